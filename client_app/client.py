@@ -169,11 +169,21 @@ class Upload:
     question: str = ""
     """What the server asks all clients before round 1. The sum of their answers, which are int64, arrives
     in `client.broadcast`. Empty where nothing is asked then."""
+    shapes: Callable[[Classifier], Mapping[str, tuple[int, ...]]] | None = None
+    """model -> the names and shapes of the int64 tensors of an answer to `question`, where they are fixed."""
+    question_needs: str = ""
+    """The variant whose sum goes with the question, in `client.broadcast`; it is asked before."""
+    by_client: bool = False
+    """Whether the server keeps the answers apart, stacked in the order of the clients, in place of their sum."""
+    returned: bool = True
+    """Whether the sum is sent with every round. Server methods find it in `Server.answers` in any case."""
     limit: UploadLimit | None = None
 
     def __post_init__(self) -> None:
         if self.question and not self.once:
             raise ValueError(f"the answer to {self.question} is sent once: Upload(once=True)")
+        if self.by_client and self.returned:
+            raise ValueError("the clients' answers are not sent to each other: returned=False")
 
 
 @dataclass(frozen=True)
@@ -208,6 +218,12 @@ class VariantTraits(Settings):
 
     def check(self, data: DataSettings) -> None:
         """Raise SettingError where the variant's settings do not go with the run's data."""
+
+    def check_size(self, samples: int) -> None:
+        """Raise SettingError where the variant's settings do not go with so many samples of all clients together."""
+
+    def check_sum(self, total: State) -> None:
+        """Raise SettingError where the variant's settings do not go with the sum of the answers to its question."""
 
     def kept_bytes(self, model: Classifier) -> int:
         """Return the bytes that a client keeps between rounds, its private tensors aside: for the cost estimate."""

@@ -298,6 +298,7 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
 def query(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> ClientHandler:
     """Return the function that answers the request's question about a client."""
     shared = request.states["model"]
+    broadcast = request.named("broadcast")
     question = str(request.task["question"])
 
     def handle(runtime: ClientRuntime, number: int, expected: ExpectedState) -> ClientReply:
@@ -306,7 +307,7 @@ def query(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
                 runtime.policy.check_ready()
             return ClientReply({f"upload/{QUESTION}": READY}, digests=runtime.digests)
         memory = expected.load_memory(runtime.memory_folder(number))
-        client = runtime.client(number, 0, shared, {}, memory, request.node_config)
+        client = runtime.client(number, 0, shared, broadcast, memory, request.node_config)
         uploads = runtime.answer(client, question)
         if runtime.policy is not None:
             runtime.policy.check_uploads(uploads)

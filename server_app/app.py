@@ -435,7 +435,9 @@ class Run:
 
 def round_line(record: RoundRecord, settings: RunSettings) -> str:
     """Return the line that a run reports about a round."""
-    words = [f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"]
+    words = ["without rounds"]  # heads in closed form: nobody has trained
+    if record.round:
+        words = [f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"]
     for name, numbers in record.models.items():
         words.append(f"{row_name(settings.parts, name)} {numbers['balanced-accuracy']:.4f}")
     if record.failures:

@@ -5,7 +5,7 @@ given, repeats to the bit, sends what a part of it takes and no more than it say
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from client_app.state import State, copy, digest, seed_of
 from client_app.training import train_round
 from data import DataSettings, Samples
 from strategies.core.exchange import Exchange
-from strategies.core.questions import integer_sum
+from strategies.core.questions import in_order_of_asking, integer_sum, stacked
 from strategies.core.round_result import RoundResult
 from strategies.core.rounds import Rounds
 from strategies.core.server import ServerMethod
@@ -103,9 +103,13 @@ class TrialRun:
     def play(self) -> str:
         """Play it and return a hash of all that it made."""
         rounds = self.rounds
-        for variant in self.variants:
+        for variant in in_order_of_asking(self.variants):
             if question := variant.upload.question:
-                rounds.states[variant.name] = integer_sum(self.answers(variant, question))
+                answers = self.answers(variant, question)
+                by_client = variant.upload.by_client
+                rounds.states[variant.name] = (
+                    stacked(answers) if by_client else integer_sum(answers)
+                )
         for number in (1, 2):
             self.play_round(number)
         for part in rounds.deploys:
@@ -204,8 +208,10 @@ class TrialRun:
             f"{variant.name} asks {question}, which is a question of the server's own",
         )
         answers: dict[int, State] = {}
+        needed = variant.upload.question_needs
+        broadcast = {needed: self.rounds.states[needed]} if needed else {}
         for number, samples in enumerate(self.samples):
-            client = self.client(number, 0)
+            client = replace(self.client(number, 0), broadcast=broadcast)
             answers[number] = variant.answer(client, question)
             keep(bool(answers[number]), f"{variant.name} has no answer to its question {question}")
             check_bytes(variant, client, answers[number])

@@ -59,8 +59,8 @@ class GeneralSettings(Settings):
     model: Annotated[str, MODEL] = "auto"
     """A model of `fedskew list models`, your own as MODULE:FUNCTION, or a backbone as torchvision:NAME or timm:NAME;
     auto is the papers' choice for the data."""
-    rounds: Annotated[int, Ge(1), Le(1_000_000)] = 20
-    """Communication rounds."""
+    rounds: Annotated[int, Ge(0), Le(1_000_000)] = 20
+    """Communication rounds; 0 where nobody trains, and every model is a head in closed form."""
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share C of the clients that take part in a round: floor(C N), at least one."""
     seed: Annotated[int, Ge(0)] = 0

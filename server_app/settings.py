@@ -16,8 +16,17 @@ from typing import Any, TypeVar
 import tomli_w
 import torch
 
+from client_app.client import affects_training
 from client_app.local_site import QUESTION
-from client_app.models import ModelSettings, build, check, has_batch_norm, is_backbone, is_own_model
+from client_app.models import (
+    LINEAR,
+    ModelSettings,
+    build,
+    check,
+    has_batch_norm,
+    is_backbone,
+    is_own_model,
+)
 from client_app.models.backbone import check_weights, normalization_of
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
@@ -26,10 +35,12 @@ from data.readers.catalog import KNOWN, has_domains, is_sites, members
 from data.renamed_settings import OLD_NAMES, renamed
 from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import no_such, read_text, read_texts
+from server_app.methods import METHODS, Method
 from server_app.plugins import register, sources_of
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from strategies.core.exchange import ExchangeSettings
 from strategies.core.server import needs_holdout
+from strategies.registry import SERVER_METHODS
 
 Group = TypeVar("Group", bound=Settings)
 SUITABLE_MODELS = {
@@ -88,10 +99,12 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     for method in (sections[name] for name in parts.serving):
         if method.needs_holdout and not data.holdout_per_class:
             raise needs_holdout(method.name)
+    check_rounds(general, training, sections, parts)
     check_positive_class(general, data)
     model = suitable_model(data) if general.model == "auto" else general.model
     data = normalized(data, values, model) if about.weights and is_backbone(model) else data
     check_model(model, about, data)
+    check_fixed_features(model, about, general, sections, parts)
     normalizes = uses_batch_norm(model, data.shape, data.num_classes, about)
     for variant in (sections[name] for name in parts.variants):
         if variant.requirements.batch_norm and not normalizes:
@@ -189,6 +202,47 @@ def check_positive_class(general: GeneralSettings, data: DataSettings) -> None:
     )
 
 
+def check_rounds(
+    general: GeneralSettings,
+    training: TrainingSettings,
+    sections: Mapping[str, Any],
+    parts: ComposedMethod,
+) -> None:
+    """Raise SettingError for rounds = 0 where something of the method would need rounds."""
+    if general.rounds:
+        return
+    deploying = [name for name in parts.deploys if sections[name].closed_form]
+    needing = [METHODS[name].name for name in parts.names if needs_rounds(METHODS[name], sections)]
+    heads = ", ".join(name for name, part in SERVER_METHODS.items() if part.closed_form)
+    rule = f"is for heads in closed form alone ({heads})"
+    if needing:
+        rule = f"{rule}, and {' and '.join(needing)} trains"
+    general.require(bool(deploying) and not needing, "rounds", rule)
+
+
+def needs_rounds(method: Method, sections: Mapping[str, Any]) -> bool:
+    """Return whether a method is more than a head in closed form."""
+    trains = any(affects_training(VARIANTS[name]) for name in method.variants)
+    of_rounds = any(not sections[name].closed_form for name in method.serving)
+    return trains or of_rounds or not method.deploy
+
+
+def check_fixed_features(
+    model: str,
+    about: ModelSettings,
+    general: GeneralSettings,
+    sections: Mapping[str, Any],
+    parts: ComposedMethod,
+) -> None:
+    """Raise SettingError for a head in closed form on features that training changes."""
+    heads = [name for name in parts.deploys if sections[name].closed_form]
+    fixed = about.freeze == "all" or model == LINEAR
+    rule = (
+        f"needs features that stay as they are: freeze = all beside a backbone, or model = {LINEAR}"
+    )
+    general.require(not heads or fixed, "method", f"{' and '.join(heads)} {rule}")
+
+
 def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
     """Raise SettingError for settings of the model that do not go with it, with its weights, or with the data."""
     check(model, data.shape, about)
@@ -226,6 +280,12 @@ def check_between_sites(
         "participation",
         f"{beside}: every site that is there takes part",
     )
+    for name in parts.deploys:
+        general.require(
+            not sections[name].closed_form,
+            "method",
+            f"{beside}: {name} is not offered between sites yet",
+        )
     for name in parts.serving:
         needs = sections[name].needs_holdout
         general.require(

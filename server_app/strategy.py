@@ -21,6 +21,10 @@ def federation_of(settings: RunSettings) -> Federation:
     """
     general = settings.general
     federation = federate(settings.data, general.seed)
+    if settings.agreement is None:
+        samples = sum(len(indices) for indices in federation.train_indices)
+        for variant in settings.variants:
+            variant.check_size(samples)
     # A server without a GPU can still lead clients that have one.
     device = choose_device("auto" if general.device == "cuda" else general.device)
     return with_features(federation, general.model, settings.model, settings.data.cache, device)

@@ -45,6 +45,7 @@ SMALL: dict[str, Any] = {
     "min-samples": 5,
     "device": "cpu",
 }
+HEADS = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm", "fedcof")
 SERVER_SMALL: dict[str, dict[str, Any]] = {
     "creff": {"creff.features-per-class": 5, "creff.feature-steps": 3, "creff.head-steps": 4},
     "creff-code": {
@@ -54,6 +55,7 @@ SERVER_SMALL: dict[str, dict[str, Any]] = {
         "augmented-gradients.repeats": 2,
     },
     "ccvr": {"ccvr.features-per-class": 5, "ccvr.head-steps": 4},
+    **{head: {"model": "linear"} for head in HEADS},
     "ratio-loss": {"holdout-per-class": 3},
     "real-features": {"holdout-per-class": 3, "real-features.head-steps": 4},
     "real-blocks": {"holdout-per-class": 3, "real-blocks.steps": 4, "real-blocks.batch-size": 8},

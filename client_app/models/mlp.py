@@ -17,6 +17,11 @@ def abide_mlp(shape: tuple[int, ...], classes: int) -> Classifier:
     return _mlp(shape, classes, 16, 16)
 
 
+def linear(shape: tuple[int, ...], classes: int) -> Classifier:
+    """Logistic regression: the features are the inputs themselves, in one row."""
+    return Classifier(nn.Flatten(), nn.Linear(prod(shape), classes))
+
+
 def _mlp(shape: tuple[int, ...], classes: int, first: int, second: int) -> Classifier:
     features = nn.Sequential(
         nn.Flatten(),

@@ -148,6 +148,10 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     trained = {name: server.start[name] for name in server.start if name in server.parameters}
     states += settings.general.optimizer.copies * size(trained)
     heads = len(settings.deploys) * size(dict(model.head.named_parameters()))
+    for variant in settings.variants:
+        if variant.upload.question:
+            answers = settings.data.clients if variant.upload.by_client else 1
+            states += answers * variant.upload.bytes(model, settings.data.num_classes)
     checkpoint = size(server.start) + heads + states
 
     private = size(model.state_dict()) - size(server.start)
@@ -170,7 +174,9 @@ def down_of(settings: RunSettings) -> int:
             states = part.broadcast(server, part.initial_state(server))
             total += sum(size(state) for state in states.values())
     for variant in settings.variants:
-        if variant.upload.question:  # the sum of all clients' answers goes back to each of them
+        if (
+            variant.upload.question and variant.upload.returned
+        ):  # the sum of all clients' answers goes back to each of them
             total += variant.upload.bytes(server.model, settings.data.num_classes)
     return total
 

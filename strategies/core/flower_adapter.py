@@ -40,11 +40,15 @@ class Strategy(Rounds, FlowerStrategy):
         """Run the rounds after `self.round` up to `num_rounds`, with true round numbers.
 
         Unlike flwr's own loop it can begin in the middle, and asks again for clients whose worker died.
-        `evaluate_fn` is called after every round.
+        `evaluate_fn` is called after every round. Without rounds the heads in closed form are deployed, as round 0.
         """
         self.exchange_settings = replace(self.exchange_settings, timeout=timeout)
         ask_class_prior(self, grid)
         arrays, result = initial_arrays, Result(arrays=initial_arrays)
+        if num_rounds == 0 and self.deploys:
+            self.deploy_without_rounds()
+            if evaluate_fn is not None:
+                evaluate_fn(0, arrays)
         for server_round in range(self.round + 1, num_rounds + 1):
             clients = self.begin_round(server_round, from_flower(arrays))
             self.finish_round(self.ask(grid, clients, self.training_request()))

@@ -20,10 +20,19 @@ from strategies.core.validation import RejectedUpdate, check_answer, check_sampl
 
 
 def ask_question(
-    rounds: Rounds, grid: Grid, question: str, variant: str, clients: Sequence[int] | None = None
+    rounds: Rounds,
+    grid: Grid,
+    question: str,
+    variant: str,
+    clients: Sequence[int] | None = None,
+    broadcast: Mapping[str, State] | None = None,
 ) -> Exchange:
-    """Ask every client, or some, about the shared weights; a reply without `variant`'s answer is refused."""
-    request = rounds.request(QUERY, {"question": question}, {"model": rounds.shared})
+    """Ask every client, or some, about the shared weights; a reply without `variant`'s answer is refused.
+
+    `broadcast` goes with the question, by variant.
+    """
+    states = {f"broadcast/{name}": state for name, state in (broadcast or {}).items()}
+    request = rounds.request(QUERY, {"question": question}, {"model": rounds.shared, **states})
     exchange = rounds.ask(grid, range(rounds.clients) if clients is None else clients, request)
     for client, answer in list(exchange.answers.items()):
         if variant not in answer.named("upload"):
@@ -42,21 +51,37 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
     """Ask all clients, once in a run's life, what a variant must know of all of them; return whether it asked.
 
     The sum of their answers is sent with every round, as that variant's broadcast. Every client must answer.
+    Raises SettingError where a variant's settings do not go with that sum.
     """
     asking = [
         variant
         for variant in rounds.variants
         if variant.upload.question and variant.name not in rounds.states
     ]
-    for variant in asking:
-        question = variant.upload.question
-        exchange = ask_question(rounds, grid, question, variant.name)
+    for variant in in_order_of_asking(asking):
+        upload = variant.upload
+        needed = [upload.question_needs] if upload.question_needs else []
+        exchange = ask_question(
+            rounds,
+            grid,
+            upload.question,
+            variant.name,
+            broadcast={name: rounds.states[name] for name in needed},
+        )
         for client, answer in exchange.uploads(variant.name).items():
             if reason := invalid_reply(rounds, variant, client, answer):
                 exchange.refuse(client, reason)
-        exchange.check_enough(1.0, f"question {question} for {variant.name}")
-        rounds.states[variant.name] = integer_sum(exchange.uploads(variant.name))
+        exchange.check_enough(1.0, f"question {upload.question} for {variant.name}")
+        answers = exchange.uploads(variant.name)
+        total = integer_sum(answers)
+        variant.check_sum(total)
+        rounds.states[variant.name] = stacked(answers) if upload.by_client else total
     return bool(asking)
+
+
+def in_order_of_asking(variants: Sequence[Variant]) -> list[Variant]:
+    """Return the variants in their order, but those whose question needs another's sum after all others."""
+    return sorted(variants, key=lambda variant: bool(variant.upload.question_needs))
 
 
 def invalid_reply(rounds: Rounds, variant: Variant, client: int, answer: State) -> str:
@@ -66,11 +91,27 @@ def invalid_reply(rounds: Rounds, variant: Variant, client: int, answer: State) 
     """
     classes = rounds.server.model.head.out_features
     samples = rounds.server.examples_by_client.get(client)  # None where the server does not know it
+    if variant.upload.shapes is not None:
+        shapes = variant.upload.shapes(rounds.server.model)
+        if reason := wrong_shapes(answer, shapes):
+            return reason
     try:
         described = variant.upload.validate(answer, classes, samples)
         check_samples(client, described, "its answer is of", rounds.server)
     except (InvalidReply, RejectedUpdate) as reason:
         return str(reason)
+    return ""
+
+
+def wrong_shapes(answer: State, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return what is wrong with the names, types and shapes of an answer of integers, or an empty sentence."""
+    if answer.keys() != shapes.keys():
+        return f"the answer holds {', '.join(sorted(answer))}, not {', '.join(sorted(shapes))}"
+    for name, shape in shapes.items():
+        tensor = answer[name]
+        if tensor.dtype != torch.int64 or tuple(tensor.shape) != shape:
+            made = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            return f"{name} is {made}, not int64 of shape {shape}"
     return ""
 
 
@@ -83,6 +124,12 @@ def integer_sum(answers: Mapping[int, State]) -> dict[str, Tensor]:
     return {
         name: torch.stack([answer[name] for answer in answers.values()]).sum(0) for name in first
     }
+
+
+def stacked(answers: Mapping[int, State]) -> dict[str, Tensor]:
+    """Return the clients' tensors by name, each (K, ...), in the order of the clients."""
+    in_order = [answers[client] for client in sorted(answers)]
+    return {name: torch.stack([answer[name] for answer in in_order]) for name in in_order[0]}
 
 
 def ask_finally(rounds: Rounds, grid: Grid) -> None:

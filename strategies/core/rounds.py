@@ -122,6 +122,7 @@ class Rounds:
             examples_by_client=examples or {},
             holdout=holdout,
             proximal_mu=total_proximal_mu(self.variants),
+            variants={variant.name: variant for variant in self.variants},
             sites=sites,
         )
         self.round = 0
@@ -169,7 +170,7 @@ class Rounds:
         asked = {
             variant.name: self.states[variant.name]
             for variant in self.variants
-            if variant.name in self.states
+            if variant.name in self.states and variant.upload.returned
         }
         for part in self.parts:
             asked |= part.broadcast(self.server, self.states[part.name])
@@ -192,9 +193,48 @@ class Rounds:
             else {}
         )
         known |= self.server.examples_by_client
-        self.server = replace(self.server, start=shared, round=number, examples_by_client=known)
+        self.server = replace(
+            self.server,
+            start=shared,
+            round=number,
+            examples_by_client=known,
+            answers=self.answers(),
+        )
         self._began = time.perf_counter()
         return self.sample(number)
+
+    def answers(self) -> dict[str, State]:
+        """Return what the clients answered before round 1, by variant: `Server.answers`."""
+        asked = [variant.name for variant in self.variants if variant.upload.question]
+        return {name: self.states[name] for name in asked if name in self.states}
+
+    def deploy_without_rounds(self) -> None:
+        """Deploy the heads in closed form; there is no average beside them, as nobody has trained."""
+        self.begin_round(0, self.shared)
+        result = RoundResult(self.shared, {}, {}, {})
+        for part in self.deploys:
+            result.take(part, part.deploy(self.server, self.states[part.name], self.shared, []))
+        if unfit := result.not_finite():
+            raise Diverged(0, f"{unfit} is not finite")
+        self.states |= result.states
+        self.deployed = result.deployed
+        up = down = 0
+        for variant in self.variants:
+            if variant.name in self.server.answers:
+                sent = size(self.server.answers[variant.name])
+                up += sent if variant.upload.by_client else sent * self.clients
+                down += size(self.shared) * self.clients
+        self.last = Round(
+            clients=list(range(self.clients)),
+            bytes_down=down,
+            bytes_up=up,
+            seconds={
+                "clients": 0.0,
+                "client-work": 0.0,
+                "server": time.perf_counter() - self._began,
+            },
+            metrics=result.metrics,
+        )
 
     def finish_round(self, exchange: Exchange) -> None:
         """Check the answers, combine the good ones, deploy, and remember what to record.

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from client_app.client import Variant
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
@@ -51,6 +52,11 @@ class Server:
     """Strength mu of the clients' pull towards `start`; 0 without."""
     holdout: Samples | None = None
     """The server's own samples, which no client holds."""
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    """The local variants at work, by name."""
+    answers: Mapping[str, State] = field(default_factory=dict)
+    """Of the questions before round 1, by variant: the sums of all clients' answers, or the answers themselves, stacked
+    in the order of the clients, where the variant's `Upload.by_client` says so."""
     sites: Sequence[Member] = ()
     """Between sites those of the agreement, by client; none in a simulation."""
 
@@ -130,6 +136,9 @@ class ServerMethod(Settings):
     place. The question has the variant's name."""
     needs_whole_model: ClassVar[bool] = False
     """Whether the model must be the same everywhere: no client may keep a part of it."""
+    closed_form: ClassVar[bool] = False
+    """Whether what it deploys is computed from `Server.answers` alone, so that no round need be trained. The features
+    must then be fixed."""
     units: ClassVar[Mapping[str, Unit]] = {}
     """The unit of every number that the method tells the round's record, by name."""
 

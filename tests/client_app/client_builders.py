@@ -61,7 +61,8 @@ def broadcast_of(variants: Sequence[Variant], clients: Sequence[Client]) -> dict
     """Return what the server would send: the sum of the clients' answers, CReFF's head, SCAFFOLD's first c, weights."""
     sent: dict[str, State] = {}
     for variant in variants:
-        if question := variant.upload.question:
+        question = variant.upload.question
+        if question and variant.upload.returned:
             answers = [variant.answer(client, question) for client in clients]
             sent[variant.name] = {
                 "counts": torch.stack([answer["counts"] for answer in answers]).sum(0)
@@ -87,6 +88,8 @@ def small_client(
     labels_N = labels_of(counts_C)
     inputs_N = torch.randn(len(labels_N), *SHAPE, generator=torch.Generator().manual_seed(seed))
     fields.setdefault("seed", seed)
+    # The sum that goes with the question of balanced-statistics.
+    fields.setdefault("broadcast", {"label-counts": {"counts": torch.tensor(counts_C)}})
     return client_of(
         build(model, SHAPE, len(counts_C), 0), inputs_N, labels_N, len(counts_C), **fields
     )

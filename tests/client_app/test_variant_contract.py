@@ -20,6 +20,13 @@ from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.class_weights import ClassWeights
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
+from client_app.variants.feature_statistics import (
+    BalancedStatistics,
+    ClassMeans,
+    ClientMeans,
+    FeatureStatistics,
+    LabelCounts,
+)
 from client_app.variants.focal import Focal
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_model import LocalModel
@@ -131,6 +138,28 @@ ROWS = [
         wrong=({"smoothing": -1.0}, {"smoothing": float("inf")}, {"smoothing": 1 / 3}),
     ),
 ]
+WRONG_GRIDS: tuple[dict[str, object], ...] = (
+    {"bits": 0},
+    {"bits": 21},
+    {"range": 0.0},
+    {"range": -8.0},
+    {"range": float("inf")},
+)
+ROWS += [
+    Row(
+        statistics(),
+        statistics(bits=10, range=4.0),
+        statistics(),
+        SKEWED,
+        changes_weights=False,
+        wrong=WRONG_GRIDS,
+        answers=True,
+    )
+    for statistics in (BalancedStatistics, ClassMeans, ClientMeans, FeatureStatistics)
+]
+ROWS.append(
+    Row(LabelCounts(), LabelCounts(), LabelCounts(), SKEWED, changes_weights=False, answers=True)
+)
 every_variant = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)
 
 

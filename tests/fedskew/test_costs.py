@@ -79,7 +79,7 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
     sample, cost = known(settings), cost_of(small(tmp_path, **changes), known(settings), PACE)
     real = experiment(tmp_path, grid := TamperingGrid(hear), **changes)
     variants = {variant.name: variant for variant in settings.variants}
-    model = build("mlp-bn", (1, 8, 8), 10, 0)
+    model = build(settings.general.model, (1, 8, 8), 10, 0)
     expected = {
         name: {
             str(client): variant.upload.bytes(model, held)

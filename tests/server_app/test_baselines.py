@@ -9,7 +9,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
-from in_process import Outcome, TamperingGrid, losses, small
+from in_process import HEADS, Outcome, TamperingGrid, losses, small
 
 from client_app.client import Client, Report, Variant, overrides
 from client_app.memory import folder_of
@@ -57,7 +57,10 @@ REFUSED = {
     ("fixed-beta-sampling", "iwds"): "want to draw the samples",
     **{
         (method, "fedbn"): "the same everywhere"
-        for method in ("ccvr", "feddf", "fedbe", "ratio-loss", "real-features", "real-blocks")
+        for method in (
+            *("ccvr", "feddf", "fedbe", "ratio-loss", "real-features", "real-blocks"),
+            *HEADS,
+        )
     },
     **{
         (name, companion): reason

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from in_process import Outcome, experiment
+from in_process import HEADS, Outcome, experiment
 
 from client_app.models import batch_norm_names, build
 from fedskew.engines.local import LocalGrid
@@ -25,8 +25,10 @@ COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", 
                 "creff+ccvr+tau-norm+fedshift+iwds", "feddf+fedshift+iwds", "fedbe+fedshift+iwds+ccvr",
                 "real-features+fedshift+iwds+feddf", "fedbn+tau-norm+creff",
                 "fedshift+fedbn+iwds+creff-code", "creff+creff-code+tau-norm",
-                "fednova+creff", "scaffold+ccvr", "fedavgm+fedshift+tau-norm")  # fmt: skip
+                "fednova+creff", "scaffold+ccvr", "fedavgm+fedshift+tau-norm",
+                "fedshift+fed-lda+fed3r+creff", "scaffold+fedncm+fedcof+iwds")  # fmt: skip
 DEPLOYING = {"creff": ["creff"], "creff-code": ["creff-code"], "ccvr": ["ccvr"], "tau-norm": ["tau-norm"],
+             **{head: [head] for head in HEADS},
              "real-features": ["real-features"], "real-blocks": ["real-blocks-1", "real-blocks-2"]}  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from server_app.composition import compose, section_types
 from server_app.methods import METHODS
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
 from server_app.settings import as_toml, defaults, explanations, groups, parse, parse_text
+from strategies.registry import SERVER_METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 METHOD_OF = {
@@ -87,6 +88,11 @@ RULES_IN_CODE: dict[str, list[Scalar]] = {
     "logit-shift.smoothing": [0.1],
     "reweighting.smoothing": [0.1],
     "tau-norm.sweep": ["0,,1", "a", "-1", "0,nan", "1,1.0"],
+    **{
+        f"{head}.rho": ["", "-1", "inf", "nan", "automatic"]
+        for head in ("fed-lda", "fed-lda-pooled", "fed3r")
+    },
+    "fed3r.sweep": ["0.1,,1", "a", "-1", "1,inf", "1,1.0"],
     "weights": ["nowhere.pth"],
     "freeze": ["all"],
 }
@@ -103,6 +109,7 @@ OTHER_VALUE: dict[str, Scalar] = {
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "imbalance-factor": 2.0,
     "batch-size": 16, "tau-norm.sweep": "0,0.5", "image-side": 40, "unseen-domain": "usps",
+    "fed3r.sweep": "0.1,1", "fed3r.rho": "0.25", "fed-lda.rho": "0.25", "fed-lda-pooled.rho": "0.25",
     "local-batch-norm.refused-by": "0", "local-statistics.refused-by": "0",
     "pixel-range": "0,1", "frame": "middle", "columns": "label=x",
 }  # fmt: skip
@@ -157,7 +164,14 @@ def in_force(key: str) -> dict[str, Any]:
     """Return the settings with which `key` has an effect, on a model with batch norm."""
     holdout = {} if key in ("holdout-per-class", "partition-file") else {"holdout-per-class": 5}
     method = SERVER_OPTIMIZERS.get(key) or METHOD_OF.get(key.rpartition(".")[0], "fedavg")
-    return {"model": "mlp-bn", "method": method, **holdout, **NEEDED.get(key, {})}
+    model = model_for(method)
+    return {"model": model, "method": method, **holdout, **NEEDED.get(key, {})}
+
+
+def model_for(method: str) -> str:
+    """Return a model with which the method goes: with batch norm, or with fixed features for a head in closed form."""
+    kinds = [SERVER_METHODS[name] for name in METHODS[method].serving]
+    return "linear" if any(kind.closed_form for kind in kinds) else "mlp-bn"
 
 
 def other_value(key: str) -> Scalar:
@@ -454,7 +468,7 @@ def test_idle_settings_at_their_defaults_are_no_error() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_parses(method: str) -> None:
-    settings = parse({"method": method, "model": "mlp-bn", "holdout-per-class": 5})
+    settings = parse({"method": method, "model": model_for(method), "holdout-per-class": 5})
     assert settings.general.method == method
     assert RunSpec.from_json(settings.run_spec().to_json()) == settings.run_spec()
 

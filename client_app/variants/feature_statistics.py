@@ -1,0 +1,256 @@
+"""Statistics of the clients' features, as integers: what heads in closed form are computed from.
+
+Each variant here answers one question before round 1. The features are those of the model as it is then, so a run that
+uses them keeps its features fixed.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
+
+from client_app.client import Client, InvalidReply, Upload, Variant
+from client_app.integer_grid import (
+    DOUBLINGS,
+    LARGEST_SUM,
+    IntegerGrid,
+    class_sums,
+    triangle_of,
+    weighted_gram,
+)
+from client_app.models.classifier import Classifier
+from client_app.state import State
+from client_app.variants.class_prior import counts_bytes
+from data import SettingError
+
+BALANCE = 1024
+"""Weight of a sample of the rarest class in the balanced sum; the others' are rounded to whole numbers below it."""
+CLIPPED = 1e-3
+"""Share of the features' values that may lie outside the grid's range."""
+
+
+@dataclass(frozen=True)
+class LabelCounts(Variant):
+    """Answer, before round 1, with the number of samples of each class, {"counts": (C,) int64}.
+
+    Nothing else changes: training is the plain one to the bit.
+    """
+
+    name: ClassVar[str] = "label-counts"
+
+    @property
+    def upload(self) -> Upload:
+        return Upload(
+            "class-counts",
+            counts_bytes,
+            self.check_counts,
+            once=True,
+            question=self.name,
+            shapes=self.shapes,
+            returned=False,
+        )
+
+    @staticmethod
+    def shapes(model: Classifier) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of an answer."""
+        return {"counts": (model.head.out_features,)}
+
+    def answer(self, client: Client, question: str) -> State:
+        return {"counts": client.counts_C.long()} if question == self.name else {}
+
+    def check_counts(self, answer: State, classes: int, samples: int | None) -> int:
+        """Return how many samples the counts are of. Raises InvalidReply."""
+        return checked_counts(answer["counts"], samples)
+
+
+@dataclass(frozen=True)
+class GridStatistics(Variant):
+    """What the variants below share: the grid, the counts and sums of each class, and their checks."""
+
+    weighs: ClassVar[bool] = False
+    """Whether samples have weights other than 1."""
+    squares: ClassVar[bool] = False
+    """Whether the answer holds the sum of z z^T."""
+    by_client: ClassVar[bool] = False
+    """Whether the server keeps the clients' answers apart."""
+
+    bits: Annotated[int, Ge(1), Le(20)] = 12
+    """A feature z becomes the integer z 2^bits / range, rounded."""
+    range: Annotated[float, Gt(0)] = 8.0
+    """Largest |feature|; larger ones count as it. More than 0.1 % of them is an error."""
+
+    @property
+    def grid(self) -> IntegerGrid:
+        """The grid that is set."""
+        return IntegerGrid(self.bits, self.range)
+
+    @property
+    def largest_weight(self) -> int:
+        """The largest weight of a sample."""
+        return BALANCE if self.weighs else 1
+
+    @property
+    def upload(self) -> Upload:
+        return Upload(
+            "class-statistics",
+            self.statistics_bytes,
+            self.check_statistics,
+            once=True,
+            question=self.name,
+            shapes=self.shapes,
+            question_needs=LabelCounts.name if self.weighs else "",
+            by_client=self.by_client,
+            returned=False,
+        )
+
+    def shapes(self, model: Classifier) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of an answer."""
+        classes, width = model.head.weight.shape
+        shapes: dict[str, tuple[int, ...]] = {
+            "counts": (classes,),
+            "sums": (classes, width),
+            "outside": (DOUBLINGS + 1,),
+        }
+        if self.squares:
+            shapes["triangle"] = (width * (width + 1) // 2,)
+        return shapes
+
+    def statistics_bytes(self, model: Classifier, classes_held: int) -> int:
+        """Return the bytes of an answer, whatever classes are held."""
+        return 8 * sum(math.prod(shape) for shape in self.shapes(model).values())
+
+    def extra_samples(self, samples: int, classes_held: int) -> float:
+        return samples / 3
+
+    def check_size(self, samples: int) -> None:
+        """Raise SettingError where the sums of so many samples, all clients together, could overflow an int64."""
+        if self.grid.largest_sum(samples, self.largest_weight) <= LARGEST_SUM:
+            return
+        most = self.grid.most_bits(samples, self.largest_weight)
+        rule = f"could overflow 64-bit sums of {samples} samples: must be at most {most}"
+        raise SettingError(f"{self.name}.bits", self.bits, rule)
+
+    def answer(self, client: Client, question: str) -> State:
+        """Return int64 "counts" (C,), "sums" (C, D), "outside" (1 + DOUBLINGS,), and "triangle" where squares count.
+
+        The sums are of features on the grid. "outside" counts values beyond 1, 2, 4, ... times the range. The triangle
+        is that of the sum of v_y z z^T, with the weight v_y of the sample's class.
+        """
+        if question != self.name:
+            return {}
+        features_ND = client.features().cpu()
+        labels_N = client.labels_N.cpu()
+        integers_ND = self.grid.integers(features_ND)
+        answer = {
+            "counts": client.counts_C.long(),
+            "sums": class_sums(integers_ND, labels_N, client.num_classes),
+            "outside": self.grid.outside(features_ND),
+        }
+        if self.squares:
+            weights_N = self.class_weights(client)[labels_N]
+            answer["triangle"] = triangle_of(weighted_gram(integers_ND, weights_N, self.bits))
+        return answer
+
+    def class_weights(self, client: Client) -> Tensor:
+        """Return (C,) int64 v_c: the weight of a sample of each class in the sum of z z^T."""
+        return torch.ones(client.num_classes, dtype=torch.int64)
+
+    def check_statistics(self, answer: State, classes: int, samples: int | None) -> int:
+        """Return how many samples the statistics are of. Raises InvalidReply."""
+        counts_C, sums_CD, outside = answer["counts"], answer["sums"], answer["outside"]
+        counted = checked_counts(counts_C, samples)
+        largest_C1 = counts_C[:, None] * 2**self.bits
+        if ((sums_CD > largest_C1) | (sums_CD < -largest_C1)).any():
+            raise InvalidReply("a sum is larger than its count allows")
+        if (outside < 0).any() or (outside > counted * sums_CD.shape[1]).any():
+            raise InvalidReply("outside counts more values than there are")
+        if self.squares:
+            most = min(self.grid.largest_sum(counted, self.largest_weight), LARGEST_SUM)
+            triangle = answer["triangle"]
+            if ((triangle > most) | (triangle < -most)).any():
+                raise InvalidReply("a sum of products is larger than the counts allow")
+        return counted
+
+    def check_sum(self, total: State) -> None:
+        """Raise SettingError where more than a share CLIPPED of all clients' values lies outside the range.
+
+        `total` is the sum of the answers.
+        """
+        values = int(total["counts"].sum()) * total["sums"].shape[-1]
+        shares = [count / values for count in total["outside"].tolist()]
+        if shares[0] <= CLIPPED:
+            return
+        enough = [k for k, share in enumerate(shares) if share <= CLIPPED]
+        rule = f"clips {shares[0]:.2%} of the features' values, and at most {CLIPPED:.1%} may be"
+        remedy = f"{self.range * 2 ** enough[0]:g} is enough" if enough else ""
+        raise SettingError(f"{self.name}.range", self.range, rule, remedy=remedy)
+
+
+@dataclass(frozen=True)
+class ClassMeans(GridStatistics):
+    """Answer, before round 1, with the count and the sum of the features of each class.
+
+    The server learns their sums over all clients. Nothing else changes: training is the plain one to the bit.
+    """
+
+    name: ClassVar[str] = "class-means"
+
+
+@dataclass(frozen=True)
+class ClientMeans(GridStatistics):
+    """Answer as class-means does; the server keeps the clients' answers apart, as FedCOF needs them.
+
+    Nothing else changes: training is the plain one to the bit.
+    """
+
+    name: ClassVar[str] = "client-means"
+    by_client: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class FeatureStatistics(GridStatistics):
+    """Answer, before round 1, with each class's count and sum of features, and with G = sum z z^T over all samples.
+
+    A client of fewer samples than features reveals the space that they span. Nothing else changes: training is the
+    plain one to the bit.
+    """
+
+    name: ClassVar[str] = "feature-statistics"
+    squares: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class BalancedStatistics(GridStatistics):
+    """Answer as feature-statistics does, with P = sum v_y z z^T in which every class weighs about the same.
+
+    v_c = round(1024 N_min / N_c), at least 1, from the counts N_c of all clients, which label-counts asks for first;
+    N_min is the smallest count that is not 0. Nothing else changes: training is the plain one to the bit.
+    """
+
+    name: ClassVar[str] = "balanced-statistics"
+    weighs: ClassVar[bool] = True
+    squares: ClassVar[bool] = True
+
+    def class_weights(self, client: Client) -> Tensor:
+        return balanced_weights(client.broadcast[LabelCounts.name]["counts"].cpu())
+
+
+def balanced_weights(counts_C: Tensor) -> Tensor:
+    """Return (C,) int64 round(1024 N_min / N_c), at least 1; of a class without samples 1."""
+    held_C = counts_C > 0
+    smallest = counts_C[held_C].min().double()
+    shares_C = smallest / counts_C.clamp(min=1).double()
+    return torch.where(held_C, (BALANCE * shares_C).round().clamp(min=1), 1.0).long()
+
+
+def checked_counts(counts_C: Tensor, samples: int | None) -> int:
+    """Return the sum of class counts. Raises InvalidReply for what are none, or not of so many samples."""
+    if counts_C.min() < 0 or counts_C.max() > 2**40:
+        raise InvalidReply("class counts are negative, or too large")
+    total = int(counts_C.sum())
+    if samples is not None and total != samples:
+        raise InvalidReply(f"class counts are of {total} samples, and the client has {samples}")
+    return total

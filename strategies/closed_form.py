@@ -1,0 +1,256 @@
+"""What heads in closed form share: the pooled statistics in units of the features, and the step to a deployed model.
+
+A head here is a weight (C, D) and a bias (C,) in float64, made of integer sums alone. Equal sums give an equal head, so
+how the samples are split between clients changes nothing.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from client_app.integer_grid import from_triangle
+from client_app.models import Classifier
+from client_app.state import State
+from client_app.variants.feature_statistics import GridStatistics
+from data import Rule
+from data.text import any_number
+from strategies.core.server import Deployment, Numbers, Server, ServerMethod, Unit, Update
+from strategies.head import with_head
+
+Head = tuple[Tensor, Tensor]
+"""weight (C, D) and bias (C,), float64."""
+BELOW = 30.0
+"""By how much the score of a class that nobody holds stays below another class's."""
+CANDIDATES = tuple(mantissa * 10.0**power for power in range(-4, 3) for mantissa in (1, 3))
+"""The values of rho among which generalized cross-validation chooses: 0.0001, 0.0003, 0.001, ... 300."""
+CLIPPED = "clipped-features"
+
+
+def is_rho(text: str) -> bool:
+    """Return whether a text is `auto` or a number of 0 or more."""
+    try:
+        return text == "auto" or 0 <= any_number(text) < math.inf
+    except ValueError:
+        return False
+
+
+RHO = Rule(is_rho, "must be auto, or a number of 0 or more")
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The clients' features, pooled: float64, in units of the features."""
+
+    counts_C: Tensor
+    """n_c, int64."""
+    means_CD: Tensor
+    """mu_c; 0 for a class without samples."""
+    square_DD: Tensor | None = None
+    """sum v_y z z^T."""
+    weights_C: Tensor | None = None
+    """v_c, int64: the weight of a sample of each class in `square_DD`; None is 1."""
+
+    @property
+    def samples(self) -> int:
+        """N."""
+        return int(self.counts_C.sum())
+
+    @property
+    def held(self) -> list[int]:
+        """The classes that have samples."""
+        return [int(label) for label in self.counts_C.nonzero().flatten()]
+
+    def of_held(self) -> "Statistics":
+        """Return the same of the classes that have samples."""
+        held = self.held
+        weights = None if self.weights_C is None else self.weights_C[held]
+        return Statistics(self.counts_C[held], self.means_CD[held], self.square_DD, weights)
+
+    @property
+    def mass_C(self) -> Tensor:
+        """(C,) float64: v_c n_c, scaled so that they sum to N."""
+        if self.weights_C is None:
+            return self.counts_C.double()
+        mass_C = self.counts_C.double() * self.weights_C.double()
+        return mass_C * (self.samples / mass_C.sum())
+
+    @property
+    def mean_D(self) -> Tensor:
+        """(D,) the mean of all samples, each with its weight."""
+        mean_D: Tensor = self.mass_C @ self.means_CD / self.samples
+        return mean_D
+
+    def scatter(self, around_CD: Tensor) -> Tensor:
+        """Return (D, D) sum v_y (z - m_y)(z - m_y)^T, scaled as `mass_C`; symmetric to the bit.
+
+        The rows m_c are the classes' means, for the scatter within the classes, or the mean of all samples in every
+        row, for the total scatter: then sum v_y z z^T - sum v_c n_c m_c m_c^T is that.
+        """
+        if self.square_DD is None:
+            raise ValueError("these statistics hold no sum of squares")
+        scale = 1.0
+        if self.weights_C is not None:
+            scale = self.samples / float((self.counts_C * self.weights_C).sum())
+        scatter_DD = self.square_DD * scale - around_CD.T @ (around_CD * self.mass_C[:, None])
+        return (scatter_DD + scatter_DD.T) / 2
+
+    def scatter_within(self) -> Tensor:
+        """Return (D, D) the scatter around the classes' means."""
+        return self.scatter(self.means_CD)
+
+    def scatter_total(self) -> Tensor:
+        """Return (D, D) the scatter around the mean of all samples."""
+        return self.scatter(self.mean_D.expand_as(self.means_CD))
+
+    def product(self) -> Tensor:
+        """Return (D, C) X^T Y of centered features and one-hot labels: column c is n_c (mu_c - mu)."""
+        return ((self.means_CD - self.mean_D) * self.mass_C[:, None]).T
+
+
+def statistics_of(answer: State, step: float, weights_C: Tensor | None = None) -> Statistics:
+    """Return the statistics that the sum of all answers holds, on a grid of that step."""
+    counts_C, sums_CD = answer["counts"], answer["sums"]
+    means_CD = sums_CD.double() * step / counts_C.clamp(min=1)[:, None]
+    square_DD = None
+    if "triangle" in answer:
+        square_DD = from_triangle(answer["triangle"], sums_CD.shape[1]).double() * step**2
+    return Statistics(counts_C, means_CD, square_DD, weights_C)
+
+
+@dataclass(frozen=True)
+class ClosedFormHead(ServerMethod):
+    """A head that is computed once, from what the clients answered before round 1, and deployed beside every average.
+
+    The model's features must be fixed. A class that nobody holds has the weights of the first class that somebody holds
+    and a bias that is lower by 30, so it never wins.
+    """
+
+    needs_whole_model: ClassVar[bool] = True
+    closed_form: ClassVar[bool] = True
+    units: ClassVar[Mapping[str, Unit]] = {CLIPPED: Unit.PERCENT}
+    asks: ClassVar[str]
+    """The variant whose answers the head is made of."""
+
+    def memory_bytes(self, model: Classifier) -> int:
+        """Return the bytes of the float64 matrices (D, D) that are there at a time: P, Sigma, A, and A's factors."""
+        return 6 * 8 * model.head.in_features**2
+
+    def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
+        """Return heads of the classes that somebody holds, by the name under which each is deployed.
+
+        `statistics` are of those classes alone. `answer` is the clients' answers as they came, on a grid of that step.
+        """
+        raise NotImplementedError
+
+    def deploy(
+        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+    ) -> Deployment:
+        answer = server.answers[self.asks]
+        if not state:  # the same in every round
+            state = self.new_state(server, answer)
+        models = {}
+        for name in sorted({key.rpartition("/")[0] for key in state}):
+            head = {part: state[f"{name}/{part}"] for part in ("weight", "bias")}
+            models[name] = with_head(shared, head)
+        values = int(answer["counts"].sum()) * answer["sums"].shape[-1]
+        outside = answer["outside"].sum(0) if answer["outside"].dim() == 2 else answer["outside"]
+        metrics: Numbers = {CLIPPED: float(outside[0]) / values}
+        return Deployment(models, state, metrics)
+
+    def new_state(self, server: Server, answer: State) -> dict[str, Tensor]:
+        """Return NAME/weight (C, D) and NAME/bias (C,) of every head, in the model's own precision."""
+        own = server.start["head.weight"].dtype
+        step = self.step(server)
+        pooled = answer
+        if answer["counts"].dim() == 2:  # one row per client
+            pooled = {name: tensor.sum(0) for name, tensor in answer.items()}
+        statistics = statistics_of(pooled, step, self.weights(pooled["counts"]))
+        state: dict[str, Tensor] = {}
+        for name, head in self.heads(statistics.of_held(), answer, step).items():
+            weight_CD, bias_C = for_all_classes(head, statistics)
+            state |= {f"{name}/weight": weight_CD.to(own), f"{name}/bias": bias_C.to(own)}
+        return state
+
+    def weights(self, counts_C: Tensor) -> Tensor | None:
+        """Return (C,) int64 v_c: with what weights the clients summed their squares; None is 1."""
+        return None
+
+    def step(self, server: Server) -> float:
+        """Return the step of the clients' grid."""
+        asked = server.variants[self.asks]
+        if not isinstance(asked, GridStatistics):
+            raise TypeError(f"{self.asks} is no variant with a grid")
+        return asked.grid.step
+
+
+def for_all_classes(head: Head, statistics: Statistics) -> Head:
+    """Return the head of the classes that have samples with rows for the others, whose scores are always lower."""
+    weight_MD, bias_M = head
+    held = statistics.held
+    classes, width = statistics.means_CD.shape
+    weight_CD = weight_MD[0].expand(classes, width).clone()
+    bias_C = torch.full((classes,), float(bias_M[0]) - BELOW, dtype=torch.float64)
+    weight_CD[held], bias_C[held] = weight_MD, bias_M
+    return weight_CD, bias_C
+
+
+def regularized(matrix_DD: Tensor, rho: float) -> Tensor:
+    """Return M + rho tr(M) / D I: rho is in units of the mean diagonal, so features may have any scale.
+
+    Of a matrix without trace, as of a single sample's scatter, the identity.
+    """
+    mean_diagonal = float(matrix_DD.diagonal().mean())
+    if mean_diagonal <= 0:
+        return torch.eye(len(matrix_DD), dtype=torch.float64)
+    return matrix_DD + rho * mean_diagonal * torch.eye(len(matrix_DD), dtype=torch.float64)
+
+
+def solver_of(method: ServerMethod, matrix_DD: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return what solves M X = B for B (D, n). Raises SettingError where rho leaves M singular."""
+    factor_DD, failed = torch.linalg.cholesky_ex(matrix_DD)
+    rule = "leaves a matrix that has no inverse: some feature is a combination of others"
+    method.require(not failed, "rho", rule)
+    return lambda right_Dn: torch.cholesky_solve(right_Dn, factor_DD)
+
+
+def cross_validated_rho(scatter_DD: Tensor, product_DC: Tensor, mass_C: Tensor) -> float:
+    """Return the rho of ridge regression with the smallest generalized cross-validation error (Golub et al. 1979).
+
+    With lambda = rho tr(S) / D, eigenvalues d_i of the total scatter S, coordinates b_ic of X^T Y in its eigenvectors
+    and class sizes n_c, which `mass_C` holds:
+
+        GCV = RSS / (1 - df / N)^2,   df = 1 + sum_i d_i / (d_i + lambda)
+        RSS = sum_c [ n_c - n_c^2 / N ] - sum_ic b_ic^2 (d_i + 2 lambda) / (d_i + lambda)^2
+    """
+    samples = float(mass_C.sum())
+    mean_diagonal = float(scatter_DD.diagonal().mean())
+    if mean_diagonal <= 0:
+        return CANDIDATES[0]
+    values_D, vectors_DD = torch.linalg.eigh(scatter_DD)
+    values_D = values_D.clamp(min=0)
+    squares_D = (vectors_DD.T @ product_DC).square().sum(1)
+    around = float((mass_C - mass_C.square() / samples).sum())
+    best, smallest = CANDIDATES[-1], math.inf
+    for rho in CANDIDATES:
+        strength = rho * mean_diagonal
+        freedom = 1 + float((values_D / (values_D + strength)).sum())
+        if freedom >= samples:
+            continue  # as many parameters as samples: nothing is left to judge by
+        explained_D = squares_D * (values_D + 2 * strength) / (values_D + strength).square()
+        residual = max(0.0, around - float(explained_D.sum()))
+        error = residual / (1 - freedom / samples) ** 2
+        if error < smallest:
+            best, smallest = rho, error
+    return best
+
+
+def chosen_rho(text: str, statistics: Statistics, factor: float = 1.0) -> float:
+    """Return the number that rho states; for `auto` `factor` times what cross-validation of ridge chooses."""
+    if text != "auto":
+        return float(text)
+    rho = cross_validated_rho(statistics.scatter_total(), statistics.product(), statistics.mass_C)
+    return factor * rho

@@ -1,0 +1,76 @@
+"""Fed3R: ridge regression from frozen features to the classes, from sums alone (Fani et al., ICML 2024)."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from client_app.state import State
+from data import OneOf, Rule
+from data.text import any_number
+from strategies.closed_form import (
+    RHO,
+    ClosedFormHead,
+    Head,
+    Statistics,
+    chosen_rho,
+    regularized,
+    solver_of,
+)
+
+
+def is_sweep(text: str) -> bool:
+    """Return whether a text lists values of rho, each once."""
+    try:
+        values = [any_number(part) for part in text.split(",")] if text else []
+    except ValueError:
+        return False
+    return all(0 <= rho < math.inf for rho in values) and len(set(values)) == len(values)
+
+
+SWEEP = Rule(is_sweep, "must be comma-separated numbers of 0 or more, each once")
+
+
+@dataclass(frozen=True)
+class Fed3R(ClosedFormHead):
+    """Deploy the head of least squared error, with a penalty on its weights.
+
+        W* = (S + lambda I)^-1 sum_c n_c (mu_c - mu) e_c^T,   b_c = n_c / N - mu^T W_c,   lambda = rho tr(S) / D
+
+    with one-hot labels e_c, the mean mu of all features, and their scatter S around it, from the clients' sum of z z^T.
+    prior = global is that: scikit-learn's Ridge on all clients' samples. prior = uniform divides class c's scores by
+    sqrt(n_c / N), so that rare classes are found as well.
+
+    Differences from the paper: features are centered, as a bias stands for, lambda has no fixed size, and the weights
+    are divided by the root of the class's share in place of their norm.
+    """
+
+    name: ClassVar[str] = "fed3r"
+    asks: ClassVar[str] = "feature-statistics"
+
+    rho: Annotated[str, RHO] = "auto"
+    """Strength of the penalty, in units of the scatter's mean diagonal; auto is by generalized cross-validation."""
+    sweep: Annotated[str, SWEEP] = ""
+    """Several values of rho in place of one, as 0.1,0.3,1: one model each, named fed3r-0.3."""
+    prior: Annotated[str, OneOf("uniform", "global")] = "uniform"
+    """The classes' shares where the model is used: uniform, or those of all clients' samples."""
+
+    def validate(self) -> None:
+        alone = not self.sweep or self.is_default("rho")
+        self.require(alone, "rho", "has no effect with fed3r.sweep")
+
+    def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
+        if not self.sweep:
+            return {self.name: self.head(statistics, chosen_rho(self.rho, statistics))}
+        values = [float(rho) for rho in self.sweep.split(",")]
+        names = [f"{self.name}-{rho!r}".removesuffix(".0") for rho in values]
+        return {name: self.head(statistics, rho) for name, rho in zip(names, values, strict=True)}
+
+    def head(self, statistics: Statistics, rho: float) -> Head:
+        """Return the head with that rho."""
+        scatter_DD = regularized(statistics.scatter_total(), rho)
+        weight_DC = solver_of(self, scatter_DD)(statistics.product())
+        shares_C = statistics.counts_C.double() / statistics.samples
+        bias_C = shares_C - statistics.mean_D @ weight_DC
+        if self.prior == "uniform":
+            weight_DC, bias_C = weight_DC / shares_C.sqrt(), bias_C / shares_C.sqrt()
+        return weight_DC.T, bias_C

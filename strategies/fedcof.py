@@ -1,0 +1,63 @@
+"""FedCOF: the features' covariance from the clients' class means alone (Goswami et al., NeurIPS 2025)."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from client_app.state import State
+from data import OneOf
+from strategies.closed_form import ClosedFormHead, Head, Statistics, regularized, solver_of
+from strategies.fed_lda import lda_head
+
+
+@dataclass(frozen=True)
+class FedCOF(ClosedFormHead):
+    """Deploy a linear discriminant whose covariance comes from how the clients' means of a class scatter.
+
+        Sigma_c = 1 / (K_c - 1) sum_k n_kc (mu_kc - mu_c)(mu_kc - mu_c)^T
+        Sigma   = sum_c (n_c - 1) Sigma_c / sum_c (n_c - 1),   A = Sigma + rho tr(Sigma) / D I
+        W_c = A^-1 mu_c,   b_c = -mu_c^T A^-1 mu_c / 2
+
+    over the K_c clients that hold class c; a class that fewer than two hold has no Sigma_c and is left out of Sigma.
+    The estimate of Sigma_c is unbiased where a client's samples of a class are drawn from all of that class's, and it
+    has rank K_c - 1 at most. So, unlike the other heads in closed form, this one depends on the partition. No client
+    sends a sum of z z^T, but the server sees each client's means.
+
+    Difference from the paper: the covariance makes a linear discriminant, not the inverse in a ridge regression.
+    """
+
+    name: ClassVar[str] = "fedcof"
+    asks: ClassVar[str] = "client-means"
+
+    rho: Annotated[float, Ge(0)] = 1.0
+    """Strength of the identity in A, in units of the mean diagonal of Sigma."""
+    prior: Annotated[str, OneOf("uniform", "global")] = "uniform"
+    """The classes' shares where the model is used: uniform, or those of all clients' samples."""
+
+    def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
+        matrix_DD = regularized(covariance(statistics, answer, step), self.rho)
+        solve = solver_of(self, matrix_DD)
+        return {self.name: lda_head(statistics, solve, self.prior)}
+
+
+def covariance(statistics: Statistics, answer: State, step: float) -> Tensor:
+    """Return (D, D) Sigma from the clients' counts (K, C) and sums (K, C, D) on a grid of that step."""
+    held = answer["counts"].sum(0).nonzero().flatten()
+    counts_KC, sums_KCD = answer["counts"][:, held], answer["sums"][:, held]
+    width = sums_KCD.shape[-1]
+    scatter_DD, freedom = torch.zeros(width, width, dtype=torch.float64), 0.0
+    for place in range(len(held)):
+        counts_K = counts_KC[:, place]
+        holding = counts_K > 0
+        if int(holding.sum()) < 2:
+            continue
+        counts_M = counts_K[holding].double()
+        means_MD = sums_KCD[holding, place].double() * step / counts_M[:, None]
+        around_MD = (means_MD - statistics.means_CD[place]) * counts_M.sqrt()[:, None]
+        weight = float(counts_M.sum()) - 1
+        scatter_DD += around_MD.T @ around_MD * (weight / (len(counts_M) - 1))
+        freedom += weight
+    return scatter_DD / max(freedom, 1.0)

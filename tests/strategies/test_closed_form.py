@@ -1,0 +1,394 @@
+"""Heads in closed form against scikit-learn on pooled data, and their promises: any partition, absent classes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import NearestCentroid
+from torch import Tensor, nn
+
+from client_app.client import Client
+from client_app.models import Classifier
+from client_app.optimizer import TrainingSettings
+from client_app.state import State, copy, digest
+from client_app.variants import VARIANTS
+from client_app.variants.feature_statistics import GridStatistics, LabelCounts
+from data import Samples, SettingError
+from strategies.closed_form import (
+    BELOW,
+    CANDIDATES,
+    ClosedFormHead,
+    Head,
+    Statistics,
+    cross_validated_rho,
+    regularized,
+    statistics_of,
+)
+from strategies.core.questions import integer_sum, stacked
+from strategies.core.server import Deployment, Server
+from strategies.fed3r import Fed3R
+from strategies.fed_lda import FedLDA
+from strategies.fed_lda_pooled import FedLDAPooled
+from strategies.fedcof import FedCOF, covariance
+from strategies.fedncm import FedNCM
+
+CLASSES, WIDTH = 4, 6
+BITS = {"bits": 12, "range": 8.0}
+HEADS = (FedLDA, FedLDAPooled, Fed3R, FedNCM, FedCOF)
+every_head = pytest.mark.parametrize("kind", HEADS, ids=lambda kind: kind.name)
+
+
+def data_of(counts_C: Sequence[int], seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return correlated features on the grid of 12 bits and range 8, so that nothing is rounded, and labels."""
+    draws = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(WIDTH, WIDTH, generator=draws)
+    labels_N = torch.arange(len(counts_C)).repeat_interleave(torch.tensor(counts_C))
+    centers = torch.randn(len(counts_C), WIDTH, generator=draws)
+    noise_ND = 0.4 * torch.randn(len(labels_N), WIDTH, generator=draws) @ mixing
+    features_ND = (centers[labels_N] + noise_ND).clamp(-8, 8)
+    return (features_ND * 512).round() / 512, labels_N
+
+
+def model_of(width: int = WIDTH, classes: int = CLASSES) -> Classifier:
+    torch.manual_seed(3)
+    return Classifier(nn.Flatten(), nn.Linear(width, classes))
+
+
+def server_with(
+    head: ClosedFormHead, features_ND: Tensor, labels_N: Tensor, clients: Sequence[Tensor]
+) -> Server:
+    """Return the server after the clients, which hold these samples each, have answered what the head asks."""
+    classes = max(CLASSES, int(labels_N.max()) + 1)
+    model = model_of(features_ND.shape[1], classes)
+    asked = VARIANTS[head.asks](**BITS)  # type: ignore[arg-type]
+    assert isinstance(asked, GridStatistics)
+    total_C = torch.bincount(labels_N, minlength=classes)
+    answers: dict[int, State] = {}
+    for number, part in enumerate(clients):
+        samples = Samples(features_ND[part], labels_N[part], torch.zeros(1), torch.ones(1))
+        broadcast = {LabelCounts.name: {"counts": total_C}}
+        client = Client(number, model, samples, classes, broadcast=broadcast)
+        answers[number] = asked.answer(client, asked.name)
+    answer = stacked(answers) if asked.by_client else integer_sum(answers)
+    return Server(
+        model=model,
+        start=copy(model.state_dict()),
+        clients=len(clients),
+        round=1,
+        seed=0,
+        training=TrainingSettings(),
+        variants={asked.name: asked},
+        answers={asked.name: answer},
+    )
+
+
+def deployed(head: ClosedFormHead, server: Server) -> Deployment:
+    return head.deploy(server, {}, server.start, [])
+
+
+def pooled(head: ClosedFormHead, features_ND: Tensor, labels_N: Tensor) -> dict[str, Head]:
+    """Return the float64 heads of one client that has all samples."""
+    server = server_with(head, features_ND, labels_N, [torch.arange(len(labels_N))])
+    answer = server.answers[head.asks]
+    summed = {
+        name: tensor.sum(0) if head.asks == "client-means" else tensor
+        for name, tensor in answer.items()
+    }
+    statistics = statistics_of(summed, 1 / 512, head.weights(summed["counts"]))
+    return head.heads(statistics.of_held(), answer, 1 / 512)
+
+
+def scores(head: Head, features_ND: Tensor) -> np.ndarray[Any, Any]:
+    weight_CD, bias_C = head
+    return (features_ND.double() @ weight_CD.T + bias_C).numpy()
+
+
+# ---- equal to scikit-learn on all samples ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rho", ["0.001", "0.3", "30"])
+def test_fed3r_is_ridge_regression_on_all_samples(rho: str) -> None:
+    features_ND, labels_N = data_of((40, 30, 20, 10))
+    head = pooled(Fed3R(rho=rho, prior="global"), features_ND, labels_N)["fed3r"]
+    inputs_ND = features_ND.double().numpy()
+    centered_ND = inputs_ND - inputs_ND.mean(0)
+    strength = float(rho) * (centered_ND**2).sum() / WIDTH  # rho tr(S) / D
+    ridge = Ridge(alpha=strength, solver="svd").fit(inputs_ND, np.eye(CLASSES)[labels_N])
+    np.testing.assert_allclose(head[0], ridge.coef_, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(head[1], ridge.intercept_, rtol=0, atol=1e-8)
+
+
+def test_fed3r_with_a_uniform_prior_divides_by_the_root_of_the_share() -> None:
+    features_ND, labels_N = data_of((40, 30, 20, 10))
+    plain = pooled(Fed3R(rho="0.3", prior="global"), features_ND, labels_N)["fed3r"]
+    uniform = pooled(Fed3R(rho="0.3"), features_ND, labels_N)["fed3r"]
+    expected = scores(plain, features_ND) / np.sqrt([0.4, 0.3, 0.2, 0.1])
+    np.testing.assert_allclose(scores(uniform, features_ND), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("prior", ["global", "uniform"])
+def test_plain_fed_lda_is_scikit_learn_s_discriminant_analysis(prior: str) -> None:
+    """Of equal classes; else its covariance is weighed by the priors, as below."""
+    features_ND, labels_N = data_of((25, 25, 25, 25))
+    head = FedLDAPooled(rho="0", means="plain", prior=prior)
+    compare_with_lda(pooled(head, features_ND, labels_N)[head.name], features_ND, labels_N, None)
+
+
+def test_plain_pooled_fed_lda_with_unequal_classes() -> None:
+    features_ND, labels_N = data_of((40, 30, 20, 10))
+    head = FedLDAPooled(rho="0", means="plain", prior="global")
+    priors = [0.4, 0.3, 0.2, 0.1]
+    compare_with_lda(pooled(head, features_ND, labels_N)[head.name], features_ND, labels_N, priors)
+
+
+def test_plain_balanced_fed_lda_with_unequal_classes() -> None:
+    """scikit-learn weighs the classes' covariances by the priors, as v_c = 1 / N_c does for uniform ones."""
+    features_ND, labels_N = data_of(
+        (64, 32, 16, 8)
+    )  # v_c = 128, 256, 512, 1024 is exactly in proportion
+    head = FedLDA(rho="0", means="plain", prior="uniform")
+    priors = [0.25] * CLASSES
+    compare_with_lda(pooled(head, features_ND, labels_N)[head.name], features_ND, labels_N, priors)
+
+
+def compare_with_lda(
+    head: Head, features_ND: Tensor, labels_N: Tensor, priors: list[float] | None
+) -> None:
+    """Compare the differences between the classes' scores, which alone count."""
+    inputs_ND = features_ND.double().numpy()
+    lda = LinearDiscriminantAnalysis(solver="lsqr", priors=priors).fit(inputs_ND, labels_N.numpy())
+    expected, ours = lda.decision_function(inputs_ND), scores(head, features_ND)
+    np.testing.assert_allclose(ours - ours[:, :1], expected - expected[:, :1], rtol=1e-6, atol=1e-6)
+
+
+def test_fedncm_is_the_nearest_centroid() -> None:
+    features_ND, labels_N = data_of((40, 30, 20, 10))
+    head = pooled(FedNCM(), features_ND, labels_N)["fedncm"]
+    centroid = NearestCentroid().fit(features_ND.double().numpy(), labels_N.numpy())
+    np.testing.assert_array_equal(head[0], centroid.centroids_)
+    others_ND, _ = data_of((50, 50, 50, 50), seed=9)
+    predicted = scores(head, others_ND).argmax(1)
+    np.testing.assert_array_equal(predicted, centroid.predict(others_ND.double().numpy()))
+
+
+# ---- the equations, one sample after the other -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [FedLDA, FedLDAPooled], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("prior", ["uniform", "global"])
+def test_fed_lda_is_its_docstring_s_equations(kind: type[FedLDA], prior: str) -> None:
+    counts = np.array([64, 32, 16, 8])
+    features_ND, labels_N = data_of(counts.tolist())
+    inputs_ND, labels = features_ND.double().numpy(), labels_N.numpy()
+    weights = 8 / counts if kind is FedLDA else np.ones(CLASSES)
+    means = np.array([inputs_ND[labels == c].mean(0) for c in range(CLASSES)])
+    scatter = np.zeros((WIDTH, WIDTH))
+    for row, label in zip(inputs_ND, labels, strict=True):
+        scatter += weights[label] * np.outer(row - means[label], row - means[label])
+    sigma = scatter / (weights * (counts - 1)).sum()
+    inverse = np.linalg.inv(sigma + 0.5 * np.trace(sigma) / WIDTH * np.eye(WIDTH))
+    trace = np.trace(inverse @ sigma)
+    kappa = 10.0
+    for _ in range(20):
+        share = counts / (counts + kappa)
+        share /= share.sum()
+        center = share @ means
+        distance = np.array([(mean - center) @ inverse @ (mean - center) for mean in means])
+        noise = trace * ((1 - 2 * share) / counts + (share**2 / counts).sum())
+        kappa = trace / ((share @ (distance - noise)) / (1 - (share**2).sum()))
+    assert kappa > 0
+    shrunk = counts / (counts + kappa)
+    moved = shrunk[:, None] * (means - center)
+    weight = moved @ inverse
+    squares = np.array([mean @ inverse @ mean for mean in moved])
+    bias = -(squares - shrunk**2 * trace / counts) / 2 - weight @ center
+    if prior == "global":
+        bias = bias + np.log(counts / counts.sum())
+    head = pooled(kind(prior=prior), features_ND, labels_N)[kind.name]
+    np.testing.assert_allclose(head[0], weight, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(head[1], bias, rtol=1e-9, atol=1e-9)
+
+
+def test_fedcof_estimates_the_covariance_from_the_clients_means() -> None:
+    """300 clients with random samples: the estimate comes close to the covariance within the classes."""
+    features_ND, labels_N = data_of((3000, 3000))
+    order = torch.randperm(6000, generator=torch.Generator().manual_seed(1))
+    head = FedCOF()
+    server = server_with(head, features_ND, labels_N, order.tensor_split(300))
+    answer = server.answers[head.asks]
+    summed = {name: tensor.sum(0) for name, tensor in answer.items()}
+    statistics = statistics_of(summed, 1 / 512).of_held()
+    estimate = covariance(statistics, answer, 1 / 512)
+    inputs = [features_ND[labels_N == label].double() for label in (0, 1)]
+    exact = (torch.cov(inputs[0].T) + torch.cov(inputs[1].T)) / 2
+    assert float((estimate - exact).norm() / exact.norm()) < 0.15
+    # One client says nothing of the covariance: the head is the nearest mean's.
+    alone = server_with(head, features_ND, labels_N, [order])
+    nearest = server_with(FedNCM(), features_ND, labels_N, [order])
+    ours = deployed(head, alone).models["fedcof"]
+    theirs = deployed(FedNCM(), nearest).models["fedncm"]
+    features = features_ND[::7]
+    predicted = [
+        (features @ state["head.weight"][:2].T + state["head.bias"][:2]).argmax(1)
+        for state in (ours, theirs)
+    ]
+    assert torch.equal(*predicted)
+
+
+def test_cross_validation_chooses_what_leaving_one_out_by_rotation_does() -> None:
+    """GCV against its definition: the residuals of the fitted values, and the trace of the matrix that makes them."""
+    features_ND, labels_N = data_of((30, 20, 10, 5))
+    inputs_ND, targets_NC = features_ND.double().numpy(), np.eye(CLASSES)[labels_N]
+    centered_ND = inputs_ND - inputs_ND.mean(0)
+    around_NC = targets_NC - targets_NC.mean(0)
+    scatter_DD, samples = centered_ND.T @ centered_ND, len(inputs_ND)
+    errors = []
+    for rho in CANDIDATES:
+        strength = rho * np.trace(scatter_DD) / WIDTH
+        hat_NN = centered_ND @ np.linalg.solve(scatter_DD + strength * np.eye(WIDTH), centered_ND.T)
+        residual = ((around_NC - hat_NN @ around_NC) ** 2).sum()
+        errors.append(residual / (1 - (1 + np.trace(hat_NN)) / samples) ** 2)
+    expected = CANDIDATES[int(np.argmin(errors))]
+    assert CANDIDATES[0] < expected < CANDIDATES[-1]
+    chosen = cross_validated_rho(
+        torch.from_numpy(scatter_DD),
+        torch.from_numpy(centered_ND.T @ around_NC),
+        torch.tensor([30.0, 20.0, 10.0, 5.0], dtype=torch.float64),
+    )
+    assert chosen == expected
+    server = server_with(Fed3R(), features_ND, labels_N, [torch.arange(samples)])
+    stated = replace(Fed3R(), rho=repr(expected))
+    assert digest([deployed(Fed3R(), server).models["fed3r"]]) == digest(
+        [deployed(stated, server).models["fed3r"]]
+    )
+
+
+# ---- promises of every head ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in HEADS if kind is not FedCOF], ids=lambda kind: kind.name
+)
+def test_any_partition_gives_the_same_bits(kind: type[ClosedFormHead]) -> None:
+    features_ND, labels_N = data_of((60, 20, 9, 3))
+    by_label = [(labels_N == label).nonzero().flatten() for label in range(CLASSES)]
+    everything = torch.arange(len(labels_N))
+    shuffled = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(5))
+    codes = set()
+    for clients in (
+        [everything],
+        by_label,
+        by_label[::-1],
+        shuffled.tensor_split(7),
+        shuffled.split(1),
+    ):
+        server = server_with(kind(), features_ND, labels_N, clients)
+        codes.add(digest(list(deployed(kind(), server).models.values())))
+    assert len(codes) == 1
+    labels_N[0] = 1  # the control: one label is another
+    server = server_with(kind(), features_ND, labels_N, [everything])
+    assert digest(list(deployed(kind(), server).models.values())) not in codes
+
+
+def test_fedcof_depends_on_the_partition_but_not_on_the_order_of_samples() -> None:
+    features_ND, labels_N = data_of((60, 20, 9, 3))
+    order = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(5))
+    parts = order.tensor_split(4)
+    codes = []
+    for clients in (parts, [part.flip(0) for part in parts], order.tensor_split(5)):
+        server = server_with(FedCOF(), features_ND, labels_N, clients)
+        codes.append(digest(list(deployed(FedCOF(), server).models.values())))
+    assert codes[0] == codes[1] != codes[2]
+
+
+@every_head
+@pytest.mark.parametrize("prior", ["uniform", "global"])
+def test_a_class_that_nobody_holds_never_wins(kind: type[ClosedFormHead], prior: str) -> None:
+    features_ND, labels_N = data_of((0, 20, 0, 12))
+    head = kind() if kind is FedNCM else kind(prior=prior)  # type: ignore[call-arg]
+    server = server_with(head, features_ND, labels_N, torch.arange(32).tensor_split(3))
+    state = deployed(head, server).models[head.name]
+    far_ND = 1000 * torch.randn(2000, WIDTH, generator=torch.Generator().manual_seed(2))
+    logits = torch.cat([features_ND, far_ND]) @ state["head.weight"].T + state["head.bias"]
+    assert {*logits.argmax(1).tolist()} == {1, 3}
+    assert torch.equal(state["head.weight"][0], state["head.weight"][1])
+    assert state["head.bias"][0] == pytest.approx(float(state["head.bias"][1]) - BELOW, abs=1e-3)
+
+
+@every_head
+@pytest.mark.parametrize("counts", [(0, 0, 7, 0), (0, 1, 0, 0), (1, 1, 1, 1), (5, 1, 0, 1)])
+def test_few_samples_give_finite_heads(kind: type[ClosedFormHead], counts: tuple[int, ...]) -> None:
+    features_ND, labels_N = data_of(counts)
+    server = server_with(kind(), features_ND, labels_N, [torch.arange(len(labels_N))])
+    for state in deployed(kind(), server).models.values():
+        assert all(bool(tensor.isfinite().all()) for tensor in state.values())
+        held = features_ND @ state["head.weight"].T + state["head.bias"]
+        assert {*held.argmax(1).tolist()} <= {*labels_N.tolist()}
+
+
+@every_head
+def test_a_head_is_computed_once_and_deployed_every_round(kind: type[ClosedFormHead]) -> None:
+    features_ND, labels_N = data_of((10, 10, 10, 10))
+    server = server_with(kind(), features_ND, labels_N, [torch.arange(40)])
+    first = deployed(kind(), server)
+    forgotten = replace(server, answers={kind.asks: server.answers[kind.asks]}, round=2)
+    again = kind().deploy(forgotten, first.state, server.start, [])
+    assert digest([again.models[kind.name]]) == digest([first.models[kind.name]])
+    assert again.state is first.state and again.metrics == {"clipped-features": 0.0}
+
+
+def test_a_sweep_deploys_one_model_per_rho() -> None:
+    features_ND, labels_N = data_of((10, 20, 10, 10))
+    server = server_with(Fed3R(), features_ND, labels_N, [torch.arange(50)])
+    models = deployed(Fed3R(sweep="0.1,3,0"), server).models
+    assert sorted(models) == ["fed3r-0", "fed3r-0.1", "fed3r-3"]
+    for rho in ("0.1", "3", "0"):
+        alone = deployed(Fed3R(rho=rho), server).models["fed3r"]
+        assert digest([models[f"fed3r-{rho}"]]) == digest([alone])
+
+
+def test_rho_of_0_where_a_feature_is_another_s_copy_is_refused() -> None:
+    features_ND, labels_N = data_of((10, 10, 10, 10))
+    features_ND[:, 1] = features_ND[:, 0] = 1.0
+    server = server_with(Fed3R(rho="0"), features_ND, labels_N, [torch.arange(40)])
+    with pytest.raises(SettingError, match=r"fed3r.rho.*no inverse"):
+        deployed(Fed3R(rho="0"), server)
+    assert deployed(Fed3R(rho="0.1"), server).models
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "key"),
+    [
+        (FedLDA, {"rho": "-1"}, "fed-lda.rho"),
+        (FedLDA, {"rho": "inf"}, "fed-lda.rho"),
+        (FedLDA, {"rho": "much"}, "fed-lda.rho"),
+        (FedLDA, {"prior": "local"}, "fed-lda.prior"),
+        (FedLDA, {"means": "none"}, "fed-lda.means"),
+        (FedLDAPooled, {"rho": "nan"}, "fed-lda-pooled.rho"),
+        (Fed3R, {"rho": "-0.1"}, "fed3r.rho"),
+        (Fed3R, {"sweep": "1,1.0"}, "fed3r.sweep"),
+        (Fed3R, {"sweep": "1,-1"}, "fed3r.sweep"),
+        (Fed3R, {"sweep": "1,2", "rho": "1"}, "fed3r.rho"),
+        (FedCOF, {"rho": -1.0}, "fedcof.rho"),
+        (FedCOF, {"rho": math.inf}, "fedcof.rho"),
+    ],
+)
+def test_bad_settings_are_refused(
+    kind: type[ClosedFormHead], fields: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(SettingError, match=key):
+        kind(**fields)
+
+
+def test_statistics_without_squares_have_no_scatter() -> None:
+    statistics = Statistics(torch.tensor([2]), torch.zeros(1, 2, dtype=torch.float64))
+    with pytest.raises(ValueError, match="no sum of squares"):
+        statistics.scatter_within()
+    zero = torch.zeros(2, 2, dtype=torch.float64)
+    assert torch.equal(regularized(zero, 0.5), torch.eye(2, dtype=torch.float64))
