@@ -213,7 +213,11 @@ def check_rounds(
         return
     deploying = [name for name in parts.deploys if sections[name].closed_form]
     needing = [METHODS[name].name for name in parts.names if needs_rounds(METHODS[name], sections)]
-    heads = ", ".join(name for name, part in SERVER_METHODS.items() if part.closed_form)
+    heads = ", ".join(
+        name
+        for name, method in METHODS.items()
+        if any(SERVER_METHODS[part].closed_form for part in method.serving)
+    )
     rule = f"is for heads in closed form alone ({heads})"
     if needing:
         rule = f"{rule}, and {' and '.join(needing)} trains"

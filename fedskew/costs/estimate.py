@@ -36,9 +36,9 @@ class Cost:
 
 
 def rounds_left(settings: RunSettings) -> int:
-    """Return the rounds that a run has to go."""
+    """Return the rounds that a run has to go; of a run without rounds 1 until it has its record."""
     done = 0 if settings.general.overwrite else len(RunFolder(settings.folder).rounds())
-    return settings.general.rounds - done
+    return max(settings.general.rounds, 1) - done
 
 
 def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -> Cost:
@@ -51,16 +51,19 @@ def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -
     if not left:
         return Cost(0, 0.0, disk, 0.0, 0.0, memory)
 
+    trained = min(left, settings.general.rounds)
     testing = min(workers, clients) if by_clients else 1
     a_round = pace.clients / min(workers, taking) + pace.server
-    seconds = left * a_round + evaluations(settings, left) * pace.evaluation / testing + pace.once
+    seconds = (
+        trained * a_round + evaluations(settings, left) * pace.evaluation / testing + pace.once
+    )
     up, answers = up_of(settings, sizes)
     return Cost(
         left=left,
         seconds=seconds,
         disk=disk,
-        down=left * taking * down_of(settings),
-        up=left * taking * up + clients * answers,
+        down=trained * taking * down_of(settings),
+        up=trained * taking * up + clients * answers,
         memory_bytes=memory,
     )
 
@@ -75,7 +78,7 @@ def work_of(settings: RunSettings, sizes: Sizes) -> float:
     server = sum(
         part.work(model, sizes.holdout, taking, training).samples for part in parts_of(settings)
     )
-    return rounds_left(settings) * (clients + server)
+    return min(rounds_left(settings), settings.general.rounds) * (clients + server)
 
 
 def evaluations(settings: RunSettings, left: int) -> int:

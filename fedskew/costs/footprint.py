@@ -161,7 +161,7 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     predictions = models * tested * 8 * (settings.data.num_classes + 1)
     if predictions > LARGEST:  # then the run does not keep them
         predictions = 0
-    text = settings.general.rounds * RECORD + models * SUMMARY
+    text = max(settings.general.rounds, 1) * RECORD + models * SUMMARY
     return 2 * checkpoint + clients + text + predictions
 
 

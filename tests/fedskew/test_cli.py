@@ -274,8 +274,8 @@ def test_bad_input_is_one_sentence_and_exit_status_2(
             "does not go with experiments, which name their methods themselves",
         ),
         (
-            ["fails", "--set", "rounds=0"],
-            "fedskew: fails-fedshift-one-class: rounds = 0: must be 1 to 1000000",
+            ["fails", "--set", "rounds=-1"],
+            "fedskew: fails-fedshift-one-class: rounds = -1: must be 0 to 1000000",
         ),
     ],
 )

@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from in_process import HEADS, ManyNodes, Outcome, TamperingGrid, number_of
+from in_process import HEADS, ManyNodes, Outcome, TamperingGrid, number_of, small
 
 import server_app.app
 from client_app.messages import pack, unpack
 from client_app.state import digest
 from data import SettingError
+from fedskew.costs.estimate import cost_of
+from fedskew.costs.pace import Pace
+from fedskew.costs.sizes import sizes_of
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid
 from fedskew.experiments import experiments
 from fedskew.experiments.plan import plan
 from server_app.checkpoint import latest
+from server_app.run_folder import RunFolder
 from server_app.settings import defaults, parse
 
 Train = Callable[..., Outcome]
@@ -148,6 +152,22 @@ def test_a_run_without_rounds_that_is_killed_asks_for_nothing_again(
 
 def stop(*given: object) -> None:
     raise InterruptedError
+
+
+def test_the_cost_of_a_run_without_rounds(tmp_path: Path) -> None:
+    changes = {"method": "fed-lda", **LINEAR}
+    settings = small(tmp_path, **changes)
+    sizes = sizes_of(settings.data, settings.general.seed)
+    assert sizes is not None
+    pace = Pace(clients=100.0, server=100.0, evaluation=2.0, once=1.0)
+    cost = cost_of(settings, sizes, pace)
+    assert (cost.left, cost.seconds, cost.down) == (1, 3.0, 0)
+    with LocalGrid() as grid:
+        server_app.app.run(grid, settings, lambda line: None)
+    (record,) = RunFolder(settings.folder).rounds()
+    assert cost.up == record.bytes_up
+    done = cost_of(settings, sizes, pace)
+    assert (done.left, done.seconds, done.up) == (0, 0.0, 0.0)
 
 
 # ---- beside a trained method -----------------------------------------------------------------------------------------
