@@ -19,10 +19,21 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from attacks import at_the_gate, by_files, by_hand, by_the_coordinator, by_users, impostors, replies
+from app_federation import AppFederation
+from attacks import (
+    any_app,
+    at_the_gate,
+    by_files,
+    by_hand,
+    by_the_coordinator,
+    by_users,
+    impostors,
+    replies,
+)
 from attacks.stage import (
     Attack,
     ControlFailed,
@@ -46,6 +57,8 @@ LAST = by_hand.ATTACKS
 """What is tried then by sites that this script plays by hand; the last of them removes a site."""
 IN_PROCESS = [*by_the_coordinator.ATTACKS, *by_files.ATTACKS, *replies.IN_PROCESS]
 """What is tried on the same code, without a network."""
+APPS = ("flower-quickstart", "flower-transformer")
+"""The examples that three more sites each run as an app other than FedSkew's."""
 REFUSED, SKIPPED = "refused", "skipped"
 
 
@@ -248,6 +261,29 @@ def attack_at_work(
     return rows, trained
 
 
+def attack_apps(work: Path, words: Sequence[str], names: Sequence[str]) -> list[Row]:
+    """Attack federations that run other Flower apps, and return the rows; `words` choose them as above."""
+    rows = list[Row]()
+    for name in names:
+        chosen = [
+            attack
+            for attack in any_app.attacks(name)
+            if not words or any(word in attack.what for word in words)
+        ]
+        if not chosen:
+            continue
+        if name == "flower-transformer" and find_spec("transformers") is None:
+            reason = "transformers is not installed: pip install 'fedskew[transformers]'"
+            rows += [Row(attack, SKIPPED, "", reason) for attack in chosen]
+            continue
+        federation = AppFederation(work / name, name)
+        federation.prepare_app()
+        stage: Any = any_app.AppStage(federation)
+        with federation.at_work():
+            rows += [attempt(attack, stage) for attack in chosen]
+    return rows
+
+
 def main() -> int:
     """Make a federation, train and attack it, compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -264,11 +300,24 @@ def main() -> int:
         help="Only rows whose name holds such words.",
     )
     parser.add_argument(
+        "--only-app",
+        nargs="+",
+        default=[],
+        choices=APPS,
+        help="Only the rows of other Flower apps.",
+    )
+    parser.add_argument(
         "--allow-skipped",
         action="store_true",
         help="Exit 0 though rows that need root were skipped.",
     )
     stated = parser.parse_args()
+    if stated.only_app:
+        with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
+            rows = attack_apps(stated.keep or Path(temporary), stated.row, stated.only_app)
+        status, sentence = status_of(rows, True, stated.allow_skipped)
+        print(sentence, flush=True)
+        return status
     if stated.row and stated.write:
         parser.error("--write takes the whole table, and --row makes a part of it")
     began = time.monotonic()
@@ -277,6 +326,7 @@ def main() -> int:
         federation.prepare("digits", 3)
         run = [f"method={METHOD}", f"rounds={stated.rounds}", f"model={MODELS['digits']}"]
         rows, trained = attack_at_work(federation, run, stated.row)
+        rows += attack_apps(federation.work / "apps", stated.row, APPS)
         rehearsed = federation.rehearse(run)
     same = bool(trained) and trained["hash"] == rehearsed["hash"]
     hashes = " and ".join(

@@ -8,6 +8,7 @@ import stat
 import tomllib
 import warnings
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -27,10 +28,15 @@ def app_files(path: Path) -> dict[str, bytes]:
     Raises:
         DataError: no app, or a .fab with a path or an entry that no app has.
     """
+    return packed_files(packed_app(path), str(path))
+
+
+def packed_app(path: Path) -> bytes:
+    """Return an app's .fab: that of a folder, or the file itself. Raises DataError for what cannot be read."""
     if path.is_dir():
-        return packed_files(build(path), str(path))
+        return build(path)
     try:
-        return packed_files(path.read_bytes(), str(path))
+        return path.read_bytes()
     except OSError as error:
         raise DataError(f"the app cannot be read: {error.strerror}", where=str(path)) from None
 
@@ -124,7 +130,7 @@ def check_entry(entry: zipfile.ZipInfo, name: str) -> None:
         raise DataError(f"{file!r} is no plain path inside the app", where=name)
 
 
-def app_hash(files: dict[str, bytes]) -> str:
+def app_hash(files: Mapping[str, bytes]) -> str:
     """Return the sha256 of an app's files: of a line `NAME SHA256` each, sorted."""
     rows = sorted(
         f"{name} {hashlib.sha256(content).hexdigest()}" for name, content in files.items()

@@ -3,7 +3,7 @@
 import getpass
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from client_app.optimizer import TrainingSettings
 from data import DataError
 from data.agreement import Member
 from data.package_files import ROOT, canonical, sources
-from site_agent.app_files import app_hash, build, packed_files
+from site_agent.app_files import app_hash, packed_app, packed_files
 from site_agent.audit import Audit
 from site_agent.config import Site
 from site_agent.policy import check_names
@@ -82,6 +82,26 @@ def agreed_samples(member: Member) -> str:
     return f"{member.name} at most {member.samples}" if member.samples else f"{member.name} any"
 
 
+def app_summary(site: Site, app: str, files: Mapping[str, bytes]) -> str:
+    """Return what a site agrees to with a Flower app other than FedSkew's, for the one who decides."""
+    policy, agreement = site.app, site.agreement
+    assert policy is not None
+    limit = f"{policy.max_norm:g}" if policy.max_norm else "none"
+    size = f"{policy.max_bytes} bytes" if policy.max_bytes else "none"
+    return "\n".join(
+        [
+            f"federation  {agreement.name}: {', '.join(agreement.names)}",
+            f"sha256      {agreement.sha256}",
+            f"app         {app}, {len(files)} files: all of its code runs here, so read it first",
+            f"this site   {site.name}, gives the app {site.data.partition(':')[2]} as data-path",
+            f"may leave   arrays: {any_of(policy.arrays)}; metrics: {any_of(policy.metrics)}; "
+            f"configs: {any_of(policy.configs)}",
+            f"limits      norm of a change: {limit}; size of a reply: {size}; "
+            f"samples of a reply: at least {policy.min_samples}",
+        ]
+    )
+
+
 def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool]) -> bool:
     """Keep a copy of the agreement and the app below the site's state if `ask` says so, and return whether.
 
@@ -90,16 +110,17 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
             the one that site.toml names.
     """
     check_names(site)
-    content, fab = federation.read_bytes(), build(app) if app.is_dir() else app.read_bytes()
+    content, fab = federation.read_bytes(), packed_app(app)
     files = packed_files(fab, str(app))
     code = app_hash(files)
     check_agreed(site, code, str(app))
-    check_installed(files, str(app))
+    check_can_run(site, files, str(app))
     if hashlib.sha256(content).hexdigest() != site.agreement.sha256:
         raise DataError(
             "is another text than the federation.toml that site.toml names", where=str(federation)
         )
-    if not ask(summary(site, code)):
+    question = summary(site, code) if site.app is None else app_summary(site, code, files)
+    if not ask(question):
         return False
     folder = site.state / "approved"
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +139,12 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
 
 
 def approved_app(site: Site) -> str:
-    """Return the hash of the approved app.
+    """Return the hash of the approved app. Raises DataError as `approved_files`."""
+    return app_hash(approved_files(site))
+
+
+def approved_files(site: Site) -> dict[str, bytes]:
+    """Return the files of the approved app by name.
 
     Raises:
         DataError: nothing is approved, or the agreement, the kept app or the installed code are no longer those.
@@ -138,8 +164,8 @@ def approved_app(site: Site) -> str:
         )
     code = app_hash(files)
     check_agreed(site, code, str(folder / "app.fab"))
-    check_installed(files, str(folder / "app.fab"))
-    return code
+    check_can_run(site, files, str(folder / "app.fab"))
+    return files
 
 
 def check_agreed(site: Site, code: str, name: str) -> None:
@@ -150,7 +176,18 @@ def check_agreed(site: Site, code: str, name: str) -> None:
         )
 
 
-def check_installed(files: dict[str, bytes], name: str) -> None:
+def check_can_run(site: Site, files: Mapping[str, bytes], name: str) -> None:
+    """Raise DataError unless FedSkew's app is the installed code, or another app has a ClientApp to run."""
+    if site.app is None:
+        check_installed(files, name)
+        return
+    from site_agent.flower_app import check_module_names, client_app_of
+
+    client_app_of(files, name)
+    check_module_names(files, site.state / "app")
+
+
+def check_installed(files: Mapping[str, bytes], name: str) -> None:
     """Raise DataError unless an app holds the very sources that are installed here and would be played."""
     for package in PLAYED:
         here = sources(package)

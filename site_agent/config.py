@@ -1,7 +1,8 @@
 """site.toml: the one file at a hospital that names paths, device, threads and what may leave."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,42 @@ from data.settings import OF_OWN, USUAL
 from data.sites import abide_name
 from data.toml_file import Table, read_toml
 
-KEYS = ("federation", "name", "data", "state", "device", "threads", "read", "policy", "link")
+KEYS = ("federation", "name", "data", "state", "device", "threads", "read", "policy", "link", "app")
 POLICY_KEYS = (
     "allow", "min-class-samples", "min-test-samples", "max-norm", *RUN_KEYS,
 )  # fmt: skip
+APP_KEYS = (
+    "arrays", "metrics", "configs", "max-bytes", "max-norm", "min-samples", "node-config",
+)  # fmt: skip
+NOT_OF_AN_APP = ("device", "read", "policy")
+"""Keys of site.toml that are about FedSkew's own app, and have no meaning for another one."""
 LINK_KEYS = ("address", "key", "ca")
 DATA = ("folder", "npz", "csv", "abide")
 DEVICES = ("cpu", "cuda", "auto")
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,199}")
 """A run's id, which names a folder at a site."""
+
+
+@dataclass(frozen=True)
+class AppPolicy:
+    """What may leave a site in the replies of a Flower app other than FedSkew's."""
+
+    arrays: tuple[str, ...] = ("arrays",)
+    """Names of the ArrayRecords that may leave; `*` stands for any characters, as in `upload/*`."""
+    metrics: tuple[str, ...] = ("metrics",)
+    """Names of the MetricRecords."""
+    configs: tuple[str, ...] = ()
+    """Names of the ConfigRecords."""
+    max_bytes: int = 0
+    """Most bytes of a reply; 0 is no limit."""
+    max_norm: float = 0.0
+    """Largest norm of the change of the received arrays, or of arrays that none were received for; 0 is no limit."""
+    min_samples: int = 8
+    """Samples below which a reply to train or evaluate does not leave, by its metric num-examples."""
+    node_config: Mapping[str, str | int | float | bool] = field(
+        default_factory=dict[str, str | int | float | bool], hash=False
+    )
+    """Entries of the app's context.node_config, beside data-path."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +91,8 @@ class Site:
     """Rounds that a run may have, and different questions to train that are answered in it."""
     approve_runs: bool = False
     """Whether a run takes part only after somebody here has approved its settings."""
+    app: AppPolicy | None = None
+    """The policy for another app than FedSkew's; None is FedSkew's."""
 
     @property
     def cache(self) -> Path:
@@ -128,7 +158,41 @@ def read_site(path: Path) -> Site:
         models=policy.texts("models") if "models" in policy.entries else None,
         max_rounds=at_least_one(policy, "max-rounds", Site.max_rounds),
         approve_runs=policy.take("approve-runs", bool, False),
+        app=app_policy(table, path),
     )  # fmt: skip
+
+
+def app_policy(table: Table, path: Path) -> AppPolicy | None:
+    """Return what [app] says, or None without it. Raises DataError for what cannot be, or has no meaning beside it."""
+    if "app" not in table.entries:
+        return None
+    for key in NOT_OF_AN_APP:
+        table.require(
+            key not in table.entries,
+            key,
+            "has no effect on another app than FedSkew's: remove it, or [app]",
+        )
+    app = Table(table.take("app", dict), f"{path}: app", APP_KEYS)
+    usual = AppPolicy()
+    most = app.take("max-norm", float, usual.max_norm)
+    app.require(0 <= most < float("inf"), "max-norm", "must be 0 (no limit) or more")
+    size = app.take("max-bytes", int, usual.max_bytes)
+    app.require(size >= 0, "max-bytes", "must be 0 (no limit) or more")
+    node_config = app.take("node-config", dict, {})
+    app.require(
+        all(type(value) in (str, int, float, bool) for value in node_config.values()),
+        "node-config",
+        "must hold texts, numbers, true and false",
+    )
+    return AppPolicy(
+        app.texts("arrays", list(usual.arrays)),
+        app.texts("metrics", list(usual.metrics)),
+        app.texts("configs", list(usual.configs)),
+        size,
+        most,
+        at_least_one(app, "min-samples", usual.min_samples),
+        node_config,
+    )
 
 
 def read_link(path: Path) -> Link:

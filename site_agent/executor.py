@@ -37,15 +37,15 @@ from site_agent.flower_internals import (
 )
 from site_agent.flower_internals import push_message as push_as_it_is
 from site_agent.pending_task import MessageRecorder, PendingTask
-from site_agent.pool import Pool, TaskAbandoned
+from site_agent.pool import REFUSED, Pool, TaskAbandoned
 from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
 
 logger = logging.getLogger("fedskew.site")
 PLAYED = "flwr-clientapp"
 TASKS = (PLAYED, "flwr-agentapp", "flwr-model", "flwr-connector")
 """What a SuperLink can send to a SuperNode; all are taken, so that what is refused is answered and stops nothing."""
-REFUSED, CRASHED = 7, 8
-"""flwr's codes for an error in place of a reply: INVALID_FAB, CLIENT_APP_CRASHED."""
+CRASHED = 8
+"""flwr's code for an error in place of a reply: CLIENT_APP_CRASHED."""
 UNLOGGED = "the site cannot write its audit log"
 KILLED = "the executor was killed"
 SHORTEST, LONGEST, SHARE = 0.1, 0.5, 0.1
@@ -95,7 +95,7 @@ class Executor:
     """Serves one SuperNode, task by task.
 
     `approved` is the hash of the app that this site agreed to. `idle` is called at least once a second. `pending_file`
-    is the file of the task in hand.
+    is the file of the task in hand. A `plain` app is another than FedSkew's: its replies leave as it makes them.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Executor:
         audit: Audit,
         pending_file: Path,
         idle: Callable[[], None],
+        plain: bool = False,
     ) -> None:
         self.address, self.approved, self.pool, self.audit, self.idle = (
             address,
@@ -116,6 +117,7 @@ class Executor:
             idle,
         )
         self.pending_task = PendingTask(pending_file)
+        self.plain = plain
         self.following: AcquireTaskResponse | None = None
         self.logged: set[str] = set()
         """Hashes of the settings that this process has written into the audit log."""
@@ -202,7 +204,8 @@ class Executor:
                 except OSError as error:  # what is not in the audit log does not leave
                     reply, status = Message(Error(CRASHED, UNLOGGED), reply_to=message), "failed"
                     logger.error("%s: %s", UNLOGGED, error)
-                push_message(client, reply, context)
+                push = push_as_it_is if self.plain else push_message
+                push(client, reply, context)
                 push_task_output(client, context, status, "")
                 logger.info(
                     "%s of run %s: %.2f s", entry["kind"], run.run_id, time.monotonic() - began
@@ -289,6 +292,10 @@ class Executor:
             played = self.pool.play(message.metadata.run_id, message, context, waiting)
             if played is not None:
                 reply, leaving = played
+                if reply.has_error() and reply.error.code == REFUSED:
+                    why = leaving[0]["why"]
+                    self.audit.write("refused", **entry, app=self.approved, left=[], why=why)
+                    return reply, "failed"
                 event = "failed" if reply.has_error() else "answered"
                 seconds = round(time.monotonic() - began, 3)
                 self.audit.write(event, **entry, app=self.approved, seconds=seconds, left=leaving)

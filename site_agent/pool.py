@@ -15,6 +15,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Context, Error, Message
 
+from client_app.local_site import NotAllowed
 from client_app.messages import unpack
 from client_app.state import difference, norm
 from site_agent.supernode import end_with_parent
@@ -22,12 +23,15 @@ from site_agent.supernode import end_with_parent
 logger = logging.getLogger("fedskew.site")
 MOST_MESSAGES = 200
 """Messages after which a process is replaced, so that what a library leaks goes with it."""
+REFUSED = 7
+"""flwr's code INVALID_FAB: what the site's policy does not let run, or leave."""
 RAISED = 2
 """flwr's code for an error in place of a reply: CLIENT_APP_RAISED_EXCEPTION."""
 
 App = Callable[[Message, Context], Message]
 Leaving = list[dict[str, Any]]
 """name, bytes and norm of every record that leaves."""
+Describe = Callable[[Message, Message], Leaving]
 
 
 class TaskAbandoned(Exception):
@@ -37,15 +41,19 @@ class TaskAbandoned(Exception):
 class Pool:
     """The worker that plays at the moment, if any."""
 
-    def __init__(self, app: App) -> None:
-        self.app = app
+    def __init__(self, app: App, describe: Describe | None = None) -> None:
+        """`describe` returns what the audit log says of a reply to a message; by default `leaving` does."""
+        self.app, self.describe = app, describe
         self.process: ForkProcess | None = None
         self.run = self.messages = 0
 
     def play(
         self, run: int, message: Message, context: Context, waiting: Callable[[], None]
     ) -> tuple[Message, Leaving] | None:
-        """Return the reply and what leaves in it, or nothing if the worker died; `waiting` is called every second."""
+        """Return the reply and what leaves in it, or nothing if the worker died; `waiting` is called every second.
+
+        `context` gets the state that the app has left, unless its reply was refused or it failed.
+        """
         if (
             self.process is None
             or not self.process.is_alive()
@@ -60,8 +68,10 @@ class Pool:
             while not (ready := wait([self.connection, self.process.sentinel], timeout=1.0)):
                 waiting()
             if self.connection in ready:
-                played: tuple[Message, Leaving] = self.connection.recv()
-                return played
+                reply, rows, state = self.connection.recv()
+                if state is not None:
+                    context.state = state
+                return reply, rows
         except (EOFError, BrokenPipeError, ConnectionResetError):
             pass
         self.process.join(1)
@@ -75,7 +85,9 @@ class Pool:
         fork = get_context("fork")
         self.connection, theirs = fork.Pipe()
         self.process = fork.Process(
-            target=serve, args=(theirs, self.connection, os.getpid(), self.app), daemon=True
+            target=serve,
+            args=(theirs, self.connection, os.getpid(), self.app, self.describe),
+            daemon=True,
         )
         self.process.start()
         theirs.close()
@@ -90,7 +102,13 @@ class Pool:
             self.process = None
 
 
-def serve(connection: Connection, parents: Connection, parent: int, app: App) -> None:
+def serve(
+    connection: Connection,
+    parents: Connection,
+    parent: int,
+    app: App,
+    describe: Describe | None = None,
+) -> None:
     """Play what comes through the pipe, for ever."""
     parents.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -100,11 +118,23 @@ def serve(connection: Connection, parents: Connection, parent: int, app: App) ->
         message, context = connection.recv()
         try:
             reply = app(message, context)
-            rows = leaving(reply, message)
+            rows, state = (describe or leaving)(reply, message), context.state
+        except NotAllowed as error:
+            logger.error("refused: %s", error)
+            reason = f"policy: {error.permission}"  # the site's numbers stay in its own log
+            reply, rows, state = (
+                Message(Error(REFUSED, reason), reply_to=message),
+                [{"name": error.permission, "bytes": 0, "why": str(error)}],
+                None,
+            )
         except Exception as error:
             logger.exception("the app failed")
-            reply, rows = Message(Error(RAISED, type(error).__name__), reply_to=message), []
-        connection.send((reply, rows))
+            reply, rows, state = (
+                Message(Error(RAISED, type(error).__name__), reply_to=message),
+                [],
+                None,
+            )
+        connection.send((reply, rows, state))
 
 
 def leaving(reply: Message, message: Message) -> Leaving:

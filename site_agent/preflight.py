@@ -46,6 +46,9 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
     yield versions()
     yield from rights(site, file)
     yield approval(site)
+    if site.app is not None:  # only the app knows what its data are and where it computes
+        yield room(site)
+        return
     yield policy(site)
     yield device(site)
     yield room(site)

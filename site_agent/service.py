@@ -17,7 +17,8 @@ from typing import NoReturn
 from filelock import FileLock, Timeout
 
 from data import DataError
-from site_agent.approval import approved_app
+from site_agent.app_files import app_hash
+from site_agent.approval import approved_files
 from site_agent.audit import Audit
 from site_agent.config import Link, Site
 from site_agent.data_view import install
@@ -79,12 +80,16 @@ def start(site: Site, link: Link, metrics: int) -> None:
 
 def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metrics: int) -> None:
     """Serve tasks until a signal comes."""
-    app = approved_app(site)
+    files = approved_files(site)
+    app = app_hash(files)
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    import torch
+
     from client_app.app import app as code
     from client_app.models.resnet import load_blocks
+    from site_agent import flower_app
     from site_agent.executor import Executor
     from site_agent.pool import Pool
 
@@ -95,14 +100,28 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     install({site.number: site})
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
-    pool, audit = Pool(code), Audit(site.state / "audit.jsonl")
+    audit = Audit(site.state / "audit.jsonl")
+    if site.app is None:
+        pool = Pool(code)
+    else:
+        torch.set_num_threads(site.threads)
+        pool = Pool(flower_app.InstalledApp(site, files), flower_app.leaving)
     audit.write("started", app=app, federation=site.agreement.sha256)
     if metrics:
         get_context("fork").Process(
             target=serve, args=(site.state, metrics, os.getpid()), daemon=True
         ).start()
     idle = node.restart_if_dead if node else lambda: None
-    executor = Executor(f"127.0.0.1:{port}", secret, app, pool, audit, site.state / "task", idle)
+    executor = Executor(
+        f"127.0.0.1:{port}",
+        secret,
+        app,
+        pool,
+        audit,
+        site.state / "task",
+        idle,
+        plain=site.app is not None,
+    )
     try:
         executor.run()
     finally:

@@ -21,7 +21,10 @@ PRIVATE = {
         "tests/test_packaging.py",
     ],
     "flwr.cli.utils": ["tests/test_packaging.py"],
-    "flwr.common.config": ["tests/fedskew/engines/test_launcher.py"],
+    "flwr.common.config": [
+        "fedskew/federation/flower_internals.py",
+        "tests/fedskew/engines/test_launcher.py",
+    ],
     "flwr.common.constant": ["fedskew/federation/flower_internals.py"],
     "flwr.common.serde": [
         "client_app/flower_internals.py",
@@ -54,7 +57,10 @@ PRIVATE = {
     "flwr.supercore.constant": ["fedskew/federation/flower_internals.py"],
     "flwr.supercore.control": ["fedskew/federation/flower_internals.py"],
     "flwr.supercore.fab": ["fedskew/federation/flower_internals.py"],
-    "flwr.supercore.inflatable.inflatable_object": ["tests/client_app/test_client_messages.py"],
+    "flwr.supercore.inflatable.inflatable_object": [
+        "fedskew/federation/flower_internals.py",
+        "tests/client_app/test_client_messages.py",
+    ],
     "flwr.supercore.interceptors": [
         "fedskew/federation/flower_internals.py",
         "site_agent/flower_internals.py",

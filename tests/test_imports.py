@@ -17,7 +17,7 @@ FLOWER = (
     "client_app/app.py", "client_app/messages.py", "client_app/flower_internals.py",
     "strategies/core/flower_adapter.py", "strategies/core/exchange.py",
     "strategies/core/reading.py", "server_app/app.py", "site_agent/executor.py",
-    "site_agent/pool.py", "site_agent/flower_internals.py", "fedskew/engines/local.py",
+    "site_agent/pool.py", "site_agent/flower_app.py", "site_agent/flower_internals.py", "fedskew/engines/local.py",
     "fedskew/federation/flower_internals.py", "fedskew/flower/*.py",
 )  # fmt: skip
 FLOWER_PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}

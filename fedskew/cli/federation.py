@@ -53,6 +53,10 @@ def new(
         ),
     ] = None,
     listen: Annotated[str, typer.Option(help="Address that the gate listens on.")] = "0.0.0.0",
+    app: Annotated[
+        Path | None,
+        typer.Option(help="Another Flower app, a folder or .fab.", show_default="FedSkew's"),
+    ] = None,
 ) -> None:
     """Create certificates and a federation.toml without sites."""
     from fedskew.federation.certificates import read_certificate
@@ -61,7 +65,7 @@ def new(
     scales = numbers("--mean", mean), numbers("--std", std)
     names = [word.strip() for word in classes.split(",")]
     begun = begin(
-        folder, name, names, input_shape, scales[0], scales[1], min_sites, address, listen
+        folder, name, names, input_shape, scales[0], scales[1], min_sites, address, listen, app
     )
     last = read_certificate(begun.server[0]).not_valid_after_utc
     out = console()
@@ -172,6 +176,7 @@ def status(
     from server_app.settings import parse_texts
 
     federation = FederationFolder(folder)
+    federation.require_own_app(own=False)
     basis, sites = site_status(federation, parse_texts(settings or []))
     if as_json:
         print(
@@ -215,6 +220,7 @@ def run(
         "is the sites' own in a federation",
     )
     federation = FederationFolder(folder)
+    federation.require_own_app(own=False)
     whole = {**stated, "dataset": f"sites:{federation.agreement_file.resolve()}"}
     out = console(stderr=as_json)
     with one_interrupt():
@@ -223,6 +229,26 @@ def run(
         )
     if as_json:
         print(json.dumps(summary, indent=2))
+
+
+@application.command()
+def submit(
+    folder: Folder,
+    site: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A site that takes part.", show_default="all"),
+    ] = None,
+    config: Annotated[
+        str, typer.Option(metavar="'KEY=VALUE ...'", help="The app's run config, as of flwr run.")
+    ] = "",
+) -> None:
+    """Run the Flower app of a federation made by `new --app`, and wait for its end."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.submission import submit
+    from fedskew.signals import one_interrupt
+
+    with one_interrupt():
+        submit(FederationFolder(folder), site, config, console().print)
 
 
 @application.command()

@@ -21,12 +21,14 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesRequest,
     PullMessagesResponse,
     PushMessagesRequest,
+    PushMessagesResponse,
 )
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ObjectTree,
     PullObjectRequest,
     PullObjectResponse,
+    PushObjectRequest,
 )
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.control import ControlHttpClient
@@ -51,12 +53,16 @@ __all__ = [
     "PullObjectRequest",
     "PullObjectResponse",
     "PushMessagesRequest",
+    "PushMessagesResponse",
+    "PushObjectRequest",
     "RegisterNodeRequest",
     "StartRunRequest",
     "StopRunRequest",
     "bytes_to_public_key",
     "cli_version_header",
+    "error_reply",
     "fab_to_proto",
+    "run_config_of",
     "user_config_from_proto",
     "user_config_to_proto",
     "verify_signature",
@@ -69,3 +75,34 @@ def cli_version_header() -> Any:
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
     return RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+
+
+def error_reply(message: Any, reason: str) -> tuple[Any, ObjectTree, bytes]:
+    """Return a message's answer with an error, as a SuperNode pushes it: the reply, its object tree, and its object.
+
+    Args:
+        message: as protobuf has it, without its content.
+        reason: of the error.
+    """
+    # Few runs name their sites, and the gateway does without these until one does.
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode
+    from flwr.supercore.inflatable.inflatable_object import get_object_tree
+
+    from client_app.flower_internals import message_from_proto, message_to_proto
+
+    reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=message_from_proto(message))
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    return message_to_proto(reply), get_object_tree(reply), reply.deflate()
+
+
+def run_config_of(text: str) -> dict[str, Any]:
+    """Return the run config of `KEY=VALUE ...`, as `flwr run --run-config` reads it. Raises SettingError otherwise."""
+    from flwr.common.config import parse_config_args
+
+    from data import SettingError
+
+    try:
+        return dict(parse_config_args([text] if text else None))
+    except Exception as error:  # typer's, or toml's
+        raise SettingError("--config", text, f"must be 'KEY=VALUE ...': {error}") from None

@@ -2,6 +2,7 @@
 
 FOLDER/federation.toml    what all parties agree to; sites get it, and compare its hash
       /coordinator.toml   the address that sites use, and the ports
+      /app.fab            the app, where it is another one than FedSkew's
       /ca.crt, ca.key     the authority; sites get the certificate, nobody the key
       /server.crt, .key   what gateway and SuperLink show
       /superlink/         flwr's state, home and logs; 0700
@@ -20,7 +21,7 @@ from data.toml_file import Table, parse_toml, read_toml
 from fedskew.engines import APP
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import check_server, write_authority, write_server
-from site_agent.app_files import app_files, app_hash
+from site_agent.app_files import app_files, app_hash, packed_app, packed_files
 
 COORDINATOR_KEYS = ("address", "listen", "superlink-port", "largest-message-mib", "metrics-port")
 
@@ -65,6 +66,16 @@ class FederationFolder:
         return self.path / "server.crt", self.path / "server.key"
 
     @property
+    def app(self) -> Path:
+        """The federation's app: FedSkew's, or the app.fab that `new --app` has kept."""
+        return self.own_app if self.own_app.exists() else APP
+
+    @property
+    def own_app(self) -> Path:
+        """app.fab, of a federation whose app is not FedSkew's."""
+        return self.path / "app.fab"
+
+    @property
     def state(self) -> Path:
         """The folder of flwr's state, home and logs."""
         return self.path / "superlink"
@@ -101,13 +112,26 @@ class FederationFolder:
     def check(self) -> None:
         """Raise DataError where certificates, agreement or app are not what a federation can start with."""
         check_server(self.server[0], self.authority[0], [self.coordinator.host])
-        here = app_hash(app_files(APP))
+        here = app_hash(app_files(self.app))
         if self.agreement.app != here:
             raise DataError(
                 f"the app installed here is {here[:16]}...; all parties have to agree to one",
                 where=str(self.agreement_file),
                 key="app",
                 value=f"{self.agreement.app[:16]}...",
+            )
+
+    def require_own_app(self, own: bool) -> None:
+        """Raise DataError for a command that is about FedSkew's app, or about another, where it is not."""
+        if own and not self.own_app.exists():
+            raise DataError(
+                "this federation's app is FedSkew's: use `fedskew federation run`",
+                where=str(self.path),
+            )
+        if not own and self.own_app.exists():
+            raise DataError(
+                "this federation has a Flower app of its own: use `fedskew federation submit`",
+                where=str(self.path),
             )
 
     def renew(self) -> None:
@@ -130,11 +154,12 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
 
 def begin(
     path: Path, name: str, classes: Sequence[str], shape: str, mean: Sequence[float], std: Sequence[float],
-    min_sites: int | None, address: str, listen: str,
+    min_sites: int | None, address: str, listen: str, app: Path | None = None,
 ) -> FederationFolder:  # fmt: skip
     """Make a folder with certificates and a federation.toml that has no sites yet.
 
-    Without `min_sites` that file leaves it out, which means more than half of the sites.
+    Without `min_sites` that file leaves it out, which means more than half of the sites. `app` is another Flower app's
+    folder or .fab.
 
     Raises SettingError where something is in the folder already, and DataError for an address that is none, and for
     classes, a shape or a scale that no reader of federation.toml takes. Nothing is written then.
@@ -147,9 +172,10 @@ def begin(
         )
     host, _ = host_and_port(address, "--address")
     folder = FederationFolder(path)
+    fab = b"" if app is None else packed_app(app)
     agreed: dict[str, object] = {
         "name": name, "classes": list(classes), "input-shape": shape, "mean": list(mean), "std": list(std),
-        "app": app_hash(app_files(APP)),
+        "app": app_hash(packed_files(fab, str(app))) if fab else app_hash(app_files(APP)),
     }  # fmt: skip
     if (
         min_sites is not None
@@ -163,6 +189,8 @@ def begin(
         "listen": listen,
         "superlink-port": free_port(),
     }
+    if fab:
+        folder.own_app.write_bytes(fab)
     folder.agreement_file.write_text(lines_of(agreed), encoding="utf-8")
     (path / "coordinator.toml").write_text(lines_of(coordinator), encoding="utf-8")
     write_authority(name, *folder.authority)

@@ -58,6 +58,7 @@ from fedskew.federation.intake import (
 )
 from fedskew.federation.lost_messages import BEGIN, END, LostMessageRecovery
 from fedskew.federation.object_cache import Objects, Reply
+from fedskew.federation.participants import Participants, decline
 
 log = logging.getLogger("fedskew.gate")
 PASSED = frozenset(
@@ -111,6 +112,7 @@ class Gateway:
         self.objects = Objects()
         self.handed_out = HandedOut(folder.state / HANDED_OUT)
         self.intake = Intake(self.largest)
+        self.participants = Participants(folder.state)
         self.traffic = Traffic(self.sites.values(), folder.state)
 
     def application(self) -> Starlette:
@@ -201,7 +203,11 @@ class Gateway:
             status, content, headers = await self.ask(request, [body])
             now = time.monotonic()
             response = PullMessagesResponse.FromString(content if status == 200 else b"")
-            if response.messages_list:
+            runs = {message.metadata.run_id for message in response.messages_list}
+            if not all(self.participants.allows(site, run) for run in runs):
+                log.info("%s takes no part in run %s", site, ", ".join(map(str, runs)))
+                await decline(response, self.lost_messages.nodes[site], request, self.ask)
+            elif response.messages_list:
                 self.handed_out.note(site, response)
                 self.sent[site] = status, content, headers
                 self.lost_messages.uncertain.discard(site)

@@ -25,7 +25,7 @@ from fedskew.federation.flower_internals import (
     user_config_from_proto,
     user_config_to_proto,
 )
-from site_agent.app_files import build
+from site_agent.app_files import packed_app
 
 
 class Unreachable(ConnectionError):
@@ -124,7 +124,7 @@ class Control:
 
     def submit(self, app: Path, config: Mapping[str, bool | int | float | str]) -> int:
         """Submit the app with a run config, and return the run's id."""
-        packed = build(app)
+        packed = packed_app(app)
         fab = fab_to_proto(Fab(hashlib.sha256(packed).hexdigest(), packed, {}))
         request = StartRunRequest(fab=fab, override_config=user_config_to_proto(dict(config)))
         answer = self.ask("StartRun", request)

@@ -1,0 +1,202 @@
+"""Any Flower app at a site: it is run from the copy that the site approved, and every reply is checked by record.
+
+With a table [app] in site.toml the federation's app is another one than FedSkew's. The FAB that comes with a run is
+compared with the approved one by its hash and never unpacked. What runs is the copy that the site made of its own
+approved FAB, and that copy is compared once more before a process imports it.
+"""
+
+import importlib
+import shutil
+import sys
+import tomllib
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message
+
+from client_app.local_site import RunNotAllowed
+from data import DataError
+from site_agent.app_files import app_hash
+from site_agent.config import AppPolicy, Site
+
+SAMPLES = "num-examples"
+"""The metric by which flwr's strategies weigh a reply."""
+COUNTED = ("train", "evaluate")
+"""The types of messages whose replies have to state SAMPLES."""
+
+
+class InstalledApp:
+    """The approved app of a site, imported by the first message that a process gets."""
+
+    def __init__(self, site: Site, files: Mapping[str, bytes]) -> None:
+        """Write the files below the site's state, in place of what is there.
+
+        Args:
+            site: whose `app` is the policy for the replies.
+            files: the approved app's, by name.
+
+        Raises:
+            DataError: an app without a ClientApp, or with a module whose name is taken.
+        """
+        assert site.app is not None
+        self.policy, self.hash = site.app, app_hash(files)
+        self.node_config = {"data-path": site.data.partition(":")[2], **site.app.node_config}
+        self.folder = site.state / "app"
+        self.reference = client_app_of(files, str(self.folder))
+        self.app: Any = None
+        check_module_names(files, self.folder)
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        for name, content in files.items():
+            file = self.folder / name
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.write_bytes(content)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Return the app's reply. Raises RunNotAllowed for one that must not leave, or a copy that was changed."""
+        if self.app is None:
+            self.app = self.load()
+        context.node_config = {**context.node_config, **self.node_config}
+        reply: Message = self.app(message, context)
+        check_reply(self.policy, reply, message)
+        return reply
+
+    def load(self) -> Any:
+        """Import the ClientApp. Raises RunNotAllowed unless the copy holds the approved files and nothing else."""
+        files = {
+            file.relative_to(self.folder).as_posix(): file.read_bytes()
+            for file in sorted(self.folder.rglob("*"))
+            if not file.is_dir()
+        }
+        if app_hash(files) != self.hash:
+            raise RunNotAllowed("app", f"the copy in {self.folder} is not what was approved")
+        check_module_names(files, self.folder)
+        sys.dont_write_bytecode = True  # the copy stays as it was approved
+        sys.path.insert(0, str(self.folder))
+        module, _, name = self.reference.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+def client_app_of(files: Mapping[str, bytes], where: str) -> str:
+    """Return the reference MODULE:NAME of an app's ClientApp. Raises DataError for an app without one."""
+    try:
+        table = tomllib.loads(files["pyproject.toml"].decode())
+        reference = table["tool"]["flwr"]["app"]["components"]["clientapp"]
+        module, colon, name = reference.partition(":")
+    except (LookupError, ValueError, AttributeError, TypeError):
+        module = colon = name = ""
+    path = module.replace(".", "/")
+    if not (colon and name) or not {f"{path}.py", f"{path}/__init__.py"} & files.keys():
+        rule = "must name MODULE:NAME of a module in the app"
+        raise DataError(rule, where=f"{where}: pyproject.toml", key="clientapp")
+    return str(reference)
+
+
+def check_module_names(files: Mapping[str, bytes], folder: Path) -> None:
+    """Raise DataError for an app's module that an import would not find, because another one has its name here.
+
+    A clone of FedSkew has packages with common names, such as `data`; an installed wheel has `fedskew` alone.
+    """
+    names = {name.partition("/")[0].removesuffix(".py") for name in files if name.endswith(".py")}
+    for name in sorted(names):
+        module = sys.modules.get(name)
+        if module is None and name not in sys.stdlib_module_names:
+            continue
+        if folder not in Path(getattr(module, "__file__", None) or "").parents:
+            rule = f"has the name of a module that is loaded here before the app's {name}"
+            remedy = "install FedSkew as a wheel, or rename the app's module"
+            raise DataError(rule, where=str(folder), key=name, remedy=remedy)
+
+
+def check_reply(policy: AppPolicy, reply: Message, message: Message) -> None:
+    """Look at the records of a reply to a message.
+
+    Raises:
+        RunNotAllowed: one that the policy does not name, too many bytes, too large a norm, or too few samples. Its
+            `permission` is the policy's key.
+    """
+    if reply.has_error():
+        raise RunNotAllowed(
+            "arrays", "the app answers with an error of its own, whose text may say anything"
+        )
+    for key, records, allowed in (
+        ("arrays", reply.content.array_records, policy.arrays),
+        ("metrics", reply.content.metric_records, policy.metrics),
+        ("configs", reply.content.config_records, policy.configs),
+    ):
+        for name in records:
+            if not any(fnmatchcase(name, pattern) for pattern in allowed):
+                names = ", ".join(allowed) or "an empty list"
+                raise RunNotAllowed(key, f"the record {name!r} is none of {names}")
+    rows = leaving(reply, message)
+    size = sum(row["bytes"] for row in rows)
+    if policy.max_bytes and size > policy.max_bytes:
+        raise RunNotAllowed(
+            "max-bytes", f"the reply has {size} bytes, and at most {policy.max_bytes} may leave"
+        )
+    for row in rows:
+        # A norm that is no number is not within the limit.
+        if policy.max_norm and "norm" in row and not row["norm"] <= policy.max_norm:
+            limit = f"the norm of {row['name']!r} is {row['norm']:.6g}, and max-norm = {policy.max_norm:g}"
+            raise RunNotAllowed("max-norm", limit)
+    if message.metadata.message_type.partition(".")[0] in COUNTED:
+        check_samples(policy, reply)
+
+
+def check_samples(policy: AppPolicy, reply: Message) -> None:
+    """Raise RunNotAllowed unless a reply states enough samples."""
+    stated = [
+        record[SAMPLES] for record in reply.content.metric_records.values() if SAMPLES in record
+    ]
+    if not stated:
+        raise RunNotAllowed("min-samples", f"the reply does not state {SAMPLES}")
+    for samples in stated:
+        if not isinstance(samples, int | float) or not samples >= policy.min_samples:
+            raise RunNotAllowed(
+                "min-samples",
+                f"the reply is made of {samples} samples, and at least {policy.min_samples} are asked for",
+            )
+
+
+def leaving(reply: Message, message: Message) -> list[dict[str, Any]]:
+    """Return name and bytes of every record of a reply, and the norm of one that holds arrays.
+
+    Of a record that answers one of the message's with the same arrays, it is the norm of the change.
+    """
+    received = message.content.array_records if message.has_content() else {}
+    rows: list[dict[str, Any]] = []
+    for name, record in reply.content.items():
+        row: dict[str, Any] = {"name": name, "bytes": record.count_bytes()}
+        if isinstance(record, ArrayRecord):
+            answered = [received[name]] if name in received else [*received.values()]
+            known = next((other for other in answered if same_arrays(other, record)), None)
+            row["norm"] = float(f"{norm_of(record, known):.6g}")
+        rows.append(row)
+    return rows
+
+
+def same_arrays(one: ArrayRecord, other: ArrayRecord) -> bool:
+    """Return whether two records have arrays of the same names and shapes."""
+    return {name: tuple(array.shape) for name, array in one.items()} == {
+        name: tuple(array.shape) for name, array in other.items()
+    }
+
+
+def norm_of(record: ArrayRecord, known: ArrayRecord | None) -> float:
+    """Return the norm of a record's arrays, or of their change.
+
+    A whole number that has a former value is left out: batch norm's step counter would be larger than any weight.
+    """
+    total = 0.0
+    for name, array in record.items():
+        values = array.numpy()
+        if known is not None and not array.shape and known[name].numpy().dtype.kind in "iu":
+            continue
+        change = values.astype(np.float64)
+        if known is not None:
+            change = change - known[name].numpy().astype(np.float64)
+        total += float(np.square(change).sum())
+    return float(np.sqrt(total))
