@@ -221,6 +221,7 @@ class Run:
             **({OLD_NAMES["clients-per-pass"]: together} if together else {}),
             "failures": sum(record.failed for record in records),
             "hash": self.hashes(),
+            **self.head_hashes(),
             "partition-hash": self.federation.hash,
             "seconds-of-this-start": time.perf_counter() - began,
         }
@@ -397,6 +398,15 @@ class Run:
             kind: {k: torch.from_numpy(self.federation.tested_C(kind, k)) for k in clients}
             for kind in kinds
         }
+
+    def head_hashes(self) -> dict[str, dict[str, str]]:
+        """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
+        heads = [part.name for part in self.settings.deploys if part.closed_form]
+        hashes = {}
+        for name, state in self.strategy.deployed.items():
+            if any(name == head or name.startswith(f"{head}-") for head in heads):
+                hashes[name] = digest([state])
+        return {"model-hashes": hashes} if hashes else {}
 
     def hashes(self) -> dict[str, str | None]:
         """Return the run's hashes: one for shared, deployed and client memory together, and one for each.

@@ -19,7 +19,7 @@ import torch
 from client_app.client import affects_training
 from client_app.local_site import QUESTION
 from client_app.models import (
-    LINEAR,
+    FIXED_FEATURES,
     ModelSettings,
     build,
     check,
@@ -240,10 +240,10 @@ def check_fixed_features(
 ) -> None:
     """Raise SettingError for a head in closed form on features that training changes."""
     heads = [name for name in parts.deploys if sections[name].closed_form]
-    fixed = about.freeze == "all" or model == LINEAR
-    rule = (
-        f"needs features that stay as they are: freeze = all beside a backbone, or model = {LINEAR}"
-    )
+    fixed = about.freeze == "all" or model in FIXED_FEATURES
+    models = " or ".join(FIXED_FEATURES)
+    remedy = f"freeze = all beside a backbone, or model = {models}"
+    rule = f"needs features that stay as they are: {remedy}"
     general.require(not heads or fixed, "method", f"{' and '.join(heads)} {rule}")
 
 

@@ -9,6 +9,7 @@ from client_app.models.backbone import LITE, backbone, check_images, is_backbone
 from client_app.models.classifier import Classifier, batch_norm_names, group_norms, has_batch_norm
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, linear, mlp_bn
+from client_app.models.random_conv import random_conv
 from client_app.models.resnet import (
     resnet8,
     resnet18,
@@ -20,12 +21,15 @@ from client_app.models.settings import PLAIN, ModelSettings
 from client_app.models.user_model import is_own_model, load_own
 
 __all__ = [
-    "LINEAR", "MODELS", "PLAIN", "Classifier", "ModelSettings", "batch_norm_names", "build", "check", "has_batch_norm",
-    "is_backbone", "is_own_model",
+    "FIXED_FEATURES", "LINEAR", "MODELS", "PLAIN", "Classifier", "ModelSettings", "batch_norm_names", "build", "check",
+    "has_batch_norm", "is_backbone", "is_own_model",
 ]  # fmt: skip
 
 LINEAR = "linear"
 """The model whose features are its inputs."""
+RANDOM_CONV = "random-conv"
+FIXED_FEATURES = (LINEAR, RANDOM_CONV)
+"""The models whose features nothing trains."""
 MODELS: dict[str, Callable[..., Classifier]] = {
     "small-cnn": small_cnn,
     "mcmahan-cnn": mcmahan_cnn,
@@ -40,10 +44,11 @@ MODELS: dict[str, Callable[..., Classifier]] = {
     "mlp-bn": mlp_bn,
     "abide-mlp": abide_mlp,
     LINEAR: linear,
+    RANDOM_CONV: random_conv,
     LITE: lite,
 }
 VECTOR_MODELS = {"mlp-bn", "abide-mlp", LINEAR}
-SMALLEST_SIDE = {"vgg-9": 8, "alexnet-bn": 63, LITE: 32}
+SMALLEST_SIDE = {"vgg-9": 8, "alexnet-bn": 63, LITE: 32, RANDOM_CONV: 8}
 """Pixels that are left by no pooling below; 4 for every model that is not listed."""
 
 

@@ -95,6 +95,8 @@ class Experiment:
     series: tuple[str, ...] = ()
     """Numbers of a round's record that the figure shows over the rounds, beside the metric."""
     claims: tuple[Claim, ...] = ()
+    same_model: tuple[str, ...] = ()
+    """Rows whose model must be the same to the bit in every column and seed: heads in closed form."""
     unjudged: tuple[str, ...] = ()
     """What the paper says besides and no claim can express; the report lists it as not judged."""
 
@@ -142,6 +144,8 @@ class Experiment:
             require(selection in SELECTIONS, f"{where}: selection", selection, known)
         if self.reaches:
             row("reaches", self.reaches)
+        for label in self.same_model:
+            row("same_model", label)
         for label in self.metrics:
             column("metrics", label)
         for label, cells in self.cells.items():

@@ -13,6 +13,8 @@ from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reach_table
 from fedskew.report.run_summary import outlier_tables, runs_table, time_tables, what_was_run
+from fedskew.report.same_model import ABOUT as ABOUT_SAME_MODEL
+from fedskew.report.same_model import judge_models, models_in_words, same_model_tables
 from fedskew.report.tables import (
     bar_lines,
     client_tables,
@@ -128,6 +130,7 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     of_clients = [*over_clients, *client_tables(results), *outlier_tables(results)]
     return [
         Section("claims", "Claims", CLAIMS, claims),
+        Section("models", "One model", ABOUT_SAME_MODEL, same_model_tables(results)),
         Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(results)),
         Section("curves", "Round by round", "", []),
         Section("reach", "Rounds and bytes", REACH, reach),
@@ -157,6 +160,8 @@ def subtitle(results: ExperimentResults) -> str:
 
 def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
     """Return the result in a sentence: how many claims hold, or without claims whether the rows differ."""
+    if results.experiment.same_model:
+        return models_in_words(judge_models(results))
     if verdicts:
         return counted(verdicts)
     sentences = [comparison(results, column) for column in results.experiment.columns]

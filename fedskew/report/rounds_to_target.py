@@ -253,6 +253,8 @@ def reach_cell(
     if never:
         rounds_by_seed = ", ".join("never" if reach is None else str(reach.round) for reach in ours)
         return TableCell(rounds_by_seed, f"by seed; never in {never} of {len(ours)}")
+    if any(reach is not None and reach.round == 0 for reach in [*ours, *base.values()]):
+        return TableCell(NONE, "without rounds")
     if not fair:
         return TableCell(NONE, "a level that is had at once, or by chance")
 

@@ -1,0 +1,123 @@
+"""The verdict on rows whose model must be the same to the bit in every column and seed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import FedSkew
+
+import fedskew.experiments.experiments
+from data import SettingError
+from fedskew.engines.local import LocalGrid
+from fedskew.experiments.plan import plan
+from fedskew.report.document import document
+from fedskew.report.results import gather
+from fedskew.report.same_model import judge_models
+from server_app.app import run
+
+HEADS = ["fed-lda", "fed3r"]
+
+
+def data_file(folder: Path, name: str, changed: int = -1) -> str:
+    """Write a data set of 8x8 images; of the training image `changed` the label is another."""
+    draws = np.random.default_rng(0)
+    images = draws.integers(0, 256, (240, 8, 8), dtype=np.uint8)
+    labels = np.arange(240) % 3
+    test = {"test_images": images[180:], "test_labels": labels[180:].copy()}
+    if changed >= 0:
+        labels[changed] = (labels[changed] + 1) % 3
+    file = folder / f"{name}.npz"
+    np.savez(file, train_images=images[:180], train_labels=labels[:180], **test)
+    return f"npz:{file}"
+
+
+def experiment(
+    folder: Path, columns: Mapping[str, Mapping[str, Any]]
+) -> "fedskew.experiments.experiments.Experiment":
+    entry = {
+        "title": "One model",
+        "methods": HEADS,
+        "same_model": HEADS,
+        "settings": {
+            "model": "linear",
+            "rounds": 0,
+            "results": str(folder / "results"),
+            "classes": "a,b,c",
+            "input-shape": "1x8x8",
+            "clients": 4,
+            "device": "cpu",
+        },
+        "columns": columns,
+        "seeds": [0, 1],
+    }
+    return fedskew.experiments.experiments.experiment("one", entry)
+
+
+def played(folder: Path, columns: Mapping[str, Mapping[str, Any]], runs: int = 99) -> Any:
+    """Run so many of an experiment's runs and return its results."""
+    chosen = experiment(folder, columns)
+    with LocalGrid() as grid:
+        for settings in list({cell.run.run_id: cell.run for cell in plan(chosen)}.values())[:runs]:
+            run(grid, settings, lambda line: None)
+    return gather(chosen, {})
+
+
+def test_one_hash_over_partitions_and_seeds_holds(tmp_path: Path) -> None:
+    data = data_file(tmp_path, "one")
+    columns = {
+        "IID": {"dataset": data, "partition": "iid"},
+        "LDA": {"dataset": data, "partition": "lda", "alpha": 0.5},
+    }
+    results = played(tmp_path, columns)
+    verdicts = judge_models(results)
+    assert [(verdict.row, verdict.status, verdict.runs) for verdict in verdicts] == [
+        ("fed-lda", "holds", 4),
+        ("fed3r", "holds", 4),
+    ]
+    written = document(results)
+    assert written.headline == (
+        "fed-lda: one model in 4 of 4 runs: holds. fed3r: one model in 4 of 4 runs: holds."
+    )
+    (section,) = [section for section in written.sections if section.key == "models"]
+    (table,) = section.tables
+    assert [row[1].text for row in table.rows] == ["holds", "holds"]
+
+
+def test_one_label_changed_on_purpose_fails(tmp_path: Path) -> None:
+    columns = {
+        "as it is": {"dataset": data_file(tmp_path, "one"), "partition": "iid"},
+        "one label": {"dataset": data_file(tmp_path, "other", 17), "partition": "iid"},
+    }
+    results = played(tmp_path, columns)
+    for verdict in judge_models(results):
+        assert verdict.status == "does not hold"
+        assert sorted(verdict.hashes.values()) == [
+            ["as it is, seed 0", "as it is, seed 1"],
+            ["one label, seed 0", "one label, seed 1"],
+        ]
+    assert "fed3r: 2 models in 4 of 4 runs: does not hold." in document(results).headline
+
+
+def test_missing_runs_leave_it_open(tmp_path: Path) -> None:
+    columns = {"IID": {"dataset": data_file(tmp_path, "one"), "partition": "iid"}}
+    results = played(tmp_path, columns, runs=1)
+    verdict = judge_models(results)[0]
+    assert (verdict.status, verdict.runs, verdict.missing) == ("not measured yet", 1, 1)
+
+
+def test_a_row_that_is_none_is_refused() -> None:
+    entry = {"title": "", "methods": ["fedncm"], "same_model": ["fed3r"]}
+    with pytest.raises(SettingError, match=r"same_model.*fed3r.*is no row"):
+        fedskew.experiments.experiments.experiment("one", entry)
+
+
+def test_the_invariance_suite_on_digits(fedskew: FedSkew, tmp_path: Path) -> None:
+    words = ("invariance-digits", "--results", str(tmp_path), "--set")
+    shortened = ("seed=3",)
+    assert fedskew("run", *words, *shortened)[0] == 0
+    status, text, _ = fedskew("report", *words, *shortened)
+    assert status == 0
+    for head in ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm"):
+        assert f"{head}: one model in 9 of 9 runs: holds." in " ".join(text.split())
