@@ -79,6 +79,14 @@ class Statistics:
         return mass_C * (self.samples / mass_C.sum())
 
     @property
+    def effective_samples(self) -> float:
+        """N; of weighted samples as many as give a mean of the same precision (Kish): (sum v)^2 / sum v^2."""
+        if self.weights_C is None:
+            return float(self.samples)
+        counts_C, weights_C = self.counts_C.double(), self.weights_C.double()
+        return float((counts_C @ weights_C).square() / (counts_C @ weights_C.square()))
+
+    @property
     def mean_D(self) -> Tensor:
         """(D,) the mean of all samples, each with its weight."""
         mean_D: Tensor = self.mass_C @ self.means_CD / self.samples
@@ -217,7 +225,9 @@ def solver_of(method: ServerMethod, matrix_DD: Tensor) -> Callable[[Tensor], Ten
     return lambda right_Dn: torch.cholesky_solve(right_Dn, factor_DD)
 
 
-def cross_validated_rho(scatter_DD: Tensor, product_DC: Tensor, mass_C: Tensor) -> float:
+def cross_validated_rho(
+    scatter_DD: Tensor, product_DC: Tensor, mass_C: Tensor, samples: float
+) -> float:
     """Return the rho of ridge regression with the smallest generalized cross-validation error (Golub et al. 1979).
 
     With lambda = rho tr(S) / D, eigenvalues d_i of the total scatter S, coordinates b_ic of X^T Y in its eigenvectors
@@ -225,15 +235,16 @@ def cross_validated_rho(scatter_DD: Tensor, product_DC: Tensor, mass_C: Tensor) 
 
         GCV = RSS / (1 - df / N)^2,   df = 1 + sum_i d_i / (d_i + lambda)
         RSS = sum_c [ n_c - n_c^2 / N ] - sum_ic b_ic^2 (d_i + 2 lambda) / (d_i + lambda)^2
+
+    `samples` is the N of the first line: how many samples the degrees of freedom are to be compared with.
     """
-    samples = float(mass_C.sum())
     mean_diagonal = float(scatter_DD.diagonal().mean())
     if mean_diagonal <= 0:
         return CANDIDATES[0]
     values_D, vectors_DD = torch.linalg.eigh(scatter_DD)
     values_D = values_D.clamp(min=0)
     squares_D = (vectors_DD.T @ product_DC).square().sum(1)
-    around = float((mass_C - mass_C.square() / samples).sum())
+    around = float((mass_C - mass_C.square() / mass_C.sum()).sum())
     best, smallest = CANDIDATES[-1], math.inf
     for rho in CANDIDATES:
         strength = rho * mean_diagonal
@@ -252,5 +263,10 @@ def chosen_rho(text: str, statistics: Statistics, factor: float = 1.0) -> float:
     """Return the number that rho states; for `auto` `factor` times what cross-validation of ridge chooses."""
     if text != "auto":
         return float(text)
-    rho = cross_validated_rho(statistics.scatter_total(), statistics.product(), statistics.mass_C)
+    rho = cross_validated_rho(
+        statistics.scatter_total(),
+        statistics.product(),
+        statistics.mass_C,
+        statistics.effective_samples,
+    )
     return factor * rho

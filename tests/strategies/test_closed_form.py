@@ -260,6 +260,7 @@ def test_cross_validation_chooses_what_leaving_one_out_by_rotation_does() -> Non
         torch.from_numpy(scatter_DD),
         torch.from_numpy(centered_ND.T @ around_NC),
         torch.tensor([30.0, 20.0, 10.0, 5.0], dtype=torch.float64),
+        samples,
     )
     assert chosen == expected
     server = server_with(Fed3R(), features_ND, labels_N, [torch.arange(samples)])
@@ -392,3 +393,31 @@ def test_statistics_without_squares_have_no_scatter() -> None:
         statistics.scatter_within()
     zero = torch.zeros(2, 2, dtype=torch.float64)
     assert torch.equal(regularized(zero, 0.5), torch.eye(2, dtype=torch.float64))
+
+
+def test_weighted_samples_count_as_fewer_in_cross_validation() -> None:
+    means_CD = torch.zeros(2, 1, dtype=torch.float64)
+    counts_C = torch.tensor([90, 10])
+    assert Statistics(counts_C, means_CD).effective_samples == 100
+    equal = Statistics(counts_C, means_CD, weights_C=torch.tensor([7, 7]))
+    assert equal.effective_samples == pytest.approx(100)
+    balanced = Statistics(counts_C, means_CD, weights_C=torch.tensor([1, 9]))
+    assert balanced.effective_samples == pytest.approx(180**2 / (90 + 10 * 81))
+    assert balanced.mass_C.tolist() == [50.0, 50.0]
+
+
+def test_cross_validation_of_balanced_statistics_regularizes_more() -> None:
+    """With as many weighted samples as features the unweighted count would call almost no penalty the best."""
+    features_ND, labels_N = data_of((120, 12, 6, 4))
+    server = server_with(FedLDA(rho="auto"), features_ND, labels_N, [torch.arange(142)])
+    statistics = statistics_of(
+        server.answers["balanced-statistics"], 1 / 512, FedLDA().weights(torch.bincount(labels_N))
+    ).of_held()
+    parts = (statistics.scatter_total(), statistics.product(), statistics.mass_C)
+    few = cross_validated_rho(*parts, statistics.effective_samples)
+    assert statistics.effective_samples < 30
+    assert few >= cross_validated_rho(*parts, float(statistics.samples))
+    stated = FedLDA(rho=repr(2 * few))
+    assert digest([deployed(FedLDA(rho="auto"), server).models["fed-lda"]]) == digest(
+        [deployed(stated, server).models["fed-lda"]]
+    )
