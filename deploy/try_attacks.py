@@ -13,6 +13,7 @@ lets a machine without root pass), and the hash of the training equals the rehea
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from app_federation import AppFederation
+from app_federation import ENVIRONMENT, AppFederation
 from attacks import (
     any_app,
     at_the_gate,
@@ -264,6 +265,8 @@ def attack_at_work(
 def attack_apps(work: Path, words: Sequence[str], names: Sequence[str]) -> list[Row]:
     """Attack federations that run other Flower apps, and return the rows; `words` choose them as above."""
     rows = list[Row]()
+    # Both ServerApps compute with as many threads: sums of floats depend on it.
+    os.environ.update(ENVIRONMENT)
     for name in names:
         chosen = [
             attack

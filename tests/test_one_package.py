@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from built_wheel import built_wheel
 
 from client_app.process import code_version
 from data.package_files import canonical, sources
@@ -130,15 +131,7 @@ def test_the_canonical_sources_of_a_clone_are_its_files() -> None:
 def test_the_wheel_holds_that_package_alone(tmp_path: Path, package: Path) -> None:
     """Built by pip with hatchling, from a copy of the files that git knows."""
     pytest.importorskip("hatchling")
-    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
-    clone = tmp_path / "clone"
-    for name in filter(None, listing.stdout.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (clone / name).parent.mkdir(parents=True, exist_ok=True)
-            (clone / name).write_bytes((ROOT / name).read_bytes())
-    words = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, clone]
-    subprocess.run([sys.executable, "-m", "pip", *map(str, words)], check=True, timeout=240)
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = built_wheel(tmp_path)
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     written = {
         file.relative_to(package).as_posix()

@@ -10,9 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 
 import pytest
+import torch
+from built_wheel import built_wheel
 
 ROOT = Path(__file__).resolve().parents[3]
 APP = ROOT / "examples" / "flower-quickstart"
@@ -68,22 +71,48 @@ def test_a_patch_adds_or_changes_at_most_ten_lines(patch: Path) -> None:
     assert all("fedskew" not in line or "fedskew.flower" in line for line in added)
 
 
-def test_every_patch_trains_from_the_wheels_package(tmp_path: Path) -> None:
+def train_every_patch(python: Path, installed: Path | None, folder: Path) -> None:
+    """Train the app as it is, and with each patch, with a Python that finds FedSkew in `installed` or by itself."""
     assert {"fedshift", "creff", "fedbn", "iwds", "scaffold"} <= {patch.stem for patch in PATCHES}
-    installed = tmp_path / "installed"
-    installed.mkdir()
-    runpy.run_path(str(ROOT / "scripts" / "one_package.py"))["write"](installed)
-    shutil.copy(ROOT / "tests" / "fake_grid.py", installed)
-    apps = [patched(None, tmp_path / "fedavg")]
-    apps += [patched(patch, tmp_path / patch.stem) for patch in PATCHES]
-    (tmp_path / "runner.py").write_text(RUNNER)
-    environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "runner.py", *map(str, apps)]
+    apps = [patched(None, folder / "fedavg")]
+    apps += [patched(patch, folder / patch.stem) for patch in PATCHES]
+    (folder / "runner.py").write_text(RUNNER)
+    shutil.copy(ROOT / "tests" / "fake_grid.py", folder)
+    environment = {**os.environ, "PYTHONPATH": str(installed or ""), "OMP_NUM_THREADS": "1"}
+    command = [str(python), "-W", "ignore", "runner.py", *map(str, apps)]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert re.findall(r"TRAINED (\S+)", done.stdout) == [app.name for app in apps]
+
+
+def test_every_patch_trains_from_the_wheels_package(tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    installed.mkdir()
+    runpy.run_path(str(ROOT / "scripts" / "one_package.py"))["write"](installed)
+    train_every_patch(Path(sys.executable), installed, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_patch_trains_in_a_fresh_environment_with_the_wheel(tmp_path: Path) -> None:
+    """Its dependencies are those of this environment; FedSkew is the built wheel and no clone."""
+    pytest.importorskip("hatchling")
+    wheel = built_wheel(tmp_path)
+    home = tmp_path / "environment"
+    venv.create(home, symlinks=True)
+    (packages,) = home.glob("lib/python*/site-packages")
+    # Python follows no .pth file of a folder that is named by one, so the clone's is without effect.
+    (packages / "dependencies.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    words = ["install", "--quiet", "--no-deps", "--no-index", "--target", str(packages), str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=240)
+    python = home / "bin" / "python"
+    where = "import fedskew; print(fedskew.__file__)"
+    found = subprocess.run(
+        [str(python), "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.startswith(str(packages))
+    train_every_patch(python, None, tmp_path)
 
 
 @pytest.mark.slow
