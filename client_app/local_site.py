@@ -30,6 +30,8 @@ RUN_KEYS = (
 """The keys of a site's policy that are about a run's settings, and not about what leaves."""
 QUESTION = "readiness"
 """The question whether a site can do its part of a run, which every site is asked before round 1."""
+NOT_A_PARTICIPANT = 100
+"""The code of the error by which a gateway declines a message to a site outside the run; flwr's codes are below."""
 POLICY, NOT_FINITE = "policy", "not finite"
 """The kinds of a failure that a site's policy is the cause of, and that values which are not finite are."""
 

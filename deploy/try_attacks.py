@@ -48,6 +48,7 @@ from attacks.stage import (
 from local_federation import BIN, MODELS, LocalFederation
 
 BEGIN, END = "<!-- make attacks -->", "<!-- end of make attacks -->"
+APP_MARKS = ("<!-- make attacks, other apps -->", "<!-- end of make attacks, other apps -->")
 METHOD = "fedshift+fedbn"
 DURING = [*replies.DURING, *at_the_gate.ATTACKS, *by_users.ATTACKS]
 """What is tried while the sites train."""
@@ -191,10 +192,11 @@ def code(text: str) -> str:
     return "<br>".join(f"`{line}`" for line in lines if line)
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str, marks: tuple[str, str] = (BEGIN, END)) -> None:
     """Put a text between the markers of a file."""
-    before, _, rest = path.read_text().partition(BEGIN)
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+    begin, end = marks
+    before, _, rest = path.read_text().partition(begin)
+    path.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}")
 
 
 def start_rogue(place: Path) -> subprocess.Popen[bytes]:
@@ -315,31 +317,34 @@ def main() -> int:
         help="Exit 0 though rows that need root were skipped.",
     )
     stated = parser.parse_args()
+    if stated.write and (stated.row or 0 < len(stated.only_app) < len(APPS)):
+        parser.error("--write takes the whole table, and --row and --only-app make a part of it")
     if stated.only_app:
         with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
             rows = attack_apps(stated.keep or Path(temporary), stated.row, stated.only_app)
         status, sentence = status_of(rows, True, stated.allow_skipped)
         print(sentence, flush=True)
+        if stated.write:
+            write(stated.write, f"{table(rows)}\n\n{sentence}", APP_MARKS)
         return status
-    if stated.row and stated.write:
-        parser.error("--write takes the whole table, and --row makes a part of it")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
         federation = LocalFederation(stated.keep or Path(temporary))
         federation.prepare("digits", 3)
         run = [f"method={METHOD}", f"rounds={stated.rounds}", f"model={MODELS['digits']}"]
         rows, trained = attack_at_work(federation, run, stated.row)
-        rows += attack_apps(federation.work / "apps", stated.row, APPS)
+        app_rows = attack_apps(federation.work / "apps", stated.row, APPS)
         rehearsed = federation.rehearse(run)
     same = bool(trained) and trained["hash"] == rehearsed["hash"]
     hashes = " and ".join(
         f"{name} `{str(rehearsed['hash'][name])[:16]}`" for name in rehearsed["hash"]
     )
     undisturbed = f"The training is {'' if same else '**not** '}the rehearsal's, which nobody attacked: {hashes}."
-    status, sentence = status_of(rows, same, stated.allow_skipped)
+    status, sentence = status_of([*rows, *app_rows], same, stated.allow_skipped)
     print(f"{undisturbed} {time.monotonic() - began:.0f} s\n{sentence}", flush=True)
     if stated.write:
         write(stated.write, f"{table(rows)}\n\n{undisturbed}\n\n{sentence}")
+        write(stated.write, table(app_rows), APP_MARKS)
     return status
 
 

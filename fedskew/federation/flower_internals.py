@@ -77,21 +77,21 @@ def cli_version_header() -> Any:
     return RuntimeVersionHttpInterceptor(component_name="flwr CLI")
 
 
-def error_reply(message: Any, reason: str) -> tuple[Any, ObjectTree, bytes]:
+def error_reply(message: Any, code: int, reason: str) -> tuple[Any, ObjectTree, bytes]:
     """Return a message's answer with an error, as a SuperNode pushes it: the reply, its object tree, and its object.
 
     Args:
         message: as protobuf has it, without its content.
+        code: of the error.
         reason: of the error.
     """
     # Few runs name their sites, and the gateway does without these until one does.
     from flwr.app import Error, Message
-    from flwr.common.constant import ErrorCode
     from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
     from client_app.flower_internals import message_from_proto, message_to_proto
 
-    reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=message_from_proto(message))
+    reply = Message(Error(code, reason), reply_to=message_from_proto(message))
     reply.metadata.__dict__["_message_id"] = reply.object_id
     return message_to_proto(reply), get_object_tree(reply), reply.deflate()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
+from client_app.local_site import NOT_A_PARTICIPANT
 from fedskew.federation.flower_internals import (
     PullMessagesResponse,
     PushMessagesRequest,
@@ -21,7 +22,7 @@ from fedskew.federation.object_cache import Reply
 
 FILE = "participants.json"
 """File in the folder of flwr's state: by run, the names of its sites."""
-NOT_A_PARTICIPANT = "the site takes no part in this run"
+REASON = "the site takes no part in this run"
 PUSH, UPLOAD = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 
 
@@ -71,7 +72,7 @@ async def decline(
         ask: sends a body to a path of the SuperLink.
     """
     for message in response.messages_list:
-        reply, tree, content = error_reply(message, NOT_A_PARTICIPANT)
+        reply, tree, content = error_reply(message, NOT_A_PARTICIPANT, REASON)
         pushing = PushMessagesRequest(messages_list=[reply], message_object_trees=[tree])
         pushing.node.node_id = node
         status, answer, _ = await ask(request, [pushing.SerializeToString()], PUSH)

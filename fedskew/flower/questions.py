@@ -8,6 +8,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from client_app.local_site import NOT_A_PARTICIPANT
 from fedskew.flower.records import METRICS, QUESTION
 from fedskew.flower.variants import CLASS_COUNTS, invalid_class_counts
 from strategies.core.questions import integer_sum
@@ -60,7 +61,7 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
 def ask(
     grid: Grid, question: str, arrays: ArrayRecord, timeout: float, min_nodes: int
 ) -> Sequence[Message]:
-    """Ask every connected node a question and return all replies.
+    """Ask every connected node a question and return all replies, but for nodes that take no part in the run.
 
     Raises RuntimeError where too few nodes are connected in time, or one sends no reply.
     """
@@ -84,4 +85,11 @@ def ask(
         raise RuntimeError(
             f"{len(nodes) - len(replies)} of {len(nodes)} nodes sent no answer to {question!r}"
         )
-    return replies
+    answers = [
+        reply
+        for reply in replies
+        if not (reply.has_error() and reply.error.code == NOT_A_PARTICIPANT)
+    ]
+    if len(answers) < min_nodes:
+        raise RuntimeError(f"{len(answers)} nodes take part in the run, and {min_nodes} are needed")
+    return answers

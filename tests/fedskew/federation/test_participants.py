@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from site_files import NAMES, agreed, write
 
 from client_app.flower_internals import TaskIdentity, message_from_proto, message_to_proto
+from client_app.local_site import NOT_A_PARTICIPANT
 from data import DataError
 from fedskew.federation.flower_internals import (
     PullMessagesResponse,
@@ -50,7 +51,8 @@ def test_a_message_is_answered_as_the_site_would_answer_it() -> None:
     asyncio.run(decline(PullMessagesResponse(messages_list=[proto]), 5, request, ask))
     pushed = PushMessagesRequest.FromString(sent[PUSH])
     reply = message_from_proto(pushed.messages_list[0])
-    assert reply.has_error() and "takes no part in this run" in reply.error.reason
+    assert reply.error.code == NOT_A_PARTICIPANT
+    assert "takes no part in this run" in reply.error.reason
     assert reply.metadata.reply_to_message_id == asked.metadata.message_id
     assert reply.metadata.src_node_id == pushed.node.node_id == 5
     uploaded = PushObjectRequest.FromString(sent[UPLOAD])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_grid import FakeGrid
 from flower_grid import Net, PlainNet, client_app, client_data, initial, train, weights
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import (
@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 import fedskew.flower as flower
+from client_app.local_site import NOT_A_PARTICIPANT
 from data import SettingError
 from fedskew.flower.model import as_classifier
 from fedskew.flower.samples import samples_of
@@ -77,6 +78,22 @@ def test_a_query_that_no_variant_answers_names_the_variants() -> None:
     grid = FakeGrid(client_app(["iwds"]))
     with pytest.raises(RuntimeError, match=r"none of this client's variants \(resampling\)"):
         flower.class_counts(grid)
+
+
+def test_a_site_that_takes_no_part_in_the_run_is_not_in_the_class_counts() -> None:
+    """As the gateway answers in its place; any other error is one."""
+
+    def decline(number: int, reply: Message) -> None:
+        if number == 2:
+            reply.__dict__.update(_content=None, _error=Error(NOT_A_PARTICIPANT, "no part"))
+
+    app = client_app(["fedshift"])
+    everybody = flower.class_counts(FakeGrid(app))["class-counts"]
+    grid = FakeGrid(app)
+    grid.change = decline
+    assert 0 < sum(flower.class_counts(grid)["class-counts"]) < sum(everybody)
+    with pytest.raises(RuntimeError, match="3 nodes take part in the run, and 4 are needed"):
+        flower.class_counts(grid, min_nodes=4)
 
 
 def test_clients_that_lack_the_upload_end_the_run_with_a_sentence() -> None:
