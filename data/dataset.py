@@ -119,6 +119,11 @@ def load(settings: DataSettings) -> Dataset:
 
     by_site = "domain_names" in mapped and settings.partition in ("domains", "file")
     domains, has_val = by_site or has_domains(settings.dataset), "val_inputs" in mapped
+    names_of_domains: tuple[str, ...] = ()
+    if by_site:
+        names_of_domains = decoded(mapped["domain_names"])
+    elif domains:
+        names_of_domains = domain_names(names)
     return Dataset(
         name=settings.dataset,
         class_names=classes,
@@ -138,11 +143,7 @@ def load(settings: DataSettings) -> Dataset:
         train_groups=optional("train_groups"),
         val_groups=optional("val_groups") if has_val else None,
         test_subjects=optional("test_subjects"),
-        domain_names=decoded(mapped["domain_names"])
-        if by_site
-        else domain_names(names)
-        if domains
-        else (),
+        domain_names=names_of_domains,
         content=content,
     )
 
@@ -190,10 +191,10 @@ def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
         *([stated] if stated else []),
         # Copies of earlier versions do not say whose the training samples are.
         *(["subjects"] if abide or any(map(is_own, names)) else []),
-        *([settings.recipe] * (settings.recipe != "none")),
-        *([settings.cinic_train] * ("cinic" in layouts)),
+        *([settings.recipe] if settings.recipe != "none" else []),
+        *([settings.cinic_train] if "cinic" in layouts else []),
         # copies of tables from before `site` and `patient` meant something by name hold these as inputs
-        *(["roles by name"] * any(name.startswith("csv:") for name in names)),
+        *(["roles by name"] if any(name.startswith("csv:") for name in names) else []),
     ]
 
 

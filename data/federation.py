@@ -366,6 +366,9 @@ def _federation(
     groups = [parts, list(test_parts or ()), [global_test], *([[holdout]] if len(holdout) else [])]
     groups += [[unseen.train, unseen.test]] if unseen is not None else []
     groups += [list(kept)] if kept is not None else []
+    content = data.content
+    if settings.noise:
+        content += f" noise {settings.noise} {seed}"
     return Federation(
         data,
         tuple(parts),
@@ -375,7 +378,7 @@ def _federation(
         counts_KC,
         settings.augmentation,
         holdout,
-        hash_of(data.content + f" noise {settings.noise} {seed}" * bool(settings.noise), groups),
+        hash_of(content, groups),
         unseen,
         kept,
         (settings.noise, seed),

@@ -106,7 +106,8 @@ def feddf(
             np.split(group[labels_G == c], np.cumsum(counts_KC[:-1, c]))
             for c in range(len(sizes_C))
         ]
-        chain += [parts[client] for client in range(size) for parts in of_class]
+        for client in range(size):
+            chain += [parts[client] for parts in of_class]
     return [np.sort(part) for part in np.array_split(np.concatenate(chain), clients)]
 
 
@@ -222,7 +223,10 @@ def domain_parts(
         ten_parts(labels_N, np.flatnonzero(domains_N == domain), generator)
         for domain in range(domains)
     ]
-    return [cut[domain][part] for part in range(parts_per_domain) for domain in range(domains)]
+    clients: list[Indices] = []
+    for part in range(parts_per_domain):
+        clients += [cut[domain][part] for domain in range(domains)]
+    return clients
 
 
 def domain_shares(

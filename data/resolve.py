@@ -76,8 +76,10 @@ def resolve(settings: DataSettings) -> DataSettings:
             "must be 0 or 1: partition pooled is one client",
         )
     if partition == "domains":
-        of = f"one client a {'part of a ' * bool(settings.parts_per_domain)}domain of dataset = {settings.dataset!r}"
-        of += f" but {settings.unseen_domain}" * bool(settings.unseen_domain)
+        one = "part of a domain" if settings.parts_per_domain else "domain"
+        of = f"one client a {one} of dataset = {settings.dataset!r}"
+        if settings.unseen_domain:
+            of += f" but {settings.unseen_domain}"
         require(clients == dealt, "clients", settings.clients, f"must be 0 or {dealt}, {of}")
     if domains:
         rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"

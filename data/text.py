@@ -64,7 +64,9 @@ def escaped(text: str, keep: str = "") -> str:
 def printable(text: object) -> str:
     """Return a text from elsewhere for records and terminals: one line, cut at `WORDS`, control characters escaped."""
     whole = str(text)
-    return escaped(whole[:WORDS]) + f"... ({len(whole)} characters)" * (len(whole) > WORDS)
+    if len(whole) <= WORDS:
+        return escaped(whole)
+    return f"{escaped(whole[:WORDS])}... ({len(whole)} characters)"
 
 
 def said(error: Exception) -> str:

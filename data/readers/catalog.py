@@ -41,7 +41,9 @@ class Known:
     @property
     def downloaded_by(self) -> str:
         """The library that can download it; empty where none can."""
-        return "torchvision" if self.torchvision_class else "nilearn" if self.nilearn_files else ""
+        if self.torchvision_class:
+            return "torchvision"
+        return "nilearn" if self.nilearn_files else ""
 
 
 @dataclass(frozen=True)
@@ -355,6 +357,6 @@ def members(dataset: str) -> tuple[str, ...]:
 def domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names of domains: a user's own have their file's name, or their path if two have the same name."""
     short = tuple(Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names)
-    return (
-        short if len(set(short)) == len(short) else tuple(name.replace("/", "_") for name in names)
-    )
+    if len(set(short)) == len(short):
+        return short
+    return tuple(name.replace("/", "_") for name in names)

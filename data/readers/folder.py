@@ -85,8 +85,9 @@ def split_folders(path: Path) -> dict[str, Path]:
     inner = [[child.name for child in visible(folder) if child.is_dir()] for folder in folders]
     if all({"train", "training"} & {name.lower() for name in names} for names in inner):
         sites = ",".join(f"folder:{folder}" for folder in folders)
+        prefix = "domains:" if len(folders) > 1 else ""
         raise DataError(
-            f"{LAYOUT}; its folders do: dataset = {'domains:' * (len(folders) > 1)}{sites}",
+            f"{LAYOUT}; its folders do: dataset = {prefix}{sites}",
             where=str(path),
         )
     same = len(folders) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner)
@@ -148,12 +149,10 @@ def read_split(
             f"found {', '.join(folders)}; classes = {', '.join(class_names)}",
             where=str(folder),
         )
-    files = [
-        (str(file.relative_to(folder)), label)
-        for label, name in enumerate(known)
-        if name in folders
-        for file in below(folders[name])
-    ]
+    files = []
+    for label, name in enumerate(known):
+        if name in folders:
+            files.extend((str(file.relative_to(folder)), label) for file in below(folders[name]))
     if not files:
         raise DataError(
             f"no image in any class folder of {', '.join(class_names)}", where=str(folder)
@@ -183,13 +182,13 @@ def look(path: Path, settings: DataSettings) -> Guess:
 
     named = split_folders(path)
     splits = named or {"": path}
-    names = sorted({name for folder in splits.values() for name in class_folders(folder)})
-    images = [
-        file
-        for folder in splits.values()
-        for inside in class_folders(folder).values()
-        for file in below(inside)
-    ]
+    classes: set[str] = set()
+    images: list[Path] = []
+    for folder in splits.values():
+        for name, class_folder in class_folders(folder).items():
+            classes.add(name)
+            images.extend(below(class_folder))
+    names = sorted(classes)
     if not images:
         raise DataError(f"no class folder holds an image: it {LAYOUT}", where=str(path))
     shape, notes = shape_of(images, settings)

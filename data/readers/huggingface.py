@@ -130,10 +130,9 @@ def belonging(path: Path, settings: DataSettings) -> Belonging:
                 raise DataError(
                     f"split {unknown!r}: must be one of {', '.join(SPLITS)}", where=place
                 )
-            roles["split"], cells["split"] = (
-                "split",
-                [key for key, part in parts.items() for _ in range(len(part))],
-            )
+            roles["split"], cells["split"] = "split", []
+            for key, part in parts.items():
+                cells["split"] += [key] * len(part)
     return Belonging(place, roles, {role: tuple(words) for role, words in cells.items()})
 
 
@@ -174,7 +173,9 @@ def look_at_rows(rows: Belonging, settings: DataSettings) -> Look | None:
 
     column = rows.columns["path"]
     parts = parts_of(rows.where, settings.download).values()
-    places = [(part, index) for part in parts for index in range(len(part))]
+    places: list[tuple[Any, int]] = []
+    for part in parts:
+        places.extend((part, index) for index in range(len(part)))
     groups = list(zip(rows.of("site") or rows.of(LABEL), rows.of(LABEL), strict=True))
 
     def stored(place: int) -> object:
@@ -221,8 +222,7 @@ def files(path: Path, settings: DataSettings) -> list[Path]:
     place = place_of(path, settings)
     if Path(place).is_dir():
         return sorted(file for file in Path(place).rglob("*") if file.is_file())
-    return [
-        Path(file["filename"])
-        for part in parts_of(place, settings.download).values()
-        for file in part.cache_files
-    ]
+    cached: list[Path] = []
+    for part in parts_of(place, settings.download).values():
+        cached.extend(Path(file["filename"]) for file in part.cache_files)
+    return cached

@@ -45,15 +45,19 @@ def brought(
     """An image of mode L, RGB or F as pixels of a size (width, height), as open_image says."""
     box = None
     if size is not None and central:
-        scale = 7 / 8 * min(image.width / size[0], image.height / size[1])
-        half = size[0] * scale / 2, size[1] * scale / 2
-        middle = image.width / 2, image.height / 2
-        box = (middle[0] - half[0], middle[1] - half[1], middle[0] + half[0], middle[1] + half[1])
+        width, height = size
+        scale = 7 / 8 * min(image.width / width, image.height / height)
+        half_width, half_height = width * scale / 2, height * scale / 2
+        x, y = image.width / 2, image.height / 2
+        box = (x - half_width, y - half_height, x + half_width, y + half_height)
     if size is not None and (image.size != size or box is not None):
         image = image.resize(size, Image.Resampling.BILINEAR, box)
     pixels = np.asarray(image)
-    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    return np.repeat(pixels, 3, axis=2) if (pixels.shape[2], channels) == (1, 3) else pixels
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    if channels == 3 and pixels.shape[2] == 1:
+        return np.repeat(pixels, 3, axis=2)
+    return pixels
 
 
 def decode(file: Path, channels: int, settings: DataSettings) -> Image.Image:

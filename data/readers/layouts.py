@@ -72,8 +72,10 @@ def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
         return Raw(train, test, valid)
     first, second = train.images, valid.images
     assert isinstance(first, ImageFiles) and isinstance(second, ImageFiles)
-    files = [f"{part}/{path.relative_to(folder / part)}" for part, there in (("train", first), ("valid", second))
-             for path in map(there.path, range(len(there)))]  # fmt: skip
+    files = []
+    for part, images in (("train", first), ("valid", second)):
+        paths = map(images.path, range(len(images)))
+        files.extend(f"{part}/{path.relative_to(folder / part)}" for path in paths)
     labels = np.concatenate([train.labels, valid.labels])
     return Raw(
         Split(ImageFiles.of(folder, files, shape, settings), labels, str(folder), "train"), test
@@ -93,8 +95,10 @@ def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[i
         line.split("\t")
         for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()
     ]
-    train = [(f"train/{w}/images/{file.name}", k) for w, k in number.items()
-             for file in visible(folder / "train" / w / "images")]  # fmt: skip
+    train = []
+    for wnid, label in number.items():
+        images = visible(folder / "train" / wnid / "images")
+        train.extend((f"train/{wnid}/images/{file.name}", label) for file in images)
     test = [(f"val/images/{file}", number[wnid]) for file, wnid, *_ in rows]
     return Raw(
         _split(folder, train, "train", shape, settings),
@@ -151,8 +155,12 @@ def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, 
     folder, domain = root / "DomainNet", name.removeprefix("domainnet-")
     number = {name: label for label, name in enumerate(KNOWN[name].class_names)}
     if not (folder / f"{domain}_train.txt").is_file():
-        files = [(f"{domain}/{c}/{file.name}", k) for c, k in number.items() if (folder / domain / c).is_dir()
-                 for file in visible(folder / domain / c)]  # fmt: skip
+        files = []
+        for class_name, label in number.items():
+            class_folder = folder / domain / class_name
+            if class_folder.is_dir():
+                images = visible(class_folder)
+                files.extend((f"{domain}/{class_name}/{file.name}", label) for file in images)
         return _halved(_split(folder, files, "train", shape, settings))
     splits = []
     for key in ("train", "test"):

@@ -3,6 +3,7 @@
 `fedbn` cuts the domains of a family to the equal sizes of FedBN's recipe.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
     for patterns in layouts:
         paths_of_patterns = [sorted(root.glob(pattern)) for pattern in patterns]
         if all(paths_of_patterns):
-            return [path for paths in paths_of_patterns for path in paths]
+            return list(itertools.chain.from_iterable(paths_of_patterns))
     if settings.download and known.downloaded_by:
         return []
     way = (

@@ -58,10 +58,10 @@ def read_arrays(
                 )
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            keys = (
-                *wanted,
-                *(key for together in optional if {*together} & members.keys() for key in together),
-            )
+            keys = list(wanted)
+            for together in optional:
+                if {*together} & members.keys():  # one of them there asks for all of them
+                    keys.extend(together)
             if missing := [key for key in keys if key not in members]:
                 present = ", ".join(members) or "nothing"
                 raise DataError(
@@ -102,7 +102,9 @@ def why_not(path: Path, words: str) -> str:
     kind = truly(path)
     if not kind or kind == "a zip archive":
         return words
-    return f"is {kind}" + f": --set dataset=csv:{path}" * kind.endswith("by its commas")
+    if kind.endswith("by its commas"):
+        return f"is {kind}: --set dataset=csv:{path}"
+    return f"is {kind}"
 
 
 def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -> None:
@@ -316,12 +318,17 @@ def _refuse_far(splits: Sequence[Split], settings: DataSettings) -> None:
     extremes = [(float(split.images.min()), float(split.images.max())) for split in splits]  # type: ignore[union-attr]
     if not np.isfinite(extremes).all():
         return  # the check that every split passes names the image
-    low, high = min(least for least, _ in extremes), max(largest for _, largest in extremes)
+    low = min(least for least, _ in extremes)
+    high = max(largest for _, largest in extremes)
     means = settings.means if settings.mean.strip() else (0.5,)
     stds = settings.stds if settings.std.strip() else (0.5,)
-    distances = [max(abs(low - mean), abs(high - mean)) / std for mean in means for std in stds]
+    distances = []
+    for mean in means:
+        farthest = max(abs(low - mean), abs(high - mean))
+        distances.extend(farthest / std for std in stds)
     if min(distances) > FARTHEST:
-        where = f"{splits[0].where}: {keys_of(splits[0])[0]}: {splits[0].images.dtype}"
+        first = splits[0]
+        where = f"{first.where}: {keys_of(first)[0]}: {first.images.dtype}"
         bytes_as_floats = low >= 0 and high <= 255
         raise UnknownRange(where, low, high, proposed=(0, 255) if bytes_as_floats else None)
 
@@ -394,7 +401,10 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
     if raw.val is not None:
         notes.append("the validation split is measured beside the test split and never trained on")
     if raw.train.labels.dtype.kind in "US":
-        classes = sorted({str(name) for split in splits for name in split.labels})
+        names: set[str] = set()
+        for split in splits:
+            names.update(str(name) for name in split.labels)
+        classes = sorted(names)
         notes.append("labels that are names are numbered in the order of classes")
         stated["classes"] = ",".join(classes)
     else:

@@ -64,7 +64,9 @@ def kind_of_path(path: Path) -> str:
     """The kind of data that a file or folder is, by its name."""
     if any((path / name).is_file() for name in huggingface.SAVED):
         return "hf"
-    return "folder" if path.is_dir() else "csv" if path.suffix.lower() == ".csv" else "npz"
+    if path.is_dir():
+        return "folder"
+    return "csv" if path.suffix.lower() == ".csv" else "npz"
 
 
 def path_of(name: str, settings: DataSettings) -> Path:
