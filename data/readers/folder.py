@@ -149,7 +149,7 @@ def read_split(
             f"found {', '.join(folders)}; classes = {', '.join(class_names)}",
             where=str(folder),
         )
-    files = []
+    files: list[tuple[str, int]] = []
     for label, name in enumerate(known):
         if name in folders:
             files.extend((str(file.relative_to(folder)), label) for file in below(folders[name]))

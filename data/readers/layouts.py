@@ -72,7 +72,7 @@ def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
         return Raw(train, test, valid)
     first, second = train.images, valid.images
     assert isinstance(first, ImageFiles) and isinstance(second, ImageFiles)
-    files = []
+    files: list[str] = []
     for part, images in (("train", first), ("valid", second)):
         paths = map(images.path, range(len(images)))
         files.extend(f"{part}/{path.relative_to(folder / part)}" for path in paths)
@@ -95,7 +95,7 @@ def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[i
         line.split("\t")
         for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()
     ]
-    train = []
+    train: list[tuple[str, int]] = []
     for wnid, label in number.items():
         images = visible(folder / "train" / wnid / "images")
         train.extend((f"train/{wnid}/images/{file.name}", label) for file in images)
@@ -155,7 +155,7 @@ def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, 
     folder, domain = root / "DomainNet", name.removeprefix("domainnet-")
     number = {name: label for label, name in enumerate(KNOWN[name].class_names)}
     if not (folder / f"{domain}_train.txt").is_file():
-        files = []
+        files: list[tuple[str, int]] = []
         for class_name, label in number.items():
             class_folder = folder / domain / class_name
             if class_folder.is_dir():

@@ -322,7 +322,7 @@ def _refuse_far(splits: Sequence[Split], settings: DataSettings) -> None:
     high = max(largest for _, largest in extremes)
     means = settings.means if settings.mean.strip() else (0.5,)
     stds = settings.stds if settings.std.strip() else (0.5,)
-    distances = []
+    distances: list[float] = []
     for mean in means:
         farthest = max(abs(low - mean), abs(high - mean))
         distances.extend(farthest / std for std in stds)
@@ -401,10 +401,10 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
     if raw.val is not None:
         notes.append("the validation split is measured beside the test split and never trained on")
     if raw.train.labels.dtype.kind in "US":
-        names: set[str] = set()
+        found: set[str] = set()
         for split in splits:
-            names.update(str(name) for name in split.labels)
-        classes = sorted(names)
+            found.update(str(name) for name in split.labels)
+        classes = sorted(found)
         notes.append("labels that are names are numbered in the order of classes")
         stated["classes"] = ",".join(classes)
     else:
