@@ -308,7 +308,8 @@ def mutants_of(folder: Path, file: Path) -> Iterator[Mutant]:
     from cosmic_ray.plugins import get_operator, operator_names
 
     tree = get_ast_from_path(file)
-    left_out = spans_without_effect(ast.parse(file.read_text()))
+    code = file.read_text()
+    left_out = spans_without_effect(ast.parse(code))
     for name in sorted(operator_names()):
         if name.endswith(LEFT_OUT):
             continue
@@ -317,9 +318,18 @@ def mutants_of(folder: Path, file: Path) -> Iterator[Mutant]:
         for node in ast_nodes(tree):
             for start, end in operator.mutation_positions(node):
                 inside = any(first <= start and end <= last for first, last in left_out)
-                if not inside:
+                # Cosmic Ray replaces the exception of a handler only where it is a plain name, not `module.Error`.
+                dotted = name.endswith("ExceptionReplacer") and "." in text_between(
+                    code, start, end
+                )
+                if not inside and not dotted:
                     yield Mutant(file.relative_to(folder).as_posix(), name, occurrence, start, end)
                 occurrence += 1
+
+
+def text_between(code: str, start: tuple[int, int], end: tuple[int, int]) -> str:
+    """Return the code between two positions of one line."""
+    return code.splitlines()[start[0] - 1][start[1] : end[1]]
 
 
 def spans_without_effect(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
