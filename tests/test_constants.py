@@ -8,11 +8,12 @@ the code around it often passes with another value.
 
 import dataclasses
 import importlib
+import inspect
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,12 +51,25 @@ def is_plain(value: Any) -> bool:
 
 
 def of_module(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield a module's own constants, and the defaults and class variables of its classes, by name."""
+    """Yield a module's own constants, the defaults of its functions, and the defaults and class variables of its
+    classes, by name."""
     for name, value in vars(module).items():
         if name.isupper() and is_plain(value):
             yield f"{module.__name__}.{name}", value
-        if isinstance(value, type) and value.__module__ == module.__name__:
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        if isinstance(value, type):
             yield from of_class(value)
+        if inspect.isfunction(value):
+            yield from of_function(value)
+
+
+def of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the plain defaults of a function's arguments by name."""
+    for argument in inspect.signature(function).parameters.values():
+        if argument.default is not inspect.Parameter.empty and is_plain(argument.default):
+            name = f"{function.__module__}.{function.__qualname__}.{argument.name}"
+            yield name, argument.default
 
 
 def of_class(cls: type) -> Iterator[tuple[str, Any]]:
@@ -64,6 +78,9 @@ def of_class(cls: type) -> Iterator[tuple[str, Any]]:
     if dataclasses.is_dataclass(cls):
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     own = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
+    for method in own.values():
+        if inspect.isfunction(method):
+            yield from of_function(method)
     for name, value in {**own, **defaults}.items():
         full_name = f"{cls.__module__}.{cls.__name__}.{name}"
         if is_plain(value):

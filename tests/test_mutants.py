@@ -59,8 +59,14 @@ def test_the_tests_of_a_mutant_execute_one_of_its_lines() -> None:
 
 def test_a_line_that_only_imports_execute_gets_the_tests_of_its_file() -> None:
     by_line = {"data/rules.py": {1: set[str](), 2: {"t.py::two"}}, "other.py": {1: {"t.py::one"}}}
-    assert mutants.selected(by_line, defaultdict(float), 40, mutant(1, 1))[0] == ["t.py::two"]
+    chosen, _ = mutants.selected(by_line, defaultdict(float), 40, mutant(1, 1))
+    assert chosen == [mutants.CONSTANTS, "t.py::two"]
     assert mutants.selected({}, defaultdict(float), 40, mutant(1, 1)) == ([], 0.0)
+
+
+def test_the_test_of_constants_is_found_by_its_name() -> None:
+    file, _, name = mutants.CONSTANTS.partition("::")
+    assert f"def {name}(" in (ROOT / file).read_text()
 
 
 def test_tests_named_after_the_file_come_first_and_the_budget_is_not_exceeded() -> None:

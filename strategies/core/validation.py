@@ -41,8 +41,10 @@ class Range:
         least, most = (end.item() for end in values.aminmax())  # a NaN is both
         if reason := self.outside(least, most):
             return reason
-        if self.whole and values.is_floating_point() and (values != values.round()).any():
-            return f"is {values.flatten()[0].item():g} and must be whole"
+        if self.whole and values.is_floating_point():
+            fractional = values[values != values.round()]
+            if fractional.numel():
+                return f"is {fractional[0].item():g} and must be whole"
         return ""
 
     def breach_of(self, value: float) -> str:

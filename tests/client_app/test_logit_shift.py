@@ -111,7 +111,15 @@ def test_class_counts_beside_something_else_are_refused() -> None:
     variant = LogitShift()
     answer = variant.answer(counting_client((3, 0, 1)), "class-counts")
     assert variant.upload.validate(answer, 3, 4) == 4
-    for wrong in ({**answer, "more": answer["counts"]}, {"more": answer["counts"]}):
+    counts_C = answer["counts"]
+    others = (
+        {**answer, "more": counts_C},
+        {"more": counts_C},
+        {"counts": counts_C.double()},
+        {"counts": counts_C.int()},
+        {"counts": counts_C[:2]},
+    )
+    for wrong in others:
         with pytest.raises(InvalidReply, match="class counts are not"):
             variant.upload.validate(wrong, 3, 4)
 

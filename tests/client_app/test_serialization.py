@@ -61,6 +61,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a long number": (blob("1" * 5000), "no JSON object"),
     "twice": (blob(TWICE, b"\0" * 4), "a name comes twice"),
     "no tensor": (blob({"x": 3}), "'x' has not dtype, shape and data_offsets alone"),
+    "fewer keys": (
+        blob({"x": {"dtype": "F32", "shape": [2]}}, b"\0" * 8),
+        "'x' has not dtype, shape and data_offsets alone",
+    ),
     "more keys": (blob(entry(more=1), b"\0" * 8), "'x' has not dtype"),
     "type": (blob(entry(dtype="F8_E5M2"), b"\0" * 8), "'x' is of type 'F8_E5M2', not one of F64"),
     "no type": (blob(entry(dtype=[]), b"\0" * 8), "'x' is of type"),

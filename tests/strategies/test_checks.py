@@ -27,6 +27,7 @@ from strategies.core.flower_adapter import Strategy
 from strategies.core.server import Server
 from strategies.core.validation import (
     LARGEST,
+    Range,
     RejectedUpdate,
     UpdateOutOfRange,
     check_values,
@@ -187,3 +188,9 @@ def test_a_site_states_at_most_the_agreed_samples(samples: int, agreed: int) -> 
         with pytest.raises(RejectedUpdate, match=f"^{sentence} of site north$"):
             checked_metrics(0, stated(server, samples), server)
     assert checked_metrics(1, stated(server, samples), server) == samples
+
+
+def test_a_violation_names_the_value_that_is_not_whole() -> None:
+    rule = Range(0, 100, whole=True)
+    assert rule.violation(torch.tensor([1.0, 2.0])) == ""
+    assert rule.violation(torch.tensor([1.0, 2.5, 3.25])) == "is 2.5 and must be whole"

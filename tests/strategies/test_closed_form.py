@@ -403,6 +403,8 @@ def test_weighted_samples_count_as_fewer_in_cross_validation() -> None:
     assert equal.effective_samples == pytest.approx(100)
     balanced = Statistics(counts_C, means_CD, weights_C=torch.tensor([1, 9]))
     assert balanced.effective_samples == pytest.approx(180**2 / (90 + 10 * 81))
+    uneven = Statistics(counts_C, means_CD, weights_C=torch.tensor([1, 2]))
+    assert uneven.effective_samples == pytest.approx(110**2 / 130)
     assert balanced.mass_C.tolist() == [50.0, 50.0]
 
 

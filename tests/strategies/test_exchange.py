@@ -12,7 +12,7 @@ from client_app.models import build
 from client_app.serialization import DecodeError, Expected, from_bytes, to_bytes
 from fedskew.engines.local import LocalGrid, identify
 from strategies.core.exchange import SUPERLINK, Exchange, Folding, Request, replies
-from strategies.core.reading import MOST_RECORDS
+from strategies.core.reading import MOST_RECORDS, failure_in
 from strategies.core.rounds import largest_record
 
 LONG = "\x1b[2J" * 10**6
@@ -203,3 +203,11 @@ def test_a_record_may_hold_two_models_and_eight_tensors_for_each_class(classes: 
 def test_clients_with_the_most_samples_come_first() -> None:
     request = Request("train", {"round": 1}, {}, "", {}, examples={0: 5, 1: 9, 3: 9})
     assert request.longest_first([0, 3, 2, 1]) == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"), [(7, 7), (10**6, 10**6), (2**63 - 1, 2**63 - 1), (-1, 0), (2.5, 0), ("7", 0)]
+)
+def test_the_number_of_a_failure_is_a_count_of_64_bits_or_nothing(sent: Any, kept: int) -> None:
+    record = ConfigRecord({"reason": "too few samples", "number": sent})
+    assert failure_in(record).number == kept

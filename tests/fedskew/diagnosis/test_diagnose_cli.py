@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +266,18 @@ def test_every_column_of_a_table_has_its_name(tmp_path: Path) -> None:
     moments = moments_of(federation, table_of_federation(federation))
     assert moments is not None
     assert moments.features == ("number 1 of 3", "number 2 of 3", "number 3 of 3")
+
+
+def test_noise_that_clients_add_counts_in_their_deviations() -> None:
+    """Client i of K adds variance noise * i / K on the scale 0..1, which is 255 steps of stored pixels."""
+    settings = DataSettings("digits-plain", clients=4, partition="iid")
+    quiet = federate(settings, 0)
+    loud = federate(replace(settings, noise=0.5), 0)
+    inputs = quiet.dataset.train_inputs
+    assert isinstance(inputs, np.ndarray)
+    scale = 255.0 if inputs.dtype == np.uint8 else 1.0
+    without = moments_of(quiet, table_of_federation(quiet))
+    with_noise = moments_of(loud, table_of_federation(loud))
+    assert without is not None and with_noise is not None
+    added_K = (with_noise.deviations_KF**2 - without.deviations_KF**2)[:, 0]
+    assert added_K == pytest.approx([0.5 * (k + 1) / 4 * scale**2 for k in range(4)], rel=1e-6)
