@@ -48,7 +48,7 @@ slow: install
 signals: install  ## send signals at six moments on every engine and in sweeps, and print a table; needs a quiet machine
 	PYTHONPATH=. $(BIN)/python tests/fedskew/signal_matrix.py
 
-federation: install  ## run four sites with their own data through gate, TLS and keys, and compare the hash with the rehearsal's
+federation: install  ## run four sites with their own data through gateway, TLS and keys, and compare the hash with the rehearsal's
 	$(BIN)/python deploy/try_federation.py --dataset $(DATASET)
 
 faults: install  ## inject faults into a federation, each three times, and print a table; needs root and a quiet machine

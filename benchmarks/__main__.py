@@ -28,7 +28,7 @@ SUITE = {
     "start-up": "benchmarks.start_up",
     "workers": "benchmarks.workers",
     "tiny": "benchmarks.tiny",
-    "together": "benchmarks.together",
+    "vectorized": "benchmarks.vectorized",
     "ray": "benchmarks.ray_start",
     "server": "benchmarks.server_time",
     "server-steps": "benchmarks.server_steps",

@@ -1,4 +1,5 @@
-"""What an exchange between sites costs where there is nothing to compute: everything on this machine, TLS and gate too.
+"""What an exchange between sites costs where there is nothing to compute: everything on this machine, TLS and
+gateway too.
 
     python benchmarks/federation.py [--sites 2 4 8] [--rounds 6] [--write docs/guides/deployment.md]
 

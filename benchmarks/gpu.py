@@ -18,7 +18,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.process import make_deterministic
 from client_app.state import copy
 from client_app.training import train_round
-from client_app.vectorized import Together
+from client_app.vectorized import VectorizedTraining
 from data import Samples
 
 KINDS = {
@@ -54,15 +54,17 @@ def rounds_of(name: str, device: str) -> dict[str, Callable[[], None]]:
     def single(precision: str) -> Callable[[], None]:
         settings = TrainingSettings(local_epochs=1, precision=precision)
 
-        def play() -> None:
+        def one_round() -> None:
             for client in clients:
                 client.model.load_state_dict(client.start)
                 train_round(client, [], settings)
 
-        return play
+        return one_round
 
     settings = TrainingSettings(local_epochs=1, clients_per_pass=len(clients))
-    together = Together(clients[0].model, shape, [], settings, lambda client: client.start)
+    together = VectorizedTraining(
+        clients[0].model, shape, [], settings, lambda client: client.start
+    )
 
     def stacked() -> None:
         assert all(not isinstance(report, Exception) for _, report, _ in together.train(clients))
@@ -87,12 +89,12 @@ def rows(device: str = "cuda") -> Iterator[Row]:
 def synchronized(action: Callable[[], None]) -> Callable[[], None]:
     """Return the action that ends when the GPU has done its part."""
 
-    def play() -> None:
+    def one_round() -> None:
         action()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
-    return play
+    return one_round
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ class HostileGrid(LocalGrid):
             yield reply
 
 
-def played(
+def attacked_run(
     results: Path, attack: str, method: str, seed: int, rounds: int
 ) -> tuple[float, Sequence[RoundRecord]]:
     """Return the last round's accuracy in percent, NaN for a run that diverged, and all records."""
@@ -144,7 +144,7 @@ def table(seeds: Sequence[int], rounds: int) -> str:
         for attack in ATTACKS:
             cells, words = [], ""
             for method in COMBINE:
-                runs = [played(Path(folder), attack, method, seed, rounds) for seed in seeds]
+                runs = [attacked_run(Path(folder), attack, method, seed, rounds) for seed in seeds]
                 accuracies = [accuracy for accuracy, _ in runs]
                 without = alone.setdefault(method, accuracies)
                 losses = [

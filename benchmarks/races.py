@@ -52,7 +52,7 @@ def sets(settings: Mapping[str, object]) -> list[str]:
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
-def dealt(name: str, stated: argparse.Namespace) -> dict[str, object]:
+def partition_settings(name: str, stated: argparse.Namespace) -> dict[str, object]:
     """Return the settings by which a federation is the same in all runs; its partition file is written once."""
     file = Path(stated.results).resolve() / f"{name}.json"
     if not file.exists():
@@ -80,7 +80,7 @@ def full(stated: argparse.Namespace) -> None:
         ]
         words += [word for column in stated.columns for word in ("--column", column)]
         words += [word for row in stated.rows for word in ("--row", row)]
-        start("run", *words, "--jobs", stated.jobs, *sets(dealt(name, stated))).wait()
+        start("run", *words, "--jobs", stated.jobs, *sets(partition_settings(name, stated))).wait()
 
 
 def race_words(name: str, stated: argparse.Namespace, folder: Path) -> list[str]:
@@ -97,7 +97,7 @@ def race_words(name: str, stated: argparse.Namespace, folder: Path) -> list[str]
         "--results",
         str(folder),
     ]
-    return [*words, *sets({**settings, **dealt(name, stated)})]
+    return [*words, *sets({**settings, **partition_settings(name, stated)})]
 
 
 def folder_of(name: str, stated: argparse.Namespace, kind: str = "races") -> Path:
@@ -153,7 +153,7 @@ def numbers_of(name: str, stated: argparse.Namespace) -> Numbers:
     from server_app.run_folder import RunFolder
 
     values: dict[tuple[str, float], list[float]] = {}
-    overrides = {key: str(value) for key, value in dealt(name, stated).items()}
+    overrides = {key: str(value) for key, value in partition_settings(name, stated).items()}
     for cell in plan(load_experiments(FILE)[name], {**overrides, "results": stated.results}):
         summary = RunFolder(cell.run.folder).finished(cell.run.general.rounds)
         value = (

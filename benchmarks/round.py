@@ -116,8 +116,8 @@ class BareLoop:
         }
 
 
-def play(run: RunSettings, threads: int, ends: Connection) -> None:
-    """In a process: play a bare round for every word that comes."""
+def serve_rounds(run: RunSettings, threads: int, ends: Connection) -> None:
+    """In a process: run a bare round for every word that comes."""
     torch.set_num_threads(threads)
     bare = BareLoop(run)
     while ends.recv():
@@ -127,10 +127,10 @@ def play(run: RunSettings, threads: int, ends: Connection) -> None:
 
 @contextmanager
 def bare_loop(run: RunSettings, threads: int = 1) -> Iterator[Connection]:
-    """Within this context, a process of its own waits to play a bare round for every `True` that it is sent."""
+    """Within this context, a process of its own waits to run a bare round for every `True` that it is sent."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=play, args=(run, threads, theirs))
+    process = context.Process(target=serve_rounds, args=(run, threads, theirs))
     process.start()
     try:
         yield ours
@@ -140,7 +140,7 @@ def bare_loop(run: RunSettings, threads: int = 1) -> Iterator[Connection]:
 
 
 def all_play(*loops: Connection) -> None:
-    """Let bare loops play a round, all at once."""
+    """Let bare loops run a round, all at once."""
     for loop in loops:
         loop.send(True)
     for loop in loops:

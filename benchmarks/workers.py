@@ -1,7 +1,7 @@
 """What a round of two worker processes costs beside two bare PyTorch loops side by side: checkpoints on, no evaluation.
 
 McMahan's CNN, 10 clients, all of them in every round, batch 32, one epoch, SGD 0.01. The bare loops are processes of
-one thread each that play the same round at the same time; half of what both take together is what two workers would
+one thread each that run the same round at the same time; half of what both take together is what two workers would
 need without any framework. Both take turns.
 """
 

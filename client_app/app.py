@@ -1,6 +1,6 @@
 """The ClientApp: reads flwr's messages and returns the replies of clients.
 
-A message names the clients that this node plays, so a model travels once a node however many clients there are.
+A message names the clients that this node runs, so a model travels once a node however many clients there are.
 """
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict

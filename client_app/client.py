@@ -46,7 +46,7 @@ class Client:
     sampling_weights_N: Tensor | None = None
     """(N,) with which training draws the samples; None is a plain shuffle. `train_round` sets them."""
     node_config: Mapping[str, object] = field(default_factory=dict)
-    """What the configuration of the node that plays the client says; empty in a simulation."""
+    """What the configuration of the node that runs the client says; empty in a simulation."""
 
     @property
     def labels_N(self) -> Tensor:

@@ -70,7 +70,7 @@ class ExpectedState:
 
     def load_memory(self, folder: Path) -> dict[str, dict[str, Tensor]]:
         """Return the client's memory. Raises MemoryLost or Damaged."""
-        return load_memory(folder, self.round, known=self.memory)
+        return load_memory(folder, self.round, expected_digest=self.memory)
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def trained_together(
         if installed() or len(clients) < 2:
             return {}
         runtime = runtime_of(request.run_spec, next(iter(clients)))
-        if runtime.run_spec.training.clients_per_pass == 1 or runtime.together.obstacle:
+        if runtime.run_spec.training.clients_per_pass == 1 or runtime.vectorized.obstacle:
             return {}
         make_deterministic()
         for number, expected in clients.items():
@@ -262,7 +262,7 @@ def trained_together(
                 reports[number] = error, 0.0
         reports |= {
             client.id: (report, seconds)
-            for client, report, seconds in runtime.together.train(members)
+            for client, report, seconds in runtime.vectorized.train(members)
         }
     except Exception as error:  # whatever is wrong is each client's own when it trains alone
         log.warning("clients train one by one: %s", error)

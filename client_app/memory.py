@@ -37,11 +37,13 @@ def identity(folder: Path, round: int, run: str = "") -> dict[str, str]:
     return {KIND: "memory", "run": run, "client": folder.name, "round": str(round)}
 
 
-def load(folder: Path, round: int, run: str = "", known: str = "") -> dict[str, dict[str, Tensor]]:
+def load(
+    folder: Path, round: int, run: str = "", expected_digest: str = ""
+) -> dict[str, dict[str, Tensor]]:
     """Load what the client kept in `round`, by variant; round 0 is a client that has kept nothing yet.
 
     Raises MemoryLost, naming the file, when it should be there and is not, and Damaged when it is not whole, another
-    client's, round's or run's, or not the one of the `known` digest, if that is given.
+    client's, round's or run's, or not the one of `expected_digest`, if that is given.
     """
     if round == 0:
         return {}
@@ -49,7 +51,7 @@ def load(folder: Path, round: int, run: str = "", known: str = "") -> dict[str, 
     if not path.exists():
         raise MemoryLost(f"the memory of round {round} is not at {path}: lost, or another folder")
     tensors = read(path, identity(folder, round, run))[0]
-    if known and digest([tensors]) != known:
+    if expected_digest and digest([tensors]) != expected_digest:
         raise Damaged(
             f"{path} is whole, and not the memory that the server knows of: its digest is another"
         )

@@ -21,7 +21,7 @@ from client_app.process import choose_device, code_version, tune_allocator
 from client_app.run_spec import RunSpec
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
-from client_app.vectorized import Together
+from client_app.vectorized import VectorizedTraining
 from data import Federation, Samples, federate
 from data.readers.catalog import SITES_PREFIX
 
@@ -46,10 +46,10 @@ class ClientRuntime:
             raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:
             device, self.run_folder = run_spec.device, run_spec.folder
-            dealt, kept = federate(run_spec.data, run_spec.seed), run_spec.data.cache
+            federation, kept = federate(run_spec.data, run_spec.seed), run_spec.data.cache
             at = choose_device(device)
             self.federation = with_features(
-                dealt, run_spec.model, run_spec.model_settings, kept, at
+                federation, run_spec.model, run_spec.model_settings, kept, at
             )
         else:
             site.check_run(run_spec)
@@ -81,9 +81,9 @@ class ClientRuntime:
         validation = self.federation.validation(client, self.device)
         return sets if validation is None else {**sets, "validation": validation}
 
-    def check_data(self, known: str) -> None:
-        """Raise DataChanged where the data are not those of the `known` digest, if one is known."""
-        if known and self.digests.get("data") != known:
+    def check_data(self, expected_digest: str) -> None:
+        """Raise DataChanged where the data are not those of `expected_digest`, if that is given."""
+        if expected_digest and self.digests.get("data") != expected_digest:
             raise DataChanged("the data are not those of the first answer in this run")
 
     def check_number(self, client: int) -> None:
@@ -135,10 +135,10 @@ class ClientRuntime:
         return self.whole(client.start, client.memory)
 
     @cached_property
-    def together(self) -> Together:
+    def vectorized(self) -> VectorizedTraining:
         """The training of several clients in one pass in this process."""
         work, shape = self.run_spec, self.federation.dataset.shape
-        return Together(self.model, shape, work.variants, work.training, self.state_of)
+        return VectorizedTraining(self.model, shape, work.variants, work.training, self.state_of)
 
     def answer(self, client: Client, question: str) -> dict[str, State]:
         """Return every variant's answer to `question`."""
@@ -170,7 +170,7 @@ def runtime_of(run_spec: str, client: int) -> ClientRuntime:
     """
     sites = installed()
     if sites and client not in sites:
-        raise NotAgreed(f"client {client} is not played here")
+        raise NotAgreed(f"client {client} is not run here")
     if not sites:
         return simulation_runtime(run_spec)
     sites[client].check_approved(run_spec)

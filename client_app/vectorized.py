@@ -53,7 +53,7 @@ TrainingOutcome = tuple[Client, Report | Exception, float]
 """A client, what it sends and keeps or why it cannot, and the seconds of its work."""
 
 
-class Together:
+class VectorizedTraining:
     """Trains the clients of one process, up to clients-per-pass of them in one pass."""
 
     def __init__(

@@ -33,7 +33,7 @@ WITH_TORCH = {
     "Dataset": "dataset", "load": "dataset", "Samples": "samples",
     "Federation": "federation", "federate": "federation",
 }  # fmt: skip
-"""By name the module that it is in, which loads torch: a gate, or a node's key, needs 500 MB less."""
+"""By name the module that it is in, which loads torch: a gateway, or a node's key, needs 500 MB less."""
 
 
 def __getattr__(name: str) -> Any:

@@ -306,15 +306,15 @@ def _of_sites(settings: DataSettings) -> Federation:
 
 
 def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
-    dealt = read(settings.partition_file)
-    if dealt.content != data.content:
-        hash_there = printable(dealt.content[:16])
+    saved = read(settings.partition_file)
+    if saved.content != data.content:
+        hash_there = printable(saved.content[:16])
         raise DataError(
             f"{path_of(settings.partition_file)}: is a partition of other data: their hash is {hash_there}, "
             f"that of {settings.dataset} as set here {data.content[:16]}"
         )
-    trained = np.concatenate([*dealt.train, dealt.holdout])
-    for part, size in ((trained, len(data.train_labels)), (dealt.test, len(data.test_labels))):
+    trained = np.concatenate([*saved.train, saved.holdout])
+    for part, size in ((trained, len(data.train_labels)), (saved.test, len(data.test_labels))):
         if not len(part) or part.min() < 0 or part.max() >= size:
             raise DataError(
                 f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one"
@@ -324,18 +324,18 @@ def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
         if data.domain_names
         else "the data have no domains"
     )
-    if dealt.domains is not None and not all(
-        0 <= domain < len(data.domain_names) for domain in dealt.domains
+    if saved.domains is not None and not all(
+        0 <= domain < len(data.domain_names) for domain in saved.domains
     ):
         raise DataError(f"{path_of(settings.partition_file)}: {rule}")
-    held_C = np.bincount(data.train_labels[dealt.holdout], minlength=data.num_classes)
+    held_C = np.bincount(data.train_labels[saved.holdout], minlength=data.num_classes)
     rule = f"must be the partition file's: its hold-out has {', '.join(map(str, held_C))} samples of the classes"
     stated = settings.holdout_per_class * max(
         1, len(data.domain_names)
     )  # it is drawn from every domain
     require(bool((held_C == stated).all()), "holdout-per-class", settings.holdout_per_class, rule)
     return _federation(
-        settings, data, list(dealt.train), dealt.test, dealt.domains, dealt.holdout, None, seed
+        settings, data, list(saved.train), saved.test, saved.domains, saved.holdout, None, seed
     )
 
 

@@ -34,7 +34,7 @@ class SavedPartition:
     """Sorted indices into the training set: the server's own."""
 
 
-def save(path: Path, dealt: SavedPartition) -> None:
+def save(path: Path, saved: SavedPartition) -> None:
     """Write one JSON file.
 
     Raises:
@@ -42,11 +42,11 @@ def save(path: Path, dealt: SavedPartition) -> None:
     """
     content = {
         "fedskew-partition": VERSION,
-        "data": dealt.content,
-        "train": [part.tolist() for part in dealt.train],
-        "test": dealt.test.tolist(),
-        "domains": dealt.domains,
-        "holdout": dealt.holdout.tolist(),
+        "data": saved.content,
+        "train": [part.tolist() for part in saved.train],
+        "test": saved.test.tolist(),
+        "domains": saved.domains,
+        "holdout": saved.holdout.tolist(),
     }
     try:
         path.write_text(
@@ -94,7 +94,7 @@ def read(setting: str) -> SavedPartition:
         holdout = whole_numbers(
             content.get("holdout", [])
         )  # files from before there were hold-outs have none
-        dealt = SavedPartition(
+        saved = SavedPartition(
             str(content["data"]), train, whole_numbers(content["test"]), domains, holdout
         )
     except DataError:
@@ -112,21 +112,21 @@ def read(setting: str) -> SavedPartition:
             "is no partition file as `fedskew data save-partition` writes it", where=str(path)
         ) from error
     trained = (
-        np.concatenate([*dealt.train, dealt.holdout]) if dealt.train else np.empty(0, np.int64)
+        np.concatenate([*saved.train, saved.holdout]) if saved.train else np.empty(0, np.int64)
     )
-    disjoint = len(np.unique(trained)) == len(trained) and all(len(part) for part in dealt.train)
+    disjoint = len(np.unique(trained)) == len(trained) and all(len(part) for part in saved.train)
     if (
         not disjoint
-        or not len(dealt.train)
-        or (domains is not None and len(domains) != len(dealt.train))
+        or not len(saved.train)
+        or (domains is not None and len(domains) != len(saved.train))
     ):
         raise DataError(
             "every client must hold at least one sample, and no sample be at two clients",
             where=str(path),
         )
-    if len(np.unique(dealt.test)) < len(dealt.test):
+    if len(np.unique(saved.test)) < len(saved.test):
         raise DataError("no sample may be in the test set twice", where=str(path))
-    return dealt
+    return saved
 
 
 def whole_numbers(numbers: object) -> NDArray[np.int64]:

@@ -62,12 +62,14 @@ def resolve(settings: DataSettings) -> DataSettings:
     if settings.unseen_domain:
         _check_unseen(settings, known)
     trained_on = len(known) - bool(settings.unseen_domain)
-    dealt = trained_on * (settings.parts_per_domain or 1) if partition == "domains" else 10
+    expected_clients = (
+        trained_on * (settings.parts_per_domain or 1) if partition == "domains" else 10
+    )
     if partition == "file":
-        dealt = len(read(settings.partition_file).train)
-        rule = f"must be 0 or {dealt}, the clients of partition-file"
-        require(settings.clients in (0, dealt), "clients", settings.clients, rule)
-    clients = settings.clients or (1 if partition == "pooled" else dealt)
+        expected_clients = len(read(settings.partition_file).train)
+        rule = f"must be 0 or {expected_clients}, the clients of partition-file"
+        require(settings.clients in (0, expected_clients), "clients", settings.clients, rule)
+    clients = settings.clients or (1 if partition == "pooled" else expected_clients)
     if partition == "pooled":
         require(
             clients == 1,
@@ -80,7 +82,12 @@ def resolve(settings: DataSettings) -> DataSettings:
         of = f"one client a {one} of dataset = {settings.dataset!r}"
         if settings.unseen_domain:
             of += f" but {settings.unseen_domain}"
-        require(clients == dealt, "clients", settings.clients, f"must be 0 or {dealt}, {of}")
+        require(
+            clients == expected_clients,
+            "clients",
+            settings.clients,
+            f"must be 0 or {expected_clients}, {of}",
+        )
     if domains:
         rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
         require(settings.imbalance_factor == 1, "imbalance-factor", settings.imbalance_factor, rule)

@@ -94,7 +94,7 @@ def why_not(field: str) -> str:
         return "does not go with dataset = sites:FILE: how a site reads its data is its own affair"
     if field in OF_THE_SERVER:
         return "does not go with dataset = sites:FILE: the server has no sample"
-    return "does not go with dataset = sites:FILE: every site holds what it holds, and nothing is dealt out"
+    return "does not go with dataset = sites:FILE: every site holds what it holds, and nothing is partitioned"
 
 
 def as_settings(agreement: Agreement) -> dict[str, Any]:

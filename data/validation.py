@@ -76,10 +76,10 @@ def _kept_subjects(
     that holds most of its samples and for the class that most of them have, and every client keeps what it holds of it.
     """
     sizes_K = [len(part) for part in parts]
-    dealt = np.concatenate(parts)
-    subject_D = np.unique(subjects_N[dealt], return_inverse=True)[1]
+    assigned = np.concatenate(parts)
+    subject_D = np.unique(subjects_N[assigned], return_inverse=True)[1]
     client_D = np.repeat(np.arange(len(parts)), sizes_K)
-    home_S, class_S = most_common(subject_D, client_D), most_common(subject_D, labels_N[dealt])
+    home_S, class_S = most_common(subject_D, client_D), most_common(subject_D, labels_N[assigned])
     kept_S = np.zeros(len(home_S), np.bool_)
     for members in _alike(home_S, class_S):
         drawn = draws.permutation(members)

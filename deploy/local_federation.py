@@ -1,7 +1,7 @@
 """A federation on this machine, made by the commands of docs/guides/deployment.md, for the scripts beside this file.
 
 What founds and looks is called in this process, as each start of the command line takes seconds; what stays, SuperLink,
-gate, and each site's `fedskew-site start`, are processes of their own.
+gateway, and each site's `fedskew-site start`, are processes of their own.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from site_agent.cli import application as site_application
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 SPLITS = {"digits": ["alpha=0.5"], "abide": [f"data-root={os.environ.get('DATA_ROOT', '')}"]}
-"""By data set, how it is dealt out; abide's hospitals are its domains."""
+"""By data set, how it is partitioned; abide's hospitals are its domains."""
 MODELS = {"digits": "mlp-bn", "abide": "auto"}
 SITE = """\
 federation = "federation.toml"
@@ -176,7 +176,8 @@ class LocalFederation:
     def found(self, min_sites: int = 2, address: str = "", host: str = "127.0.0.1") -> None:
         """Make certificates, keys and the agreement, and let every site approve it.
 
-        The gate listens on `host`; `address` is what sites connect to, where something lies between them and the gate.
+        The gateway listens on `host`; `address` is what sites connect to, where something lies between them and
+        the gateway.
         """
         skeleton = (self.sites / "federation.toml").read_text()
         agreed = {key: re.findall(rf"^{key} = (.*?)(?:  #.*)?$", skeleton, re.MULTILINE)[0] for key in
@@ -221,7 +222,7 @@ class LocalFederation:
         self.found()
 
     def up(self) -> None:
-        """Start SuperLink and gate where they are not up."""
+        """Start SuperLink and gateway where they are not up."""
         fedskew("federation", "up", self.folder)
 
     def start(self, *names: str) -> None:
@@ -311,7 +312,7 @@ class LocalFederation:
         )
 
     def down(self) -> None:
-        """End the runs, the sites, SuperLink and gate."""
+        """End the runs, the sites, SuperLink and gateway."""
         for job in self.jobs:
             job.process.kill()
             job.process.wait()

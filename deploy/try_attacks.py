@@ -3,7 +3,7 @@
     python deploy/try_attacks.py [--write docs/explanation/security.md] [--rounds 12] [--keep FOLDER] [--row WORDS...]
                                   [--allow-skipped]
 
-Three sites train on digits through gate and TLS. One of them is a rogue: it trains honestly, and answers for another
+Three sites train on digits through gateway and TLS. One of them is a rogue: it trains honestly, and answers for another
 one as well. Each attack stands beside an honest request, its control, which has to pass first. A refusal counts only
 if it is of the expected kind: the HTTP status, the exception's type or the event, with the words of its reason.
 
@@ -56,7 +56,7 @@ ROGUE_SITE = Path(__file__).parent / "attacks" / "rogue_site.py"
 AFTER = [*by_the_coordinator.AT_WORK_ATTACKS, *impostors.ATTACKS]
 """What is tried when they have, while the federation is still up."""
 LAST = by_hand.ATTACKS
-"""What is tried then by sites that this script plays by hand; the last of them removes a site."""
+"""What is tried then by sites that this script operates by hand; the last of them removes a site."""
 IN_PROCESS = [*by_the_coordinator.ATTACKS, *by_files.ATTACKS, *replies.IN_PROCESS]
 """What is tried on the same code, without a network."""
 APPS = ("flower-quickstart", "flower-transformer")
@@ -108,7 +108,7 @@ def compared(attack: Attack, stage: Stage) -> Row:
     ) as error:  # whatever stops the honest request, the attack beside it shows nothing
         return Row(attack, "CONTROL FAILED", "", described(error))
     try:
-        refusals = attack.play(stage)
+        refusals = attack.attempt(stage)
     except Skipped as reason:
         return Row(attack, SKIPPED, passed, str(reason))
     except Succeeded as reason:
@@ -256,7 +256,7 @@ def attack_at_work(
         )
         rows += [attempt(attack, stage) for attack in chosen(AFTER)]
         if last := chosen(LAST):
-            with by_hand.played(stage):
+            with by_hand.operated_by_hand(stage):
                 rows += [attempt(attack, stage) for attack in last]
     finally:
         federation.down()

@@ -22,9 +22,9 @@ from multiprocessing import get_context
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from faults.outcome import Outcome
 from faults.rows import ROWS
 from faults.stage import Line, Stage
+from faults.trial_result import TrialResult
 from local_federation import write_between
 
 MARKS = "<!-- make faults -->", "<!-- end of make faults -->"
@@ -38,7 +38,7 @@ STAGE: Stage
 """In a process that does rows, the federation that they are done to."""
 
 
-def line(row: int, what: str, outcomes: Sequence[Outcome]) -> str:
+def line(row: int, what: str, outcomes: Sequence[TrialResult]) -> str:
     """Return a row of the table."""
     right = sum(not outcome.problems for outcome in outcomes)
     seconds = " / ".join(f"{outcome.seconds:.0f}" for outcome in outcomes)
@@ -71,7 +71,7 @@ def begin(work: Path) -> None:
     STAGE.found()
 
 
-def attempt(row: int, place: int, trial: int) -> Outcome:
+def attempt(row: int, place: int, trial: int) -> TrialResult:
     """Do a case of a row once."""
     what, do = ROWS[row][place]
     began = time.monotonic()
@@ -80,7 +80,7 @@ def attempt(row: int, place: int, trial: int) -> Outcome:
         outcome = do(STAGE, f"{row}-{100 * place + trial}")
     except Exception as error:
         traceback.print_exc()
-        outcome = Outcome(float("nan"), "", [f"{type(error).__name__}: {error}"])
+        outcome = TrialResult(float("nan"), "", [f"{type(error).__name__}: {error}"])
     took = time.monotonic() - began
     problems = "".join(f"\n    MISS: {problem}" for problem in outcome.problems)
     print(

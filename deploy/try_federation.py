@@ -2,8 +2,8 @@
 
     python deploy/try_federation.py [--dataset digits] [--sites 4] [--rounds 6] [--keep FOLDER]
 
-Sites get a folder, a key and a state each, reach the coordinator through gate and TLS, and see their own data alone.
-Then the same site folders are played in one process. Exit status 0 only if the two hashes of everything are the same.
+Sites get a folder, a key and a state each, reach the coordinator through gateway and TLS, and see their own data alone.
+Then the same site folders are run in one process. Exit status 0 only if the two hashes of everything are the same.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python deploy/try_soak.py [--rounds 300] [--early 50] [--write docs/results/reliability.md]
 
-Right is a federation none of whose own processes (gate, the sites' agents) holds more memory or open files at the end
-than at the early round, by more than 5 %; of flwr's processes it is said. The server's process is flwr's, with this app
-in it; it is the app's in this table. About an hour.
+Right is a federation none of whose own processes (gateway, the sites' agents) holds more memory or open files at the
+end than at the early round, by more than 5 %; of flwr's processes it is said. The server's process is flwr's, with
+this app in it; it is the app's in this table. About an hour.
 """
 
 import argparse
@@ -25,7 +25,7 @@ HEAD = ["| process | whose | MiB at round {early} | at round {rounds} | open fil
 BASE = ["model=mlp-bn", "method=fedshift+fedbn", "evaluate-every=5"]
 MORE, LOOKS, SPARE = 1.05, 10, 20
 """Times what was held early; looks, half a second apart; rounds that are still to come at the last look."""
-KINDS = {"fedskew.federation.gateway": ("gate", True), "flwr-serverapp": ("ServerApp", True),
+KINDS = {"fedskew.federation.gateway": ("gateway", True), "flwr-serverapp": ("ServerApp", True),
          "fedskew-site": ("site's agent", True), "flower-superlink": ("SuperLink", False),
          "flower-superexec": ("SuperExec", False), "flower-supernode": ("SuperNode", False)}  # fmt: skip
 """By program: its name in the table, and whether what it runs is this project's."""

@@ -53,7 +53,7 @@ def run(
     """Run what the settings state, from its checkpoint if it has one, and return the result; see `fedskew run`.
 
     The keys are those of `fedskew list settings`; what is left out has its default. A finished run is not repeated.
-    `progress` gets a line a round. The engine `workers` plays clients in `workers` processes, 0 for one a core: a
+    `progress` gets a line a round. The engine `workers` runs clients in `workers` processes, 0 for one a core: a
     script that uses it needs `if __name__ == "__main__":`. Raises SettingError or DataError for bad input, which are
     ValueErrors, RuntimeError for a run that fails.
     """

@@ -45,7 +45,7 @@ class Allocation:
     jobs: int
     """Runs at a time."""
     workers: int
-    """Processes of each that play clients; of no meaning in-process."""
+    """Processes of each that run clients; of no meaning in-process."""
     gpus: tuple[str, ...] = ()
     """One entry a run that a GPU's memory holds; empty leaves everything visible."""
 

@@ -44,7 +44,7 @@ from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import defaults, parse
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
-from server_app.strategy import federation_of, how_together, model_of, strategy_of
+from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
 from server_app.unseen_site import study
 from strategies.core.exchange import between_sites
@@ -193,7 +193,7 @@ class Run:
                 self.settings.general.method,
                 self.report_line,
             )
-        if together := how_together(self.settings, self.model):
+        if together := how_vectorized(self.settings, self.model):
             self.report_line(
                 f"clients-per-pass = {self.settings.training.clients_per_pass}: {together}"
             )

@@ -113,7 +113,7 @@ def identity(path: Path, run: str = "") -> dict[str, str]:
 def latest(folder: RunFolder, report_line: LineSink) -> Checkpoint | None:
     """Return a run's newest checkpoint that is whole, with its clients' memory, or None; report what cannot be used.
 
-    Where the record of its round is lost the previous one is taken: playing that round again gives the record back.
+    Where the record of its round is lost the previous one is taken: running that round again gives the record back.
     What cannot be used is deleted, as it would take the place of the previous checkpoint; never because of a record.
     Raises OtherFormat.
     """
@@ -139,7 +139,7 @@ def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
     its memory elsewhere and checks it itself."""
     for client, round in checkpoint.memory_rounds.items():
         if (place := folder_of(folder.path, client)).exists():
-            load_memory(place, round, known=checkpoint.digests["memory"].get(client, ""))
+            load_memory(place, round, expected_digest=checkpoint.digests["memory"].get(client, ""))
 
 
 class Writer:

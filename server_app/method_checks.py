@@ -56,7 +56,7 @@ def check(
         results = []
         for _ in range(2):
             try:
-                results.append(TrialRun(variants, combine, monitors, deploys, counts).play())
+                results.append(TrialRun(variants, combine, monitors, deploys, counts).run())
             except ContractViolation:
                 raise
             except Exception as error:  # a user's class may fail in any way
@@ -100,7 +100,7 @@ class TrialRun:
         self.initial = copy(model.state_dict())
         self.memories: list[Mapping[str, State]] = [{} for _ in counts]
 
-    def play(self) -> str:
+    def run(self) -> str:
         """Play it and return a hash of all that it made."""
         rounds = self.rounds
         for variant in in_order_of_asking(self.variants):

@@ -75,7 +75,7 @@ COARSE = "; bfloat16 rounds sums of another order: weights differ by 1e-3 to 1e-
 """What the line about clients-per-pass, and the summary, add for bfloat16."""
 
 
-def how_together(settings: RunSettings, model: Classifier) -> str:
+def how_vectorized(settings: RunSettings, model: Classifier) -> str:
     """Return what becomes of clients-per-pass; an empty sentence where it is not set."""
     if settings.training.clients_per_pass == 1:
         return ""

@@ -20,7 +20,7 @@ from site_agent.policy import check_names
 
 CLASS_COUNTS = "class-counts"
 """Of PERMISSIONS, the one for training samples by class."""
-PLAYED = ("client_app", "data", "site_agent")
+SITE_PACKAGES = ("client_app", "data", "site_agent")
 """The packages that run at a site."""
 
 
@@ -188,8 +188,8 @@ def check_can_run(site: Site, files: Mapping[str, bytes], name: str) -> None:
 
 
 def check_installed(files: Mapping[str, bytes], name: str) -> None:
-    """Raise DataError unless an app holds the very sources that are installed here and would be played."""
-    for package in PLAYED:
+    """Raise DataError unless an app holds the very sources that are installed here and would be run."""
+    for package in SITE_PACKAGES:
         here = sources(package)
         there = {
             file: canonical(files[file])

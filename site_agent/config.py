@@ -205,7 +205,7 @@ def read_link(path: Path) -> Link:
 
 
 def read_sites(folder: Path) -> dict[int, Site]:
-    """Return the sites of FOLDER/*/site.toml by number: all of one federation, as a rehearsal plays them.
+    """Return the sites of FOLDER/*/site.toml by number: all of one federation, as a rehearsal runs them.
 
     Raises DataError for a site that is missing or there twice, or of another federation than the first.
     """

@@ -41,8 +41,8 @@ from site_agent.pool import REFUSED, Pool, TaskAbandoned
 from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
 
 logger = logging.getLogger("fedskew.site")
-PLAYED = "flwr-clientapp"
-TASKS = (PLAYED, "flwr-agentapp", "flwr-model", "flwr-connector")
+CLIENT_TASK = "flwr-clientapp"
+TASKS = (CLIENT_TASK, "flwr-agentapp", "flwr-model", "flwr-connector")
 """What a SuperLink can send to a SuperNode; all are taken, so that what is refused is answered and stops nothing."""
 CRASHED = 8
 """flwr's code for an error in place of a reply: CLIENT_APP_CRASHED."""
@@ -200,7 +200,7 @@ class Executor:
                         self.audit.write("refused", **entry, why=refused)
                     else:
                         self.log_settings(message, entry)
-                        reply, status = self.play(client, message, context, entry)
+                        reply, status = self.run_task(client, message, context, entry)
                 except OSError as error:  # what is not in the audit log does not leave
                     reply, status = Message(Error(CRASHED, UNLOGGED), reply_to=message), "failed"
                     logger.error("%s: %s", UNLOGGED, error)
@@ -260,9 +260,9 @@ class Executor:
         return beat
 
     def refused(self, task: Task, fab: bytes) -> str:
-        """Return why a task is not played, or nothing."""
-        if task.type != PLAYED:
-            return f"this site plays no task of kind {task.type}"
+        """Return why a task is not answered, or nothing."""
+        if task.type != CLIENT_TASK:
+            return f"this site runs no task of kind {task.type}"
         try:
             code = packed_hash(fab)
         except DataError as error:
@@ -282,16 +282,16 @@ class Executor:
             self.audit.write("run", run=entry["run"], settings=code, text=text)
             self.logged.add(code)
 
-    def play(
+    def run_task(
         self, client: RuntimeHttpClient, message: Message, context: Context, entry: dict[str, Any]
     ) -> Any:
         """Return the reply and the task's status; a worker that dies is replaced once."""
         began = time.monotonic()
         waiting = self.heartbeat(client)
         for _ in range(2):
-            played = self.pool.play(message.metadata.run_id, message, context, waiting)
-            if played is not None:
-                reply, leaving = played
+            answered = self.pool.run_task(message.metadata.run_id, message, context, waiting)
+            if answered is not None:
+                reply, leaving = answered
                 if reply.has_error() and reply.error.code == REFUSED:
                     why = leaving[0]["why"]
                     self.audit.write("refused", **entry, app=self.approved, left=[], why=why)

@@ -47,7 +47,7 @@ def export(site: Site, shared: Path, output: Path) -> Path:
         )
     round, code = known[site.name]
     try:
-        private = load_memory(folder, round, known=code).get("private", {})
+        private = load_memory(folder, round, expected_digest=code).get("private", {})
     except (Damaged, MemoryLost) as error:
         raise DataError(str(error)) from None
     if both := tensors.keys() & private.keys():

@@ -107,7 +107,7 @@ def unreachable(error: Exception) -> str:
     if isinstance(error, socket.gaierror):
         return "no machine has this name; look at link.address and at the name service"
     if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there; is the coordinator's gate running?"
+        return "nobody listens there; is the coordinator's gateway running?"
     if isinstance(error, TimeoutError):
         return "no answer; a firewall? ask for outgoing TCP to this port"
     return f"{type(error).__name__}: {error}"
@@ -155,7 +155,7 @@ def refused(code: int) -> Row:
         return Row(
             "key known",
             False,
-            f"the SuperLink behind the gate does not answer ({code}); tell the coordinator",
+            f"the SuperLink behind the gateway does not answer ({code}); tell the coordinator",
         )
     if code in (401, 403):
         return Row(

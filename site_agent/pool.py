@@ -39,7 +39,7 @@ class TaskAbandoned(Exception):
 
 
 class Pool:
-    """The worker that plays at the moment, if any."""
+    """The worker that runs at the moment, if any."""
 
     def __init__(self, app: App, describe: Describe | None = None) -> None:
         """`describe` returns what the audit log says of a reply to a message; by default `leaving` does."""
@@ -47,7 +47,7 @@ class Pool:
         self.process: ForkProcess | None = None
         self.run = self.messages = 0
 
-    def play(
+    def run_task(
         self, run: int, message: Message, context: Context, waiting: Callable[[], None]
     ) -> tuple[Message, Leaving] | None:
         """Return the reply and what leaves in it, or nothing if the worker died; `waiting` is called every second.

@@ -1,4 +1,4 @@
-"""Approval of single runs: with approve-runs in its policy a site plays only runs whose settings it has approved.
+"""Approval of single runs: with approve-runs in its policy a site takes only runs whose settings it has approved.
 
 Every message holds the run's settings as one JSON text. The text's sha256 stands for it: in the audit log, in what the
 coordinator's run prints, and in the site's state, where STATE/runs-asked/NUMBER-SHA256.json waits for somebody

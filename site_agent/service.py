@@ -67,7 +67,7 @@ def train_only(site: Site, port: int, secret: Path, metrics: int) -> None:
 
 
 def start(site: Site, link: Link, metrics: int) -> None:
-    """Keep a SuperNode and play its tasks."""
+    """Keep a SuperNode and run its tasks."""
     (site.state / "link").mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
         secret, port = site.state / "link" / "secret", free_port()

@@ -72,7 +72,7 @@ def cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture
 def train(tmp_path: Path) -> Callable[..., Any]:
-    """Run an experiment into a folder of the test; `results` names another one, `grid` says how to play the clients."""
+    """Run an experiment into a folder of the test; `results` names another one, `grid` says how to run the clients."""
     from in_process import experiment
 
     def run_once(results: str = "results", **more: Any) -> Any:

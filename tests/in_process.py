@@ -133,7 +133,7 @@ class ManyNodes(TamperingGrid):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FinishedRun:
     """A finished run and what it left behind."""
 
     summary: dict[str, Any]
@@ -186,12 +186,12 @@ def jobs_of(tmp_path: Path, number: int = 4, memory: int = 0, **changes: Any) ->
 
 def experiment(
     results: Path, grid: LocalGrid | WorkersGrid | None = None, **changes: Any
-) -> Outcome:
+) -> FinishedRun:
     """Run one experiment and return its outcome."""
     settings, lines = small(results, **changes), list[str]()
     with grid or WorkersGrid() as opened:
         summary = run(opened, settings, lines.append)
-    return Outcome(summary, RunFolder(settings.folder), opened, lines)
+    return FinishedRun(summary, RunFolder(settings.folder), opened, lines)
 
 
 def number_of(asked: Message) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Known:
+class CatalogEntry:
     """A data set that can be asked for by name."""
 
     class_names: tuple[str, ...]
@@ -111,12 +111,14 @@ _OFFICE = (
 _DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
 
 
-def _scanner() -> Known:
-    return Known(_DIGITS, (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn", family="scanners")
+def _scanner() -> CatalogEntry:
+    return CatalogEntry(
+        _DIGITS, (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn", family="scanners"
+    )
 
 
-def _office(domain: str) -> Known:
-    return Known(
+def _office(domain: str) -> CatalogEntry:
+    return CatalogEntry(
         tuple(_OFFICE.split()),
         (3, 256, 256),
         (0.0,) * 3,
@@ -128,8 +130,8 @@ def _office(domain: str) -> Known:
     )
 
 
-def _domainnet(domain: str) -> Known:
-    return Known(
+def _domainnet(domain: str) -> CatalogEntry:
+    return CatalogEntry(
         tuple(_DOMAINNET.split()),
         (3, 256, 256),
         (0.0,) * 3,
@@ -141,8 +143,8 @@ def _domainnet(domain: str) -> Known:
     )
 
 
-def _abide(site: str) -> Known:
-    return Known(
+def _abide(site: str) -> CatalogEntry:
+    return CatalogEntry(
         ("control", "autism"),
         (6105,),
         (0.0,),
@@ -177,11 +179,11 @@ _SIZES = {
     "office-dslr": (125, 32),
     "office-webcam": (236, 59),
 }
-KNOWN: dict[str, Known] = {
-    "digits": Known(_DIGITS, (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
-    "digits-3-8": Known(("3", "8"), (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
+KNOWN: dict[str, CatalogEntry] = {
+    "digits": CatalogEntry(_DIGITS, (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
+    "digits-3-8": CatalogEntry(("3", "8"), (1, 8, 8), (0.5,), (0.5,), layout="scikit-learn"),
     **{f"digits-{scanner}": _scanner() for scanner in _SCANNERS},
-    "mnist": Known(
+    "mnist": CatalogEntry(
         _DIGITS,
         (1, 28, 28),
         (0.1307,),
@@ -191,7 +193,7 @@ KNOWN: dict[str, Known] = {
         tuple(f"MNIST/raw/{file}" for file in _IDX),
     ),
     # IWDS only divides by 255; these are the training pixels' own mean and standard deviation.
-    "fashion-mnist": Known(
+    "fashion-mnist": CatalogEntry(
         (
             "T-shirt",
             "Trouser",
@@ -212,7 +214,7 @@ KNOWN: dict[str, Known] = {
         tuple(f"FashionMNIST/raw/{file}" for file in _IDX),
     ),
     # The training pixels' own, as torchvision decodes them.
-    "usps": Known(
+    "usps": CatalogEntry(
         _DIGITS,
         (1, 16, 16),
         (0.2539,),
@@ -221,7 +223,7 @@ KNOWN: dict[str, Known] = {
         "USPS",
         ("USPS/usps.bz2", "USPS/usps.t.bz2"),
     ),
-    "cifar10": Known(
+    "cifar10": CatalogEntry(
         _CIFAR10,
         (3, 32, 32),
         _CIFAR_MEAN,
@@ -230,7 +232,7 @@ KNOWN: dict[str, Known] = {
         "",
         ("cifar-10-batches-py/*",),
     ),
-    "cifar100": Known(
+    "cifar100": CatalogEntry(
         tuple(_CIFAR100.split()),
         (3, 32, 32),
         _CIFAR_MEAN,
@@ -240,7 +242,7 @@ KNOWN: dict[str, Known] = {
         ("cifar-100-python/*",),
     ),
     # FedBN (Li et al., 2021) normalizes every domain with .5/.5; torchvision has no class for it.
-    "mnist-m": Known(
+    "mnist-m": CatalogEntry(
         _DIGITS,
         (3, 32, 32),
         _HALF,
@@ -249,7 +251,7 @@ KNOWN: dict[str, Known] = {
         layout="mnist-m",
         how="unpack mnist_m.tar.gz (Ganin et al., 2016) into data-root",
     ),
-    "svhn": Known(
+    "svhn": CatalogEntry(
         _DIGITS,
         (3, 32, 32),
         _HALF,
@@ -259,7 +261,7 @@ KNOWN: dict[str, Known] = {
         ("SVHN/train_32x32.mat", "SVHN/test_32x32.mat"),
         "mat",
     ),
-    "synthdigits": Known(
+    "synthdigits": CatalogEntry(
         _DIGITS,
         (3, 32, 32),
         _HALF,
@@ -269,7 +271,7 @@ KNOWN: dict[str, Known] = {
         how="the .mat files of SynthDigits (Ganin and Lempitsky, 2015)",
     ),
     # FedMA (Wang et al., 2020).
-    "cinic10": Known(
+    "cinic10": CatalogEntry(
         _CIFAR10,
         (3, 32, 32),
         (0.4789, 0.4723, 0.4305),
@@ -278,7 +280,7 @@ KNOWN: dict[str, Known] = {
         layout="cinic",
         how="unpack CINIC-10.tar.gz (Darlow et al., 2018) into data-root/CINIC-10",
     ),
-    "tiny-imagenet": Known(
+    "tiny-imagenet": CatalogEntry(
         tuple(map(str, range(200))),
         (3, 64, 64),
         _IMAGENET_MEAN,
@@ -291,7 +293,7 @@ KNOWN: dict[str, Known] = {
         layout="tiny-imagenet",
         how="unpack tiny-imagenet-200.zip (Stanford CS231n) into data-root",
     ),
-    "imagenet-lt": Known(
+    "imagenet-lt": CatalogEntry(
         tuple(map(str, range(1000))),
         (3, 224, 224),
         _IMAGENET_MEAN,

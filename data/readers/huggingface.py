@@ -15,7 +15,7 @@ from data.readers.folder import SPLITS
 from data.readers.image_files import DARK, Look, look_at, note_of_cut, refuse_nearly_black, widened
 from data.readers.intensity import UnknownRange
 from data.readers.medical import needed
-from data.readers.metadata import Belonging
+from data.readers.metadata import SampleMetadata
 from data.readers.rows import LABEL, LIKE_LABELS, classes_of, cure_of, numbered_labels
 from data.readers.splits import Guess, Raw, Split
 from data.settings import ROLES, DataSettings
@@ -111,7 +111,7 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
     return roles
 
 
-def belonging(path: Path, settings: DataSettings) -> Belonging:
+def metadata(path: Path, settings: DataSettings) -> SampleMetadata:
     """The rows of all splits, which are the column split where there are several. Raises DataError."""
     place = place_of(path, settings)
     parts = parts_of(place, settings.download)
@@ -133,7 +133,7 @@ def belonging(path: Path, settings: DataSettings) -> Belonging:
             roles["split"], cells["split"] = "split", []
             for key, part in parts.items():
                 cells["split"] += [key] * len(part)
-    return Belonging(place, roles, {role: tuple(words) for role, words in cells.items()})
+    return SampleMetadata(place, roles, {role: tuple(words) for role, words in cells.items()})
 
 
 def read(
@@ -143,7 +143,7 @@ def read(
     from data.readers.image_files import joined
     from data.readers.images import brought, from_pil
 
-    rows = belonging(path, settings)
+    rows = metadata(path, settings)
     if len(shape) != 3 or shape[0] not in (1, 3):
         rule = "must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for images"
         raise DataError(f"input-shape = {settings.input_shape!r}: {rule}", where=rows.where)
@@ -167,7 +167,7 @@ def read(
     return rows.divided(Split(images, np.array(labels, np.int64), rows.where, ""), settings)
 
 
-def look_at_rows(rows: Belonging, settings: DataSettings) -> Look | None:
+def look_at_rows(rows: SampleMetadata, settings: DataSettings) -> Look | None:
     """The range of numbers in images of rows spread over all sites and classes. Raises DataError."""
     from data.readers.images import stored_of_pil
 
@@ -190,7 +190,7 @@ def look(path: Path, settings: DataSettings) -> Guess:
     """Propose settings from the columns' types and the first image. Raises DataError."""
     from data.readers.images import brought, from_pil
 
-    rows = belonging(path, settings)
+    rows = metadata(path, settings)
     part = next(iter(parts_of(rows.where, settings.download).values()))
     with quietly(rows.where):
         first = part[0][rows.columns["path"]]

@@ -14,7 +14,7 @@ from data.settings import DataSettings
 
 
 @dataclass(frozen=True)
-class Belonging:
+class SampleMetadata:
     """The columns of a table that are no inputs, by role; empty where there is no such column."""
 
     where: str

@@ -251,7 +251,7 @@ def fifth(
 ) -> NDArray[np.bool_]:
     """(N,): True for a fifth of each site's patients (samples, without), which `test-fold` says, drawn by `split-seed`.
 
-    Patients are dealt out class by class, each by the class of most of its samples and the site of its first; the only
+    Patients are split class by class, each by the class of most of its samples and the site of its first; the only
     patient of a class at a site trains. Of fewer than five, one of so many parts is for testing.
 
     Raises:
@@ -281,8 +281,8 @@ def fifth(
         of_class = [
             np.flatnonzero((site_U == site) & (label_U == label)) for label in np.unique(label_U)
         ]
-        dealt = [draws.permutation(units) for units in of_class if len(units) > 1]
-        order = np.concatenate(dealt or [draws.permutation(np.concatenate(of_class))])
+        shuffled_patients = [draws.permutation(units) for units in of_class if len(units) > 1]
+        order = np.concatenate(shuffled_patients or [draws.permutation(np.concatenate(of_class))])
         if len(order) < 2:
             what = "sample" if patients_N is None else "patient"
             who = "there is" if sites_N is None else f"site {site} has"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from data.errors import DataError, Remedy, SetOption
 from data.readers.abide import folds
 from data.readers.image_files import ImageFiles
-from data.readers.metadata import Belonging
+from data.readers.metadata import SampleMetadata
 from data.readers.rows import (
     LABEL,
     LIKE_LABELS,
@@ -45,7 +45,7 @@ class Table:
     numbers_NF: NDArray[np.float32]
     inputs: tuple[str, ...]
     """The columns of numbers, in their order."""
-    rows: Belonging
+    rows: SampleMetadata
     notes: tuple[str, ...] = ()
     """How the file is written, one sentence each."""
 
@@ -143,7 +143,7 @@ def _table(
     return Table(
         np.stack(numbers_NF),
         tuple(header[place] for place in places),
-        Belonging(str(path), roles, {role: tuple(words) for role, words in cells.items()}),
+        SampleMetadata(str(path), roles, {role: tuple(words) for role, words in cells.items()}),
         notes,
     )
 
@@ -243,7 +243,7 @@ def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
     if "site" not in roles:
         return ()
     return (
-        image_table(path, settings).belonging.sites
+        image_table(path, settings).metadata.sites
         if "path" in roles
         else read_table(path, settings).rows.sites
     )
@@ -254,14 +254,14 @@ class ImageTable:
     """The rows of a table of images."""
 
     folder: Path
-    belonging: Belonging
+    metadata: SampleMetadata
     unused: tuple[str, ...]
     """Columns that mean nothing here."""
 
     @property
     def paths(self) -> list[Path]:
         """Each row's file."""
-        return [self.folder / cell for cell in self.belonging.of("path")]
+        return [self.folder / cell for cell in self.metadata.of("path")]
 
 
 def read_images(
@@ -276,7 +276,7 @@ def read_images(
         rule = "must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for a table of images"
         raise DataError(f"input-shape = {settings.input_shape!r}: {rule}", where=str(path))
     table = image_table(path, settings)
-    rows = table.belonging
+    rows = table.metadata
     labels = numbered_labels(path, rows.of(LABEL), class_names, rows.columns[LABEL])
     images = ImageFiles.of(table.folder, list(rows.of("path")), shape, settings)
     return rows.divided(Split(images, np.array(labels, np.int64), str(path), ""), settings)
@@ -322,9 +322,11 @@ def _read(path: Path, size: int, changed: int, settings: DataSettings) -> ImageT
     if len(set(cells[LABEL])) < 2:
         rule = f"{len(lines)} rows of {len(set(cells[LABEL]))} classes: at least 2"
         raise DataError(f"column {roles[LABEL]}: {rule}", where=str(path))
-    belonging = Belonging(str(path), roles, {role: tuple(column) for role, column in cells.items()})
+    metadata = SampleMetadata(
+        str(path), roles, {role: tuple(column) for role, column in cells.items()}
+    )
     return ImageTable(
-        path.parent, belonging, tuple(name for name in header if name not in roles.values())
+        path.parent, metadata, tuple(name for name in header if name not in roles.values())
     )
 
 
@@ -353,7 +355,7 @@ def _hint(table: ImageTable, settings: DataSettings) -> str:
     likely: dict[str, str] = {}
     for name in table.unused:
         role = role_like(name)
-        if role in ("site", "patient") and role not in table.belonging.columns:
+        if role in ("site", "patient") and role not in table.metadata.columns:
             likely.setdefault(role, name)
     if not likely:
         return ""
@@ -366,7 +368,7 @@ def look_at_images(path: Path, settings: DataSettings) -> Guess:
     from data.readers.image_files import shape_of  # it loads PIL
 
     table = image_table(path, settings)
-    rows, paths = table.belonging, table.paths
+    rows, paths = table.metadata, table.paths
     groups = list(zip(rows.of("site") or rows.of(LABEL), rows.of(LABEL), strict=True))
     shape, notes = shape_of(paths, settings, groups)
     if table.unused:

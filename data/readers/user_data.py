@@ -94,7 +94,7 @@ def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
     """The sites that a table of one's own names; none where it has none, or is not there. Raises DataError."""
     path = path_of(dataset, settings)
     if dataset.startswith("hf:"):
-        return huggingface.belonging(path, settings).sites
+        return huggingface.metadata(path, settings).sites
     return tables.sites_of(path, settings) if dataset.startswith("csv:") else ()
 
 

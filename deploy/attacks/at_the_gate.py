@@ -35,7 +35,7 @@ def sign_of_life(node: int) -> SendNodeHeartbeatRequest:
 
 
 def honest_site(stage: Stage) -> str:
-    """Let the rogue's key speak for the rogue's own node, which the gate passes and the SuperLink takes."""
+    """Let the rogue's key speak for the rogue's own node, which the gateway passes and the SuperLink takes."""
     with stage.fleet(stage.key(ROGUE)) as client:
         answer, line = stage.passed_by_gate(
             HEARTBEAT, lambda: client.SendNodeHeartbeat(sign_of_life(stage.nodes[ROGUE]))
@@ -230,11 +230,11 @@ def past_the_gate(stage: Stage) -> list[Refusal]:
 
 
 def by_gate(status: int, *names: str) -> tuple[Refusal, ...]:
-    """Return the gate's refusals of calls by a status: the kind, and the call in its log."""
+    """Return the gateway's refusals of calls by a status: the kind, and the call in its log."""
     return tuple(Refusal(f"HTTP {status}", f"{name}': {status}") for name in names)
 
 
-ANYBODY, SITE = "anybody who reaches the gate and has ca.crt", "a site"
+ANYBODY, SITE = "anybody who reaches the gateway and has ca.crt", "a site"
 ATTACKS = [
     Attack("an unregistered key signs in", ANYBODY, AT_WORK, honest_site, unregistered_key,
            by_gate(403, "activate-node", "send-node-heartbeat")),
@@ -242,7 +242,7 @@ ATTACKS = [
            public_key_of_another, by_gate(403, "pull-messages", "send-node-heartbeat")),
     Attack("a site's own key, in the name of another site's node", SITE, AT_WORK, honest_site, node_of_another,
            by_gate(401, "pull-messages", "send-node-heartbeat")),
-    Attack("plain HTTP to the gate", ANYBODY, AT_WORK, over_tls, plain_http,
+    Attack("plain HTTP to the gateway", ANYBODY, AT_WORK, over_tls, plain_http,
            (Refusal("RemoteProtocolError", "Server disconnected without sending a response"),)),
     Attack("submit a run, list runs, remove a hospital", SITE, AT_WORK, coordinators_own, control_interface,
            by_gate(404, "start-run", "list-runs", "unregister-node")),
@@ -251,6 +251,6 @@ ATTACKS = [
     Attack("register a node, unregister another", SITE, AT_WORK, honest_site, registration,
            by_gate(404, "register-node", "unregister-node")),
     Attack("a body of one byte over the limit", SITE, AT_WORK, largest_body, large_body, by_gate(413, "push-object")),
-    Attack("the SuperLink's port past the gate", "the network", AT_WORK, on_loopback, past_the_gate,
+    Attack("the SuperLink's port past the gateway", "the network", AT_WORK, on_loopback, past_the_gate,
            (Refusal("ConnectionRefusedError", "Connection refused"),)),
 ]  # fmt: skip

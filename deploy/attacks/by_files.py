@@ -26,7 +26,7 @@ from site_agent.approval import approve
 from site_agent.audit import Audit
 from site_agent.config import read_site
 from site_agent.data_view import SiteView
-from site_agent.executor import PLAYED, TASKS, Executor
+from site_agent.executor import CLIENT_TASK, TASKS, Executor
 from site_agent.pool import Pool
 from strategies.core.exchange import Exchange
 
@@ -34,7 +34,7 @@ SITE = 0
 
 
 def executor(stage: Stage, approved: str) -> Executor:
-    """Return a site's executor with an approved app, which writes its audit log aside and plays nothing."""
+    """Return a site's executor with an approved app, which writes its audit log aside and runs nothing."""
     audit = Audit(stage.federation.work / "aside.jsonl")
     return Executor(
         "127.0.0.1:9",
@@ -47,24 +47,24 @@ def executor(stage: Stage, approved: str) -> Executor:
     )  # type: ignore
 
 
-def refusal(executor: Executor, fab: bytes, kind: str = PLAYED) -> Refusal:
-    """Return why an executor does not play a task. Raises Succeeded where it would."""
+def refusal(executor: Executor, fab: bytes, kind: str = CLIENT_TASK) -> Refusal:
+    """Return why an executor does not run a task. Raises Succeeded where it would."""
     if reason := executor.refused(Task(type=kind), fab):
         return Refusal("refused", f"refused: {reason}")
-    raise Succeeded("the task would be played")
+    raise Succeeded("the task would be run")
 
 
-def plays(executor: Executor, fab: bytes) -> str:
-    """Return that an executor plays a task with an approved app. Raises ControlFailed where it does not."""
-    reason = executor.refused(Task(type=PLAYED), fab)
+def runs_task(executor: Executor, fab: bytes) -> str:
+    """Return that an executor runs a task with an approved app. Raises ControlFailed where it does not."""
+    reason = executor.refused(Task(type=CLIENT_TASK), fab)
     require(not reason, f"refused: {reason}")
-    return f"a task of kind {PLAYED} with the approved app would be played"
+    return f"a task of kind {CLIENT_TASK} with the approved app would be run"
 
 
 def approved_one(stage: Stage) -> str:
     """Let the executor look at an app whose hash is the approved one."""
     other = packed({"client_app/app.py": b"import os"})
-    return plays(executor(stage, app_hash(packed_files(other))), other)
+    return runs_task(executor(stage, app_hash(packed_files(other))), other)
 
 
 def same_eight_digits(stage: Stage) -> list[Refusal]:
@@ -75,12 +75,12 @@ def same_eight_digits(stage: Stage) -> list[Refusal]:
 
 def agreed_one(stage: Stage) -> str:
     """Let the executor look at the agreed app."""
-    return plays(executor(stage, stage.folder.agreement.app), build(ROOT))
+    return runs_task(executor(stage, stage.folder.agreement.app), build(ROOT))
 
 
 def other_tasks(stage: Stage) -> list[Refusal]:
     site, fab = executor(stage, stage.folder.agreement.app), build(ROOT)
-    return [refusal(site, fab, kind) for kind in TASKS if kind != PLAYED]
+    return [refusal(site, fab, kind) for kind in TASKS if kind != CLIENT_TASK]
 
 
 def packed(files: dict[str, bytes], link: str = "") -> bytes:
@@ -109,17 +109,19 @@ def agreed_zip(stage: Stage) -> str:
     """Let a site look at the agreed app, over the wire, and given to the one who approves."""
     fab = build(ROOT)
     require(approving(stage, fab)(), "the agreed app is not approved")
-    return f"{plays(executor(stage, stage.folder.agreement.app), fab)}\nthe agreed app: approved"
+    return (
+        f"{runs_task(executor(stage, stage.folder.agreement.app), fab)}\nthe agreed app: approved"
+    )
 
 
 def hostile_zip(fab: bytes) -> Callable[[Stage], list[Refusal]]:
     """Return an attack by a packed app: over the wire, and given to the one who approves."""
 
-    def play(stage: Stage) -> list[Refusal]:
+    def attempt(stage: Stage) -> list[Refusal]:
         over_the_wire = refusal(executor(stage, stage.folder.agreement.app), fab)
         return [over_the_wire, *raised(approving(stage, fab), "fedskew-site: ")]
 
-    return play
+    return attempt
 
 
 class Command:
@@ -212,14 +214,14 @@ def whole_audit(stage: Stage) -> str:
 def audit_without(removed: slice) -> Callable[[Stage], list[Refusal]]:
     """Return an attack that removes lines of a copy of a site's audit log."""
 
-    def play(stage: Stage) -> list[Refusal]:
+    def attempt(stage: Stage) -> list[Refusal]:
         audit = copied_audit(stage)
         lines = audit.path.read_bytes().splitlines(keepends=True)
         del lines[removed]
         audit.path.write_bytes(b"".join(lines))
         return raised(audit.verify, "fedskew-site: ")
 
-    return play
+    return attempt
 
 
 def by_data(*words: str) -> tuple[Refusal, ...]:
@@ -234,7 +236,8 @@ ATTACKS = [
     Attack("an app whose hash begins with the agreed one's first eight hex digits", "a coordinator", ALONE,
            approved_one, same_eight_digits, (Refusal("refused", "is not approved at this site"),)),
     Attack("agent, model and connector tasks", "a coordinator", ALONE, agreed_one, other_tasks,
-           tuple(Refusal("refused", f"this site plays no task of kind {kind}") for kind in TASKS if kind != PLAYED)),
+           tuple(Refusal("refused", f"this site runs no task of kind {kind}")
+                 for kind in TASKS if kind != CLIENT_TASK)),
     Attack("a link in an app", "a coordinator", ALONE, agreed_zip,
            hostile_zip(packed({"a.py": b""}, link="client_app/app.py")), (Refusal("refused", LINK), *by_data(LINK))),
     Attack("a path that climbs in an app", "a coordinator", ALONE, agreed_zip,

@@ -1,4 +1,4 @@
-"""Attacks by two sites that this script plays by hand: it signs in with their keys, and answers what it likes.
+"""Attacks by two sites that this script operates by hand: it signs in with their keys, and answers what it likes.
 
 The sites' own processes have ended. A run asks them, and waits for what is pushed here.
 """
@@ -52,8 +52,8 @@ OPEN = """
 
 
 @contextmanager
-def played(stage: Stage) -> Iterator[None]:
-    """End the processes of victim and rogue, whose sites are then played by hand."""
+def operated_by_hand(stage: Stage) -> Iterator[None]:
+    """End the processes of victim and rogue, whose sites are then operated by hand."""
     names = [stage.names[site] for site in (VICTIM, ROGUE)]
     stage.federation.stop(*names)
     until = time.monotonic() + AWAY
@@ -76,7 +76,7 @@ def end_runs(stage: Stage) -> None:
 
 
 def sign_in(stage: Stage, site: int) -> str:
-    """Let a site sign in by its key, again if it has; return the gate's line."""
+    """Let a site sign in by its key, again if it has; return the gateway's line."""
     key = stage.key(site)
     with stage.fleet(key) as client:
         with suppress(httpx.HTTPStatusError):  # one that is away already
@@ -169,7 +169,7 @@ def push_objects(
 
 
 def begin_answer(stage: Stage, site: int) -> tuple[Message, Any, str]:
-    """Let a site answer a question of its own; return the reply, the answer to its push, and the gate's line.
+    """Let a site answer a question of its own; return the reply, the answer to its push, and the gateway's line.
 
     The reply is stored. The server has the reply once `push_objects` has pushed what it is made of.
     """
@@ -310,7 +310,7 @@ def rogue_signs_in(stage: Stage) -> str:
 def removed_key(stage: Stage) -> list[Refusal]:
     """Remove the rogue from the SuperLink, and then from the agreement, and let its key sign in after each.
 
-    `federation up` starts the gate again, with the agreement as it is then. Afterwards the text is the former one.
+    `federation up` starts the gateway again, with the agreement as it is then. Afterwards the text is the former one.
     """
     key = stage.key(ROGUE)
     request = ActivateNodeRequest(
@@ -333,7 +333,7 @@ def removed_key(stage: Stage) -> list[Refusal]:
         stage.federation.up()
         with stage.fleet(key) as client:
             refusals.append(stage.refused_by_gate(BEGIN, lambda: client.ActivateNode(request)))
-        sign_in(stage, VICTIM)  # the gate is up, and takes those who are left
+        sign_in(stage, VICTIM)  # the gateway is up, and takes those who are left
     finally:
         file.write_text(agreed)
     return refusals

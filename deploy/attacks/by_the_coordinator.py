@@ -53,19 +53,19 @@ def settings_of(stage: Stage, results: str, **stated: Any) -> Any:
 
 
 def agreed_app(stage: Stage) -> str:
-    """Show that the site has played the agreed app: its audit log has an answer for each round of the training."""
+    """Show that the site has run the agreed app: its audit log has an answer for each round of the training."""
     agreed = stage.folder.agreement.app
     answered = [
         entry
         for entry in stage.audit(SITE)
         if entry["event"] == "answered" and entry["app"] == agreed
     ]
-    require(answered, "the site has played nothing of the agreed app")
+    require(answered, "the site has run nothing of the agreed app")
     return f"the app {agreed[:16]}: {len(answered)} messages answered"
 
 
 def changed_app(stage: Stage) -> list[Refusal]:
-    """Submit the app with a byte more in client_app/app.py; what the sites would play is refused, whoever ships it."""
+    """Submit the app with a byte more in client_app/app.py; what the sites would run is refused, whoever ships it."""
     folder, log = stage.federation.work / "changed-app", stage.site_log(SITE)
     for name, content in app_files(ROOT).items():
         file = folder / name
@@ -275,7 +275,7 @@ ATTACKS = [
            not_agreed("os:system is the site's own affair")),
     Attack("a memory folder outside the site's state", BAD, ALONE, trains, stating("", "folder", "../../elsewhere"),
            not_agreed("is no run's id")),
-    Attack("a message for another site", BAD, ALONE, trains, for_another, not_agreed("client 1 is not played here")),
+    Attack("a message for another site", BAD, ALONE, trains, for_another, not_agreed("client 1 is not run here")),
     Attack("a run of one step on one image, whose update is that image", BAD, ALONE, few_steps, one_image,
            (Refusal("RunNotAllowed", "min-batch-size"),)),
     Attack("an update of a larger norm than policy allows", BAD, ALONE, usual_update, large_update,

@@ -141,14 +141,18 @@ def reads(user: int, owner: int, file_of: Callable[[Stage], Path]) -> dict[str, 
             lines.append(f"user {who}: {what}: {sentence}")
         return "\n".join(lines)
 
-    def play(stage: Stage) -> list[Refusal]:
+    def attempt(stage: Stage) -> list[Refusal]:
         file = file_of(stage)
         kind, sentence = as_user(user, lambda: begin_of(file))
         if not kind:
             raise Succeeded(f"user {user}: {sentence}")
         return [Refusal(kind, f"user {user}: {sentence}")]
 
-    return {"honest": honest, "play": play, "expected": (Refusal("PermissionError", "denied"),)}
+    return {
+        "honest": honest,
+        "attempt": attempt,
+        "expected": (Refusal("PermissionError", "denied"),),
+    }
 
 
 def port_of(stage: Stage) -> int:

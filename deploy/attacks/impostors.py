@@ -24,14 +24,15 @@ from site_agent.supernode_watch import command_of, environment
 Pair = tuple[Path, Path]
 """Files of a certificate and its key."""
 SERVES = "127.0.0.2"
-"""Address of the gate that the sites look for. Every certificate of `federation renew` is good for 127.0.0.1."""
+"""Address of the gateway that the sites look for. Every certificate of `federation renew` is good for 127.0.0.1."""
 ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 SUPERNODE = 90.0
 """Seconds that a SuperNode has to start and to connect."""
 
 
 class Impostor:
-    """Listens on loopback as a gate would; keeps of each connection what the other side sent, or why it sent nothing.
+    """Listens on loopback as a gateway would; keeps of each connection what the other side sent, or why it sent
+    nothing.
 
     Without a certificate it speaks plain HTTP.
     """
@@ -93,17 +94,17 @@ Certify = Callable[[Stage, Path], Pair | None]
 
 
 def right(stage: Stage, folder: Path) -> Pair:
-    """Write a certificate of this federation's own authority for the gate's name."""
+    """Write a certificate of this federation's own authority for the gateway's name."""
     return certificate(folder, stage.folder.authority, SERVES)
 
 
 def other_authority(stage: Stage, folder: Path) -> Pair:
-    """Write one of another authority, of the same name as this federation's, for the gate's name."""
+    """Write one of another authority, of the same name as this federation's, for the gateway's name."""
     return certificate(folder, made_authority(folder, stage.folder.agreement.name), SERVES)
 
 
 def self_signed(stage: Stage, folder: Path) -> Pair:
-    """Write one for the gate's name with a key of its own, of an authority that nobody has heard of."""
+    """Write one for the gateway's name with a key of its own, of an authority that nobody has heard of."""
     return certificate(folder, made_authority(folder, "elsewhere"), SERVES)
 
 
@@ -140,7 +141,7 @@ def impostor(stage: Stage, certify: Certify) -> Iterator[Impostor]:
 
 
 def looked_at(stage: Stage, address: str) -> Row:
-    """Return what `fedskew-site check --online` of the rogue's site says of a gate's certificate."""
+    """Return what `fedskew-site check --online` of the rogue's site says of a gateway's certificate."""
     file = stage.place(ROGUE) / "site.toml"
     link = replace(read_link(file), address=address)
     rows = online(read_site(file), link)
@@ -151,7 +152,7 @@ def looked_at(stage: Stage, address: str) -> Row:
 
 
 def check_passes(stage: Stage) -> str:
-    """Let the site look at its own gate, and at the listener of these attacks with a right certificate."""
+    """Let the site look at its own gateway, and at the listener of these attacks with a right certificate."""
     lines = []
     with impostor(stage, right) as listening:
         for address in (stage.address, f"{SERVES}:{listening.port}"):
@@ -165,14 +166,14 @@ def check_passes(stage: Stage) -> str:
 def check_refuses(certify: Certify) -> Callable[[Stage], list[Refusal]]:
     """Return an attack on `fedskew-site check --online` by an impostor."""
 
-    def play(stage: Stage) -> list[Refusal]:
+    def attempt(stage: Stage) -> list[Refusal]:
         with impostor(stage, certify) as listening:
             row = looked_at(stage, f"{SERVES}:{listening.port}")
         if row.holds:
             raise Succeeded(str(row))
         return [Refusal(f"NO {row.subject}", row.text)]
 
-    return play
+    return attempt
 
 
 def first_word(stage: Stage, certify: Certify) -> Refusal:
@@ -215,31 +216,31 @@ def supernode_talks(stage: Stage) -> str:
 def supernode_refuses(certify: Certify) -> Callable[[Stage], list[Refusal]]:
     """Return an attack on the real SuperNode by an impostor."""
 
-    def play(stage: Stage) -> list[Refusal]:
+    def attempt(stage: Stage) -> list[Refusal]:
         said = first_word(stage, certify)
         if said.kind == "a request":
             raise Succeeded(f"the SuperNode says: {said.line}")
         return [said]
 
-    return play
+    return attempt
 
 
 NETWORK = "the network"
 ATTACKS = [
-    Attack("a gate with a certificate of another authority of the same name", NETWORK, AT_WORK, check_passes,
+    Attack("a gateway with a certificate of another authority of the same name", NETWORK, AT_WORK, check_passes,
            check_refuses(other_authority),
            (Refusal("NO tls", "the certificate is of another authority than link.ca"),)),
-    Attack("a gate with the certificate of another machine of the federation", NETWORK, AT_WORK, check_passes,
+    Attack("a gateway with the certificate of another machine of the federation", NETWORK, AT_WORK, check_passes,
            check_refuses(other_host), (Refusal("NO tls", "the certificate does not hold"),)),
-    Attack("a gate without TLS", NETWORK, AT_WORK, check_passes, check_refuses(nothing),
+    Attack("a gateway without TLS", NETWORK, AT_WORK, check_passes, check_refuses(nothing),
            (Refusal("NO tls", "answers, but not with TLS"),)),
-    Attack("the real SuperNode before a gate of another authority", NETWORK, AT_WORK, supernode_talks,
+    Attack("the real SuperNode before a gateway of another authority", NETWORK, AT_WORK, supernode_talks,
            supernode_refuses(self_signed), (Refusal("TLS alert TLSV1_ALERT_UNKNOWN_CA", ""),)),
-    Attack("the real SuperNode before a gate with another key under the authority's and the gate's names", NETWORK,
-           AT_WORK, supernode_talks, supernode_refuses(other_authority),
+    Attack("the real SuperNode before a gateway with another key under the authority's and the gateway's names",
+           NETWORK, AT_WORK, supernode_talks, supernode_refuses(other_authority),
            (Refusal("TLS alert TLSV1_ALERT_DECRYPT_ERROR", ""),)),
-    Attack("the real SuperNode before a gate with the certificate of another machine", NETWORK, AT_WORK,
+    Attack("the real SuperNode before a gateway with the certificate of another machine", NETWORK, AT_WORK,
            supernode_talks, supernode_refuses(other_host), (Refusal("TLS alert SSLV3_ALERT_BAD_CERTIFICATE", ""),)),
-    Attack("the real SuperNode before a gate without TLS", NETWORK, AT_WORK, supernode_talks,
+    Attack("the real SuperNode before a gateway without TLS", NETWORK, AT_WORK, supernode_talks,
            supernode_refuses(nothing), (Refusal("ClientHello", ""),)),
 ]  # fmt: skip

@@ -94,25 +94,25 @@ def taken(*arriving: Message) -> tuple[list[Message], list[str]]:
     asked = make_message(
         Metadata(1, "question", 1, 7, "", "", time.time(), 60.0, MessageType.TRAIN), RecordDict()
     )
-    strays: list[str] = []
-    good = list(replies(Wire(*arriving), [asked], 0.0, strays.append))  # type: ignore[arg-type]
-    return good, strays
+    unsolicited: list[str] = []
+    good = list(replies(Wire(*arriving), [asked], 0.0, unsolicited.append))  # type: ignore[arg-type]
+    return good, unsolicited
 
 
 def genuine_reply(stage: Stage) -> str:
     genuine = forged(1, 7, "question")
-    good, strays = taken(genuine)
-    require(good == [genuine] and not strays, f"{len(good)} taken, strays: {strays}")
+    good, unsolicited = taken(genuine)
+    require(good == [genuine] and not unsolicited, f"{len(good)} taken, unsolicited: {unsolicited}")
     return "node 7's one reply to its question is taken"
 
 
 def late_or_of_another(stage: Stage) -> list[Refusal]:
     other, early = forged(1, 8, "question"), forged(1, 7, "past")
     genuine, second = forged(1, 7, "question"), forged(1, 7, "question")
-    good, strays = taken(other, early, genuine, second)
+    good, unsolicited = taken(other, early, genuine, second)
     if good != [genuine]:
         raise Succeeded(f"{len(good)} replies were taken")
-    return [Refusal("stray", stray) for stray in strays]
+    return [Refusal("stray", stray) for stray in unsolicited]
 
 
 def server_that_knows(examples_by_client: dict[int, int], sites: Sequence[Member] = ()) -> Server:

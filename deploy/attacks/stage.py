@@ -68,10 +68,10 @@ class Attack:
     where: str
     honest: Callable[["Stage"], str]
     """Makes the honest request and returns a line that shows that it passed. Raises ControlFailed where it does not."""
-    play: Callable[["Stage"], list[Refusal]]
+    attempt: Callable[["Stage"], list[Refusal]]
     """Makes the attack and returns how it was refused. Raises Succeeded where it was not."""
     expected: tuple[Refusal, ...]
-    """The refusals that `play` has to return, in this order."""
+    """The refusals that `attempt` has to return, in this order."""
 
 
 class Log:
@@ -134,7 +134,7 @@ class Stage:
         return [numbers[as_flower_has_it(site.key)] for site in self.folder.agreement.sites]
 
     def log(self, name: str) -> Log:
-        """Return a log of the coordinator's, gate or superlink."""
+        """Return a log of the coordinator's, gateway or superlink."""
         return Log(self.folder.state / f"{name}.log")
 
     def site_log(self, site: int) -> Log:
@@ -154,7 +154,7 @@ class Stage:
         public: ec.EllipticCurvePublicKey | None = None,
         also: tuple[Any, ...] = (),
     ) -> FleetHttpClient:
-        """Return a client of the gate that signs with a key, and says that it is another one's if that is given.
+        """Return a client of the gateway that signs with a key, and says that it is another one's if that is given.
 
         `also` are interceptors that see its requests signed.
         """
@@ -167,12 +167,12 @@ class Stage:
         public: ec.EllipticCurvePublicKey | None = None,
         also: tuple[Any, ...] = (),
     ) -> Any:
-        """Return one of flwr's clients, talking to the gate as a node."""
+        """Return one of flwr's clients, talking to the gateway as a node."""
         signed = NodeAuthHttpInterceptor(key, public or key.public_key())
         return kind.from_server_address(self.address, False, self.authority, [signed, *also])
 
     def passed_by_gate(self, path: str, call: Callable[[], Any]) -> tuple[Any, str]:
-        """Return the answer to an honest call, and the gate's line on it. Raises ControlFailed without both."""
+        """Return the answer to an honest call, and the gateway's line on it. Raises ControlFailed without both."""
         log = self.log("gate")
         try:
             answer = call()
@@ -180,11 +180,11 @@ class Stage:
             raise ControlFailed(f"{path}: {type(error).__name__}: {error}") from None
         words = f"'{path}': 200"
         log.wait_for(words, seconds=10, missing=ControlFailed)
-        # Of several lines the last is this call's: the gate writes it before it answers.
+        # Of several lines the last is this call's: the gateway writes it before it answers.
         return answer, [line for line in log.lines() if words in line][-1]
 
     def refused_by_gate(self, path: str, call: Callable[[], object]) -> Refusal:
-        """Return the status by which a call is refused, and the gate's line on it."""
+        """Return the status by which a call is refused, and the gateway's line on it."""
         log = self.log("gate")
         status = refusal(call)
         return Refusal(f"HTTP {status}", log.wait_for(f"'{path}': {status}", seconds=10))
@@ -199,7 +199,7 @@ def elsewhere(call: Callable[[], Any], seconds: float, user: int | None = None) 
     context = get_context("fork")
     ours, theirs = context.Pipe()
 
-    def play() -> None:
+    def attempt() -> None:
         try:
             if user is not None:
                 os.setgroups([])
@@ -209,7 +209,7 @@ def elsewhere(call: Callable[[], Any], seconds: float, user: int | None = None) 
         except BaseException as error:  # SystemExit of a command among them
             theirs.send((type(error).__name__, str(error)))
 
-    process = context.Process(target=play)
+    process = context.Process(target=attempt)
     process.start()
     try:
         if not ours.poll(seconds):

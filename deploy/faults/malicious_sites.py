@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from faults.outcome import Outcome, same
 from faults.stage import Stage, stated
+from faults.trial_result import TrialResult, same
 from strategies.core.update_statistics import FAR
 
 
@@ -37,34 +37,34 @@ def hostile(stage: Stage, name: str, kind: str) -> Iterator[None]:
         stage.halt(name)
 
 
-def sends(kind: str) -> Callable[[Stage, str], Outcome]:
+def sends(kind: str) -> Callable[[Stage, str], TrialResult]:
     """Return the row in which a site sends something that is refused."""
 
-    def row(stage: Stage, name: str) -> Outcome:
+    def row(stage: Stage, name: str) -> TrialResult:
         words = ("rounds=3",)
         last = len(stage.names) - 1
         with hostile(stage, stage.names[last], kind):
             job = stage.begin(name, *words)
             job.finish()
         failures = [record["failures"].get(str(last), "") for record in job.records()]
-        outcome = Outcome(0.0, f"left out: {failures[0][:100]!r}")
-        outcome.expect(
+        result = TrialResult(0.0, f"left out: {failures[0][:100]!r}")
+        result.expect(
             all(last not in record["clients"] for record in job.records()), "it was taken"
         )
-        outcome.expect(all(failures), f"not named: {failures}")
-        return same(stage, outcome, job, name, *words, everybody=False)
+        result.expect(all(failures), f"not named: {failures}")
+        return same(stage, result, job, name, *words, everybody=False)
 
     return row
 
 
-def tenfold(stage: Stage, name: str) -> Outcome:
+def tenfold(stage: Stage, name: str) -> TrialResult:
     """A site sends ten times its update, and the median bounds it.
 
     It is the site with the longest way: ten times the step of a small site is no longer than what honest ones send.
     """
     words = ["rounds=3", "method=median"]
     whole = stated(name, *words)
-    stage.play(set(), f"{name}-honest", *whole)
+    stage.rehearse(set(), f"{name}-honest", *whole)
     honest = stage.records(f"{name}-honest")[0]["updates"]
     liar = max(honest, key=lambda update: float(update["norm"]))["client"]
     with hostile(stage, stage.names[liar], "tenfold"):
@@ -72,21 +72,21 @@ def tenfold(stage: Stage, name: str) -> Outcome:
         job.finish()
     records = job.records()
     if any(liar not in record["clients"] for record in records):
-        return Outcome(0.0, "", [f"not taken: {[record['failures'] for record in records]}"])
+        return TrialResult(0.0, "", [f"not taken: {[record['failures'] for record in records]}"])
     norms = [
         {update["client"]: update["norm"] for update in record["updates"]} for record in records
     ]
     ratios = [norm[liar] / statistics.median(norm.values()) for norm in norms]
-    outcome = Outcome(
+    result = TrialResult(
         0.0, f"norm {min(ratios):.1f} to {max(ratios):.1f} times the median of the sites'"
     )
-    outcome.expect(min(ratios) > FAR, "its norm does not stand out")
+    result.expect(min(ratios) > FAR, "its norm does not stand out")
     without = {(record["round"], liar) for record in records}
     fewer = {(record["round"], (liar + 1) % len(stage.names)) for record in records}
-    stage.play(without, f"{name}-without", *whole)
-    stage.play(without | fewer, f"{name}-fewer", *whole)
+    stage.rehearse(without, f"{name}-without", *whole)
+    stage.rehearse(without | fewer, f"{name}-fewer", *whole)
     far, near = (stage.distance(other, f"{name}-without") for other in (name, f"{name}-fewer"))
-    outcome.seen += f"; {far / near:.2f} times as far as leaving one honest site out"
-    outcome.expect(far <= 2 * near, f"distance {far:.3g}, leaving one honest site out {near:.3g}")
-    outcome.problems += stage.leftovers(job)
-    return outcome
+    result.seen += f"; {far / near:.2f} times as far as leaving one honest site out"
+    result.expect(far <= 2 * near, f"distance {far:.3g}, leaving one honest site out {near:.3g}")
+    result.problems += stage.leftovers(job)
+    return result

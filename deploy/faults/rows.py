@@ -14,19 +14,19 @@ from faults.kills import (
 )
 from faults.malicious_sites import sends, tenfold
 from faults.offline_sites import away, below_minimum, line_cut
-from faults.outcome import Outcome
 from faults.stage import Stage
 from faults.storage import flip, memory_damaged, server_disk_full, site_disk_full
+from faults.trial_result import TrialResult
 from fedskew.federation.services import GATEWAY, SERVER_APP, SUPERLINK
 
-ROWS: Mapping[int, Sequence[tuple[str, Callable[[Stage, str], Outcome]]]] = {
+ROWS: Mapping[int, Sequence[tuple[str, Callable[[Stage, str], TrialResult]]]] = {
     1: [("SuperNode -9 while idle", supernode_idle)],
     2: [("SuperNode -9 while training", supernode_training)],
     3: [("executor -9 while training", executor_training)],
     4: [("SuperNode away for three rounds, then back", away)],
     5: [("ServerApp -9", service_killed(SERVER_APP))],
     6: [("SuperLink -9, started again", service_killed(SUPERLINK))],
-    7: [("gate -9, started again", service_killed(GATEWAY))],
+    7: [("gateway -9, started again", service_killed(GATEWAY))],
     8: [("line of one site down for 30 s", line_cut(30))],
     9: [("line of one site down for 90 s", line_cut(90))],
     10: [("everything -9 at once, `up` and `run` again", everything_killed)],
@@ -37,6 +37,6 @@ ROWS: Mapping[int, Sequence[tuple[str, Callable[[Stage, str], Outcome]]]] = {
          ("ten times its update", tenfold)],
     14: [("below min-sites", below_minimum)],
     15: [("flower-superexec -9, then a run", superexec_killed)],
-    16: [("gate halted for two minutes", gate_halted)],
+    16: [("gateway halted for two minutes", gate_halted)],
 }  # fmt: skip
 """By number, what is done, and who does it."""

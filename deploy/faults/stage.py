@@ -91,7 +91,7 @@ class OfflineRounds(RehearsalGrid):
     missing: frozenset[tuple[int, int]] = frozenset()
     """Round and client."""
 
-    def play_here(self, message: Message) -> Message:
+    def rehearse_here(self, message: Message) -> Message:
         """Return the reply, or the error that flwr gives in place of one."""
         task = message.content.config_records["task"]
         trains = message.metadata.message_type == "train"
@@ -162,9 +162,9 @@ class Stage:
         """Return the summary of the run in this process in which the same sites miss the same rounds."""
         missing = {(record["round"], client) for record in job.records() for client in range(len(self.names))
                    if client not in record["clients"]}  # fmt: skip
-        return self.play(missing, f"{name}-twin", *stated(name, *words))
+        return self.rehearse(missing, f"{name}-twin", *stated(name, *words))
 
-    def play(self, missing: set[tuple[int, int]], results: str, *words: str) -> dict[str, Any]:
+    def rehearse(self, missing: set[tuple[int, int]], results: str, *words: str) -> dict[str, Any]:
         """Play all sites in this process but for the missing, by round and client; return the summary."""
         sites = read_sites(self.federation.sites)
         agreement = next(iter(sites.values())).agreement

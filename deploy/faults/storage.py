@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from faults.outcome import SLOW, Outcome, same
 from faults.stage import LINK, NUMBER, TRAIN, VICTIM, Stage, shell, until
+from faults.trial_result import SLOW, TrialResult, same
 from fedskew.engines.processes import alive
 from fedskew.federation.services import SERVER_APP
 
@@ -52,7 +52,7 @@ def fill(place: Path) -> Path:
     return filler
 
 
-def site_disk_full(stage: Stage, name: str) -> Outcome:
+def site_disk_full(stage: Stage, name: str) -> TrialResult:
     """The disk of a site's state full."""
     words = "rounds=10", SLOW
     stage.halt(TRAIN, LINK)
@@ -71,16 +71,16 @@ def site_disk_full(stage: Stage, name: str) -> Outcome:
             lambda: job.check() or NUMBER in job.records()[-1]["clients"] or None,
             f"{VICTIM} is not back",
         )
-        outcome = Outcome(time.monotonic() - began, f"left out: {failures[-1]!r}")
-        outcome.expect(all(failures), f"{VICTIM} is not left out: {failures}")
+        result = TrialResult(time.monotonic() - began, f"left out: {failures[-1]!r}")
+        result.expect(all(failures), f"{VICTIM} is not left out: {failures}")
         job.finish()
         stage.halt(TRAIN, LINK)
     return same(
-        stage, outcome, job, name, *words, everybody=False
+        stage, result, job, name, *words, everybody=False
     )  # maps what is in the state: not on that disk
 
 
-def server_disk_full(stage: Stage, name: str) -> Outcome:
+def server_disk_full(stage: Stage, name: str) -> TrialResult:
     """The disk of the server's results full."""
     words = "rounds=4", SLOW
     place = stage.federation.work / name
@@ -98,15 +98,15 @@ def server_disk_full(stage: Stage, name: str) -> Outcome:
         began = time.monotonic()
         again = stage.begin(name, *words)
         again.wait_for_round(3)
-        outcome = Outcome(time.monotonic() - began, f"stops ({code}): {sentence[:160]!r}")
-        outcome.expect(code != 0, "the run did not stop")
-        return same(stage, outcome, again, name, *words)
+        result = TrialResult(time.monotonic() - began, f"stops ({code}): {sentence[:160]!r}")
+        result.expect(code != 0, "the run did not stop")
+        return same(stage, result, again, name, *words)
 
 
-def memory_damaged(damage: Callable[[Path], None]) -> Callable[[Stage, str], Outcome]:
+def memory_damaged(damage: Callable[[Path], None]) -> Callable[[Stage, str], TrialResult]:
     """Return the row in which the victim's memory file is damaged between two starts of a run."""
 
-    def row(stage: Stage, name: str) -> Outcome:
+    def row(stage: Stage, name: str) -> TrialResult:
         words = "rounds=4", SLOW
         job = stage.begin(name, *words)
         job.wait_for_round(2)
@@ -126,15 +126,15 @@ def memory_damaged(damage: Callable[[Path], None]) -> Callable[[Stage, str], Out
         again = stage.begin(name, *words)
         began = time.monotonic()
         again.wait_for_round(number + 1)
-        outcome = Outcome(time.monotonic() - began, "")
+        result = TrialResult(time.monotonic() - began, "")
         again.finish()
         failures = [record["failures"].get(str(NUMBER), "") for record in again.records()[number:]]
-        outcome.seen = f"left out: {failures[0]!r}"
-        outcome.expect(
+        result.seen = f"left out: {failures[0]!r}"
+        result.expect(
             all("memory" in failure for failure in failures),
             f"{VICTIM} is not left out: {failures}",
         )
-        return same(stage, outcome, again, name, *words, everybody=False)
+        return same(stage, result, again, name, *words, everybody=False)
 
     return row
 

@@ -178,10 +178,10 @@ def save(
     """Save a partition to a file, for the setting partition-file."""
     chosen = parse(parse_texts(settings or []))
     if table is not None:
-        dealt = partition_by_table(table, load(chosen.data))
-        write_partition(file, dealt)
-        held, tests = sum(map(len, dealt.train)), len(dealt.test)
-        out.print(f"{file}: {len(dealt.train)} clients, {held} training and {tests} test")
+        partition = partition_by_table(table, load(chosen.data))
+        write_partition(file, partition)
+        held, tests = sum(map(len, partition.train)), len(partition.test)
+        out.print(f"{file}: {len(partition.train)} clients, {held} training and {tests} test")
         return
     federation = federate(chosen.data, chosen.general.seed)
     save_partition(federation, file)

@@ -17,7 +17,7 @@ class Service(StrEnum):
     """The coordinator's services."""
 
     superlink = "superlink"
-    gate = "gate"
+    gateway = "gate"
 
 
 application = typer.Typer(
@@ -38,7 +38,7 @@ def new(
     input_shape: Annotated[
         str, typer.Option(help="CHANNELSxHEIGHTxWIDTH, or a number of features.")
     ],
-    address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach the gate.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach the gateway.")],
     mean: Annotated[
         str,
         typer.Option(help="Mean of the inputs on the scale 0..1, one number or one per channel."),
@@ -52,7 +52,7 @@ def new(
             show_default="more than half of the sites",
         ),
     ] = None,
-    listen: Annotated[str, typer.Option(help="Address that the gate listens on.")] = "0.0.0.0",
+    listen: Annotated[str, typer.Option(help="Address that the gateway listens on.")] = "0.0.0.0",
     app: Annotated[
         Path | None,
         typer.Option(help="Another Flower app, a folder or .fab.", show_default="FedSkew's"),
@@ -116,7 +116,7 @@ def add(
 
 @application.command()
 def renew(folder: Folder) -> None:
-    """Make a new key and certificate for gate and SuperLink, used from their next start."""
+    """Make a new key and certificate for gateway and SuperLink, used from their next start."""
     from fedskew.federation.certificates import read_certificate
     from fedskew.federation.folder import FederationFolder
 
@@ -128,7 +128,7 @@ def renew(folder: Folder) -> None:
 
 @application.command()
 def up(folder: Folder) -> None:
-    """Start SuperLink and gate, and register the sites."""
+    """Start SuperLink and gateway, and register the sites."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.services import up
 
@@ -145,7 +145,7 @@ def serve(
     folder: Folder,
     service: Annotated[Service, typer.Argument(help="Which of the two.", show_default=False)],
 ) -> None:
-    """Run SuperLink or gate in the foreground, for systemd."""
+    """Run SuperLink or gateway in the foreground, for systemd."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.services import serve
 
@@ -253,7 +253,7 @@ def submit(
 
 @application.command()
 def down(folder: Folder) -> None:
-    """Stop SuperLink, gate and the processes that they started."""
+    """Stop SuperLink, gateway and the processes that they started."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.services import down
 

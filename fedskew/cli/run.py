@@ -14,7 +14,7 @@ from fedskew.signals import at_once
 
 
 class Engine(StrEnum):
-    """Where the clients are played."""
+    """Where the clients run."""
 
     inprocess = "inprocess"
     workers = "workers"

@@ -18,7 +18,7 @@ from fedskew.engines.launcher import launch
 from fedskew.engines.processes import claim
 from fedskew.signals import one_interrupt
 
-if TYPE_CHECKING:  # with torch, which the gate and most commands between sites do without
+if TYPE_CHECKING:  # with torch, which the gateway and most commands between sites do without
     from server_app.run_folder import RunFolder
     from server_app.run_settings import RunSettings
 
@@ -42,7 +42,7 @@ def execute(
 
     With `sites`, a folder of SITE/site.toml, the sites of dataset = sites:FILE are rehearsed in this process.
 
-    `workers` is the number of processes that play clients, 0 for one a core. Whatever ends the run, no process of it
+    `workers` is the number of processes that run clients, 0 for one a core. Whatever ends the run, no process of it
     is left. Raises what `server_app.app.run` raises, or LaunchFailed with its reason where that ran elsewhere.
     """
     if engine not in ENGINES:
@@ -70,7 +70,7 @@ def rehearse(
 ) -> dict[str, Any]:
     """Play all sites of a folder in this process, each by its own site.toml."""
     require(settings.agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
-    rule = "must be a folder that holds a SITE/site.toml for each site, which are then played in this process"
+    rule = "must be a folder that holds a SITE/site.toml for each site, which are then run in this process"
     require(Path(folder).is_dir() and bool(folder), "--sites", folder, rule)
     require(engine == "inprocess", "--engine", engine, "must be inprocess with --sites")
     from fedskew.engines.rehearsal import RehearsalGrid

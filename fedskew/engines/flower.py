@@ -27,7 +27,7 @@ DEFAULTS = {  # the user's environment goes before them
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux as well: Ray then listens on the loopback address alone
     "RAY_raylet_start_wait_time_s": "120",  # 30 are too few where the cores have other work
-    "RAY_prestart_worker_first_driver": "0",  # idle workers, which no client is played in
+    "RAY_prestart_worker_first_driver": "0",  # idle workers, in which no client runs
     "RAY_worker_niceness": "0",  # 15 gives the clients nothing where the cores have other work
     "PYTHONUNBUFFERED": "1",
 }

@@ -19,7 +19,7 @@ class Refusing(Grid):
 
     def refuse(self, *arguments: object, **named: object) -> NoReturn:
         """Raise NotImplementedError."""
-        raise NotImplementedError("a grid of this machine plays clients and offers nothing else")
+        raise NotImplementedError("a grid of this machine runs clients and offers nothing else")
 
     push_messages: Callable[..., Iterable[str]] = refuse
     pull_messages: Callable[..., Iterable[Message]] = refuse
@@ -30,7 +30,7 @@ class Refusing(Grid):
 
 
 class LocalGrid(Refusing):
-    """Hands every message straight to the ClientApp and returns its replies: clients are played one after the other.
+    """Hands every message straight to the ClientApp and returns its replies: clients run one after the other.
 
     `faithful` sends each message through flwr's own protobuf, as it would travel, instead of handing tensors over. Both
     give the same results to the bit. To be used as a context manager.
@@ -51,7 +51,7 @@ class LocalGrid(Refusing):
         self.stack.close()
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the node that plays every client."""
+        """Return the node that runs every client."""
         return [1]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -79,9 +79,9 @@ class LocalGrid(Refusing):
     def play_here(self, message: Message) -> Message:
         """Return the reply of this process's ClientApp."""
         if not self.faithful:
-            return play(message)
+            return handle(message)
         received = message_from_proto(message_to_proto(message))
-        return message_from_proto(message_to_proto(play(received)))
+        return message_from_proto(message_to_proto(handle(received)))
 
 
 def identify() -> None:
@@ -89,7 +89,7 @@ def identify() -> None:
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
 
-def play(message: Message) -> Message:
+def handle(message: Message) -> Message:
     """Return the ClientApp's reply to a message, or flwr's error message when it raised."""
     from client_app.app import app
 

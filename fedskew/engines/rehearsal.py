@@ -18,7 +18,7 @@ class Node:
 
 
 class RehearsalGrid(LocalGrid):
-    """A node a site, each with the public key that the agreement names; all are played here, as each would be alone."""
+    """A node a site, each with the public key that the agreement names; all are run here, as each would be alone."""
 
     def __init__(
         self, sites: Mapping[int, Site], agreement: Agreement, faithful: bool = False

@@ -114,7 +114,7 @@ class WorkersGrid(Refusing, Direct):
         self.__enter__()
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return a node for each worker, or the one that plays every client."""
+        """Return a node for each worker, or the one that runs every client."""
         return list(range(1, max(1, self.workers) + 1))
 
     def outcomes(
@@ -167,7 +167,9 @@ class WorkersGrid(Refusing, Direct):
         ):
             taken = memory.take()
             regions[
-                self.pool.submit(play, order, {client: known[client] for client in chunk}, taken)
+                self.pool.submit(
+                    run_chunk, order, {client: known[client] for client in chunk}, taken
+                )
             ] = taken
         for future in futures.as_completed([*regions], max(0.0, timeout)):
             yield from placed_back(memory, regions.pop(future), future.result())
@@ -175,7 +177,7 @@ class WorkersGrid(Refusing, Direct):
 
 
 def played_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterator[ClientOutcome]:
-    """Yield what clients answer in this process. Raises WorkersLost for what prevents every client from playing."""
+    """Yield what clients answer in this process. Raises WorkersLost for what prevents every client from running."""
     try:
         for client, outcome in answers(request.client_request, known):
             yield (
@@ -206,7 +208,7 @@ def placed_back(
 def chunks(
     clients: Sequence[int], examples: Mapping[int, int], workers: int, together: int = 1
 ) -> Iterator[Sequence[int]]:
-    """Yield the clients, sorted by samples, in chunks that a worker plays as one task.
+    """Yield the clients, sorted by samples, in chunks that a worker runs as one task.
 
     They become smaller towards the end, so that workers end together; of few clients each is a chunk. As many as train
     together are in one, unless a worker would have nothing to do.
@@ -283,8 +285,8 @@ def opened(order: bytes) -> ClientRequest:
     return replace(arrived.asked, states=dict(zip(arrived.places, states, strict=True)))
 
 
-def play(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> list[PlacedReply]:
-    """In a worker: play clients, write what they answer into a region, and return it without that."""
+def run_chunk(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> list[PlacedReply]:
+    """In a worker: run clients, write what they answer into a region, and return it without that."""
     outcomes = list(answers(opened(order), clients))
     states: list[State] = []
     for _, answer in outcomes:

@@ -31,7 +31,7 @@ class Coordinator:
     """What coordinator.toml says."""
 
     host: str
-    """Name or address by which sites reach the gate."""
+    """Name or address by which sites reach the gateway."""
     port: int
     """Port by which they do."""
     listen: str

@@ -60,7 +60,7 @@ from fedskew.federation.lost_messages import BEGIN, END, LostMessageRecovery
 from fedskew.federation.object_cache import Objects, Reply
 from fedskew.federation.participants import Participants, decline
 
-log = logging.getLogger("fedskew.gate")
+log = logging.getLogger("fedskew.gateway")
 PASSED = frozenset(
     f"/v1/fleet/{call}"
     for call in (
@@ -278,7 +278,7 @@ def main() -> None:
     try:
         gateway, coordinator = Gateway(folder), folder.coordinator
     except DataError as error:
-        sys.exit(f"gate: {error}")
+        sys.exit(f"gateway: {error}")
     if coordinator.metrics_port:
         start_http_server(
             coordinator.metrics_port, addr="127.0.0.1", registry=gateway.traffic.registry

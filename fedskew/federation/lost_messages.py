@@ -22,7 +22,7 @@ from fedskew.federation.flower_internals import (
 )
 from fedskew.federation.object_cache import Reply
 
-log = logging.getLogger("fedskew.gate")
+log = logging.getLogger("fedskew.gateway")
 BEGIN, END = "/v1/fleet/activate-node", "/v1/fleet/deactivate-node"
 SILENCE = 30.0
 """Seconds after which a SuperNode that has not been heard of is gone, if another begins; it sends a sign of life every

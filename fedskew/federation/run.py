@@ -167,7 +167,7 @@ def wait_for_gateway(folder: FederationFolder, why: Exception) -> None:
     while not gateway_answers(folder):
         if time.monotonic() - began > PATIENCE:
             raise LaunchFailed(
-                f"{why}; its gate has not answered for {PATIENCE / 60:g} minutes: {anew(folder)}"
+                f"{why}; its gateway has not answered for {PATIENCE / 60:g} minutes: {anew(folder)}"
             ) from None
         time.sleep(LOOK)
 

@@ -118,13 +118,13 @@ def register(folder: FederationFolder, starts: bool = False) -> None:
 
 
 def reachable(folder: FederationFolder) -> tuple[str, int]:
-    """Return where this machine reaches the gate."""
+    """Return where this machine reaches the gateway."""
     listen = folder.coordinator.listen
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen), folder.coordinator.port
 
 
 def handshake(folder: FederationFolder) -> None:
-    """Shake hands with the gate. Raises OSError where nobody answers, as a process that is halted does not.
+    """Shake hands with the gateway. Raises OSError where nobody answers, as a process that is halted does not.
 
     A halted process still has its connections accepted by the kernel, so a connection alone shows nothing.
     """

@@ -55,7 +55,7 @@ class RunStatus:
 
 
 class Control:
-    """The control interface of the SuperLink behind the gate."""
+    """The control interface of the SuperLink behind the gateway."""
 
     def __init__(self, port: int, authority: Path) -> None:
         self.client = ControlHttpClient.from_server_address(

@@ -78,19 +78,19 @@ class GatewayWatch:
             self.answered = now
             if self.told:
                 self.told = False
-                self.report_line("the gate answers again")
+                self.report_line("the gateway answers again")
             return
         self.silence = max(self.silence, now - self.answered)
         if self.was_silent and not self.told:
             self.told = True
             self.report_line(
-                f"the gate does not answer: no site can reach this coordinator; {anew(self.folder)}"
+                f"the gateway does not answer: no site can reach this coordinator; {anew(self.folder)}"
             )
 
     def reason(self, why: str) -> str:
         """Return why a run failed during the gateway's silence."""
         return (
-            f"no site could reach this coordinator, whose gate did not answer for {self.silence:.0f} s "
+            f"no site could reach this coordinator, whose gateway did not answer for {self.silence:.0f} s "
             f"(the run says: {why})"
         )
 

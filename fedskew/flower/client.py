@@ -105,7 +105,7 @@ def local_round(
         LookupError: the server's strategy does not send what a variant needs.
     """
     if "clients_together" in training:
-        raise TypeError("clients_together is no setting here: a node of Flower's plays one client")
+        raise TypeError("clients_together is no setting here: a node of Flower's runs one client")
     config = config_of(message)
     chosen = variants_of(variants)
     settings = TrainingSettings(

@@ -93,7 +93,7 @@ class Document:
     subtitle: str
     headline: str
     """The verdict in a sentence."""
-    setup: Mapping[str, str]
+    what_was_run: Mapping[str, str]
     """What was run, by heading."""
     main: Table
     notes: Sequence[str]
@@ -111,7 +111,7 @@ def document(results: ExperimentResults) -> Document:
         verdicts=verdicts,
         subtitle=subtitle(results),
         headline=headline(results, verdicts),
-        setup=what_was_run(results),
+        what_was_run=what_was_run(results),
         main=main_table(results),
         notes=[f"{about}: {note}" for about, note in experiment.notes.items()],
         sections=sections(results, verdicts),

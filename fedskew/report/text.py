@@ -35,7 +35,7 @@ def markdown_parts(document: Document) -> list[str]:
     """Return the paragraphs and tables of one report; an empty one is none."""
     results = document.results
     warnings = [f"> {escaped(warning)}" for warning in results.warnings]
-    setup = [f"- {heading}: {escaped(text)}" for heading, text in document.setup.items()]
+    setup = [f"- {heading}: {escaped(text)}" for heading, text in document.what_was_run.items()]
     notes = [f"{number}. {escaped(note)}" for number, note in enumerate(document.notes, 1)]
     parts = [
         f"## {escaped(results.experiment.title)}",
@@ -219,7 +219,7 @@ def document_as_json(document: Document) -> dict[str, Any]:
         "experiment": results.experiment.name,
         "title": results.experiment.title,
         "headline": document.headline,
-        "what-was-run": document.setup,
+        "what-was-run": document.what_was_run,
         "warnings": list(results.warnings),
         "numbers": lines(document),
         "claims": claims,
@@ -251,7 +251,7 @@ def show_document(document: Document, console: Console) -> None:
     show_lines([document.headline, *verdict_lines(document)], console)
     for warning in results.warnings:
         console.print(Text(warning, "yellow"))
-    for heading, text in document.setup.items():
+    for heading, text in document.what_was_run.items():
         console.print(Text(f"{heading}: {text}", "dim"))
     console.print(rich_table(document.main))
     for number, note in enumerate(document.notes, 1):

@@ -112,7 +112,7 @@ class Request:
         return {name: pack(state) for name, state in self.states.items()}
 
     def message(self, node: int, clients: Sequence[int]) -> Message:
-        """Return the message to a node that plays these clients."""
+        """Return the message to a node that runs these clients."""
         memory = [self.memory_rounds.get(client, 0) for client in clients]
         known = {kind: self.digests.get(kind, {}) for kind in DIGESTS}
         task = ConfigRecord(
@@ -137,7 +137,7 @@ class WorkersLost(RuntimeError):
 
 
 class Direct(Grid):
-    """A grid that plays clients itself: no message is made."""
+    """A grid that runs clients itself: no message is made."""
 
     @abstractmethod
     def outcomes(
@@ -145,7 +145,7 @@ class Direct(Grid):
     ) -> Iterator[ClientOutcome]:
         """Yield what clients answer, in any order, for `timeout` seconds; states are on the CPU and contiguous.
 
-        Raises WorkersLost when nobody is left to play the others.
+        Raises WorkersLost when nobody is left to run the others.
         """
 
 

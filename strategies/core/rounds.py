@@ -64,7 +64,7 @@ class Round:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """clients: from asking to the last reply; client-work: clients' own time, summed; server: combine and deploy."""
     workers: Sequence[Mapping[str, object]] = ()
-    """The processes that played the clients: process id, device, visible GPUs."""
+    """The processes that ran the clients: process id, device, visible GPUs."""
     metrics: Numbers = field(default_factory=dict)
 
 

@@ -99,7 +99,7 @@ def all_variants() -> list[Variant]:
     return [variant() for variant in VARIANTS.values()]
 
 
-def play(
+def train_rounds(
     variants: Sequence[Variant],
     counts_KC: Sequence[Sequence[int]],
     settings: TrainingSettings,

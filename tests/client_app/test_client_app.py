@@ -153,7 +153,7 @@ def test_memory_is_read_and_written_as_the_server_names_it(grid: LocalGrid, tmp_
     lost = unpack(ask(grid, "train", run_spec, [1], [1], round=2)["1/model"])
     assert {path.name for path in folder.iterdir()} == {file_of(folder, r).name for r in (1, 2)}
     again = unpack(ask(grid, "train", run_spec, [1], [1], round=2)["1/model"])
-    assert same(lost, again), "a round played again from the same memory is the same"
+    assert same(lost, again), "a round run again from the same memory is the same"
     assert same(load_memory(folder, 1)["private"], first)
     ask(grid, "train", run_spec, [1], [2], round=3)
     assert {path.name for path in folder.iterdir()} == {file_of(folder, r).name for r in (1, 2, 3)}

@@ -199,11 +199,11 @@ def test_a_memory_has_a_digest_and_counts_only_with_it(tmp_path: Path) -> None:
         and first != second
         and save_memory(tmp_path / "elsewhere", 5, kept(1.0)) == first
     )
-    assert equal(load_memory(tmp_path, 1, known=first), kept(1.0)) and equal(
+    assert equal(load_memory(tmp_path, 1, expected_digest=first), kept(1.0)) and equal(
         load_memory(tmp_path, 2), kept(2.0)
     )
     with pytest.raises(
         Damaged,
         match=r"round-000001.safetensors is whole, and not the memory that the server knows",
     ):
-        load_memory(tmp_path, 1, known=second)
+        load_memory(tmp_path, 1, expected_digest=second)

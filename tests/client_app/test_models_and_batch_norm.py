@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from client_builders import SHAPE, play, same, small_client
+from client_builders import SHAPE, same, small_client, train_rounds
 from torch import nn
 
 from client_app.client import Variant
@@ -262,9 +262,9 @@ def test_names_sent_and_kept_make_up_the_state() -> None:
 
 def test_one_client_s_rounds_are_those_of_fedavg() -> None:
     counts = [(5, 3, 2, 2)]
-    plain, _ = play([], counts, SETTINGS, rounds=3)
+    plain, _ = train_rounds([], counts, SETTINGS, rounds=3)
     for variant in (LocalBatchNorm(), LocalModel()):  # FedBN and SingleSet
-        shared, (report,) = play([variant], counts, SETTINGS, rounds=3)
+        shared, (report,) = train_rounds([variant], counts, SETTINGS, rounds=3)
         assert same({**shared, **report.memory["private"]}, plain)
 
 
@@ -288,8 +288,8 @@ def test_what_a_client_keeps_is_what_training_left(tmp_path: Path, variant: Vari
 def test_a_first_round_shares_what_fedavg_averages() -> None:
     """What is not batch norm's is FedAvg's mean of the same updates, and one for all clients."""
     counts = [(8, 4, 2, 1), (1, 2, 4, 8)]
-    plain, _ = play([], counts, SETTINGS, rounds=1)
-    shared, reports = play([LocalBatchNorm()], counts, SETTINGS, rounds=1)
+    plain, _ = train_rounds([], counts, SETTINGS, rounds=1)
+    shared, reports = train_rounds([LocalBatchNorm()], counts, SETTINGS, rounds=1)
     assert same(shared, {name: plain[name] for name in shared}) and len(shared) < len(plain)
     for report in reports:
         kept = report.memory["private"]
@@ -306,7 +306,7 @@ def test_a_model_without_batch_norm_sends_everything() -> None:
 
 def test_clients_differ_in_batch_norm_alone() -> None:
     counts = [(8, 4, 2, 1), (1, 2, 4, 8)]
-    shared, reports = play([LocalBatchNorm()], counts, SETTINGS)
+    shared, reports = train_rounds([LocalBatchNorm()], counts, SETTINGS)
     private = [report.memory["private"] for report in reports]
     model = build("mlp-bn", SHAPE, 4, 0).eval()
     inputs_B = small_client().samples.inputs_N

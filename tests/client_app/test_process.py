@@ -1,4 +1,4 @@
-"""What holds for a process that plays clients."""
+"""What holds for a process that runs clients."""
 
 import ctypes
 import resource

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from client_builders import broadcast_of, play, same, small_client
+from client_builders import broadcast_of, same, small_client, train_rounds
 
 from client_app.client import Variant
 from client_app.optimizer import TrainingSettings
@@ -170,17 +170,17 @@ def test_every_variant_has_a_row() -> None:
 
 @every_variant
 def test_identity_is_plain_training_to_the_bit(row: Row) -> None:
-    plain, _ = play([], row.identity_counts, SETTINGS)
+    plain, _ = train_rounds([], row.identity_counts, SETTINGS)
     if row.identity is None:
         pytest.skip("the docstring says that there is none")
-    shared, _ = play([row.identity], row.identity_counts, SETTINGS)
+    shared, _ = train_rounds([row.identity], row.identity_counts, SETTINGS)
     assert same(shared, plain)
 
 
 @every_variant
 def test_the_default_has_an_effect(row: Row) -> None:
-    plain, plain_reports = play([], SKEWED, SETTINGS)
-    shared, reports = play([row.default], SKEWED, SETTINGS)
+    plain, plain_reports = train_rounds([], SKEWED, SETTINGS)
+    shared, reports = train_rounds([row.default], SKEWED, SETTINGS)
     if row.changes_weights:
         pairs = zip(reports, plain_reports, strict=True)
         assert any(not same(report.trained.state, other.trained.state) for report, other in pairs)
@@ -200,7 +200,7 @@ def test_the_other_fields_have_an_effect(row: Row) -> None:
     counts = [(8, 0, 2, 1), (1, 2, 4, 0)]
 
     def results(variant: Variant) -> str:
-        shared, reports = play([variant], counts, SETTINGS, rounds=3)
+        shared, reports = train_rounds([variant], counts, SETTINGS, rounds=3)
         answer = variant.answer(small_client(counts[0]), variant.name)
         return digest(
             [shared, answer, *(report.uploads.get(variant.name, {}) for report in reports)]
@@ -223,7 +223,7 @@ def test_missing_classes_and_a_single_example(
 ) -> None:
     if which == "other" and row.other == row.default:
         pytest.skip("no fields")
-    shared, reports = play([getattr(row, which)], [counts, (3, 2, 2, 0)], SETTINGS)
+    shared, reports = train_rounds([getattr(row, which)], [counts, (3, 2, 2, 0)], SETTINGS)
     assert all(torch.isfinite(tensor).all() for tensor in shared.values())
     assert all(0 <= report.loss < float("inf") for report in reports)
     assert [report.examples for report in reports] == [sum(counts), 7]
@@ -249,8 +249,8 @@ def test_nothing_is_mutated(row: Row) -> None:
 
 @every_variant
 def test_one_instance_serves_every_client(row: Row) -> None:
-    first = play([row.default], SKEWED, SETTINGS)[0]
-    assert same(play([row.default], SKEWED, SETTINGS)[0], first)
+    first = train_rounds([row.default], SKEWED, SETTINGS)[0]
+    assert same(train_rounds([row.default], SKEWED, SETTINGS)[0], first)
 
 
 @every_variant

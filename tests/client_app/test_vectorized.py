@@ -24,7 +24,7 @@ from client_app.variants.local_model import LocalModel
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
-from client_app.vectorized import MAPPED_HOOKS, Together, mixes, obstacle
+from client_app.vectorized import MAPPED_HOOKS, VectorizedTraining, mixes, obstacle
 
 SETTINGS = TrainingSettings(
     local_epochs=2,
@@ -79,7 +79,7 @@ def together(
     clients: Sequence[Client], variants: Sequence[Variant], settings: TrainingSettings
 ) -> list[Report]:
     """Return the reports of clients that really trained in one pass, but for what cannot be stacked."""
-    trainer = Together(clients[0].model, SHAPE, variants, settings, initial)
+    trainer = VectorizedTraining(clients[0].model, SHAPE, variants, settings, initial)
     assert not trainer.obstacle
     reports = {client.id: report for client, report, _ in trainer.train(clients)}
     assert all(isinstance(report, Report) for report in reports.values()), reports
@@ -195,7 +195,9 @@ def test_a_pass_that_fails_is_halved_and_only_the_client_that_cannot_is_lost() -
     clients = [
         replace(c, samples=replace(c.samples, augmentation="crop-flip")) for c in clients
     ]  # nothing is joined
-    trainer = Together(clients[0].model, SHAPE, [], replace(SETTINGS, clients_per_pass=6), initial)
+    trainer = VectorizedTraining(
+        clients[0].model, SHAPE, [], replace(SETTINGS, clients_per_pass=6), initial
+    )
     reports = {client.id: report for client, report, _ in trainer.train(clients)}
     assert [number for number in sorted(reports) if isinstance(reports[number], Exception)] == [3]
     good = [client for client in clients if client.id != 3]
@@ -292,7 +294,7 @@ def test_parameters_that_stay_as_they_are_are_not_stacked() -> None:
 
 def test_a_client_that_cannot_train_takes_no_time() -> None:
     clients = clients_of([])
-    trainer = Together(clients[0].model, SHAPE, [], SETTINGS, initial)
+    trainer = VectorizedTraining(clients[0].model, SHAPE, [], SETTINGS, initial)
     with mock.patch.object(client_app.vectorized, "task_of", side_effect=ValueError("no task")):
         outcomes = list(trainer.train(clients))
     assert [str(error) for _, error, _ in outcomes] == ["no task"] * len(clients)

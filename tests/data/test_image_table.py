@@ -95,9 +95,9 @@ def test_a_partition_of_sites_goes_on_in_a_file(folder, tmp_path):
     from data.partition_table import save_partition
 
     federation = federate(table(folder), 0)
-    save_partition(federation, tmp_path / "dealt.json")
+    save_partition(federation, tmp_path / "partition.json")
     assert (
-        federate(replace(table(folder), partition_file=str(tmp_path / "dealt.json")), 5).hash
+        federate(replace(table(folder), partition_file=str(tmp_path / "partition.json")), 5).hash
         == federation.hash
     )
 

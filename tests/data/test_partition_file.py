@@ -18,9 +18,9 @@ LONG_TAILED = DataSettings(
 
 def test_what_is_loaded_is_what_was_saved(tmp_path):
     federation = federate(LONG_TAILED, 3)
-    save_partition(federation, tmp_path / "dealt.json")
+    save_partition(federation, tmp_path / "partition.json")
     for seed in (3, 4):
-        loaded = federate(DataSettings(partition_file=str(tmp_path / "dealt.json")), seed)
+        loaded = federate(DataSettings(partition_file=str(tmp_path / "partition.json")), seed)
         assert loaded.hash == federation.hash, "the file decides, not the seed"
         assert np.array_equal(loaded.counts_KC, federation.counts_KC) and loaded.clients == 4
         assert np.array_equal(loaded.global_test, federation.global_test)
@@ -29,7 +29,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
 def test_the_hold_out_stays_at_the_server(tmp_path):
     federation, file = (
         federate(replace(LONG_TAILED, holdout_per_class=5), 3),
-        tmp_path / "dealt.json",
+        tmp_path / "partition.json",
     )
     save_partition(federation, file)
     loaded = federate(DataSettings(partition_file=str(file), holdout_per_class=5), 0)
@@ -66,9 +66,9 @@ def test_domains_stay_with_their_clients(tmp_path):
     )
     federation = federate(settings, 0)
     assert len(federation.holdout()) == 2 * 10, "of every domain"
-    save_partition(federation, tmp_path / "dealt.json")
+    save_partition(federation, tmp_path / "partition.json")
     loaded = federate(
-        replace(settings, parts_per_domain=0, partition_file=str(tmp_path / "dealt.json")), 0
+        replace(settings, parts_per_domain=0, partition_file=str(tmp_path / "partition.json")), 0
     )
     assert (loaded.hash, loaded.domains) == (federation.hash, (0, 1) * 3)
     assert all(
@@ -84,7 +84,7 @@ def test_domains_stay_with_their_clients(tmp_path):
 
 
 def test_resolving_and_the_run_s_id_bind_the_content(tmp_path):
-    file = tmp_path / "dealt.json"
+    file = tmp_path / "partition.json"
     save_partition(federate(LONG_TAILED, 3), file)
     resolved = resolve(DataSettings(partition_file=str(file)))
     assert (resolved.partition, resolved.clients) == ("file", 4)
@@ -99,7 +99,7 @@ def test_resolving_and_the_run_s_id_bind_the_content(tmp_path):
 
 
 def test_what_the_file_says_reaches_no_terminal_as_it_is(tmp_path):
-    file = tmp_path / "dealt.json"
+    file = tmp_path / "partition.json"
     save_partition(federate(LONG_TAILED, 3), file)
     content = json.loads(file.read_text())
     del content["checksum"]
@@ -111,7 +111,7 @@ def test_what_the_file_says_reaches_no_terminal_as_it_is(tmp_path):
 
 
 def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
-    file = tmp_path / "dealt.json"
+    file = tmp_path / "partition.json"
     save_partition(federate(LONG_TAILED, 3), file)
     with pytest.raises(
         DataError, match=f"^{re.escape(str(file))}: is a partition of other data: their hash is "
@@ -122,7 +122,7 @@ def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
     ):
         resolve(DataSettings(partition_file=str(file), clients=5))
     with pytest.raises(SettingError, match=r"^FILE = .*: cannot be written: "):
-        save_partition(federate(LONG_TAILED, 3), tmp_path / "nowhere" / "dealt.json")
+        save_partition(federate(LONG_TAILED, 3), tmp_path / "nowhere" / "partition.json")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_other_data_and_other_numbers_of_clients_are_refused(tmp_path):
     ],
 )
 def test_a_file_that_is_no_partition_is_one_sentence(tmp_path, change, rule):
-    file = tmp_path / "dealt.json"
+    file = tmp_path / "partition.json"
     save_partition(federate(LONG_TAILED, 3), file)
     content = json.loads(file.read_text())
     del content["checksum"]
@@ -177,7 +177,7 @@ def test_a_file_that_is_no_partition_is_one_sentence(tmp_path, change, rule):
 
 
 def test_a_changed_digit_is_noticed_and_a_file_without_a_checksum_is_taken(tmp_path):
-    file = tmp_path / "dealt.json"
+    file = tmp_path / "partition.json"
     save_partition(federation := federate(LONG_TAILED, 3), file)
     content = json.loads(file.read_text())
     content["train"][0].remove(min(content["train"][0]))

@@ -95,7 +95,7 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
         sum(size(unpack(record)) for record in asked.content.array_records.values())
         for asked in trained
     ]
-    assert sent == [down_of(settings)] * 2, "an in-process node plays all clients by one message"
+    assert sent == [down_of(settings)] * 2, "an in-process node runs all clients by one message"
     answers_on_record = sum(record.bytes_up for record in real.folder.rounds()) - (cost.up - once)
     assert answers_on_record in (0, once)
     written = sum(file.stat().st_size for file in real.folder.path.rglob("*") if file.is_file())

@@ -102,7 +102,7 @@ def test_names_of_classes_are_whole_or_have_a_legend(tmp_path: Path) -> None:
 
 
 def test_a_saved_partition_is_shown_again(tmp_path: Path, fedskew: FedSkew) -> None:
-    file = tmp_path / "dealt.json"
+    file = tmp_path / "partition.json"
     assert fedskew("data", "save-partition", file, "--set", "clients=3", "--set", "seed=7")[0] == 0
     status, output, _ = fedskew("data", "show", "--set", f"partition-file={file}", "--json")
     federation = federate(DataSettings(clients=3), 7)
@@ -111,7 +111,7 @@ def test_a_saved_partition_is_shown_again(tmp_path: Path, fedskew: FedSkew) -> N
 
 
 def test_a_partition_from_a_table(tmp_path: Path, fedskew: FedSkew) -> None:
-    table, file = tmp_path / "who.csv", tmp_path / "dealt.json"
+    table, file = tmp_path / "who.csv", tmp_path / "partition.json"
     table.write_text("sample,client\n5,north\n0,south\n3,north\n")
     assert fedskew("data", "save-partition", file, "--from", table)[0] == 0
     federation = federate(DataSettings(partition_file=str(file)), 0)

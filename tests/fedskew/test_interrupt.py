@@ -38,7 +38,7 @@ def test_a_signal_while_modules_load(
 
 
 def test_the_matrix_names_what_is_left(tmp_path: Path, halting: list[Command]) -> None:
-    """`make signals` plays all of it; here only that it sees what it is to see."""
+    """`make signals` runs all of it; here only that it sees what it is to see."""
     halting.append(Command(tmp_path, [], "import"))
     halting[0].halted()
     (halting[0].temporary / "pymp-left").mkdir()

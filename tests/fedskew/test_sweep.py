@@ -422,13 +422,13 @@ def test_a_broken_data_set_costs_the_others_nothing_also_when_they_are_finished(
 def test_a_partition_that_cannot_be_dealt_for_one_seed_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dealt(data: Any, seed: int) -> Any:
+    def refused(data: Any, seed: int) -> Any:
         if seed == 1:
-            raise SettingError("min-samples", 9, "cannot be dealt")
+            raise SettingError("min-samples", 9, "cannot be met")
         return federate(data, seed)
 
-    monkeypatch.setattr("fedskew.sweep.federate", dealt)
-    with pytest.raises(SettingError, match="cannot be dealt"):
+    monkeypatch.setattr("fedskew.sweep.federate", refused)
+    with pytest.raises(SettingError, match="cannot be met"):
         conducted(cells_of(tmp_path / "sweep", methods=["fedavg"], seeds=[0, 1]))
     assert not (tmp_path / "sweep").exists()
 

@@ -1,4 +1,4 @@
-"""A tiny federation, played honestly up to the replies of every exchange, from which a server can go on."""
+"""A tiny federation, run honestly up to the replies of every exchange, from which a server can go on."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ from strategies.core.questions import ask_class_prior, ask_finally, ask_question
 from strategies.core.scoring import evaluate_on_clients
 
 CLIENTS, NODES = 3, {3: (0, 2), 10: (1,)}
-"""The federation, and who plays whom."""
+"""The federation, and which node runs which client."""
 Records = dict[str, Any]
 """A node's records by name, as a reply holds them."""
 Made = tuple[Mapping[int, str], Sequence[State], Any]

@@ -215,14 +215,14 @@ def cache_subject(root: Path) -> Subject:
 
 def partition_subjects() -> list[Subject]:
     """A partition file with changed bytes, and one written by hand, so without a checksum, with changed contents."""
-    dealt = SavedPartition(
+    partition = SavedPartition(
         "a" * 64, tuple(np.arange(9).reshape(3, 3)), np.arange(5), (0, 1, 0), np.array([9, 10])
     )
-    whole = written_by(lambda file: save(file, dealt))
+    whole = written_by(lambda file: save(file, partition))
     tree = {key: value for key, value in json.loads(whole).items() if key != "checksum"}
 
     def read_file(arrived: bytes, folder: Path) -> Any:
-        partition = read(str(write(folder / "dealt.json", arrived)))
+        partition = read(str(write(folder / "partition.json", arrived)))
         parts = [part.tolist() for part in (*partition.train, partition.test, partition.holdout)]
         return partition.content, parts, partition.domains
 

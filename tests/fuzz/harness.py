@@ -29,7 +29,7 @@ LIMIT = 5
 """Seconds of the processor's time, far beyond what any reader takes."""
 
 
-class Outcome(StrEnum):
+class Verdict(StrEnum):
     """What becomes of something that arrives."""
 
     REFUSED = "refused"
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
     OUTSIDE = "outside its folder"
 
 
-BAD = (Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG, Outcome.OUTSIDE)
+BAD = (Verdict.WRONG, Verdict.CRASHED, Verdict.HUNG, Verdict.OUTSIDE)
 
 
 class Hung(BaseException):
@@ -68,7 +68,7 @@ class Subject:
 class Tally:
     """The outcomes of one subject."""
 
-    counts: Counter[Outcome] = field(default_factory=Counter)
+    counts: Counter[Verdict] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
     """The first bad ones: outcome, what arrived, and why."""
 
@@ -87,13 +87,13 @@ def fuzz(subject: Subject, examples: int, root: Path, number: int = 0) -> Tally:
         phases=[Phase.generate],
     )
     @given(subject.changed)
-    def play(arrived: Any) -> None:
+    def check_one(arrived: Any) -> None:
         outcome, why = judge(subject, arrived, inside)
         tally.counts[outcome] += 1
         if outcome in BAD and len(tally.bad) < 5:
             tally.bad.append(f"{subject.name}: {outcome}: {shown(arrived)}: {why}")
 
-    play()
+    check_one()
     return tally
 
 
@@ -105,7 +105,7 @@ def shown(arrived: Any) -> str:
         return f"a {type(arrived).__name__} with a number of more than 4,300 digits"
 
 
-def judge(subject: Subject, arrived: Any, inside: Path) -> tuple[Outcome, str]:
+def judge(subject: Subject, arrived: Any, inside: Path) -> tuple[Verdict, str]:
     """Return what becomes of one thing that arrives, and why."""
     before = elsewhere(inside)
     try:
@@ -113,24 +113,24 @@ def judge(subject: Subject, arrived: Any, inside: Path) -> tuple[Outcome, str]:
             result = subject.read(arrived, inside)
             equal = bool(result == subject.genuine)
             outcome = (
-                Outcome.GENUINE
+                Verdict.GENUINE
                 if equal
-                else Outcome.PLAUSIBLE
+                else Verdict.PLAUSIBLE
                 if subject.plausible(result)
-                else Outcome.WRONG
+                else Verdict.WRONG
             )
             why = "" if equal else repr(result)[:300]
     except Hung:
-        outcome, why = Outcome.HUNG, f"after {LIMIT} s"
+        outcome, why = Verdict.HUNG, f"after {LIMIT} s"
     except subject.refusals as error:
         sentence = "\n" not in str(error) and 0 < len(str(error)) < 2000
         outcome, why = (
-            Outcome.REFUSED if sentence else Outcome.CRASHED,
+            Verdict.REFUSED if sentence else Verdict.CRASHED,
             f"not one sentence: {error!r}",
         )
     except Exception:
-        outcome, why = Outcome.CRASHED, traceback.format_exc(limit=-4)
-    return (Outcome.OUTSIDE, "") if elsewhere(inside) != before else (outcome, why)
+        outcome, why = Verdict.CRASHED, traceback.format_exc(limit=-4)
+    return (Verdict.OUTSIDE, "") if elsewhere(inside) != before else (outcome, why)
 
 
 def elsewhere(inside: Path) -> set[Path]:
@@ -164,13 +164,13 @@ def limited() -> Iterator[None]:
 
 def table(tallies: dict[str, Tally]) -> str:
     """Return the outcomes as Markdown, a row a subject."""
-    rows = [["", "all", *Outcome], ["---", *["---:"] * (1 + len(Outcome))]]
-    total: Counter[Outcome] = sum((tally.counts for tally in tallies.values()), Counter())
+    rows = [["", "all", *Verdict], ["---", *["---:"] * (1 + len(Verdict))]]
+    total: Counter[Verdict] = sum((tally.counts for tally in tallies.values()), Counter())
     for name, counts in {
         **{name: tally.counts for name, tally in tallies.items()},
         "all": total,
     }.items():
-        rows.append([name, str(counts.total()), *(str(counts[outcome]) for outcome in Outcome)])
+        rows.append([name, str(counts.total()), *(str(counts[outcome]) for outcome in Verdict)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -1,11 +1,11 @@
 """Every reply that a client may send, changed at random, and what becomes of it.
 
-Every method is played honestly by three clients on two nodes, up to the replies of each exchange: the question before
+Every method is run honestly by three clients on two nodes, up to the replies of each exchange: the question before
 round 1, the second round's training, its evaluation, and the question after the last round. There one client's reply is
 changed, half of the time it goes through flwr's protobuf, and the server goes on. A client that is refused must be as
 good as silent: what the server makes then is compared with what it makes of the others alone.
 
-Other but plausible is what `believable` says, without asking the gate: a reply whose names, types and shapes are the
+Other but plausible is what `believable` says, without asking the gateway: a reply whose names, types and shapes are the
 honest ones, whose values are finite and within the limits, and which says nothing else of what the server knows.
 """
 
@@ -177,23 +177,23 @@ def subject_of(stage: Stage) -> Subject:
 
 NORMS, DIAGONAL = "fedbn with an unseen site", "ccvr, diagonal"
 SUBJECTS = (*METHODS, NORMS, DIAGONAL)
-"""What is played: every method, and what only settings bring."""
+"""What is fuzzed: every method, and what only settings bring."""
 
 
 def subjects(name: str, root: Path) -> list[Subject]:
-    """Return what is played under a name; the run's files go into `root`."""
+    """Return what is fuzzed under a name; the run's files go into `root`."""
     usual = {"clients": CLIENTS, "train_images": 150}
     if name == NORMS:
-        played = stages(root, "fedbn", **scanners(root))
+        recorded = stages(root, "fedbn", **scanners(root))
     elif name == DIAGONAL:
-        played = stages(root, "ccvr", **usual, class_statistics__covariance="diagonal")
+        recorded = stages(root, "ccvr", **usual, class_statistics__covariance="diagonal")
     else:
-        played = stages(root, name, **usual)
-    return [subject_of(stage) for stage in played]
+        recorded = stages(root, name, **usual)
+    return [subject_of(stage) for stage in recorded]
 
 
 def fuzz_replies(name: str, examples: int, number: int, root: Path) -> dict[str, Tally]:
-    """Return what becomes of so many replies, spread over the stages of what is played under a name.
+    """Return what becomes of so many replies, spread over the stages of what is fuzzed under a name.
 
     The same ones for the same seed `number`; `root` is an empty folder.
     """

@@ -20,7 +20,7 @@ from harness import BAD, Tally, table
 from replies import SUBJECTS, fuzz_replies
 
 
-def play(kind: str, name: str, examples: int, number: int) -> tuple[dict[str, Tally], float]:
+def fuzz_one(kind: str, name: str, examples: int, number: int) -> tuple[dict[str, Tally], float]:
     """Return what became of so many files, or of so many replies to one method, and the processor's seconds."""
     torch.set_num_threads(1)
     logging.getLogger("fedskew").setLevel(
@@ -58,7 +58,7 @@ def main() -> None:
     tasks = [("files", "", stated.files), *(("replies", name, share) for name in SUBJECTS)]
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = [
-            (kind, name, pool.submit(play, kind, name, examples, stated.seed))
+            (kind, name, pool.submit(fuzz_one, kind, name, examples, stated.seed))
             for kind, name, examples in tasks
         ]
         for kind, name, future in waiting:

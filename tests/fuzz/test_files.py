@@ -2,7 +2,7 @@
 
 import pytest
 from files import fuzz_all
-from harness import BAD, Edit, Outcome, Subject, Tally, fuzz, judge, table
+from harness import BAD, Edit, Subject, Tally, Verdict, fuzz, judge, table
 from hypothesis import strategies as st
 
 EXAMPLES = 80
@@ -20,10 +20,10 @@ def test_no_changed_file_is_more_than_refused_or_plausible() -> None:
         "settings.json",
     }  # what is damaged there is none
     for name, tally in tallies.items():
-        assert tally.counts[Outcome.REFUSED] or name in mended, (
+        assert tally.counts[Verdict.REFUSED] or name in mended, (
             f"{name}: nothing was refused, so nothing was tried"
         )
-    assert tallies["cache"].counts[Outcome.GENUINE] == tallies["cache"].counts.total(), (
+    assert tallies["cache"].counts[Verdict.GENUINE] == tallies["cache"].counts.total(), (
         "it mends itself"
     )
 
@@ -50,9 +50,9 @@ def test_the_harness_tells_the_outcomes_apart(tmp_path, monkeypatch) -> None:
         "words", st.just(""), read, "genuine", (ValueError,), lambda result: result == "plausible"
     )
     expected = {
-        "genuine": Outcome.GENUINE, "plausible": Outcome.PLAUSIBLE, "other": Outcome.WRONG,
-        "refused": Outcome.REFUSED, "two lines": Outcome.CRASHED, "crashed": Outcome.CRASHED,
-        "hung": Outcome.HUNG, "outside": Outcome.OUTSIDE,
+        "genuine": Verdict.GENUINE, "plausible": Verdict.PLAUSIBLE, "other": Verdict.WRONG,
+        "refused": Verdict.REFUSED, "two lines": Verdict.CRASHED, "crashed": Verdict.CRASHED,
+        "hung": Verdict.HUNG, "outside": Verdict.OUTSIDE,
     }  # fmt: skip
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -64,7 +64,7 @@ def test_the_harness_tells_the_outcomes_apart(tmp_path, monkeypatch) -> None:
         tmp_path / "root",
     )
     assert (
-        tally.counts.keys() == {Outcome.CRASHED} and "words: crashed: 'crashed': " in tally.bad[0]
+        tally.counts.keys() == {Verdict.CRASHED} and "words: crashed: 'crashed': " in tally.bad[0]
     )
     assert table({"words": tally}).splitlines()[2] == "| words | 1 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |"
     assert (

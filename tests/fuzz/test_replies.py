@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from harness import Outcome
+from harness import Verdict
 from replies import NORMS, SUBJECTS, fuzz_replies
 
 from client_app.handlers import ClientReply
@@ -23,9 +23,9 @@ def test_no_changed_reply_is_more_than_refused_or_plausible(name: str, tmp_path:
     tallies = fuzz_replies(name, 60, 0, tmp_path)
     bad = [line for tally in tallies.values() for line in tally.bad]
     assert not bad, "\n".join(bad)
-    assert any(tally.counts[Outcome.GENUINE] for tally in tallies.values())
+    assert any(tally.counts[Verdict.GENUINE] for tally in tallies.values())
     for subject, tally in tallies.items():
-        assert tally.counts[Outcome.REFUSED], (
+        assert tally.counts[Verdict.REFUSED], (
             f"{subject}: nothing was refused, so nothing was tried"
         )
 
@@ -40,14 +40,14 @@ def test_a_server_that_believes_everything_is_seen(
         )
 
     monkeypatch.setattr("strategies.core.rounds.checked_update", believe)
-    counts: Counter[Outcome] = Counter()
+    counts: Counter[Verdict] = Counter()
     for seed in range(
         4
     ):  # what hypothesis draws depends on the modules that are loaded: 60 replies may be too few
         (tmp_path / str(seed)).mkdir()
         tally = fuzz_replies("fedavg", 120, seed, tmp_path / str(seed))["fedavg: training"]
         counts += tally.counts
-        if counts[Outcome.WRONG] and counts[Outcome.CRASHED]:
+        if counts[Verdict.WRONG] and counts[Verdict.CRASHED]:
             assert tally.bad
             return
     pytest.fail(f"seen of {counts}")

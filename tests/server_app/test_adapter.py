@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
-from in_process import ManyNodes, Outcome, Tamper, TamperingGrid, drop, number_of, small
+from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, number_of, small
 
 from client_app.memory import folder_of
 from client_app.messages import from_flower, pack, to_flower, unpack
@@ -31,7 +31,7 @@ from strategies.core.exchange import (
 )
 from strategies.core.flower_adapter import Strategy
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 FAULTY = 1
 MODEL, METRICS, UPLOAD = (
     f"{FAULTY}/model",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
-from in_process import HEADS, Outcome, TamperingGrid, losses, small
+from in_process import HEADS, FinishedRun, TamperingGrid, losses, small
 
 from client_app.client import Client, Report, Variant, overrides
 from client_app.memory import folder_of
@@ -33,7 +33,7 @@ from strategies.core.server import Server, Update
 from strategies.core.server_optimizer import FORMS, ServerOptimizer
 from strategies.fednova import FedNova
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 
 
 # ---- which compose ---------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_silobn_keeps_statistics_to_the_bit(train: Train) -> None:
 def test_silobn_without_steps_stays_where_it_is(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def states(outcome: Outcome) -> list[State]:
+    def states(outcome: FinishedRun) -> list[State]:
         checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
         kept = [
             load_memory(folder_of(outcome.folder.path, k), r)["private"]

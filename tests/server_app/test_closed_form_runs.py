@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from in_process import HEADS, ManyNodes, Outcome, TamperingGrid, number_of, small
+from in_process import HEADS, FinishedRun, ManyNodes, TamperingGrid, number_of, small
 
 import server_app.app
 from client_app.messages import pack, unpack
@@ -25,14 +25,14 @@ from server_app.checkpoint import latest
 from server_app.run_folder import RunFolder
 from server_app.settings import defaults, parse
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 ALL = "+".join(HEADS)
 POOLED = [head for head in HEADS if head != "fedcof"]
 """The heads that do not depend on the partition."""
 LINEAR = {"model": "linear", "rounds": 0, "min_samples": 1, "train_images": 500}
 
 
-def models_of(outcome: Outcome) -> dict[str, str]:
+def models_of(outcome: FinishedRun) -> dict[str, str]:
     """Return a hash of each deployed model."""
     checkpoint = latest(outcome.folder, print)
     assert checkpoint is not None

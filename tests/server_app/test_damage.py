@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import Outcome, TamperingGrid, cut, kill, small
+from in_process import FinishedRun, TamperingGrid, cut, kill, small
 
 import fedskew
 from data import DataError, SettingError
@@ -17,7 +17,7 @@ from fedskew.sweep import finished
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.run_folder import RunFolder, line_of, verified
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "nothing": lambda folder: None,
     "checkpoint cut": lambda folder: cut(folder / "checkpoint.safetensors", 7),
@@ -47,7 +47,7 @@ LOST = {
     "all records": [1, 2],
     "another run's records": [1, 2],
 }
-"""Rounds whose records are gone; that of the last round comes back, as the round is played again."""
+"""Rounds whose records are gone; that of the last round comes back, as the round is run again."""
 SAID = {
     "nothing": "resuming after round 3",
     "first record": "resuming after round 3",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from in_process import Outcome, TamperingGrid, drop, kill, small
+from in_process import FinishedRun, TamperingGrid, drop, kill, small
 
 from client_app.messages import pack, unpack
 from client_app.state import digest
@@ -16,11 +16,11 @@ from server_app.checkpoint import Checkpoint
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import TooFewReplies
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 ALL = "creff+creff-code+ccvr+tau-norm+real-features"
 
 
-def deployed(outcome: Outcome) -> dict[str, str]:
+def deployed(outcome: FinishedRun) -> dict[str, str]:
     """Return the hash of every deployed model after the last round."""
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     return {name: digest([state]) for name, state in checkpoint.deployed.items()}
@@ -146,7 +146,7 @@ def test_faulty_answers_to_the_final_question(train: Train) -> None:
         assert grid.kinds() == [
             "train",
             "query",
-        ]  # the last round, which the question belongs to, is played again
+        ]  # the last round, which the question belongs to, is run again
         assert resumed.hash == undisturbed.hash
         without = train(
             f"without, {kind}", grid=TamperingGrid(spoiled(kind)), method="ccvr", min_replies=0.75

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import FedSkew
 from in_process import (
-    Outcome,
+    FinishedRun,
     small,
 )
 
@@ -28,7 +28,7 @@ from server_app.lock import FolderBusy
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import TooFewReplies
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 
 
 def test_a_record_is_on_the_disk_before_its_checkpoint(

@@ -1,4 +1,4 @@
-"""Every method for two rounds in one process: same hash however the clients are played, and the rows it promises."""
+"""Every method for two rounds in one process: same hash however the clients run, and the rows it promises."""
 
 import multiprocessing
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from in_process import HEADS, Outcome, experiment
+from in_process import HEADS, FinishedRun, experiment
 
 from client_app.models import batch_norm_names, build
 from fedskew.engines.local import LocalGrid
@@ -20,7 +20,7 @@ from server_app.methods import METHODS
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", "fedbn+tau-norm+reweighting",
                 "creff+ccvr+tau-norm+fedshift+iwds", "feddf+fedshift+iwds", "fedbe+fedshift+iwds+ccvr",
                 "real-features+fedshift+iwds+feddf", "fedbn+tau-norm+creff",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message, MetricRecord, RecordDict
-from in_process import ManyNodes, Outcome, Tamper, TamperingGrid, drop, small
+from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, small
 
 from client_app.messages import pack, unpack
 from client_app.metrics import Scores
@@ -24,7 +24,7 @@ from strategies.core.validation import RejectedUpdate, checked_metrics
 from strategies.fedavg import FedAvg
 from strategies.fednova import FedNova
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 Change = Callable[[dict[str, torch.Tensor]], None]
 
 
@@ -63,7 +63,7 @@ def scaled(factor: float, client: int = 1) -> Tamper:
 
 
 class Impostor(ManyNodes):
-    """Three nodes, the first of which also answers for a client that another one plays, and comes first."""
+    """Three nodes, the first of which also answers for a client that another one runs, and comes first."""
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         replies = list(super().pull_messages(message_ids))
@@ -267,10 +267,10 @@ def test_the_hostile_client_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     import hostile
 
-    _, records = hostile.played(tmp_path, "scaled x 1000", "fedavg", 0, 2)
+    _, records = hostile.attacked_run(tmp_path, "scaled x 1000", "fedavg", 0, 2)
     assert hostile.named(records) == "far: 2 of 2"
-    attacked, _ = hostile.played(tmp_path, "scaled x 1000", "median", 0, 2)
-    without, records = hostile.played(tmp_path, "silent", "median", 0, 2)
+    attacked, _ = hostile.attacked_run(tmp_path, "scaled x 1000", "median", 0, 2)
+    without, records = hostile.attacked_run(tmp_path, "silent", "median", 0, 2)
     assert attacked > without - 3 and hostile.named(records) == "left out: 2 of 2"
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from in_process import Outcome, small
+from in_process import FinishedRun, small
 from sklearn.metrics import average_precision_score, roc_curve
 from test_subjects import ABIDE, root
 
@@ -31,7 +31,7 @@ from server_app.settings import parse
 
 NAMES = ("control", "autism")
 __all__ = ["root"]  # a fixture
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 
 
 def said(size: int = 300, share: float = 0.3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

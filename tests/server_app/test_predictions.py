@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_process import Outcome
+from in_process import FinishedRun
 
 from client_app.metrics import Scores
 from server_app import predictions
@@ -13,7 +13,7 @@ from server_app.evaluation import metrics_from
 from server_app.predictions import read_predictions, write_predictions
 from server_app.run_folder import RunFolder
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 
 
 def test_the_last_rounds_numbers_come_of_what_is_kept(train: Train) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
-from in_process import Outcome, TamperingGrid, drop
+from in_process import FinishedRun, TamperingGrid, drop
 
 from data import DataError
 from data.readers.catalog import domain_names, members
@@ -22,7 +22,7 @@ from strategies.core.server import Unit
 from strategies.core.update_statistics import UpdateStatistics
 from strategies.registry import SERVER_METHODS
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 NUMBERS = ModelNumbers(
     {"balanced-accuracy": 0.5, "loss": 2.5},
     [0.5, 1.0],

@@ -12,8 +12,8 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from in_process import (
     PLACES,
+    FinishedRun,
     LosingWorkers,
-    Outcome,
     TamperingGrid,
     cut,
     experiment,
@@ -36,7 +36,7 @@ from server_app.checkpoint import Checkpoint, latest
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import TooFewReplies
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 LOSSES = {2: ("drop", 1), 4: ("nan", 2)}
 
 
@@ -140,9 +140,9 @@ def test_a_memory_that_is_not_the_one_that_the_server_knows_is_refused_by_name(
         load_memory(
             folder,
             2,
-            known=Checkpoint.load(folder.parent.parent / "checkpoint.safetensors").digests[
-                "memory"
-            ][1],
+            expected_digest=Checkpoint.load(
+                folder.parent.parent / "checkpoint.safetensors"
+            ).digests["memory"][1],
         )
     said: list[str] = []
     assert (
@@ -202,7 +202,7 @@ def test_a_client_that_tells_of_other_data_is_refused(train: Train) -> None:
 
 
 def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
-    def trained(results: str, labels: np.ndarray, **more: Any) -> Outcome:
+    def trained(results: str, labels: np.ndarray, **more: Any) -> FinishedRun:
         images = np.random.default_rng(0).integers(0, 256, (200, 8, 8), dtype=np.uint8)
         np.savez(
             tmp_path / "own.npz",

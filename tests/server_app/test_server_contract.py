@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import SERVER_SMALL, Outcome
+from in_process import SERVER_SMALL, FinishedRun
 
 from server_app.methods import METHODS
 from strategies.core.server import Server, ServerMethod
@@ -45,7 +45,7 @@ def method_with(name: str) -> str:
 
 @pytest.mark.parametrize("name", SERVER_METHODS)
 def test_a_place_leaves_its_inputs_and_repeats(
-    name: str, train: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    name: str, train: Callable[..., FinishedRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, called = SERVER_METHODS[name], set()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from in_process import Outcome, TamperingGrid, small
+from in_process import FinishedRun, TamperingGrid, small
 from rich.console import Console
 from sklearn.metrics import accuracy_score, roc_auc_score
 
@@ -19,7 +19,7 @@ from fedskew.cli.results_table import lines, results_table
 from fedskew.engines.local import LocalGrid
 from server_app.checkpoint import Checkpoint
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 SITES = ("NYU", "UM_1", "USM", "UCLA_1")
 ABIDE: dict[str, Any] = {
     "dataset": "abide", "input_shape": "10", "window_stride": 2, "model": "abide-mlp", "rounds": 3, "local_epochs": 1,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import FedSkew
-from in_process import PLACES, Outcome, kill, small
+from in_process import PLACES, FinishedRun, kill, small
 from rich.console import Console
 
 from data import SettingError
@@ -20,7 +20,7 @@ from server_app.trackers import Tracker, scalars
 
 pytest.importorskip("tensorboard")
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 Curves = dict[str, list[tuple[int, float]]]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from in_process import Outcome, TamperingGrid, drop, kill, small
+from in_process import FinishedRun, TamperingGrid, drop, kill, small
 from sklearn.datasets import load_digits
 
 import client_app.app
@@ -22,7 +22,7 @@ from server_app.checkpoint import Checkpoint
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import TooFewReplies
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 SHARES = {
     "fedbn": "local-batch-norm.share-norm-statistics",
     "silobn": "local-statistics.share-norm-statistics",
@@ -73,7 +73,7 @@ def unseen(scanners: Path) -> dict[str, Any]:
     }
 
 
-def ways(outcome: Outcome, name: str = "average") -> dict[str, dict[str, Any]]:
+def ways(outcome: FinishedRun, name: str = "average") -> dict[str, dict[str, Any]]:
     return dict(outcome.summary["unseen"]["models"][name])
 
 
@@ -164,7 +164,7 @@ def test_nothing_leaves_a_site_without_the_setting(train: Train, unseen: dict[st
 
 
 def asked(settings: Any, node_config: dict[str, Any], memory_round: int = 3) -> Message:
-    """Return client 2's reply to the question, played by a node of this configuration."""
+    """Return client 2's reply to the question, run by a node of this configuration."""
     task = ConfigRecord({"question": "norm-statistics", "assignment": settings.run_spec().to_json(),
                          "clients": [2], "memory": [memory_round],
                          "memory-digests": [""], "data-digests": [""]})  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import Outcome, experiment, small
+from in_process import FinishedRun, experiment, small
 
 import client_app.handlers
 from client_app.state import digest
@@ -19,7 +19,7 @@ from server_app.app import Run, run
 from server_app.checkpoint import Checkpoint, Writer
 from server_app.run_folder import RunFolder
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 
 
 def test_what_is_begun_is_done_in_order_and_at_the_end_it_is_done() -> None:

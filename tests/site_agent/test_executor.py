@@ -1,4 +1,4 @@
-"""The executor plays what is approved with the code installed here, in processes that are new for every run."""
+"""The executor runs what is approved with the code installed here, in processes that are new for every run."""
 
 import hashlib
 import io
@@ -27,7 +27,7 @@ from client_app.polling import PollingClient
 from site_agent import executor as module
 from site_agent.app_files import app_hash, packed_files
 from site_agent.audit import Audit
-from site_agent.executor import PLAYED, TASKS, Executor, connect, push_message
+from site_agent.executor import CLIENT_TASK, TASKS, Executor, connect, push_message
 from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import MOST_MESSAGES, Pool, TaskAbandoned
 
@@ -88,7 +88,7 @@ class Site:
     def close(self) -> None:
         pass
 
-    def serve(self, kind: str = PLAYED) -> Message:
+    def serve(self, kind: str = CLIENT_TASK) -> Message:
         self.executor.serve(SimpleNamespace(type=kind), "token")  # type: ignore[arg-type]
         return self.pushed[-1]
 
@@ -128,7 +128,7 @@ def test_the_approved_app_is_answered_by_the_code_here(
 def test_another_app_is_refused_before_anything_plays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))
+    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it runs"))
     for content in (fab("app = 2"), b"no zip"):
         site.fab = content
         reply = site.serve()
@@ -148,18 +148,18 @@ def test_the_first_digits_of_a_hash_are_not_the_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """flwr keeps unpacked apps under eight of them."""
-    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))
+    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it runs"))
     site.fab = fab("app = 2")
     other, agreed = app_hash(packed_files(site.fab)), site.executor.approved
     site.executor.approved = other[:8] + agreed[8:]
     assert "not approved" in str(site.serve().error.reason) and site.entry()["event"] == "refused"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TASKS if kind != PLAYED])
+@pytest.mark.parametrize("kind", [kind for kind in TASKS if kind != CLIENT_TASK])
 def test_tasks_of_other_kinds_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it plays"))
+    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it runs"))
     assert kind in str(site.serve(kind).error.reason) and site.entry()["why"].endswith(kind)
 
 
@@ -205,7 +205,7 @@ def test_a_task_that_nobody_waits_for_ends_its_worker(
 ) -> None:
     site = Site(tmp_path, monkeypatch, lambda *_: signal.pause())
     site.running = False
-    site.executor.serve(SimpleNamespace(type=PLAYED), "token")  # type: ignore[arg-type]
+    site.executor.serve(SimpleNamespace(type=CLIENT_TASK), "token")  # type: ignore[arg-type]
     assert not site.pushed and site.pool.process is None
 
 
@@ -217,9 +217,9 @@ def test_processes_are_new_for_every_run_and_after_so_many_messages(
     pool, seen = Pool(pid), []
     try:
         for run in (1, 1, 1, 1, 2, 2):
-            played = pool.play(run, asked(), context(), lambda: None)
-            assert played
-            seen.append(int(unpack(played[0].content.array_records["0/pid"])["w"][0]))
+            answered = pool.run_task(run, asked(), context(), lambda: None)
+            assert answered
+            seen.append(int(unpack(answered[0].content.array_records["0/pid"])["w"][0]))
     finally:
         pool.end()
     assert seen[0] == seen[1] == seen[2] != seen[3] != seen[4] == seen[5]
@@ -366,7 +366,7 @@ class Halted:
         if self.site.ended[-1:] == ["completed"]:
             raise Away
         self.waits += 1
-        task, there = SimpleNamespace(type=PLAYED), self.waits > 3
+        task, there = SimpleNamespace(type=CLIENT_TASK), self.waits > 3
         return SimpleNamespace(task=task, token="second", HasField=lambda name: there)
 
     def pull(self, client: Any) -> Any:
@@ -394,7 +394,7 @@ def test_a_message_that_stops_half_way_is_given_up_for_the_next(
     monkeypatch.setattr(module, "pull_task_input", node.pull)
     monkeypatch.setattr(site.executor, "link", node)
     try:
-        site.executor.serve(SimpleNamespace(type=PLAYED), "first")  # type: ignore[arg-type]
+        site.executor.serve(SimpleNamespace(type=CLIENT_TASK), "first")  # type: ignore[arg-type]
         with pytest.raises(Away):
             site.executor.run()
     finally:
@@ -453,7 +453,7 @@ def test_a_message_travels_folded_both_ways(
     monkeypatch.setattr(module, "push_as_it_is", lambda client, reply, context: sent.append(reply))
     site.message.content = folded(site.message.content)
     try:
-        site.executor.serve(SimpleNamespace(type=PLAYED), "token")  # type: ignore[arg-type]
+        site.executor.serve(SimpleNamespace(type=CLIENT_TASK), "token")  # type: ignore[arg-type]
     finally:
         site.pool.end()
     assert list(sent[0].content) == [FOLDED] and [row["name"] for row in site.entry()["left"]] == [
@@ -494,7 +494,7 @@ def assigned(text: object) -> Message:
 def test_a_runs_settings_and_their_hash_stand_in_the_audit_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the settings, before anything is played; their hash with every message."""
+    """Once the settings, before anything is answered; their hash with every message."""
     site = Site(tmp_path, monkeypatch, double)
     texts = [json.dumps({"training": {"batch_size": size}}) for size in (8, 1)]
     try:

@@ -168,9 +168,9 @@ def test_the_approved_copy_is_run_with_the_sites_node_config(tmp_path: Path) -> 
     known = context()
     try:
         for step in (1, 2):
-            played = pool.play(1, message(), known, lambda: None)
-            assert played is not None
-            metrics = played[0].content["metrics"]
+            answered = pool.run_task(1, message(), known, lambda: None)
+            assert answered is not None
+            metrics = answered[0].content["metrics"]
             assert metrics["steps"] == step and metrics["number"] == 3
             assert known.state["steps"]["steps"] == step
         # A refused reply and a failed one leave the state as it was; neither's reason leaves.
@@ -178,9 +178,9 @@ def test_the_approved_copy_is_run_with_the_sites_node_config(tmp_path: Path) -> 
             (message(samples=7), REFUSED, "policy: min-samples"),
             (message(fail=True), 2, "ValueError"),
         ):
-            played = pool.play(1, asked, known, lambda: None)
-            assert played is not None
-            assert (played[0].error.code, played[0].error.reason) == (code, reason)
+            answered = pool.run_task(1, asked, known, lambda: None)
+            assert answered is not None
+            assert (answered[0].error.code, answered[0].error.reason) == (code, reason)
             assert known.state["steps"]["steps"] == 2
         assert not known.node_config
     finally:
@@ -198,12 +198,12 @@ def test_a_copy_that_was_changed_is_not_run(tmp_path: Path, change: str) -> None
     else:
         (folder / "tinyapp" / "__init__.py").unlink()
     try:
-        played = pool.play(1, message(), context(), lambda: None)
+        answered = pool.run_task(1, message(), context(), lambda: None)
     finally:
         pool.end()
-    assert played is not None
-    assert played[0].error.reason == "policy: app"
-    assert "is not what was approved" in played[1][0]["why"]
+    assert answered is not None
+    assert answered[0].error.reason == "policy: app"
+    assert "is not what was approved" in answered[1][0]["why"]
 
 
 def test_an_app_is_approved_by_its_hash(tmp_path: Path, app: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_certificate_without_the_name(
     tmp_path: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "LOCAL", ())
-    ca, server = certified(tmp_path / "here", "gate.example.org")
+    ca, server = certified(tmp_path / "here", "gateway.example.org")
     row = looked(listen(server), ca, tmp_path)["tls"]
     assert not row.holds and "link.address must be a name that is in it" in row.text
 
@@ -180,7 +180,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
     assert row.subject == "tls" and not row.holds and "nobody listens there" in row.text
 
 
-@pytest.mark.parametrize("address", ["gate.example.org", "gate:https", ":8443"])
+@pytest.mark.parametrize("address", ["gateway.example.org", "gateway:https", ":8443"])
 def test_an_address_that_is_none(tmp_path: Path, address: str) -> None:
     (row,) = online(SITE, Link(address, tmp_path, tmp_path))
     assert not row.holds and "must be HOST:PORT" in row.text
@@ -216,7 +216,7 @@ def test_a_clock_that_is_off_has_one_cure(
     [
         (401, "send the lines of `fedskew-site key` to the coordinator"),
         (403, "send the lines of `fedskew-site key` to the coordinator"),
-        (503, "the SuperLink behind the gate does not answer"),
+        (503, "the SuperLink behind the gateway does not answer"),
         (409, "not registered, or this site's SuperNode is at work"),
     ],
 )

@@ -65,7 +65,7 @@ def test_the_link_becomes_a_process_without_the_data(
     monkeypatch.setattr(service.os, "execv", execv)
     with pytest.raises(Replaced):
         link_only(
-            Link("gate:1", tmp_path / "node.key", tmp_path / "ca.crt"),
+            Link("gateway:1", tmp_path / "node.key", tmp_path / "ca.crt"),
             tmp_path / "state",
             9,
             secret,

@@ -70,7 +70,7 @@ class Lying(RehearsalGrid):
         return reply
 
 
-def played(
+def run_with_samples(
     tmp_path: Path, said: int, told: list[str], *samples: int | None, **changes: Any
 ) -> tuple[RoundRecord, dict[str, Any]]:
     """Return the record of a round in which one site says how many samples it has, and what settings.json holds."""
@@ -85,7 +85,7 @@ def played(
 
 
 def test_more_samples_than_agreed_are_refused_and_recorded(tmp_path: Path) -> None:
-    record, origin = played(tmp_path, 320_000_000, told := [], 24, 24, 24)
+    record, origin = run_with_samples(tmp_path, 320_000_000, told := [], 24, 24, 24)
     assert record.clients == [0, 2] and record.failures == {
         LIAR: "num-examples is 320000000, and federation.toml agrees on at most 24 training samples of site east"
     }
@@ -94,7 +94,7 @@ def test_more_samples_than_agreed_are_refused_and_recorded(tmp_path: Path) -> No
 
 
 def test_an_honest_site_passes_under_what_is_agreed(tmp_path: Path) -> None:
-    record, _ = played(tmp_path, TRAINED, [], 24, 30, None)
+    record, _ = run_with_samples(tmp_path, TRAINED, [], 24, 30, None)
     assert record.clients == [0, 1, 2] and not record.failures
 
 
@@ -102,7 +102,7 @@ def test_without_agreed_samples_the_run_says_so_and_names_who_weighs_most(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "fedskew"):
-        record, origin = played(tmp_path, 320_000_000, told := [], 24, None, None)
+        record, origin = run_with_samples(tmp_path, 320_000_000, told := [], 24, None, None)
     assert record.clients == [0, 1, 2]
     assert "federation.toml agrees on no samples for east, south: a site counts" in " ".join(told)
     assert "site east states 320000000 of all 320000048 samples" in caplog.text
@@ -113,7 +113,7 @@ def test_without_agreed_samples_honest_sites_are_not_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "fedskew"):
-        _, origin = played(tmp_path, TRAINED, [], None, None, None)
+        _, origin = run_with_samples(tmp_path, TRAINED, [], None, None, None)
     assert "samples" not in caplog.text and "samples" not in origin["agreement"]
 
 
@@ -127,7 +127,7 @@ def test_class_counts_are_of_no_more_samples_than_agreed(
         "training samples of site east"
     )
     try:
-        played(tmp_path, said, [], 24, 24, 24, method="fedshift")
+        run_with_samples(tmp_path, said, [], 24, 24, 24, method="fedshift")
     except RuntimeError as error:  # a class prior needs every site
         assert refused and "question class-counts" in str(error)
     else:

@@ -85,21 +85,21 @@ class Scripted(LocalGrid):
 def heard(*looks: list[tuple[int, int, bool]], timeout: float = 30) -> tuple[list[int], list[str]]:
     """Return the nodes whose replies counted when nodes 5 and 6 were asked, and what was said of the others."""
     identify()
-    strays: list[str] = []
+    unsolicited: list[str] = []
     asked = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (5, 6)]
-    counted = list(replies(Scripted(*looks), asked, timeout, strays.append))
-    return [reply.metadata.src_node_id for reply in counted], strays
+    counted = list(replies(Scripted(*looks), asked, timeout, unsolicited.append))
+    return [reply.metadata.src_node_id for reply in counted], unsolicited
 
 
 def test_a_reply_counts_once_and_for_the_node_that_was_asked() -> None:
     assert heard([(6, 1, False)], [], [(5, 0, False)]) == ([6, 5], [])
-    twice, strays = heard(
+    twice, unsolicited = heard(
         [(5, 0, False), (5, 0, False), (6, 0, False), (5, 1, False)],
         [(5, 0, False)],
         [(6, 1, False)],
     )
-    assert twice == [5, 6] and len(strays) == 4
-    assert strays[1] == "node 6 sent a reply that is late, twice there or not its own"
+    assert twice == [5, 6] and len(unsolicited) == 4
+    assert unsolicited[1] == "node 6 sent a reply that is late, twice there or not its own"
 
 
 def test_an_error_counts_from_the_node_or_from_flwr() -> None:

@@ -132,8 +132,10 @@ def test_a_rule_applies_to_the_data_of_its_experiment() -> None:
         applying = set()
         for cell in plan(load_experiments()[rule.experiment]):
             run = cell.run
-            dealt = federate(run.data, run.general.seed)
-            table = site_table("", dealt.client_names, dealt.dataset.class_names, dealt.counts_KC)
+            federation = federate(run.data, run.general.seed)
+            table = site_table(
+                "", federation.client_names, federation.dataset.class_names, federation.counts_KC
+            )
             context = Plan(run.training.batch_size, run.general.participation)
             applying.add((cell.column, rule in known_failures(diagnose(table, plan=context))))
         assert any(applies for _, applies in applying), rule

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import Outcome
+from in_process import FinishedRun
 
 from client_app.handlers import ClientOutcome, ClientReply
 from fedskew.engines import appended
@@ -17,7 +17,7 @@ from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid, chunks
 from strategies.core.exchange import TRAIN, Request, TooFewReplies
 
-Train = Callable[..., Outcome]
+Train = Callable[..., FinishedRun]
 
 
 class Deadly(WorkersGrid):

@@ -38,10 +38,10 @@ def forbidden(stage: Stage) -> list[Refusal]:
 
 def attack(
     honest: Callable[[Stage], str] = passes,
-    play: Callable[[Stage], list[Refusal]] = forbidden,
+    attempt: Callable[[Stage], list[Refusal]] = forbidden,
     *expected: Refusal,
 ) -> Attack:
-    return Attack("a row", "somebody", ALONE, honest, play, expected or (FORBIDDEN,))
+    return Attack("a row", "somebody", ALONE, honest, attempt, expected or (FORBIDDEN,))
 
 
 def raising(error: Exception) -> Callable[[Stage], Any]:
@@ -82,7 +82,7 @@ def test_a_control_that_fails_ends_with_1(honest: Callable[[Stage], str]) -> Non
     assert "**CONTROL FAILED**" in table([row])
 
 
-@pytest.mark.parametrize("where", ["honest", "play"])
+@pytest.mark.parametrize("where", ["honest", "attempt"])
 def test_a_skipped_row_ends_with_1_unless_it_may_be(where: str) -> None:
     skips = raising(Skipped("needs root"))
     row = attempt(attack(skips) if where == "honest" else attack(passes, skips), STAGE)
@@ -140,7 +140,7 @@ def test_every_row_of_the_table_stands_once_and_says_how_it_is_refused() -> None
     assert len(names) == len(set(names)) >= 54
     for row in rows:
         assert row.expected and all(expected.kind for expected in row.expected), row.what
-        assert row.honest is not row.play
+        assert row.honest is not row.attempt
 
 
 def row_of(what: str) -> Attack:
@@ -158,7 +158,7 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
     "a pickle in a reply": (
         by_files.Exchange,
         "receive",
-        lambda self, replies, dealt: self.answers.update(
+        lambda self, replies, assignment: self.answers.update(
             {0: SimpleNamespace(states={"model": {"weight": by_files.torch.ones(3)}})}
         ),
     ),

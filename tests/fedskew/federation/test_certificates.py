@@ -15,7 +15,7 @@ from fedskew.federation.certificates import (
     write_server,
 )
 
-HOSTS = ["gate.example.org", "10.0.0.7"]
+HOSTS = ["gateway.example.org", "10.0.0.7"]
 
 
 def certified(
@@ -32,7 +32,7 @@ def certified(
 
 
 def handshake(server: tuple[Path, Path], authority: Path, host: str) -> None:
-    """Shake hands in memory, as a site does with the gate."""
+    """Shake hands in memory, as a site does with the gateway."""
     theirs, ours = (
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
         ssl.create_default_context(cafile=str(authority)),

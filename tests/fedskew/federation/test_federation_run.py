@@ -295,7 +295,7 @@ def test_a_run_that_failed_while_the_gate_was_silent_is_lost_and_the_gate_is_the
     )
     with pytest.raises(
         RunLost,
-        match=r"whose gate did not answer for \d+ s \(the run says: round 3: 0 good replies\)",
+        match=r"whose gateway did not answer for \d+ s \(the run says: round 3: 0 good replies\)",
     ):
         follow(
             FederationFolder(tmp_path),
@@ -304,7 +304,7 @@ def test_a_run_that_failed_while_the_gate_was_silent_is_lost_and_the_gate_is_the
             Results(tmp_path, 99),
             lines.append,  # type: ignore[arg-type]
         )
-    assert len(lines) == 1 and lines[0].startswith("the gate does not answer: no site can reach")
+    assert len(lines) == 1 and lines[0].startswith("the gateway does not answer: no site can reach")
 
 
 def test_a_gate_that_is_slow_once_explains_nothing(
@@ -327,7 +327,7 @@ def test_after_a_loss_the_gate_is_waited_for(
     run_module.wait_for_gateway(FederationFolder(tmp_path), RunLost("gone"))
     assert 300 < clock.now < 310
     monkeypatch.setattr(run_module, "gateway_answers", lambda folder: False)
-    with pytest.raises(LaunchFailed, match=r"^gone; its gate has not answered for 10 minutes"):
+    with pytest.raises(LaunchFailed, match=r"^gone; its gateway has not answered for 10 minutes"):
         run_module.wait_for_gateway(FederationFolder(tmp_path), RunLost("gone"))
 
 

@@ -1,4 +1,4 @@
-"""The gate: which requests reach the SuperLink, and which get no further."""
+"""The gateway: which requests reach the SuperLink, and which get no further."""
 
 import asyncio
 import base64
@@ -88,7 +88,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
         [0.5],
         [0.5],
         2,
-        "gate.example.org:8443",
+        "gateway.example.org:8443",
         "0.0.0.0",
     )
     add(begun, "north", line(NORTH))
@@ -133,7 +133,7 @@ class Client:
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def answer() -> httpx.Response:
             async with httpx.AsyncClient(
-                transport=self.transport, base_url="https://gate"
+                transport=self.transport, base_url="https://gateway"
             ) as client:
                 return await client.request(method, path, **options)
 
@@ -301,7 +301,7 @@ def test_an_object_is_fetched_once_for_all_sites(
         return httpx.Response(200, content=stored.SerializeToString())
 
     async def ask(*bodies: bytes) -> list[bytes]:
-        async with httpx.AsyncClient(transport=transport, base_url="https://gate") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="https://gateway") as client:
             posts = [
                 client.post("/v1/fleet/pull-object", content=body, headers=header(key))
                 for body, key in zip(bodies, (NORTH, SOUTH), strict=True)
@@ -334,7 +334,7 @@ def test_an_object_is_fetched_once_for_all_sites(
         gateway.handed_out.note(site, message_of("model", "late", "ended", run=run))
     transport = httpx.ASGITransport(gateway.application())
     request = gateway_module.Request(
-        {"type": "http", "path": "/v1/fleet/pull-object", "headers": [], "server": ("gate", 443)}
+        {"type": "http", "path": "/v1/fleet/pull-object", "headers": [], "server": ("gateway", 443)}
     )
     asyncio.run(both())
 
@@ -410,7 +410,7 @@ def test_a_reply_in_another_nodes_name_ends_at_the_gate(
 def test_every_request_leaves_a_line_with_the_sites_name(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "fedskew.gate")
+    caplog.set_level("INFO", "fedskew.gateway")
     client.post("/v1/fleet/get-run", headers=header(SOUTH))
     client.post("/v1/control/start-run", headers=header(STRANGER))
     assert caplog.messages[0].startswith("south 127.0.0.1 POST '/v1/fleet/get-run': 200")
@@ -483,7 +483,7 @@ def test_what_a_killed_gate_or_superlink_had_in_hand_is_given_up(
         return [path for path, _ in calls]
 
     again = [gateway_module.PULL, gateway_module.END, gateway_module.BEGIN, gateway_module.PULL]
-    assert asked(gateway_module.PULL) == again, "this gate is new"
+    assert asked(gateway_module.PULL) == again, "this gateway is new"
     assert DeactivateNodeRequest.FromString(calls[1][1]).node_id == 7
     begun = ActivateNodeRequest.FromString(calls[2][1])
     assert (
@@ -506,7 +506,9 @@ def test_no_sign_of_life_passes_while_a_node_is_away(
 
     async def beat() -> int:
         gateway.lost_messages.away.add("north")
-        async with httpx.AsyncClient(transport=client.transport, base_url="https://gate") as site:
+        async with httpx.AsyncClient(
+            transport=client.transport, base_url="https://gateway"
+        ) as site:
             beating = asyncio.ensure_future(
                 site.post(gateway_module.HEARTBEAT, headers=header(NORTH))
             )
@@ -577,7 +579,7 @@ def test_no_folder_begins_with_a_file_that_nobody_can_read(
 ) -> None:
     values: dict[str, object] = {
         "name": "one", "classes": ["a", "b"], "shape": "1x8x8", "mean": [0.5], "std": [0.5], "min_sites": None,
-        "address": "gate.example.org:8443", "listen": "0.0.0.0",
+        "address": "gateway.example.org:8443", "listen": "0.0.0.0",
     }  # fmt: skip
     path = tmp_path / "new"
     if not words:
@@ -599,7 +601,7 @@ def test_a_folder_begins_once_and_takes_each_site_once(folder: FederationFolder)
             [0.5],
             [0.5],
             2,
-            "gate.example.org:8443",
+            "gateway.example.org:8443",
             "0.0.0.0",
         )
     before = folder.agreement_file.read_text()
@@ -622,7 +624,7 @@ def test_a_round_needs_more_than_half_of_the_sites_unless_something_else_is_stat
     """Two of five sites, which could agree, would else make a round of their own by default."""
     monkeypatch.setattr(folders, "app_files", lambda path: {"pyproject.toml": b"[project]"})
     words = ["new", str(tmp_path / "many"), "--name", "many", "--classes", "sick,well"]
-    words += ["--input-shape", "1x8x8", "--address", "gate.example.org:8443"]
+    words += ["--input-shape", "1x8x8", "--address", "gateway.example.org:8443"]
     words += [] if stated is None else ["--min-sites", str(stated)]
     application(words, standalone_mode=False)
     begun = FederationFolder(tmp_path / "many")
@@ -640,7 +642,9 @@ def test_a_folder_whose_app_is_another_does_not_start(
         folder.check()
 
 
-@pytest.mark.parametrize("address", ["gate.example.org", "gate:0", "gate:99999", ":80", "gate:8O"])
+@pytest.mark.parametrize(
+    "address", ["gateway.example.org", "gateway:0", "gateway:99999", ":80", "gateway:8O"]
+)
 def test_an_address_is_a_host_and_a_port(tmp_path: Path, address: str) -> None:
     with pytest.raises(DataError, match="must be HOST:PORT"):
         begin(tmp_path / "other", "two", ["a", "b"], "1x8x8", [0.5], [0.5], 2, address, "0.0.0.0")
@@ -737,7 +741,7 @@ class Sender:
         """Return the status of an upload of so many bytes that states a length, if any."""
         stated = {} if length is None else {"content-length": str(length)}
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.gateway.application()), base_url="https://gate"
+            transport=httpx.ASGITransport(self.gateway.application()), base_url="https://gateway"
         ) as client:
             answer = await client.post(
                 UPLOAD, content=self.body(size), headers={**header(key), **stated}
@@ -854,7 +858,7 @@ def test_what_is_no_object_may_only_be_small(folder: FederationFolder) -> None:
         await sender.begin()
         sender.answers.set()
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(sender.gateway.application()), base_url="https://gate"
+            transport=httpx.ASGITransport(sender.gateway.application()), base_url="https://gateway"
         ) as client:
             sender.gateway.intake = Intake(2**26)
             bodies = (b"x" * 2**20, b"x" * (2**20 + 1))

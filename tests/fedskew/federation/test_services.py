@@ -163,7 +163,7 @@ def test_a_gate_that_is_at_work_shakes_hands(tmp_path: Path) -> None:
     files = tmp_path / "server.crt", tmp_path / "server.key"
     authority = tmp_path / "ca.crt", tmp_path / "ca.key"
     write_authority("two", *authority)
-    write_server("two", ["gate.example.org"], authority, *files)
+    write_server("two", ["gateway.example.org"], authority, *files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*files)
     with socket.create_server(("127.0.0.1", 0)) as listener:

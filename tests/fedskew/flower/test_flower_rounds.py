@@ -171,15 +171,15 @@ def whole_run(method: str, kind: type[flower.MethodStrategy], model: str) -> dic
 
     app = ClientApp()
 
-    def play(message: Message, context: Context) -> Message:
+    def handle(message: Message, context: Context) -> Message:
         samples = parts.train(int(context.node_config["partition-id"]), "cpu")
         names = method.split("+")
         return flower.local_round(
             message, context, make(), samples, variants=names, epochs=2, lr=0.05, seed=0
         )
 
-    app.train()(play)
-    app.query()(play)
+    app.train()(handle)
+    app.query()(handle)
     grid = FakeGrid(app, shuffle=3)
     strategy = kind(make(), **OFF)
     config = ConfigRecord(flower.class_counts(grid) if "fedshift" in method else {})

@@ -113,9 +113,9 @@ def test_one_seed_tells_nothing_of_others(tmp_path: Path) -> None:
 
 def test_the_report_says_what_was_run(tmp_path: Path) -> None:
     report = document(frozen_results(tmp_path))
-    assert report.setup["partition"] == "lda, alpha 0.1 or 0.5, imbalance-factor 4.0 or 10.0"
-    assert report.setup["clients"] == "10, 11 to 117 training samples each"
-    assert all(said in markdown([report]) for said in report.setup.values())
+    assert report.what_was_run["partition"] == "lda, alpha 0.1 or 0.5, imbalance-factor 4.0 or 10.0"
+    assert report.what_was_run["clients"] == "10, 11 to 117 training samples each"
+    assert all(said in markdown([report]) for said in report.what_was_run.values())
 
 
 def test_no_run_is_one_sentence_with_the_command(tmp_path: Path, fedskew: FedSkew) -> None:

@@ -55,7 +55,7 @@ def experiment(
     return fedskew.experiments.experiments.experiment("one", entry)
 
 
-def played(folder: Path, columns: Mapping[str, Mapping[str, Any]], runs: int = 99) -> Any:
+def results_of(folder: Path, columns: Mapping[str, Mapping[str, Any]], runs: int = 99) -> Any:
     """Run so many of an experiment's runs and return its results."""
     chosen = experiment(folder, columns)
     with LocalGrid() as grid:
@@ -70,7 +70,7 @@ def test_one_hash_over_partitions_and_seeds_holds(tmp_path: Path) -> None:
         "IID": {"dataset": data, "partition": "iid"},
         "LDA": {"dataset": data, "partition": "lda", "alpha": 0.5},
     }
-    results = played(tmp_path, columns)
+    results = results_of(tmp_path, columns)
     verdicts = judge_models(results)
     assert [(verdict.row, verdict.status, verdict.runs) for verdict in verdicts] == [
         ("fed-lda", "holds", 4),
@@ -90,7 +90,7 @@ def test_one_label_changed_on_purpose_fails(tmp_path: Path) -> None:
         "as it is": {"dataset": data_file(tmp_path, "one"), "partition": "iid"},
         "one label": {"dataset": data_file(tmp_path, "other", 17), "partition": "iid"},
     }
-    results = played(tmp_path, columns)
+    results = results_of(tmp_path, columns)
     for verdict in judge_models(results):
         assert verdict.status == "does not hold"
         assert sorted(verdict.hashes.values()) == [
@@ -102,7 +102,7 @@ def test_one_label_changed_on_purpose_fails(tmp_path: Path) -> None:
 
 def test_missing_runs_leave_it_open(tmp_path: Path) -> None:
     columns = {"IID": {"dataset": data_file(tmp_path, "one"), "partition": "iid"}}
-    results = played(tmp_path, columns, runs=1)
+    results = results_of(tmp_path, columns, runs=1)
     verdict = judge_models(results)[0]
     assert (verdict.status, verdict.runs, verdict.missing) == ("not measured yet", 1, 1)
 

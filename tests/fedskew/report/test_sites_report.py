@@ -33,10 +33,10 @@ def test_of_sites_the_report_says_what_is_known_here(tmp_path: Path) -> None:
     report = document(found)
     text = markdown([report])
     assert text.startswith(f"## Runs of no experiment: sites-chest-{sha256[:8]}\n")
-    assert report.setup["clients"].startswith("north, east, south; how many samples")
+    assert report.what_was_run["clients"].startswith("north, east, south; how many samples")
     assert (
-        report.setup["partition"] == "every site's own data"
-        and "known there alone" in report.setup["tested"]
+        report.what_was_run["partition"] == "every site's own data"
+        and "known there alone" in report.what_was_run["tested"]
     )
     lines = text.splitlines()
     place = lines.index("| client | fedavg | median |") + 2

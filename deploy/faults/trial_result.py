@@ -11,7 +11,7 @@ SLOW = "local-epochs=20"
 
 
 @dataclass
-class Outcome:
+class TrialResult:
     """What became of a fault."""
 
     seconds: float
@@ -26,8 +26,8 @@ class Outcome:
 
 
 def same(
-    stage: Stage, outcome: Outcome, job: Job, name: str, *words: str, everybody: bool = True
-) -> Outcome:
+    stage: Stage, result: TrialResult, job: Job, name: str, *words: str, everybody: bool = True
+) -> TrialResult:
     """Compare the run's hash with that of the run in one process in which the same sites miss the same rounds."""
     trained = job.finish()
     absent = {
@@ -35,14 +35,12 @@ def same(
         for record in job.records()
     }
     missed = sorted(round for round, sites in absent.items() if sites)
-    outcome.expect(not (everybody and missed), f"rounds {missed} were without a site")
+    result.expect(not (everybody and missed), f"rounds {missed} were without a site")
     if missed and not everybody:
         names = sorted(stage.names[site] for site in set().union(*absent.values()))
-        outcome.seen += f", rounds {missed} without {', '.join(names)}"
+        result.seen += f", rounds {missed} without {', '.join(names)}"
     twin = stage.twin(job, name, *words)
     equal = trained["hash"]["all"] == twin["hash"]["all"]
-    outcome.expect(
-        equal, f"hash {trained['hash']['all']}, and {twin['hash']['all']} in one process"
-    )
-    outcome.problems += stage.leftovers(job)
-    return outcome
+    result.expect(equal, f"hash {trained['hash']['all']}, and {twin['hash']['all']} in one process")
+    result.problems += stage.leftovers(job)
+    return result

@@ -17,7 +17,7 @@ from benchmarks.turns import rounds_of
 
 GOALS = {"workers": 0.4, "inprocess": None}
 """By engine: at most so many times the bare loop of one thread."""
-TOGETHER = 50
+CLIENTS = 50
 """Clients of a pass."""
 
 
@@ -26,14 +26,14 @@ def rows() -> Iterator[Row]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
         run = run_of(Path(temporary), 1000, 1000, rounds_of(BLOCK))
-        run = replace(run, training=replace(run.training, clients_per_pass=TOGETHER))
+        run = replace(run, training=replace(run.training, clients_per_pass=CLIENTS))
         for engine, goal in GOALS.items():
             measured, bare = beside_bare(run, engine)
             name = {"workers": "two workers", "inprocess": "one process"}[engine]
             yield figure(
-                f"1,000 tiny clients, {TOGETHER} together, {name} / bare loop, 1 thread",
+                f"1,000 tiny clients, {CLIENTS} per pass, {name} / bare loop, 1 thread",
                 measured,
                 bare,
                 goal,
             )
-            yield seconds(f"a round of 1,000 tiny clients, {TOGETHER} together, {name}", measured)
+            yield seconds(f"a round of 1,000 tiny clients, {CLIENTS} per pass, {name}", measured)
