@@ -28,6 +28,8 @@ RUN_KEYS = (
     "min-batch-size", "min-steps", "min-update-samples", "methods", "models", "max-rounds", "approve-runs",
 )  # fmt: skip
 """The keys of a site's policy that are about a run's settings, and not about what leaves."""
+OWN_DATA = "data-path"
+"""The entry of a node's configuration that names the file or folder of its own data."""
 QUESTION = "readiness"
 """The question whether a site can do its part of a run, which every site is asked before round 1."""
 NOT_A_PARTICIPANT = 100

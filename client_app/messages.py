@@ -5,13 +5,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from client_app.flower_internals import RecordDictProto, recorddict_from_proto, recorddict_to_proto
 from client_app.serialization import DecodeError, Expected, from_bytes, to_bytes
 from client_app.state import State
 
 Value = ArrayRecord | ConfigRecord | MetricRecord
+ACTION = "clients"
+"""The action of FedSkew's own messages, as in `train.clients`; messages without an action are flwr's own protocol."""
 STATE, FORM = "state", "safetensors"
 """Name and form of the one array of a record that travels."""
 FOLDED = "folded"
@@ -39,6 +41,11 @@ def handing_over() -> Iterator[None]:
         yield
     finally:
         _in_one_process.reset(token)
+
+
+def kind_of(message: Message) -> str:
+    """Return train, evaluate or query, whatever action of it the message is for."""
+    return message.metadata.message_type.partition(".")[0]
 
 
 def pack(state: State) -> ArrayRecord:

@@ -22,7 +22,7 @@ from client_app.messages import to_flower
 from client_app.metrics import Scores, evaluate_models
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State, digest, with_prefix
-from data import Federation
+from data import Federation, require
 from data.data_warnings import refuse_untrainable, warnings_of
 from data.renamed_settings import OLD_NAMES, given_to_flower, stored
 from data.text import LineAboutData, LineAboutRun, LineSink
@@ -42,7 +42,7 @@ from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, ar
 from server_app.round_selection import summarize
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
-from server_app.settings import defaults, parse
+from server_app.settings import PROTOCOL, PROTOCOLS, defaults, parse
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
@@ -64,6 +64,15 @@ def main(grid: Grid, context: Context) -> None:
     """Run what flwr's run config states; where that names a file for it, only ask the sites whether they are ready."""
     config = dict(context.run_config)
     file = str(config.pop(QUESTION, ""))
+    protocol = config.pop(PROTOCOL, PROTOCOLS[0])
+    require(protocol in PROTOCOLS, PROTOCOL, protocol, f"must be one of {', '.join(PROTOCOLS)}")
+    if protocol == "plain":
+        require(not file, QUESTION, file, f"has no effect with {PROTOCOL} = plain")
+        # Only this protocol needs the package above this one.
+        from fedskew.flower import plain_run
+
+        plain_run.run(grid, config, context.run_id, print_line)
+        return
     config = given_to_flower(config, defaults())
     if file:
         write_readiness(between_sites(grid), parse(config), Path(file))

@@ -43,6 +43,10 @@ from strategies.core.server import needs_holdout
 from strategies.registry import SERVER_METHODS
 
 Group = TypeVar("Group", bound=Settings)
+PROTOCOL, PROTOCOLS = "protocol", ("clients", "plain")
+"""The key of flwr's run config that names the protocol, and its values: FedSkew's own messages, or those of FedAvg."""
+NOT_SETTINGS = (QUESTION, PROTOCOL)
+"""Keys of flwr's run config that are no settings of a run."""
 SUITABLE_MODELS = {
     "abide": "abide-mlp", "office": "alexnet-bn", "domainnet": "alexnet-bn",
     "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
@@ -401,10 +405,10 @@ def explanations() -> dict[str, str]:
 def as_toml() -> str:
     """Return the block [tool.flwr.app.config]: every key that `flwr run --run-config` may override.
 
-    Of them QUESTION alone is no setting: where it names a file, the sites are asked whether they are ready for the run,
-    and nothing else; their answers go there.
+    Two of them are no settings. QUESTION may name a file: then the sites are asked whether they are ready for the run,
+    and nothing else, and their answers go there. PROTOCOL says how the server speaks to the nodes.
     """
-    config: dict[str, Any] = {QUESTION: ""}
+    config: dict[str, Any] = {QUESTION: "", PROTOCOL: PROTOCOLS[0]}
     for key, value in defaults().items():
         section, _, name = key.rpartition(".")
         (config.setdefault(section, {}) if section else config)[name] = value

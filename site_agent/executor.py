@@ -13,7 +13,7 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from client_app.flower_internals import message_from_proto
 from client_app.local_site import hash_of
-from client_app.messages import NONCE_BYTES, folded, unfolded
+from client_app.messages import ACTION, NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
 from data import DataError
 from site_agent.app_files import app_hash, packed_files
@@ -82,6 +82,11 @@ def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
 def answered(error: Exception) -> bool:
     """Return whether an error of httpx, which flwr calls, is of an answer: a refusal, which stays one."""
     return hasattr(error, "response")
+
+
+def logged_kind(message: Message) -> str:
+    """Return a message's type for the audit log, without the action that all of FedSkew's own messages have."""
+    return message.metadata.message_type.removesuffix(f".{ACTION}")
 
 
 def push_message(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
@@ -176,11 +181,11 @@ class Executor:
     def lose(self, client: RuntimeHttpClient, message: Message) -> None:
         """Reply to a message that nobody can answer any more."""
         about = message.metadata
-        entry = {"run": about.run_id, "message": about.message_id, "kind": about.message_type}
+        entry = {"run": about.run_id, "message": about.message_id, "kind": logged_kind(message)}
         self.audit.write("failed", **entry, app=self.approved, left=[], why=KILLED)
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
         push_message(client, Message(Error(CRASHED, KILLED), reply_to=message), context)
-        logger.error("%s of run %s: %s", about.message_type, about.run_id, KILLED)
+        logger.error("%s of run %s: %s", entry["kind"], about.run_id, KILLED)
 
     def serve(self, task: Task, token: str) -> None:
         """Answer one task; a SuperNode that is gone before the reply is with it costs the task, and nothing else."""
@@ -192,7 +197,7 @@ class Executor:
                 )
                 began = time.monotonic()
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
-                entry["kind"] = message.metadata.message_type
+                entry["kind"] = logged_kind(message)
                 try:
                     if refused := self.refused(task, fab.content):
                         reply, status = Message(Error(REFUSED, refused), reply_to=message), "failed"

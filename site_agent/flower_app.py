@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 
-from client_app.local_site import RunNotAllowed
+from client_app.local_site import OWN_DATA, RunNotAllowed
 from data import DataError
 from site_agent.app_files import app_hash
 from site_agent.config import AppPolicy, Site
@@ -43,7 +43,7 @@ class InstalledApp:
         """
         assert site.app is not None
         self.policy, self.hash = site.app, app_hash(files)
-        self.node_config = {"data-path": site.data.partition(":")[2], **site.app.node_config}
+        self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.app.node_config}
         self.folder = site.state / "app"
         self.reference = client_app_of(files, str(self.folder))
         self.app: Any = None

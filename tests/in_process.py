@@ -17,7 +17,7 @@ import client_app.tensor_files
 import fedskew.experiments.experiments
 from client_app.client import Client, Report
 from client_app.handlers import ClientOutcome, ClientReply
-from client_app.messages import pack, unpack
+from client_app.messages import kind_of, pack, unpack
 from client_app.state import State
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid
@@ -78,7 +78,7 @@ class TamperingGrid(LocalGrid):
 
     def kinds(self) -> list[str]:
         """Return the types of the messages asked, in order."""
-        return [message.metadata.message_type for message in self.asked]
+        return [kind_of(message) for message in self.asked]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
@@ -210,7 +210,7 @@ def losses(plan: Mapping[int, tuple[str, int]]) -> Tamper:
 
     def tamper(asked: Message, records: RecordDict) -> None:
         kind, client = plan.get(number_of(asked), ("", -1))
-        if asked.metadata.message_type != "train" or f"{client}/model" not in records:
+        if kind_of(asked) != "train" or f"{client}/model" not in records:
             return
         if kind == "drop":
             drop(records, client)

@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, Context, Message
 
 import client_app.app
 import site_agent.pool
-from client_app.messages import pack, unpack
+from client_app.messages import kind_of, pack, unpack
 from site_agent.cli import main
 
 genuine = client_app.app.app
@@ -16,7 +16,7 @@ HOSTILE = os.environ["HOSTILE"]
 def hostile(message: Message, context: Context) -> Message:
     """Return the reply with its model changed, or an empty one."""
     reply = genuine(message, context)
-    if message.metadata.message_type != "train" or not reply.has_content():
+    if kind_of(message) != "train" or not reply.has_content():
         return reply
     received = unpack(message.content.array_records["model"])
     for name, record in list(reply.content.items()):

@@ -20,6 +20,7 @@ import psutil
 from flwr.app import Error, Message
 from local_federation import Job, LocalFederation
 
+from client_app.messages import kind_of
 from client_app.state import difference, norm
 from fedskew.engines.processes import alive, free_port, marked, running
 from fedskew.engines.rehearsal import RehearsalGrid
@@ -94,7 +95,7 @@ class OfflineRounds(RehearsalGrid):
     def rehearse_here(self, message: Message) -> Message:
         """Return the reply, or the error that flwr gives in place of one."""
         task = message.content.config_records["task"]
-        trains = message.metadata.message_type == "train"
+        trains = kind_of(message) == "train"
         if trains and (task["round"], message.metadata.dst_node_id - 1) in self.missing:
             return Message(Error(8, "absent"), reply_to=message)
         return super().play_here(message)

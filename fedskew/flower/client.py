@@ -16,6 +16,7 @@ from flwr.app import (
 from torch import Tensor, nn
 
 from client_app.client import Client, Report, Variant
+from client_app.messages import kind_of
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, seed_of
@@ -104,8 +105,8 @@ def local_round(
         ValueError: the model or the data cannot be used; the message says what to change.
         LookupError: the server's strategy does not send what a variant needs.
     """
-    if "clients_together" in training:
-        raise TypeError("clients_together is no setting here: a node of Flower's runs one client")
+    if "clients_per_pass" in training:
+        raise TypeError("clients_per_pass is no setting here: a node of Flower's runs one client")
     config = config_of(message)
     chosen = variants_of(variants)
     settings = TrainingSettings(
@@ -116,7 +117,7 @@ def local_round(
         batch_size=batch_size,
         **training,
     )
-    asked = message_kind(message) == MessageType.QUERY
+    asked = kind_of(message) == MessageType.QUERY
     if not asked:
         check_broadcast(message, chosen)
     samples = samples_of(data, device, label)
@@ -289,11 +290,6 @@ def local_loss(
         return task.losses(logits_BC, labels_B).mean()
 
     return mean_loss
-
-
-def message_kind(message: Message) -> str:
-    """Return train, evaluate or query, whatever action of it is asked for (`train.mine`)."""
-    return message.metadata.message_type.partition(".")[0]
 
 
 def model_arrays(message: Message, asked: bool) -> ArrayRecord:

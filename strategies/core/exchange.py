@@ -24,7 +24,7 @@ from client_app.handlers import (
     ClientRequest,
     ExpectedState,
 )
-from client_app.messages import folded, pack, unfolded
+from client_app.messages import ACTION, folded, pack, unfolded
 from client_app.polling import PollingClient
 from client_app.serialization import Expected
 from client_app.state import State
@@ -125,7 +125,7 @@ class Request:
             }
         )
         content = RecordDict({**self.records, "task": task})
-        return Message(content, dst_node_id=node, message_type=self.kind)
+        return Message(content, dst_node_id=node, message_type=f"{self.kind}.{ACTION}")
 
     def messages(self, assignment: NodeAssignment) -> list[Message]:
         """Return one message a node."""

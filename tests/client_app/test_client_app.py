@@ -102,7 +102,9 @@ def ask(
     content = RecordDict(
         {**{name: pack(state) for name, state in models.items()}, "task": ConfigRecord(config)}
     )
-    (reply,) = grid.send_and_receive([Message(content, dst_node_id=1, message_type=kind)])
+    (reply,) = grid.send_and_receive(
+        [Message(content, dst_node_id=1, message_type=f"{kind}.clients")]
+    )
     assert not reply.has_error(), reply.error
     return dict(reply.content)
 

@@ -13,7 +13,7 @@ from in_process import TamperingGrid, experiment, small
 from rich.console import Console
 
 from client_app.client import Client
-from client_app.messages import size, unpack
+from client_app.messages import kind_of, size, unpack
 from client_app.models import ModelSettings, build
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.local_batch_norm import LocalBatchNorm
@@ -90,7 +90,7 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
     assert heard == {name: uploads for name, uploads in expected.items() if any(uploads.values())}
     answers = {variant.name for variant in settings.variants if variant.upload.once}
     once = sum(sum(uploads.values()) for name, uploads in heard.items() if name in answers)
-    trained = [message for message in grid.asked if message.metadata.message_type == "train"]
+    trained = [message for message in grid.asked if kind_of(message) == "train"]
     sent = [
         sum(size(unpack(record)) for record in asked.content.array_records.values())
         for asked in trained

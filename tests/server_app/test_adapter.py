@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result
 from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, number_of, small
 
 from client_app.memory import folder_of
-from client_app.messages import from_flower, pack, to_flower, unpack
+from client_app.messages import from_flower, kind_of, pack, to_flower, unpack
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
 from client_app.state import State, digest
@@ -204,11 +204,7 @@ def in_round(round: int, spoil: Callable[[RecordDict], None]) -> Tamper:
     """Return a tampering with the faulty client's training reply of one round."""
 
     def tamper(asked: Message, records: RecordDict) -> None:
-        if (
-            asked.metadata.message_type == "train"
-            and number_of(asked) == round
-            and MODEL in records
-        ):
+        if kind_of(asked) == "train" and number_of(asked) == round and MODEL in records:
             spoil(records)
 
     return tamper
@@ -287,7 +283,7 @@ def test_no_good_reply_is_never_enough() -> None:
 
 def test_faulty_scores_are_left_out(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     def tamper(asked: Message, records: RecordDict) -> None:
-        if asked.metadata.message_type == "evaluate":
+        if kind_of(asked) == "evaluate":
             scores = unpack(records.array_records[f"{FAULTY}/test/average"])
             records[f"{FAULTY}/test/average"] = pack({**scores, "loss": -scores["loss"]})
 
@@ -408,7 +404,7 @@ def test_prior_is_not_asked_again_when_round_1_failed(train: Train) -> None:
 @pytest.mark.parametrize("kind", ["dropped", "raises", "no answer"])
 def test_missing_answer(train: Train, kind: str) -> None:
     def tamper(asked: Message, records: RecordDict) -> None:
-        if asked.metadata.message_type == "query":
+        if kind_of(asked) == "query":
             if kind == "no answer":
                 records[f"{FAULTY}/upload/other"] = records.pop(f"{FAULTY}/upload/logit-shift")
             else:
@@ -427,7 +423,7 @@ def test_missing_answer(train: Train, kind: str) -> None:
 
 def test_answers_of_another_shape(train: Train) -> None:
     def tamper(asked: Message, records: RecordDict) -> None:
-        if asked.metadata.message_type == "query":
+        if kind_of(asked) == "query":
             records["2/upload/logit-shift"] = pack({"counts": torch.ones(9).long()})
 
     with pytest.raises(TooFewReplies, match="client 2: class counts are not int64 of 10"):

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Message, RecordDict
 from in_process import FinishedRun, TamperingGrid, drop, kill, small
 
-from client_app.messages import pack, unpack
+from client_app.messages import kind_of, pack, unpack
 from client_app.state import digest
 from data import federate
 from server_app.checkpoint import Checkpoint
@@ -113,7 +113,7 @@ def spoiled(kind: str) -> Callable[[Message, RecordDict], None]:
     """Return a tampering with client 1's answer to the final question."""
 
     def tamper(asked: Message, records: RecordDict) -> None:
-        if asked.metadata.message_type != "query":
+        if kind_of(asked) != "query":
             return
         record = "1/upload/class-statistics"
         answer = dict(unpack(records.array_records[record]))

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Message, MetricRecord, RecordDict
 from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, small
 
-from client_app.messages import pack, unpack
+from client_app.messages import kind_of, pack, unpack
 from client_app.metrics import Scores
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
@@ -32,7 +32,7 @@ def changed(kind: str, record: str, change: Change) -> Tamper:
     """Return a tampering with the tensors of a record in every reply of that kind."""
 
     def tamper(asked: Message, records: RecordDict) -> None:
-        if asked.metadata.message_type == kind and record in records:
+        if kind_of(asked) == kind and record in records:
             state = {
                 name: tensor.clone()
                 for name, tensor in unpack(records.array_records[record]).items()
@@ -47,7 +47,7 @@ def scaled(factor: float, client: int = 1) -> Tamper:
     """Return a tampering that scales a client's update in every round."""
 
     def tamper(asked: Message, records: RecordDict) -> None:
-        if asked.metadata.message_type == "train" and f"{client}/model" in records:
+        if kind_of(asked) == "train" and f"{client}/model" in records:
             start, sent = (
                 unpack(r)
                 for r in (asked.content.array_records["model"], records[f"{client}/model"])
@@ -278,7 +278,7 @@ def test_one_client_alone_that_diverges_is_named(train: Train) -> None:
     """Three clients do not answer, so that a single update is left, and that one is out of range."""
 
     def lose_others_and_spoil(asked: Message, records: RecordDict) -> None:
-        if asked.metadata.message_type == "train":
+        if kind_of(asked) == "train":
             for client in (0, 1, 3):
                 drop(records, client)
             changed("train", "2/model", lambda s: s["head.weight"].fill_(3e38))(asked, records)

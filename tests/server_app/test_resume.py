@@ -28,6 +28,7 @@ import server_app.run_folder
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
+from client_app.messages import kind_of
 from client_app.runtime import ClientRuntime, simulation_runtime
 from client_app.tensor_files import Damaged
 from data import SettingError, federate
@@ -168,7 +169,7 @@ def test_a_client_whose_data_have_changed_stays_out(
     monkeypatch.setattr(ClientRuntime, "digests", OfData(), raising=False)
 
     def tamper(asked: Message, records: RecordDict) -> None:
-        if not changed and asked.metadata.message_type == "train":
+        if not changed and kind_of(asked) == "train":
             changed.append(1)
 
     with pytest.raises(

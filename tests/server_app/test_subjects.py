@@ -11,7 +11,7 @@ from in_process import FinishedRun, TamperingGrid, small
 from rich.console import Console
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from client_app.messages import pack, unpack
+from client_app.messages import kind_of, pack, unpack
 from client_app.models import build
 from client_app.runtime import initial_seed
 from data import federate
@@ -95,7 +95,7 @@ def test_scores_of_subjects_travel(train: Train, root: str, method: str) -> None
 
 def test_a_client_with_impossible_pairs_is_left_out(train: Train, root: str) -> None:
     def tamper(asked: Any, records: Any) -> None:
-        if asked.metadata.message_type == "evaluate":
+        if kind_of(asked) == "evaluate":
             scores = unpack(records.array_records["1/test/average"])
             records["1/test/average"] = pack({**scores, "ranking": scores["ranking"] * 2})
 

@@ -171,7 +171,7 @@ def asked(settings: Any, node_config: dict[str, Any], memory_round: int = 3) -> 
     shared = Checkpoint.load(RunFolder(settings.folder).checkpoint_file).shared
     with LocalGrid():
         content = RecordDict({"model": pack(shared), "task": task})
-        message = Message(content, dst_node_id=1, message_type="query")
+        message = Message(content, dst_node_id=1, message_type="query.clients")
         context = Context(
             run_id=1, node_id=1, node_config=node_config, state=RecordDict(), run_config={}
         )

@@ -270,8 +270,8 @@ def test_settings_are_checked_and_unknown_ones_refused() -> None:
         flower.FedDF(initial(), **OFF)
     with pytest.raises(SettingError, match="keeps a part on each client"):
         flower.CCVR(initial(), **OFF, variants=["fedbn"])
-    with pytest.raises(TypeError, match="clients_together"):
-        flower.local_round(None, None, Net(), None, clients_together=2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="clients_per_pass"):
+        flower.local_round(None, None, Net(), None, clients_per_pass=2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
