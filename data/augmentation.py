@@ -31,8 +31,11 @@ def crop(images_B: Tensor, draws: Generator) -> Tensor:
 
     # One gather for the whole batch: image, row and column broadcast to (B, H, W).
     image_B = torch.arange(batch, device=device)
+    image_B11 = image_B[:, None, None]
+    rows_BH1 = rows_BH[:, :, None]
+    columns_B1W = columns_BW[:, None, :]
     channels_last = padded.movedim(1, -1)
-    cropped = channels_last[image_B[:, None, None], rows_BH[:, :, None], columns_BW[:, None, :]]
+    cropped = channels_last[image_B11, rows_BH1, columns_B1W]
     return cropped.movedim(-1, 1)
 
 
@@ -48,11 +51,16 @@ def cutout(images_B: Tensor, draws: Generator) -> Tensor:
     device = images_B.device
     center_y = torch.randint(0, height, (batch,), generator=draws).to(device)
     center_x = torch.randint(0, width, (batch,), generator=draws).to(device)
-    rows = torch.arange(height, device=device) - center_y[:, None]
-    columns = torch.arange(width, device=device) - center_x[:, None]
+
     half = HOLE // 2
-    in_rows, in_columns = (rows >= -half) & (rows < half), (columns >= -half) & (columns < half)
-    return images_B.masked_fill((in_rows[:, :, None] & in_columns[:, None, :])[:, None], 0.0)
+    rows_BH = torch.arange(height, device=device) - center_y[:, None]
+    in_rows_BH = (rows_BH >= -half) & (rows_BH < half)
+    columns_BW = torch.arange(width, device=device) - center_x[:, None]
+    in_columns_BW = (columns_BW >= -half) & (columns_BW < half)
+
+    hole_BHW = in_rows_BH[:, :, None] & in_columns_BW[:, None, :]
+    every_channel = hole_BHW[:, None]
+    return images_B.masked_fill(every_channel, 0.0)
 
 
 def rotate(images_B: Tensor, draws: Generator) -> Tensor:
@@ -77,24 +85,37 @@ def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
     The first of ten drawn boxes that lies inside, or else the whole image. There is no antialiasing, as a box is
     hardly ever larger than what it becomes.
     """
-    batch, (height, width) = len(images_B), images_B.shape[2:]
-    area = height * width * torch.empty(batch, TRIES).uniform_(*AREA, generator=draws)
-    ratio = (
-        torch.empty(batch, TRIES)
-        .uniform_(math.log(RATIO[0]), math.log(RATIO[1]), generator=draws)
-        .exp()
-    )
-    wide, high = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
-    fits = (wide >= 1) & (wide <= width) & (high >= 1) & (high <= height)
-    first = fits.float().argmax(1, keepdim=True)
-    any_fits = fits.any(1)
-    share_x = torch.where(any_fits, wide.gather(1, first)[:, 0] / width, torch.ones(batch))
-    share_y = torch.where(any_fits, high.gather(1, first)[:, 0] / height, torch.ones(batch))
+    batch = len(images_B)
+    height, width = images_B.shape[2:]
+
+    # Width and height of every try's box, from its area and the ratio of its sides.
+    area_BT = torch.empty(batch, TRIES).uniform_(*AREA, generator=draws)
+    area_BT = height * width * area_BT
+    least, most = math.log(RATIO[0]), math.log(RATIO[1])
+    ratio_BT = torch.empty(batch, TRIES).uniform_(least, most, generator=draws).exp()
+    wide_BT = (area_BT * ratio_BT).sqrt().round()
+    high_BT = (area_BT / ratio_BT).sqrt().round()
+
+    # The first that fits, or the whole image: a share of 1.
+    wide_fits_BT = (wide_BT >= 1) & (wide_BT <= width)
+    high_fits_BT = (high_BT >= 1) & (high_BT <= height)
+    fits_BT = wide_fits_BT & high_fits_BT
+    any_fits_B = fits_BT.any(1)
+    first_B1 = fits_BT.float().argmax(1, keepdim=True)
+    wide_B = wide_BT.gather(1, first_B1)[:, 0]
+    high_B = high_BT.gather(1, first_B1)[:, 0]
+    whole_B = torch.ones(batch)
+    share_x_B = torch.where(any_fits_B, wide_B / width, whole_B)
+    share_y_B = torch.where(any_fits_B, high_B / height, whole_B)
+
+    # The affine map of -1..1 that cuts the box out: its size on the diagonal, its center beside it.
     place_B2 = torch.rand(batch, 2, generator=draws) * 2 - 1
-    zero = torch.zeros(batch)
-    above = torch.stack([share_x, zero, place_B2[:, 0] * (1 - share_x)], 1)
-    below = torch.stack([zero, share_y, place_B2[:, 1] * (1 - share_y)], 1)
-    return sampled(images_B, torch.stack([above, below], 1), "border")
+    center_x_B = place_B2[:, 0] * (1 - share_x_B)
+    center_y_B = place_B2[:, 1] * (1 - share_y_B)
+    zero_B = torch.zeros(batch)
+    first_row = torch.stack([share_x_B, zero_B, center_x_B], 1)
+    second_row = torch.stack([zero_B, share_y_B, center_y_B], 1)
+    return sampled(images_B, torch.stack([first_row, second_row], 1), "border")
 
 
 def color_jitter(images_B: Tensor, draws: Generator) -> Tensor:

@@ -232,23 +232,29 @@ def _digests(inputs: NDArray[np.generic], places: NDArray[np.int64]) -> list[byt
 
 def _flat(inputs: NDArray[np.generic], places: NDArray[np.int64]) -> tuple[int, int, int]:
     """Return how many images at `places` are of one value in every channel, of how many, and the place of the first."""
-    flat: list[int] = []
     pixels = int(np.prod(inputs.shape[2:]))
-    if inputs.ndim == 4 and pixels > 1:
-        for start in range(0, len(places), CHUNK):
-            looked = places[start : start + CHUNK]
-            images = inputs[looked].reshape(len(looked), inputs.shape[1], pixels)
-            same = (images == images[:, :, :1]).all(axis=(1, 2))
-            flat += looked[same].tolist()
-    return len(flat), len(places), flat[0] if flat else -1
+    if inputs.ndim != 4 or pixels <= 1:
+        return 0, len(places), -1
+
+    flat: list[int] = []
+    channels = inputs.shape[1]
+    for start in range(0, len(places), CHUNK):
+        looked = places[start : start + CHUNK]
+        images = inputs[looked].reshape(len(looked), channels, pixels)
+        first_pixel = images[:, :, :1]
+        same = (images == first_pixel).all(axis=(1, 2))
+        flat += looked[same].tolist()
+    first = flat[0] if flat else -1
+    return len(flat), len(places), first
 
 
 def listed(names: Sequence[str]) -> str:
     """Return class names for a sentence, the first few of many."""
     noun = "class" if len(names) == 1 else "classes"
     shown = ", ".join(names[:LISTED])
-    more = f", ... ({len(names)} in all)" if len(names) > LISTED else ""
-    return f"{noun} {shown}{more}"
+    if len(names) <= LISTED:
+        return f"{noun} {shown}"
+    return f"{noun} {shown}, ... ({len(names)} in all)"
 
 
 def size_warnings(settings: DataSettings) -> list[str]:
@@ -301,18 +307,24 @@ def _size_of_array(shape: tuple[int, ...]) -> Size | None:
         return shape[1], shape[2]
     if len(shape) != 4:
         return None
-    channels_first = shape[1] in (1, 3) and shape[3] not in (1, 3)
-    return (shape[2], shape[3]) if channels_first else (shape[1], shape[2])
+    _, second, third, fourth = shape
+    channels_first = second in (1, 3) and fourth not in (1, 3)
+    if channels_first:
+        return third, fourth
+    return second, third
 
 
 def _differ(trained: Counter[Size], tested: Counter[Size]) -> bool:
     """Return whether no size is in both, and each split has one alone or their areas differ much."""
     if trained.keys() & tested.keys():
         return False
-    areas = [
-        float(np.median([h * w for h, w in sizes.elements()])) for sizes in _few(trained, tested)
-    ]
-    return len(trained) == len(tested) == 1 or max(areas) > LARGER_AREA * min(areas)
+    if len(trained) == len(tested) == 1:
+        return True
+    areas = []
+    for sizes in _few(trained, tested):
+        of_images = [height * width for height, width in sizes.elements()]
+        areas.append(float(np.median(of_images)))
+    return max(areas) > LARGER_AREA * min(areas)
 
 
 def _few(*every: Counter[Size]) -> Iterator[Counter[Size]]:

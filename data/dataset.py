@@ -112,10 +112,11 @@ def load(settings: DataSettings) -> Dataset:
     def inputs(name: str) -> NDArray[np.generic] | ImageFiles:
         if not settings.in_files:
             return mapped[name]
-        known, size = KNOWN[names[0]], (shape[0], shape[1], shape[2])
+        known = KNOWN[names[0]]
         root = Path(settings.data_root).expanduser() / known.image_folder
-        encoded = np.array(mapped[name], np.uint8)
-        return ImageFiles(root, encoded, size, known.central, settings)
+        paths = np.array(mapped[name], np.uint8)
+        channels, height, width = shape
+        return ImageFiles(root, paths, (channels, height, width), known.central, settings)
 
     by_site = "domain_names" in mapped and settings.partition in ("domains", "file")
     domains, has_val = by_site or has_domains(settings.dataset), "val_inputs" in mapped

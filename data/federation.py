@@ -93,10 +93,13 @@ class Federation:
     def validation_subjects(self, client: int) -> NDArray[np.int64] | None:
         """Return (N,): the subject of each of a client's validation samples, numbered as `Dataset.train_groups` where
         they were cut off the training set, else as `Dataset.val_groups`; None where the data do not say it."""
-        cut = self.validation_indices is not None
-        groups = self.dataset.train_groups if cut else self.dataset.val_groups
-        shared = client if self.test_indices is not None or not cut else None
-        return None if groups is None else groups[self._indices("cut" if cut else "val", shared)]
+        if self.validation_indices is None:
+            groups, split, own = self.dataset.val_groups, "val", True
+        else:
+            groups, split, own = self.dataset.train_groups, "cut", self.test_indices is not None
+        if groups is None:
+            return None
+        return groups[self._indices(split, client if own else None)]
 
     def test(self, client: int | None = None, device: str = "cpu") -> Samples:
         """The test samples of one client, or the global test set, which is also every client's own without domains."""
@@ -125,9 +128,12 @@ class Federation:
         indices = self._indices(split, None if shared else client)
         source = "train" if split == "cut" else split
         labels_N = getattr(self.dataset, f"{source}_labels")[indices]
-        if (groups := self.dataset.tested_as_one(source)) is not None:
-            labels_N = labels_N[np.unique(groups[indices], return_index=True)[1]]
-        return np.bincount(labels_N, minlength=self.dataset.num_classes).astype(np.int64)
+        groups = self.dataset.tested_as_one(source)
+        if groups is not None:
+            _, first_of_group = np.unique(groups[indices], return_index=True)
+            labels_N = labels_N[first_of_group]
+        counts_C = np.bincount(labels_N, minlength=self.dataset.num_classes)
+        return counts_C.astype(np.int64)
 
     def tested_subjects(self, client: int | None = None) -> NDArray[np.int64] | None:
         """Return (N,): the subject of each test sample of one client, or of the global test set; None where the data do
@@ -187,14 +193,19 @@ class Federation:
         augmentation = self.augmentation if split == "train" else "none"
         indices = self._indices(split, client)
         samples = self.at(source, indices, device, augmentation)
-        if split == "cut" and (groups := self.dataset.tested_as_one("train")) is not None:
-            samples = replace(samples, groups_N=torch.from_numpy(groups[indices]).to(device))
-        elif split == "cut" and (subjects := self.dataset.train_groups) is not None:
-            samples = replace(samples, subjects_N=torch.from_numpy(subjects[indices]).to(device))
-        if self.noise[0] and split == "train" and client is not None:
-            samples = noisy(
-                samples, self.noise[0] * (client + 1) / self.clients, self.noise[1], client
-            )
+        if split == "cut":
+            groups = self.dataset.tested_as_one("train")
+            subjects = self.dataset.train_groups
+            if groups is not None:
+                groups_N = torch.from_numpy(groups[indices]).to(device)
+                samples = replace(samples, groups_N=groups_N)
+            elif subjects is not None:
+                subjects_N = torch.from_numpy(subjects[indices]).to(device)
+                samples = replace(samples, subjects_N=subjects_N)
+        strongest, noise_seed = self.noise
+        if strongest and split == "train" and client is not None:
+            strength = strongest * (client + 1) / self.clients
+            samples = noisy(samples, strength, noise_seed, client)
         return samples
 
     def _indices(self, split: str, client: int | None) -> Indices:
@@ -297,9 +308,12 @@ def _of_sites(settings: DataSettings) -> Federation:
     """The server's view of sites: their names, and no sample."""
     settings.require(settings.evaluate_on == "test", "evaluate_on", "must be test between sites")
     agreement = agreement_of(settings.dataset)
-    data, clients = without_samples(settings, agreement), len(agreement.sites)
-    none, counts_KC = data.train_labels, np.zeros((clients, data.num_classes), np.int64)
-    parts, domains = (none,) * clients, tuple(range(clients))
+    data = without_samples(settings, agreement)
+    clients = len(agreement.sites)
+    none = data.train_labels  # an empty array
+    parts = (none,) * clients
+    domains = tuple(range(clients))
+    counts_KC = np.zeros((clients, data.num_classes), np.int64)
     return Federation(
         data, parts, parts, domains, none, counts_KC, settings.augmentation, none, data.content
     )

@@ -305,8 +305,10 @@ def _deal(
     """Shuffle each class and divide it by the counts."""
     held: list[list[Indices]] = [[] for _ in counts_KC]
     for label in range(counts_KC.shape[1]):
-        shuffled = generator.permutation(np.flatnonzero(labels_N == label))
-        for client, part in enumerate(np.split(shuffled, np.cumsum(counts_KC[:-1, label]))):
+        of_class = np.flatnonzero(labels_N == label)
+        shuffled = generator.permutation(of_class)
+        ends = np.cumsum(counts_KC[:-1, label])
+        for client, part in enumerate(np.split(shuffled, ends)):
             held[client].append(part)
     return [np.sort(np.concatenate(parts)) for parts in held]
 

@@ -273,23 +273,27 @@ def _normalization(
     default_mean: tuple[float, ...] = (0.5,) * channels
     default_std: tuple[float, ...] = (0.5,) * channels
     if len(shape) == 1:
-        default_mean, default_std = (0.0,), (1.0,)
+        default_mean = (0.0,)
+        default_std = (1.0,)
     elif has_domains(settings.dataset) and names[0] in KNOWN:
         family = FAMILIES[KNOWN[names[0]].family]
-        default_mean, default_std = (family.mean,) * channels, (family.std,) * channels
+        default_mean = (family.mean,) * channels
+        default_std = (family.std,) * channels
     elif settings.dataset in KNOWN:
         default_mean = _spread(KNOWN[settings.dataset].mean, channels)
         default_std = _spread(KNOWN[settings.dataset].std, channels)
 
     def spread(field: str, values: tuple[float, ...]) -> tuple[float, ...]:
-        rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
         full = values * channels if len(values) == 1 else values
+        shape_text = "x".join(map(str, shape))
+        rule = f"must be one value, or {shape[0]}, for input-shape {shape_text}"
         settings.require(len(full) in (channels, shape[0]), field, rule)
         return full
 
     mean = spread("mean", settings.means if settings.mean.strip() else default_mean)
     std = spread("std", settings.stds if settings.std.strip() else default_std)
-    settings.require(all(value > 0 for value in std), "std", "must be greater than 0")
+    all_positive = all(value > 0 for value in std)
+    settings.require(all_positive, "std", "must be greater than 0")
     return mean, std
 
 

@@ -241,8 +241,9 @@ class DataSettings(Settings):
         names: dict[str, str] = {}
         for part in filter(None, self.columns.split(",")):
             role, equals, name = (text.strip() for text in part.partition("="))
+            new_role = role in ROLES and role not in names
             rule = f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once"
-            self.require(bool(equals) and role in ROLES and role not in names, "columns", rule)
+            self.require(bool(equals) and new_role, "columns", rule)
             names[role] = name
         return names
 

@@ -65,10 +65,16 @@ def crop(images_B: Tensor, down: int, right: int) -> Tensor:
 
 def cutout(images_B: Tensor, row: int, column: int) -> Tensor:
     """Zero in a hole of half the height and width around a pixel, cut at the border."""
-    high, wide = (part_of(side, HOLE) for side in images_B.shape[2:])
-    top, left = row - high // 2, column - wide // 2
+    height, width = images_B.shape[2:]
+    hole_height = part_of(height, HOLE)
+    hole_width = part_of(width, HOLE)
+    top = row - hole_height // 2
+    left = column - hole_width // 2
+    rows = slice(max(top, 0), top + hole_height)  # a negative begin would count from the end
+    columns = slice(max(left, 0), left + hole_width)
+
     result = images_B.clone()
-    result[:, :, max(top, 0) : top + high, max(left, 0) : left + wide] = 0
+    result[:, :, rows, columns] = 0
     return result
 
 

@@ -72,8 +72,9 @@ def site_names(federation: Federation) -> list[str]:
     if federation.domains is None:
         return [f"site-{client}" for client in range(federation.clients)]
     names = [slug(federation.dataset.domain_names[domain]) for domain in federation.domains]
-    alone = len(set(names)) == len(names)
-    return names if alone else [f"{name[:34]}-{client}" for client, name in enumerate(names)]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name[:34]}-{client}" for client, name in enumerate(names)]
 
 
 def slug(name: str) -> str:

@@ -27,10 +27,11 @@ class Table:
         """Raises DataError for a key that is none of `keys`."""
         self.entries, self.where = entries, where
         for key, value in entries.items():
-            if key not in keys:
-                near = difflib.get_close_matches(key, keys, 1, cutoff=0.5)
-                remedy = f"did you mean {near[0]}?" if near else ""
-                raise self.error(key, value, "there is no such key", remedy)
+            if key in keys:
+                continue
+            near = difflib.get_close_matches(key, keys, 1, cutoff=0.5)
+            remedy = f"did you mean {near[0]}?" if near else ""
+            raise self.error(key, value, "there is no such key", remedy)
 
     def error(self, key: str, value: object, rule: str, remedy: str = "") -> DataError:
         """Return the error of a value that breaks a rule."""
@@ -57,8 +58,10 @@ class Table:
     def texts(self, key: str, default: list[str] | None = None) -> tuple[str, ...]:
         """Return a list of texts. Raises DataError for what is none, or one text twice."""
         values = self.take(key, list, default)
-        self.require(all(type(value) is str for value in values), key, "must be a list of texts")
-        self.require(len(set(values)) == len(values), key, "must name each once")
+        all_texts = all(type(value) is str for value in values)
+        self.require(all_texts, key, "must be a list of texts")
+        each_once = len(set(values)) == len(values)
+        self.require(each_once, key, "must name each once")
         return tuple(values)
 
     def numbers(self, key: str) -> tuple[float, ...]:

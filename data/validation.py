@@ -23,17 +23,22 @@ def cut_off(
         SettingError: nobody keeps anything, or the data name the subjects of the test samples alone.
     """
     require_subjects(data, "validation-fraction", share)
+    shown = parts[:10]  # a sentence about more clients is not read
     if data.train_groups is not None:
         kept = _kept_subjects(data.train_labels, data.train_groups, parts, share, draws)
-        held = [len(np.unique(data.train_groups[part])) for part in parts[:10]]
+        sizes = [len(np.unique(data.train_groups[part])) for part in shown]
         units = "subjects"
     else:
         kept = _kept_samples(data.train_labels, parts, share, draws)
-        held, units = [len(part) for part in parts[:10]], "samples"
-    sizes = ", ".join(f"client {client} has {size}" for client, size in enumerate(held))
-    rule = f"cuts nothing off, as the clients have too few {units}: {sizes}"
+        sizes = [len(part) for part in shown]
+        units = "samples"
+
+    of_clients = ", ".join(f"client {client} has {size}" for client, size in enumerate(sizes))
+    rule = f"cuts nothing off, as the clients have too few {units}: {of_clients}"
     require(any(map(len, kept)), "validation-fraction", share, rule)
-    return [np.setdiff1d(part, held) for part, held in zip(parts, kept, strict=True)], tuple(kept)
+
+    trained = [np.setdiff1d(part, cut) for part, cut in zip(parts, kept, strict=True)]
+    return trained, tuple(kept)
 
 
 def require_subjects(data: Dataset, key: str, value: object) -> None:
@@ -94,12 +99,14 @@ def _kept_subjects(
 def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (S,): of each subject 0..S-1 the value that most of its samples have, the smallest of several such."""
     pairs = np.stack([subject_D, values_D])
-    (subjects, values), counts = np.unique(pairs, axis=1, return_counts=True)
+    distinct, counts = np.unique(pairs, axis=1, return_counts=True)
+    subjects, values = distinct
 
     # By subject, then the most common value first, then the smallest; lexsort takes the last key first.
     order = np.lexsort((values, -counts, subjects))
-    _, first = np.unique(subjects[order], return_index=True)
-    chosen: NDArray[np.int64] = values[order][first]
+    sorted_subjects, sorted_values = subjects[order], values[order]
+    _, first = np.unique(sorted_subjects, return_index=True)
+    chosen: NDArray[np.int64] = sorted_values[first]
     return chosen
 
 

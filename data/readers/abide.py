@@ -42,15 +42,16 @@ def read_site(path: Path, settings: DataSettings) -> Site:
         DataError: arrays that are missing or do not fit each other.
     """
     arrays = read_arrays(path, ("ts", "length", "label"), (), settings)
-    series, lengths, labels = (
-        arrays["ts"],
-        arrays["length"].astype(np.int64),
-        arrays["label"].astype(np.int64),
-    )
-    if series.ndim != 2 or len(lengths) != len(labels) or lengths.sum() != len(series):
-        rule = f"ts {series.shape}, length {lengths.shape} (sum {lengths.sum()}) and label {labels.shape} do not fit"
-        raise DataError(f"{rule}: ts must be (sum of length, regions)", where=str(path))
-    return Site(path.stem, str(path), np.split(series, np.cumsum(lengths)[:-1]), labels)
+    series = arrays["ts"]
+    lengths = arrays["length"].astype(np.int64)
+    labels = arrays["label"].astype(np.int64)
+    total = lengths.sum()
+    if series.ndim != 2 or len(lengths) != len(labels) or total != len(series):
+        shapes = f"ts {series.shape}, length {lengths.shape} (sum {total}) and label {labels.shape}"
+        rule = f"{shapes} do not fit: ts must be (sum of length, regions)"
+        raise DataError(rule, where=str(path))
+    ends = np.cumsum(lengths)[:-1]
+    return Site(path.stem, str(path), np.split(series, ends), labels)
 
 
 def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
@@ -92,9 +93,12 @@ def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
 def folds(labels: NDArray[np.int64], site: str) -> list[NDArray[np.int64]]:
     """The subjects in five parts with nearly equal shares of each label; part of the data, so no run's seed."""
     draws = generator(0, f"abide {site}: folds")
-    order = np.concatenate(
-        [draws.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
-    )
+    shuffled = []
+    for label in np.unique(labels):
+        subjects = np.flatnonzero(labels == label)
+        shuffled.append(draws.permutation(subjects))
+    order = np.concatenate(shuffled)
+    # Every fifth of an order that goes label by label has its share of each label.
     return [np.sort(order[fold::FOLDS]) for fold in range(FOLDS)]
 
 

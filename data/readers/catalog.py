@@ -358,7 +358,13 @@ def members(dataset: str) -> tuple[str, ...]:
 
 def domain_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names of domains: a user's own have their file's name, or their path if two have the same name."""
-    short = tuple(Path(name.split(":", 1)[1]).stem if is_own(name) else name for name in names)
+    short = []
+    for name in names:
+        if is_own(name):
+            _, path = name.split(":", 1)
+            short.append(Path(path).stem)
+        else:
+            short.append(name)
     if len(set(short)) == len(short):
-        return short
+        return tuple(short)
     return tuple(name.replace("/", "_") for name in names)

@@ -121,11 +121,13 @@ def from_pil(file: Path, opened: Image.Image, channels: int, settings: DataSetti
 def stored_of_pil(opened: Image.Image, channels: int) -> Stored | Image.Image:
     """An image of any of PIL's modes: as L or RGB, or its numbers where they are wider than bytes."""
     if opened.mode in EIGHT_BIT:
-        grey = channels == 1 or (channels == 0 and opened.mode in ("1", "L", "LA"))
+        stored_grey = opened.mode in ("1", "L", "LA")
+        grey = channels == 1 or (channels == 0 and stored_grey)
         return opened.convert("L" if grey else "RGB")
     span = (0.0, 65535.0) if opened.mode in SIXTEEN_BIT else None
     numbers = np.asarray(opened).astype(np.float32)
-    return Stored(numbers, f"mode {opened.mode}: pixels", span)
+    what = f"mode {opened.mode}: pixels"
+    return Stored(numbers, what, span)
 
 
 def why_not(file: Path, error: Exception) -> str:

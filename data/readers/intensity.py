@@ -135,12 +135,14 @@ def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.float32]
     center, width = window.center, window.width
     if window.function == "SIGMOID":
         with np.errstate(over="ignore"):  # far below a narrow window: 1 / inf is black
-            return np.asarray(1 / (1 + np.exp(-4 * (values - center) / width)), np.float32)
+            exponent = -4 * (values - center) / width
+            return np.asarray(1 / (1 + np.exp(exponent)), np.float32)
     if window.function == "LINEAR_EXACT":
         return on_scale(values, center - width / 2, center + width / 2)
     if width == 1:  # the standard's formula is a threshold here, without a division
         return np.asarray(values > center - 0.5, np.float32)
-    return on_scale(values, center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2)
+    middle, half = center - 0.5, (width - 1) / 2
+    return on_scale(values, middle - half, middle + half)
 
 
 def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:

@@ -64,10 +64,9 @@ def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) 
 def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """train/CLASS/*, valid/CLASS/*, test/CLASS/*; `cinic-train` says whether valid is training or validation data."""
     folder, classes = root / "CINIC-10", KNOWN[name].class_names
-    train, valid, test = (
-        read_split(folder / part, key, classes, shape, settings)
-        for part, key in (("train", "train"), ("valid", "val"), ("test", "test"))
-    )
+    train = read_split(folder / "train", "train", classes, shape, settings)
+    valid = read_split(folder / "valid", "val", classes, shape, settings)
+    test = read_split(folder / "test", "test", classes, shape, settings)
     if settings.cinic_train == "train":
         return Raw(train, test, valid)
     first, second = train.images, valid.images
@@ -76,10 +75,9 @@ def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
     for part, images in (("train", first), ("valid", second)):
         paths = map(images.path, range(len(images)))
         files.extend(f"{part}/{path.relative_to(folder / part)}" for path in paths)
+    images_of_both = ImageFiles.of(folder, files, shape, settings)
     labels = np.concatenate([train.labels, valid.labels])
-    return Raw(
-        Split(ImageFiles.of(folder, files, shape, settings), labels, str(folder), "train"), test
-    )
+    return Raw(Split(images_of_both, labels, str(folder), "train"), test)
 
 
 def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:

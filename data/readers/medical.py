@@ -128,9 +128,12 @@ def _first(value: Any) -> float:
 
 def span_of(data: Any) -> tuple[float, float]:
     """The values of the smallest and the largest stored number that the bits allow."""
-    if sequence := data.get("ModalityLUTSequence"):
-        return 0.0, float(2 ** int(sequence[0].LUTDescriptor[2]) - 1)
-    slope, intercept = float(data.get("RescaleSlope", 1)), float(data.get("RescaleIntercept", 0))
+    sequence = data.get("ModalityLUTSequence")
+    if sequence:  # a table: the third number of its descriptor says how many bits an entry has
+        bits = int(sequence[0].LUTDescriptor[2])
+        return 0.0, float(2**bits - 1)
+    slope = float(data.get("RescaleSlope", 1))
+    intercept = float(data.get("RescaleIntercept", 0))
     largest = slope * (2 ** int(data.BitsStored) - 1) + intercept
     return min(intercept, largest), max(intercept, largest)
 

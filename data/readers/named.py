@@ -210,11 +210,11 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
 
 
 def _resplit(raw: Raw) -> Raw:
-    labels: NDArray[np.int64] = np.concatenate([raw.train.labels, raw.test.labels]).astype(np.int64)
-    train, test = stratified(labels, raw.train.where)
-    if isinstance(raw.train.images, ImageFiles) or isinstance(raw.test.images, ImageFiles):
-        raise DataError("recipe fedbn needs arrays here, not image files", where=raw.train.where)
-    everything = Split(
-        np.concatenate([raw.train.images, raw.test.images]), labels, raw.train.where, "train"
-    )
+    first, second, where = raw.train, raw.test, raw.train.where
+    labels: NDArray[np.int64] = np.concatenate([first.labels, second.labels]).astype(np.int64)
+    train, test = stratified(labels, where)
+    if isinstance(first.images, ImageFiles) or isinstance(second.images, ImageFiles):
+        raise DataError("recipe fedbn needs arrays here, not image files", where=where)
+    images = np.concatenate([first.images, second.images])
+    everything = Split(images, labels, where, "train")
     return Raw(everything.take(train, "train"), everything.take(test, "test"))

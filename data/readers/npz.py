@@ -143,17 +143,20 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generi
 
 def check_convertible(split: Split) -> None:
     """Refuse types, shapes and lengths that nothing can be made of; no pixel is looked at. Raises DataError."""
-    images, labels, (images_key, labels_key) = split.images, split.labels, keys_of(split)
+    images, labels = split.images, split.labels
+    images_key, labels_key = keys_of(split)
+
     require_of(split, images.dtype.kind in "uif", images_key, f"dtype {images.dtype}", IMAGES)
     bytes_of_2d = images.dtype == np.uint8 and images.ndim == 2
     fits = images.ndim in (2, 3, 4) and all(images.shape[1:]) and not bytes_of_2d
     rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
     require_of(split, fits, images_key, f"shape {images.shape}", rule)
+
     rule = "must be whole numbers, or names"
     require_of(split, labels.dtype.kind in "biufUS", labels_key, f"dtype {labels.dtype}", rule)
-    require_of(
-        split, labels.ndim in (1, 2), labels_key, f"shape {labels.shape}", "must be (N,) or (N, 1)"
-    )
+    rule = "must be (N,) or (N, 1)"
+    require_of(split, labels.ndim in (1, 2), labels_key, f"shape {labels.shape}", rule)
+
     lengths = f"{len(images)} images and {len(labels)} labels"
     rule = f"{images_key} and {labels_key} must be equally long"
     require_of(split, len(images) == len(labels), images_key, lengths, rule)
@@ -171,10 +174,11 @@ def converted(
         DataError: what cannot be trained on, or what can be understood in two ways, with the setting that decides.
     """
     notes: Notes = []
-    changed = {key: _with_labels(split, settings, notes) for key, split in splits.items()}
-    _check_first_label(changed, settings)
-    changed = {key: _channels_last(split, settings, notes) for key, split in changed.items()}
-    return _scaled(changed, settings, notes), list(dict.fromkeys(notes))
+    labelled = {key: _with_labels(split, settings, notes) for key, split in splits.items()}
+    _check_first_label(labelled, settings)
+    arranged = {key: _channels_last(split, settings, notes) for key, split in labelled.items()}
+    scaled = _scaled(arranged, settings, notes)
+    return scaled, list(dict.fromkeys(notes))  # what holds for several splits is said once
 
 
 def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
@@ -318,8 +322,8 @@ def _refuse_far(splits: Sequence[Split], settings: DataSettings) -> None:
     extremes = [(float(split.images.min()), float(split.images.max())) for split in splits]  # type: ignore[union-attr]
     if not np.isfinite(extremes).all():
         return  # the check that every split passes names the image
-    low = min(least for least, _ in extremes)
-    high = max(largest for _, largest in extremes)
+    lows, highs = zip(*extremes, strict=True)
+    low, high = min(lows), max(highs)
     means = settings.means if settings.mean.strip() else (0.5,)
     stds = settings.stds if settings.std.strip() else (0.5,)
     distances: list[float] = []
@@ -330,7 +334,8 @@ def _refuse_far(splits: Sequence[Split], settings: DataSettings) -> None:
         first = splits[0]
         where = f"{first.where}: {keys_of(first)[0]}: {first.images.dtype}"
         bytes_as_floats = low >= 0 and high <= 255
-        raise UnknownRange(where, low, high, proposed=(0, 255) if bytes_as_floats else None)
+        proposed = (0, 255) if bytes_as_floats else None
+        raise UnknownRange(where, low, high, proposed=proposed)
 
 
 def read_npz(path: Path, settings: DataSettings) -> Raw:
@@ -423,11 +428,15 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
 
 def _class_names(path: Path, settings: DataSettings) -> tuple[str, ...]:
     """The names that the file has in class_names, where they can be classes."""
-    names = read_arrays(path, (), (("class_names",),), settings).get("class_names")
+    arrays = read_arrays(path, (), (("class_names",),), settings)
+    names = arrays.get("class_names")
     if names is None or names.ndim != 1 or names.dtype.kind != "U":
         return ()
     words = tuple(map(str, names.tolist()))
-    fits = len({*words}) == len(words) >= 2 and all(
-        word.strip() == word and word and "," not in word for word in words
-    )
-    return words if fits else ()
+    if len(words) < 2 or len({*words}) < len(words):
+        return ()
+    for word in words:
+        # The setting `classes` separates names by commas and cuts spaces off.
+        if not word or word.strip() != word or "," in word:
+            return ()
+    return words

@@ -232,7 +232,8 @@ def numbered_labels(
 ) -> list[int]:
     """The labels' places in `class_names`. Raises DataError for one that is not there."""
     number = {name: label for label, name in enumerate(class_names)}
-    if unknown := next((label for label in labels if label not in number), None):
-        rule = f"must be one of classes = {', '.join(class_names)}"
-        raise DataError(f"column {column}: {unknown[:80]!r}: {rule}", where=str(path))
+    for label in labels:
+        if label not in number:
+            rule = f"must be one of classes = {', '.join(class_names)}"
+            raise DataError(f"column {column}: {label[:80]!r}: {rule}", where=str(path))
     return [number[label] for label in labels]

@@ -329,10 +329,14 @@ def bring_to(images: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.
 
 def _luma(images: NDArray[np.generic]) -> NDArray[np.generic]:
     if images.dtype != np.uint8:
-        grey = images.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
+        shares = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL
+        grey = images.astype(np.float64) @ shares
         return np.asarray(grey[..., None], images.dtype)
-    weighted = images.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
-    return np.asarray((weighted + 0x8000) >> 16, np.uint8)[..., None]
+    # PIL's own integers: the same shares times 2^16, and half of that to round.
+    shares_16 = np.array([19595, 38470, 7471], np.uint32)
+    weighted = images.astype(np.uint32) @ shares_16
+    rounded = (weighted + 0x8000) >> 16
+    return np.asarray(rounded, np.uint8)[..., None]
 
 
 def _resize(images: NDArray[np.generic], height: int, width: int) -> NDArray[np.generic]:

@@ -103,7 +103,9 @@ def read_table(path: Path, settings: DataSettings) -> Table:
         writing = writing_of(path, {*LIKE_LABELS, *named(settings)})
         header = header_of(path, rows)
         roles = roles_of(path, header, settings)
-        numbers = Numbers(path, header, roles, settings, writing.separator != ",")
+        # Where commas do not separate the columns, one can be a decimal point.
+        decimal_comma = writing.separator != ","
+        numbers = Numbers(path, header, roles, settings, decimal_comma)
         return _table(path, header, roles, rows, numbers, tuple(writing.notes))
 
 
@@ -279,7 +281,8 @@ def read_images(
     rows = table.metadata
     labels = numbered_labels(path, rows.of(LABEL), class_names, rows.columns[LABEL])
     images = ImageFiles.of(table.folder, list(rows.of("path")), shape, settings)
-    return rows.divided(Split(images, np.array(labels, np.int64), str(path), ""), settings)
+    every_row = Split(images, np.array(labels, np.int64), str(path), "")
+    return rows.divided(every_row, settings)
 
 
 def image_table(path: Path, settings: DataSettings) -> ImageTable:
