@@ -277,11 +277,10 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
         runtime.check_number(number)
         memory = expected.load_memory(runtime.memory_folder(number))
         whole = {name: runtime.whole(shared, memory) for name, shared in deployed.items()}
-        scores = {
-            f"{kind}/{name}": measured
-            for kind, samples in runtime.test_sets(number).items()
-            for name, measured in evaluate_models(runtime.model, whole, samples).items()
-        }
+        scores = {}
+        for kind, samples in runtime.test_sets(number).items():
+            for name, metrics in evaluate_models(runtime.model, whole, samples).items():
+                scores[f"{kind}/{name}"] = metrics
         numbers: dict[str, float] = {}
         if runtime.policy is not None:  # the server of sites knows no counts
             runtime.policy.check_scores()

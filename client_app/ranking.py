@@ -84,8 +84,10 @@ def ranked(positive_G: Floats, negative_G: Floats, stated: float = STATED) -> Ra
 def component(counts_G: Floats, values_G: Floats, mean: Floats, total: Floats) -> Floats:
     """Return the variance of the mean of values that lie in 0 to 1; of a single one the largest it can have."""
     number = total[..., 0]
-    squares = (counts_G * (values_G - mean[..., None]) ** 2).sum(-1)
-    variance = squares / np.maximum(number - 1, 1) / number
+    around_mean_G = values_G - mean[..., None]
+    squares = (counts_G * around_mean_G**2).sum(-1)
+    freedom = np.maximum(number - 1, 1)  # no division by zero for a single value
+    variance = squares / freedom / number
     largest = mean * (1 - mean)
     return np.asarray(np.where(number > 1, variance, largest))
 
@@ -100,7 +102,8 @@ def placements(score_N: Floats, label_N: NDArray[np.int64]) -> tuple[Floats, Flo
         left_K = np.searchsorted(sorted_M, value_K)
         right_K = np.searchsorted(sorted_M, value_K, "right")
         # Between the two lie equal scores, of which half count as below.
-        return np.asarray((left_K + right_K) / (2 * len(sorted_M)))
+        twice_below_K = left_K + right_K
+        return np.asarray(twice_below_K / (2 * len(sorted_M)))
 
     return below(negative, positive), 1 - below(positive, negative)
 
@@ -132,7 +135,8 @@ def clustered_variance(
         variance += number / (number - 1) * float((sum_S**2).sum())
         sums.append(sum_S)
     # Of a subject with samples of both classes both sums move together.
-    return variance + 2 * subjects / (subjects - 1) * float((sums[0] * sums[1]).sum())
+    covariance = float((sums[0] * sums[1]).sum())
+    return variance + 2 * subjects / (subjects - 1) * covariance
 
 
 def margins(log_probabilities_NC: Tensor) -> Floats:

@@ -61,13 +61,13 @@ def source_hash(*modules: str) -> str:
     for name in sorted({module.partition(".")[0] for module in modules}):
         module = sys.modules[name]
         folders = [Path(folder) for folder in getattr(module, "__path__", ())]
-        files = [
-            (file, file.relative_to(folder))
-            for folder in folders
-            for file in sorted(folder.rglob("*.py"))
-        ]
-        alone = getattr(module, "__file__", None)
-        for file, place in files or ([(Path(alone), Path(Path(alone).name))] if alone else []):
+        files: list[tuple[Path, Path]] = []
+        for folder in folders:
+            files.extend((file, file.relative_to(folder)) for file in sorted(folder.rglob("*.py")))
+        single = getattr(module, "__file__", None)
+        if not files and single:  # a module of one file
+            files = [(Path(single), Path(Path(single).name))]
+        for file, place in files:
             sha.update(f"{name}/{place}\n".encode() + file.read_bytes())
     return sha.hexdigest()
 

@@ -67,16 +67,23 @@ def allocate(
             "must be 1 with --engine ray, which takes the machine for one run",
         )
         return Allocation(engine, 1, workers)
-    gpus = visible_gpus() if any(job.settings.general.device != "cpu" for job in jobs) else {}
+    wants_gpu = any(job.settings.general.device != "cpu" for job in jobs)
+    gpus = visible_gpus() if wants_gpu else {}
     need = largest(jobs) + CUDA_CONTEXT
-    slots = tuple(name for name, memory in gpus.items() for _ in range(max(1, memory // need)))
-    at_once = at_once or max(1, min(len(jobs), cores // max(1, workers), len(slots) or len(jobs)))
-    workers = workers or (
-        1 if gpus else max(1, cores // at_once)
-    )  # each would take memory of the GPU
-    return Allocation(
-        engine or ("workers" if workers > 1 else "inprocess"), at_once, workers, slots
-    )
+    slots: list[str] = []
+    for name, memory in gpus.items():
+        fitting = max(1, memory // need)  # unknown memory counts as none, and takes one run
+        slots.extend([name] * fitting)
+    if not at_once:
+        by_cores = cores // max(1, workers)
+        by_gpus = len(slots) or len(jobs)
+        at_once = max(1, min(len(jobs), by_cores, by_gpus))
+    if not workers:
+        # On a GPU one is enough: each would take memory of the GPU.
+        workers = 1 if gpus else max(1, cores // at_once)
+    if not engine:
+        engine = "workers" if workers > 1 else "inprocess"
+    return Allocation(engine, at_once, workers, tuple(slots))
 
 
 def emptiest(slots: Sequence[str], held: Sequence[str | None]) -> str | None:
@@ -102,9 +109,10 @@ def visible_gpus() -> dict[str, int]:
     except (OSError, subprocess.CalledProcessError):
         return {}
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
-    memory = {
-        name: int(row[2]) * 2**20 if row[2].isdigit() else 0 for row in rows for name in row[:2]
-    }
+    memory = {}
+    for index, uuid, mebibytes, *_ in rows:
+        known = int(mebibytes) * 2**20 if mebibytes.isdigit() else 0
+        memory[index] = memory[uuid] = known
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = (
         [row[0] for row in rows]
@@ -122,10 +130,13 @@ def ordered(jobs: Sequence[Job]) -> list[Job]:
 
     Of those the one with most work comes first, so that it is not left for the end while other cores have none.
     """
-    first: dict[object, int] = {}
+    by_data: dict[object, list[Job]] = {}
     for job in jobs:
-        first.setdefault(same_data(job.settings), len(first))
-    return sorted(jobs, key=lambda job: (first[same_data(job.settings)], -job.work))
+        by_data.setdefault(same_data(job.settings), []).append(job)
+    result = []
+    for of_data in by_data.values():
+        result.extend(sorted(of_data, key=lambda job: -job.work))
+    return result
 
 
 def same_data(settings: RunSettings) -> object:

@@ -128,12 +128,13 @@ def blocked() -> Iterator[None]:
     Worker processes are started so: what a terminal or a batch system sends to all processes of the command is for the
     command, which ends its workers. What arrived meanwhile is handled at the end of the block.
     """
-    main, arrived = threading.current_thread() is threading.main_thread(), list[int]()
-    handlers = {
-        number: handler
-        for number in SIGNALS
-        if main and callable(handler := signal.getsignal(number))
-    }
+    arrived = list[int]()
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # no other may set a handler
+        for number in SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
     for number in handlers:  # the mask is this thread's alone, and another may get the signal
         signal.signal(number, lambda number, frame: arrived.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -39,7 +39,14 @@ class ComposedMethod:
 def compose(method: str) -> ComposedMethod:
     """Return the parts of e.g. `fedshift+fedbn+iwds`. Raises SettingError naming both sides of a contradiction."""
     members = members_of(method)
-    variants = sorted({name for member in members for name in member.variants})
+    of_members: set[str] = set()
+    defaults: dict[str, Setting] = {}
+    fixed: dict[str, Setting] = {}
+    for member in members:
+        of_members.update(member.variants)
+        defaults.update(member.defaults)
+        fixed.update(member.fixed)
+    variants = sorted(of_members)
     refuse_two_for_one_place(method, members, variants)
     refuse_what_would_do_nothing(method, members, variants)
     parts = ComposedMethod(
@@ -48,8 +55,8 @@ def compose(method: str) -> ComposedMethod:
         combine=next((member.combine for member in members if member.combine), FedAvg.name),
         monitors=tuple(member.monitor for member in members if member.monitor),
         deploys=tuple(member.deploy for member in members if member.deploy),
-        defaults={key: value for member in members for key, value in member.defaults.items()},
-        fixed={key: value for member in members for key, value in member.fixed.items()},
+        defaults=defaults,
+        fixed=fixed,
     )
     refuse_a_divided_model(method, parts)
     return parts

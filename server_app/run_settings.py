@@ -215,9 +215,11 @@ class RunSettings:
         """
         if self.known_run_id:
             return self.known_run_id
-        changed = [(group, field) for group in self.groups() for field in fields(group)]
-        changed = [(group, field) for group, field in changed if not group.is_default(field.name)]
-        settings = {group.key(field.name): getattr(group, field.name) for group, field in changed}
+        settings = {}
+        for group in self.groups():
+            for field in fields(group):
+                if not group.is_default(field.name):
+                    settings[group.key(field.name)] = getattr(group, field.name)
         settings = stored(
             {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
         )

@@ -330,9 +330,9 @@ def chosen_by_method(values: Mapping[str, Scalar], parts: ComposedMethod) -> dic
     """
     usual = defaults()
     chosen_by_user = {key for key, value in values.items() if value != usual[key]}
-    method = "+".join(parts.names)
     for key, value in parts.fixed.items():
         if key in chosen_by_user and values[key] != value:
+            method = "+".join(parts.names)
             raise SettingError(key, values[key], f"method {method} means {value!r}")
     of_method = {**parts.defaults, **parts.fixed}
     return {key: value for key, value in of_method.items() if key not in chosen_by_user}

@@ -64,10 +64,10 @@ def staged(app: Path, folder: Path) -> Path:
     its pyproject.toml is left where it is, and so is one that flwr will complain of.
     """
     try:
-        patterns = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"][
-            "fab-include"
-        ]
-        names = [match[1] if (match := INCLUDED.fullmatch(pattern)) else "" for pattern in patterns]
+        content = tomllib.loads((app / "pyproject.toml").read_text())
+        patterns = content["tool"]["flwr"]["app"]["fab-include"]
+        matches = [INCLUDED.fullmatch(pattern) for pattern in patterns]
+        names = [match[1] if match else "" for match in matches]
     except (OSError, ValueError, LookupError, TypeError):
         return app
     if not all(names) or not names:

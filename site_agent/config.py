@@ -197,10 +197,12 @@ def app_policy(table: Table, path: Path) -> AppPolicy | None:
 
 def read_link(path: Path) -> Link:
     """Return what site.toml says of the link. Raises DataError for what it does not say, or a missing file."""
-    link = Table(table_of(path).take("link", dict), f"{path}: link", LINK_KEYS)
-    key, ca = path_in(link, path, "key"), path_in(link, path, "ca")
-    for name, file in (("key", key), ("ca", ca)):
-        link.require(file.is_file(), name, f"there is no such file: {file}")
+    entries = table_of(path).take("link", dict)
+    link = Table(entries, f"{path}: link", LINK_KEYS)
+    key = path_in(link, path, "key")
+    link.require(key.is_file(), "key", f"there is no such file: {key}")
+    ca = path_in(link, path, "ca")
+    link.require(ca.is_file(), "ca", f"there is no such file: {ca}")
     return Link(link.take("address", str), key, ca)
 
 

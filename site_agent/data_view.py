@@ -109,11 +109,14 @@ def in_site_toml(option: SetOption) -> str:
 
 def check_class_names(path: Path, settings: DataSettings) -> None:
     """Raise DataError where an npz file's class_names, if it has them, are others than agreed, or in another order."""
-    names = read_arrays(path, (), (("class_names",),), settings).get("class_names")
-    if names is not None and tuple(map(str, names.tolist())) != settings.class_names:
-        stated = printable(", ".join(map(str, names.tolist())))
+    arrays = read_arrays(path, (), (("class_names",),), settings)
+    if "class_names" not in arrays:
+        return
+    names = tuple(map(str, arrays["class_names"].tolist()))
+    if names != settings.class_names:
+        in_file = printable(", ".join(names))
         agreed = ", ".join(settings.class_names)
-        rule = f"class_names are {stated}, and federation.toml says {agreed}, in this order"
+        rule = f"class_names are {in_file}, and federation.toml says {agreed}, in this order"
         raise DataError(rule, where=str(path))
 
 

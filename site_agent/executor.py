@@ -184,7 +184,8 @@ class Executor:
         entry = {"run": about.run_id, "message": about.message_id, "kind": logged_kind(message)}
         self.audit.write("failed", **entry, app=self.approved, left=[], why=KILLED)
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
-        push_message(client, Message(Error(CRASHED, KILLED), reply_to=message), context)
+        reply = Message(Error(CRASHED, KILLED), reply_to=message)
+        push_message(client, reply, context)
         logger.error("%s of run %s: %s", entry["kind"], about.run_id, KILLED)
 
     def serve(self, task: Task, token: str) -> None:

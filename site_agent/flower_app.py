@@ -171,9 +171,10 @@ def leaving(reply: Message, message: Message) -> list[dict[str, Any]]:
     for name, record in reply.content.items():
         row: dict[str, Any] = {"name": name, "bytes": record.count_bytes()}
         if isinstance(record, ArrayRecord):
-            answered = [received[name]] if name in received else [*received.values()]
-            known = next((other for other in answered if same_arrays(other, record)), None)
-            row["norm"] = float(f"{norm_of(record, known):.6g}")
+            candidates = [received[name]] if name in received else [*received.values()]
+            before = next((other for other in candidates if same_arrays(other, record)), None)
+            norm = norm_of(record, before)
+            row["norm"] = float(f"{norm:.6g}")
         rows.append(row)
     return rows
 

@@ -37,7 +37,11 @@ class Row:
     """Whether it holds and somebody should look at it all the same."""
 
     def __str__(self) -> str:
-        mark = "NO " if not self.holds else "(!)" if self.warning else "ok "
+        mark = "ok "
+        if not self.holds:
+            mark = "NO "
+        elif self.warning:
+            mark = "(!)"
         return f"{mark} {self.subject:<12} {self.text}"
 
 
@@ -58,9 +62,12 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
 def versions() -> Row:
     """Python, torch and flwr, which must be the releases that the code is for."""
     flower = version("flwr")
-    fits = (1, 41) <= tuple(int(part) for part in flower.split(".")[:2]) < (2,)
-    seen = f"Python {sys.version.split()[0]}, torch {version('torch')}, flwr {flower}, fedskew {version('fedskew')}"
-    return Row("versions", fits, seen if fits else f"{seen}: install flwr 1.41 or later")
+    major, minor = (int(part) for part in flower.split(".")[:2])
+    fits = (1, 41) <= (major, minor) < (2,)
+    python = sys.version.split()[0]
+    seen = f"Python {python}, torch {version('torch')}, flwr {flower}, fedskew {version('fedskew')}"
+    remedy = "" if fits else ": install flwr 1.41 or later"
+    return Row("versions", fits, seen + remedy)
 
 
 def rights(site: Site, file: Path) -> Iterator[Row]:

@@ -51,11 +51,12 @@ def leave(number: int, frame: FrameType | None) -> NoReturn:
 
 def link_only(link: Link, state: Path, port: int, secret: Path) -> NoReturn:
     """Become the process that keeps a SuperNode running; it holds the key and has no need of the data."""
-    (state / "link").mkdir(parents=True, exist_ok=True)
+    home = state / "link"
+    home.mkdir(parents=True, exist_ok=True)
     read_secret(secret)
     assert link.key and link.ca
     command = command_of(link.address, link.key, link.ca, port, secret)
-    keeper = [sys.executable, "-m", f"{__package__}.supernode_watch", str(state / "link"), *command]
+    keeper = [sys.executable, "-m", f"{__package__}.supernode_watch", str(home), *command]
     os.execv(sys.executable, keeper)  # leaves torch behind, which read site.toml with us
 
 
@@ -68,12 +69,13 @@ def train_only(site: Site, port: int, secret: Path, metrics: int) -> None:
 
 def start(site: Site, link: Link, metrics: int) -> None:
     """Keep a SuperNode and run its tasks."""
-    (site.state / "link").mkdir(parents=True, exist_ok=True)
+    home = site.state / "link"
+    home.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
-        secret, port = site.state / "link" / "secret", free_port()
+        port = free_port()
+        secret = home / "secret"
         secret.write_text(secrets.token_hex(32))
         assert link.key and link.ca
-        home = site.state / "link"
         node = SuperNode(command_of(link.address, link.key, link.ca, port, secret), home)
         execute(site, port, secret.read_bytes(), node, metrics)
 

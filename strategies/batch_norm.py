@@ -83,6 +83,9 @@ def symmetric_divergence(
 
     `eps` is added to both variances, as the layer does before it divides by them.
     """
-    p_C, q_C = variance_C.double() + eps, spread_C.double() + eps
+    p_C = variance_C.double() + eps
+    q_C = spread_C.double() + eps
     gap_C = (mean_C.double() - other_C.double()).square()
-    return ((p_C + gap_C) / q_C + (q_C + gap_C) / p_C) / 2 - 1
+    p_in_q_C = (p_C + gap_C) / q_C
+    q_in_p_C = (q_C + gap_C) / p_C
+    return (p_in_q_C + q_in_p_C) / 2 - 1

@@ -144,8 +144,11 @@ def virtual_features(
     """
     if covariance.dim() == 1:
         normal_MD = torch.randn(number, len(mean_D), generator=draws, dtype=mean_D.dtype)
-        return mean_D + normal_MD * covariance.clamp(min=0).sqrt()
-    values_D, vectors_DD = torch.linalg.eigh((covariance + covariance.T) / 2)
+        deviations_D = covariance.clamp(min=0).sqrt()
+        return mean_D + normal_MD * deviations_D
+    symmetric_DD = (covariance + covariance.T) / 2
+    values_D, vectors_DD = torch.linalg.eigh(symmetric_DD)
+    deviations_D = values_D.clamp(min=0).sqrt()
     normal_MD = torch.randn(number, len(mean_D), generator=draws, dtype=mean_D.dtype)
-    drawn_MD: Tensor = mean_D + (normal_MD * values_D.clamp(min=0).sqrt()) @ vectors_DD.T
+    drawn_MD: Tensor = mean_D + (normal_MD * deviations_D) @ vectors_DD.T
     return drawn_MD

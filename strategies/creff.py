@@ -239,8 +239,10 @@ def dissimilarity(server: Server, method: str, features_CMD: Tensor) -> Tensor:
     """
     samples = server.own_samples(method)
     features_ND = features_of(server.model.to(server.device), server.start, samples)
-    members_CN = torch.eye(len(features_CMD), device=features_ND.device)[samples.labels_N].T
-    means_CD = members_CN @ features_ND / members_CN.sum(1, keepdim=True)  # 0 / 0 is the NaN
+    one_hot_CC = torch.eye(len(features_CMD), device=features_ND.device)
+    members_CN = one_hot_CC[samples.labels_N].T
+    number_C1 = members_CN.sum(1, keepdim=True)
+    means_CD = members_CN @ features_ND / number_C1  # 0 / 0 is the NaN
     return 1 - F.cosine_similarity(features_CMD.mean(1), means_CD, dim=1)
 
 

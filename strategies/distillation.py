@@ -31,13 +31,15 @@ class Adam:
     def step(self, gradients: Sequence[Tensor], rate: float) -> None:
         """Move every parameter."""
         self.steps += 1
-        first_scale, second_scale = 1 - 0.9**self.steps, 1 - 0.999**self.steps
-        for weight, gradient, m, v in zip(
-            self.parameters, gradients, self.first, self.second, strict=True
-        ):
+        # Both averages begin at 0; the divisions take that out again.
+        first_scale = 1 - 0.9**self.steps
+        second_scale = 1 - 0.999**self.steps
+        moments = zip(self.parameters, gradients, self.first, self.second, strict=True)
+        for weight, gradient, m, v in moments:
             m.lerp_(gradient, 0.1)
             v.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-            weight.addcdiv_(m, (v / second_scale).sqrt_().add_(1e-8), value=-rate / first_scale)
+            spread = (v / second_scale).sqrt_().add_(1e-8)
+            weight.addcdiv_(m, spread, value=-rate / first_scale)
 
 
 def cosine(rate: float, step: int, steps: int) -> float:

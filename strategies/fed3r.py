@@ -60,10 +60,14 @@ class Fed3R(ClosedFormHead):
 
     def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
         if not self.sweep:
-            return {self.name: self.head(statistics, chosen_rho(self.rho, statistics))}
-        values = [float(rho) for rho in self.sweep.split(",")]
-        names = [f"{self.name}-{rho!r}".removesuffix(".0") for rho in values]
-        return {name: self.head(statistics, rho) for name, rho in zip(names, values, strict=True)}
+            rho = chosen_rho(self.rho, statistics)
+            return {self.name: self.head(statistics, rho)}
+        heads = {}
+        for word in self.sweep.split(","):
+            rho = float(word)
+            name = f"{self.name}-{rho!r}".removesuffix(".0")
+            heads[name] = self.head(statistics, rho)
+        return heads
 
     def head(self, statistics: Statistics, rho: float) -> Head:
         """Return the head with that rho."""

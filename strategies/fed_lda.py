@@ -68,8 +68,10 @@ class FedLDA(ClosedFormHead):
             covariance_DD = scatter_DD / statistics.samples
             solve = solver_of(self, regularized(covariance_DD, rho))
             return {self.name: lda_head(statistics, solve, self.prior)}
-        mass_C, counts_C = statistics.mass_C, statistics.counts_C.double()
-        freedom = float((mass_C * (counts_C - 1) / counts_C).sum())
+        mass_C = statistics.mass_C
+        counts_C = statistics.counts_C.double()
+        freedom_C = mass_C * (counts_C - 1) / counts_C
+        freedom = float(freedom_C.sum())
         covariance_DD = scatter_DD / max(freedom, 1.0)
         solve = solver_of(self, regularized(covariance_DD, rho))
         noise = float(solve(covariance_DD).diagonal().sum())  # t
@@ -84,7 +86,8 @@ def lda_head(statistics: Statistics, solve: Callable[[Tensor], Tensor], prior: s
     center_D = statistics.mean_D
     around_CD = statistics.means_CD - center_D
     weight_CD = solve(around_CD.T).T
-    bias_C = -(around_CD * weight_CD).sum(1) / 2 - weight_CD @ center_D
+    lengths_C = (around_CD * weight_CD).sum(1)
+    bias_C = -lengths_C / 2 - weight_CD @ center_D
     return weight_CD, bias_C + log_prior(statistics, prior)
 
 

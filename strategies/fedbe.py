@@ -103,9 +103,8 @@ class FedBE(ServerMethod):
         )
         student = on_cpu(model)
         if averaged:
-            student |= {
-                name: t.cpu() for name, t in weighted_mean(averaged, [1.0] * len(averaged)).items()
-            }
+            mean = weighted_mean(averaged, [1.0] * len(averaged))
+            student |= {name: tensor.cpu() for name, tensor in mean.items()}
         return student, state
 
     def drawn(self, server: Server, mean: State, clients: Sequence[State]) -> list[State]:

@@ -46,17 +46,20 @@ class FedCOF(ClosedFormHead):
 def covariance(statistics: Statistics, answer: State, step: float) -> Tensor:
     """Return (D, D) Sigma from the clients' counts (K, C) and sums (K, C, D) on a grid of that step."""
     held = answer["counts"].sum(0).nonzero().flatten()
-    counts_KC, sums_KCD = answer["counts"][:, held], answer["sums"][:, held]
+    counts_KC = answer["counts"][:, held]
+    sums_KCD = answer["sums"][:, held]
     width = sums_KCD.shape[-1]
-    scatter_DD, freedom = torch.zeros(width, width, dtype=torch.float64), 0.0
+    scatter_DD = torch.zeros(width, width, dtype=torch.float64)
+    freedom = 0.0
     for place in range(len(held)):
         counts_K = counts_KC[:, place]
         holding = counts_K > 0
         if int(holding.sum()) < 2:
             continue
         counts_M = counts_K[holding].double()
-        means_MD = sums_KCD[holding, place].double() * step / counts_M[:, None]
-        around_MD = (means_MD - statistics.means_CD[place]) * counts_M.sqrt()[:, None]
+        counts_M1 = counts_M[:, None]
+        means_MD = sums_KCD[holding, place].double() * step / counts_M1
+        around_MD = (means_MD - statistics.means_CD[place]) * counts_M1.sqrt()
         weight = float(counts_M.sum()) - 1
         scatter_DD += around_MD.T @ around_MD * (weight / (len(counts_M) - 1))
         freedom += weight

@@ -40,9 +40,10 @@ class Prepared(nn.Module):
 
     def forward(self, images_B: Tensor) -> Tensor:
         images_B = images_B.expand(-1, 3, -1, -1)
-        if not self.side or images_B.shape[-2:] == (self.side, self.side):
+        wanted = (self.side, self.side)
+        if not self.side or images_B.shape[-2:] == wanted:
             return images_B
-        return F.interpolate(images_B, (self.side, self.side), mode="bilinear", antialias=True)
+        return F.interpolate(images_B, wanted, mode="bilinear", antialias=True)
 
 
 def backbone(name: str, classes: int, settings: ModelSettings) -> Classifier:
@@ -202,7 +203,8 @@ def smallest_image(name: str) -> tuple[int, int]:
 
 def check_weights(name: str, file: str) -> str:
     """Return the sha256 of a file of weights, looked at once. Raises SettingError unless they are the network's."""
-    check_once(name, file, digest := sha256_of(file))
+    digest = sha256_of(file)
+    check_once(name, file, digest)
     return digest
 
 
@@ -221,16 +223,16 @@ def weights_of(name: str, body: nn.Module, head: str, file: str) -> dict[str, Te
     present = {key: tensor for key, tensor in read(file).items() if not key.startswith(head)}
     chosen: dict[str, Tensor] = {}
     for key, wanted in body.state_dict().items():
-        if key.endswith(
-            "num_batches_tracked"
-        ):  # torch did not always write it, and nothing here reads it
+        if key.endswith("num_batches_tracked"):
+            # torch did not always write it, and nothing here reads it
             chosen[key] = present.pop(key, wanted)
             continue
         require(key in present, "weights", file, f"are not those of {name}: {key} is missing")
         tensor = present.pop(key)
         shapes = f"{key} has shape {tuple(tensor.shape)}, not {tuple(wanted.shape)}"
         require(tensor.shape == wanted.shape, "weights", file, f"are not those of {name}: {shapes}")
-        require(bool(tensor.isfinite().all()), "weights", file, f"{key} is not finite")
+        finite = bool(tensor.isfinite().all())
+        require(finite, "weights", file, f"{key} is not finite")
         chosen[key] = tensor.to(wanted.dtype)
     rest = next(iter(present), "")
     require(not rest, "weights", file, f"are not those of {name}: it has no {rest}")

@@ -82,7 +82,9 @@ class Classifier(nn.Module):
     @cached_property
     def modes(self) -> list[tuple[nn.Module, bool]]:
         """All modules, and whether each may train."""
-        frozen = {id(module) for outer in self.frozen for module in outer.modules()}
+        frozen: set[int] = set()
+        for outer in self.frozen:
+            frozen.update(id(module) for module in outer.modules())
         return [(module, id(module) not in frozen) for module in self.modules()]
 
     def forget(self) -> None:
@@ -117,12 +119,12 @@ def group_norms(model: nn.Module) -> None:
 
 def batch_norm_names(model: nn.Module) -> frozenset[str]:
     """Return the names of everything that batch-norm layers own: weights, running statistics, counters."""
-    return frozenset(
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in model.named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm)
-        for name in module.state_dict()
-    )
+    names: set[str] = set()
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            of_module = module.state_dict()
+            names.update(f"{prefix}.{name}" if prefix else name for name in of_module)
+    return frozenset(names)
 
 
 @torch.no_grad()

@@ -46,14 +46,16 @@ class AugmentedGradients(Variant):
     @torch.no_grad()
     def before(self, client: Client, loss: Loss) -> Contribution:
         """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D + 1)}, the bias's the last column."""
-        draws, head = client.generator(self.name), client.broadcast[self.name]
+        draws = client.generator(self.name)
+        head = client.broadcast[self.name]
         weight_CE = with_bias(head["weight"], head["bias"])
         one_hot_CC = torch.eye(len(weight_CE), device=weight_CE.device)
         held = (client.counts_C >= self.min_class_samples).nonzero().flatten()
-        members = [(client.labels_N == label).nonzero().flatten() for label in held.tolist()]
+        labels = held.tolist()
+        members = [(client.labels_N == label).nonzero().flatten() for label in labels]
         total_NCE = weight_CE.new_zeros(len(held), *weight_CE.shape)
         for _ in range(self.repeats):
-            for label, members_n, total_CE in zip(held.tolist(), members, total_NCE, strict=True):
+            for label, members_n, total_CE in zip(labels, members, total_NCE, strict=True):
                 order_n = torch.randperm(len(members_n), generator=draws).to(members_n.device)
                 chosen_B = members_n[order_n[: self.batch_size]]
                 images_B = siamese(client.samples.batch(chosen_B), draws)

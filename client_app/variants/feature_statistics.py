@@ -179,13 +179,18 @@ class GridStatistics(Variant):
 
         `total` is the sum of the answers.
         """
-        values = int(total["counts"].sum()) * total["sums"].shape[-1]
+        samples = int(total["counts"].sum())
+        features = total["sums"].shape[-1]
+        values = samples * features
         shares = [count / values for count in total["outside"].tolist()]
         if shares[0] <= CLIPPED:
             return
-        enough = [k for k, share in enumerate(shares) if share <= CLIPPED]
         rule = f"clips {shares[0]:.2%} of the features' values, and at most {CLIPPED:.1%} may be"
-        remedy = f"{self.range * 2 ** enough[0]:g} is enough" if enough else ""
+        remedy = ""
+        for doublings, share in enumerate(shares):
+            if share <= CLIPPED:
+                remedy = f"{self.range * 2**doublings:g} is enough"
+                break
         raise SettingError(f"{self.name}.range", self.range, rule, remedy=remedy)
 
 

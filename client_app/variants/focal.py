@@ -33,5 +33,6 @@ class Focal(Variant):
             return torch.full_like(logits_BC[:, 0], self.alpha)
         losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
         miss_B = -torch.expm1(-losses_B)  # 1 - p_y, without cancellation
-        # below the smallest number the slope of a root would be infinite, and infinity times no loss is no number
-        return self.alpha * miss_B.clamp(min=torch.finfo(miss_B.dtype).tiny) ** self.gamma
+        # At 0 the slope of a root is infinite, and infinity times a loss of 0 is NaN.
+        smallest = torch.finfo(miss_B.dtype).tiny
+        return self.alpha * miss_B.clamp(min=smallest) ** self.gamma

@@ -138,7 +138,8 @@ def results_folder(overrides: Mapping[str, Scalar]) -> str:
     """Return the folder of the runs' folders, which may not be there yet. Raises SettingError for what is no folder."""
     folder = str(overrides.get("results", defaults()["results"]))
     require(folder != "", "--results", folder, "must name a folder")
-    require(Path(folder).is_dir() or not Path(folder).exists(), "--results", folder, "is no folder")
+    path = Path(folder)
+    require(path.is_dir() or not path.exists(), "--results", folder, "is no folder")
     return folder
 
 

@@ -73,12 +73,15 @@ def work_of(settings: RunSettings, sizes: Sizes) -> float:
 
     That is enough to tell a long run from a short one of the same data, before anything is measured.
     """
-    taking, training, model = participants(settings), settings.training, model_of(settings)
+    taking = participants(settings)
+    training = settings.training
+    model = model_of(settings)
     clients = taking * mean_steps(training, sizes) * training.batch_size
-    server = sum(
-        part.work(model, sizes.holdout, taking, training).samples for part in parts_of(settings)
-    )
-    return min(rounds_left(settings), settings.general.rounds) * (clients + server)
+    server = 0.0
+    for part in parts_of(settings):
+        server += part.work(model, sizes.holdout, taking, training).samples
+    rounds = min(rounds_left(settings), settings.general.rounds)
+    return rounds * (clients + server)
 
 
 def evaluations(settings: RunSettings, left: int) -> int:

@@ -1,5 +1,6 @@
 """Formulas for a run's memory and bytes on disk and in messages, and the runs that do not fit this machine."""
 
+import math
 import statistics
 from functools import lru_cache
 
@@ -81,24 +82,27 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
 
     Without `sizes` data and replies count nothing.
     """
-    model, shape = model_of(settings), settings.input_shape
-    copies = MODELS + STACKED * (
-        min(settings.training.clients_per_pass, participants(settings)) - 1
-    )
+    model = model_of(settings)
+    state = size(model.state_dict())
+    taking = participants(settings)
+    stacked = min(settings.training.clients_per_pass, taking) - 1
+    copies = MODELS + STACKED * stacked
     work = sum(part.memory_bytes(model) for part in parts_of(settings))
-    need = PROCESS + copies * size(model.state_dict()) + activations_of(settings) + work
+    need = PROCESS + copies * state + activations_of(settings) + work
     if sizes is None:
         return need
 
     known = KNOWN.get(settings.data.dataset)
     if not (known and known.image_folder):  # those are read from their files when needed
-        sample = 4 * shape[0] if len(shape) == 1 else shape[0] * shape[1] * shape[2]
-        need += (sum(sizes.train) + sizes.test + sizes.holdout) * sample
+        shape = settings.input_shape
+        sample = math.prod(shape)
+        if len(shape) == 1:  # float32; an image has one byte per value
+            sample = 4 * shape[0]
+        samples = sum(sizes.train) + sizes.test + sizes.holdout
+        need += samples * sample
 
     held = max(sizes.held)
-    updates = participants(settings) * (
-        size(model.state_dict()) + upload_of(settings, held, once=False)
-    )
+    updates = taking * (state + upload_of(settings, held, once=False))
     answers = settings.data.clients * upload_of(settings, held, once=True)
     return need + 2 * max(updates, answers)  # they are there twice while they are summed
 
@@ -142,6 +146,7 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     `tested` samples that the server measures on.
     """
     model = model_of(settings)
+    classes = settings.data.num_classes
     with torch.device("meta"):  # the methods' own code makes their states, without numbers
         server = server_of(settings)
         states = sum(size(part.initial_state(server)) for part in parts_of(settings))
@@ -151,14 +156,14 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     for variant in settings.variants:
         if variant.upload.question:
             answers = settings.data.clients if variant.upload.by_client else 1
-            states += answers * variant.upload.bytes(model, settings.data.num_classes)
+            states += answers * variant.upload.bytes(model, classes)
     checkpoint = size(server.start) + heads + states
 
     private = size(model.state_dict()) - size(server.start)
     kept = private + sum(variant.kept_bytes(model) for variant in settings.variants)
     clients = FILES * settings.data.clients * kept
     models = 1 + len(settings.deploys)
-    predictions = models * tested * 8 * (settings.data.num_classes + 1)
+    predictions = models * tested * 8 * (classes + 1)
     if predictions > LARGEST:  # then the run does not keep them
         predictions = 0
     text = max(settings.general.rounds, 1) * RECORD + models * SUMMARY
@@ -198,10 +203,12 @@ def upload_of(settings: RunSettings, held: int, once: bool) -> int:
 
 def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
     """Raise SettingError for a run that this machine's memory cannot hold, with the remedy."""
-    need, there = memory_of(settings, sizes), psutil.virtual_memory().total
+    need = memory_of(settings, sizes)
+    there = psutil.virtual_memory().total
     if sizes is None or need <= there:
         return
-    model, held = model_of(settings), max(sizes.held)
+    model = model_of(settings)
+    held = max(sizes.held)
     short = f"the run needs {in_bytes(need)} of memory and this machine has {in_bytes(there)}"
     for variant in settings.variants:
         upload, limit = variant.upload, variant.upload.limit
@@ -215,6 +222,7 @@ def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
     for part in parts_of(settings):
         work = part.memory_bytes(model)
         if work > there / 2:
-            rule = f"{part.name}'s own work takes {in_bytes(work)}, {short}: must be another one, or a smaller model"
+            takes = f"{part.name}'s own work takes {in_bytes(work)}"
+            rule = f"{takes}, {short}: must be another one, or a smaller model"
             raise SettingError("method", settings.general.method, rule)
     raise SettingError("participation", settings.general.participation, f"{short}: must be lower")

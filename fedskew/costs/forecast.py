@@ -65,9 +65,11 @@ class Forecast:
         refusals = dict.fromkeys(entry.refused for entry in self.entries if entry.refused)
         results = self.entries[0].settings.general.results
         needed = sum(cost.disk for cost in self.costs if cost.left)
-        if needed > (free := free_disk(Path(results))):
+        free = free_disk(Path(results))
+        if needed > free:
             rule = f"the runs need {in_bytes(needed)} of disk, and {in_bytes(free)} are free"
-            refusals[str(SettingError("results", results, rule))] = None
+            error = SettingError("results", results, rule)
+            refusals[str(error)] = None
         return list(refusals)
 
 
@@ -150,13 +152,16 @@ def as_table(forecast: Forecast) -> Table:
 def as_lines(forecast: Forecast) -> list[str]:
     """Return the lines below the table: the whole, how rough it is, and which data are missing."""
     allocation, costs = forecast.allocation, forecast.costs
-    disk, up, down = (sum(getattr(cost, name) for cost in costs) for name in ("disk", "up", "down"))
+    disk = sum(cost.disk for cost in costs)
+    up = sum(cost.up for cost in costs)
+    down = sum(cost.down for cost in costs)
+    finished = sum(cost.left == 0 for cost in costs)
     recorded = sum(entry.recorded for entry in forecast.entries)
     by = "by a timed step"
     if recorded:
         by = f"by finished rounds for {runs(recorded)}, else {by}"
     lines = [
-        f"{runs(len(forecast.entries))}, {sum(cost.left == 0 for cost in costs)} of them finished: about "
+        f"{runs(len(forecast.entries))}, {finished} of them finished: about "
         f"{duration(forecast.seconds)} with {allocation.jobs} at a time on engine {allocation.engine}, "
         f"{in_bytes(disk)} of disk, {in_bytes(up)} up and {in_bytes(down)} down",
         f"the time is rough, within a factor of three on a quiet machine ({by})",
@@ -167,7 +172,7 @@ def as_lines(forecast: Forecast) -> list[str]:
 
 def runs(count: int) -> str:
     """Return a number of runs in words."""
-    return f"{count} run{'s' * (count != 1)}"
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def as_json(forecast: Forecast) -> list[dict[str, Any]]:

@@ -76,7 +76,9 @@ class Records:
         }
         kind = stored(kind)
         same = (folder for folder, stated in self.runs if kind.items() <= stated.items())
-        rounds = [record for folder in same for record in folder.rounds()]
+        rounds = []
+        for folder in same:
+            rounds.extend(folder.rounds())
         if not rounds:
             return None
         seconds = [record.seconds for record in rounds]

@@ -54,11 +54,13 @@ def of_classes(table: Statistics) -> Iterator[Skew]:
     differs = sites_differ(table)
     if differs or table.single_site_classes:
         tails = differs and table.missing_share < MISSING and table.local_tail_share >= 0.5
+        name = LOCAL_TAILS if tails else LABEL
         p = table.information_p if differs else LIKELY
-        yield Skew(LOCAL_TAILS if tails else LABEL, certainty(p), label_reasons(table, tails))
+        yield Skew(name, certainty(p), label_reasons(table, tails))
     if table.imbalance >= IMBALANCE and table.tail_p <= LIKELY:
+        largest = f"the largest class has {table.imbalance:.3g} times the smallest one's samples"
         effective = f"{table.effective_classes:.1f} effective of {table.classes} classes"
-        because = f"the largest class has {table.imbalance:.3g} times the smallest one's samples, {effective}"
+        because = f"{largest}, {effective}"
         yield Skew(GLOBAL_TAIL, certainty(table.tail_p), because)
 
 

@@ -290,15 +290,20 @@ def form_of_sites(sizes_K: Counts, site_S: Counts) -> QuadraticForm:
     number = len(site_S)
     subjects_K = np.bincount(site_S, minlength=len(sizes_K)).astype(np.float64)
     means_K = subjects_K / sizes_K / number
-    mean = math.fsum((subjects_K * means_K).tolist()) / number
+    mean = fsum_of(subjects_K * means_K) / number
     diagonal_K = 1 / sizes_K - 2 * means_K + mean
     pairs_KK = np.diag(1 / sizes_K) - means_K[:, None] - means_K + mean
     weights_KK = subjects_K[:, None] * subjects_K
     return QuadraticForm(
-        trace=math.fsum((subjects_K * diagonal_K).tolist()),
-        squares=math.fsum((weights_KK * pairs_KK**2).ravel().tolist()),
-        diagonal_squares=math.fsum((subjects_K * diagonal_K**2).tolist()),
+        trace=fsum_of(subjects_K * diagonal_K),
+        squares=fsum_of(weights_KK * pairs_KK**2),
+        diagonal_squares=fsum_of(subjects_K * diagonal_K**2),
     )
+
+
+def fsum_of(values: Floats) -> float:
+    """Return the exact sum of all values, rounded once: it does not depend on the order of the sites."""
+    return math.fsum(values.ravel().tolist())
 
 
 def form_of_subjects(counts_SC: Counts) -> QuadraticForm:
@@ -336,13 +341,17 @@ def local_tail_share(counts_KC: Counts, expected_KC: Floats, design_effect: floa
         design_effect: How many samples say as much as one independent sample does.
     """
     enough_KC = expected_KC / design_effect >= EXPECTED
-    ratio_KC = np.where(enough_KC, (counts_KC + 0.5) / (expected_KC + 0.5), np.nan)
-    measured = np.isfinite(ratio_KC).sum(1) >= 2
-    ratio_KC = ratio_KC[measured]
-    if not len(ratio_KC):
+    smoothed_KC = (counts_KC + 0.5) / (expected_KC + 0.5)  # an absent class has a ratio as well
+    ratio_KC = np.where(enough_KC, smoothed_KC, np.nan)
+    measured_K = np.isfinite(ratio_KC).sum(1) >= 2
+    ratio_MC = ratio_KC[measured_K]
+    if not len(ratio_MC):
         return 0.0
-    tailed = np.nanmax(ratio_KC, 1) >= LOCAL_TAIL * np.nanmin(ratio_KC, 1)
-    return int(counts_KC[measured][tailed].sum()) / int(counts_KC.sum())
+    highest_M = np.nanmax(ratio_MC, 1)
+    lowest_M = np.nanmin(ratio_MC, 1)
+    tailed_M = highest_M >= LOCAL_TAIL * lowest_M
+    in_tails = int(counts_KC[measured_K][tailed_M].sum())
+    return in_tails / int(counts_KC.sum())
 
 
 def single_site_classes(counts_KC: Counts, subjects: Subjects | None = None) -> tuple[int, ...]:
@@ -398,13 +407,16 @@ def shift_of(moments: Moments, sizes_K: Counts | Floats) -> Shift:
     within = max(1.0, samples - sites)
     variance_F = columns_total(freedom_K1 * moments.deviations_KF**2) / within
     pooled_F = np.sqrt(np.maximum(variance_F, 1e-300))  # no division by zero below
-    distances_F = (np.abs(moments.means_KF - overall_F) / pooled_F).max(0)
-    between_F = columns_total(weights_K1 * (moments.means_KF - overall_F) ** 2) / (sites - 1)
+    apart_KF = moments.means_KF - overall_F
+    distances_F = (np.abs(apart_KF) / pooled_F).max(0)
+    between_F = columns_total(weights_K1 * apart_KF**2) / (sites - 1)
     mean_p_F = np.minimum(1, features * fdtrc(sites - 1, within, between_F / pooled_F**2))
     logs_KF = np.log(moments.deviations_KF)
     center_F = columns_total(freedom_K1 * logs_KF) / within
     # The variance of ln s is about (kurtosis - 1) / 4(n - 1), which is 1 / 2(n - 1) of a normal feature (Layard, 1973).
-    kurtosis_F = np.full(features, 3.0) if moments.kurtosis_F is None else moments.kurtosis_F
+    kurtosis_F = moments.kurtosis_F
+    if kurtosis_F is None:
+        kurtosis_F = np.full(features, 3.0)
     apart_F = columns_total(4 * freedom_K1 * (logs_KF - center_F) ** 2) / (kurtosis_F - 1)
     deviation_p_F = np.minimum(1, features * gammaincc((sites - 1) / 2, apart_F / 2))
     ratios_F = np.exp(logs_KF.max(0) - logs_KF.min(0))
@@ -412,10 +424,11 @@ def shift_of(moments: Moments, sizes_K: Counts | Floats) -> Shift:
     # A distance that chance explains must not hide another feature's smaller one that it does not.
     far_mean_F = distances_F / MEAN_SHIFT
     far_deviation_F = np.log(ratios_F) / math.log(DEVIATION_RATIO)
-    sure_F = np.maximum(
-        far_mean_F * (mean_p_F <= LIKELY), far_deviation_F * (deviation_p_F <= LIKELY)
-    )
-    far_F = sure_F if sure_F.any() else np.maximum(far_mean_F, far_deviation_F)
+    likely_mean_F = far_mean_F * (mean_p_F <= LIKELY)
+    likely_deviation_F = far_deviation_F * (deviation_p_F <= LIKELY)
+    far_F = np.maximum(likely_mean_F, likely_deviation_F)
+    if not far_F.any():
+        far_F = np.maximum(far_mean_F, far_deviation_F)
     furthest = int(np.argmax(far_F))
     return Shift(
         moments.features[furthest],

@@ -143,8 +143,10 @@ def layout(
     form: Form,
 ) -> tuple[list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]], int]:
     """Return type, shape, strides and first byte of every tensor of a state, and how many bytes all take."""
-    parts, end = [], 0
+    parts = []
+    end = 0
     for _, dtype, shape in form:
+        # One step along a side passes all elements of the sides after it.
         sides = range(1, len(shape) + 1)
         strides = tuple(math.prod(shape[side:]) for side in sides)
         parts.append((dtype, shape, strides, end))

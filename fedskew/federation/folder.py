@@ -147,7 +147,8 @@ class FederationFolder:
 def host_and_port(address: str, where: str) -> tuple[str, int]:
     """Return the parts of HOST:PORT. Raises DataError for what is none."""
     host, colon, port = address.rpartition(":")
-    if not (colon and host and is_whole(port) and 0 < int(port) < 65536):
+    right_port = is_whole(port) and 0 < int(port) < 65536
+    if not (colon and host and right_port):
         raise DataError("must be HOST:PORT", where=where, key="address", value=address)
     return host.strip("[]"), int(port)
 

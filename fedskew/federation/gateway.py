@@ -241,12 +241,15 @@ class Gateway:
         """Return the name of the site whose key has signed a request, lately by its own clock; or None."""
         try:
             pem, signature = (b64decode(request.headers[name], validate=True) for name in SIGNED)
-            name, stamp = self.sites[pem], request.headers[TIMESTAMP_HEADER]
-            age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
+            name = self.sites[pem]
+            stamp = request.headers[TIMESTAMP_HEADER]
+            age = datetime.now(UTC) - datetime.fromisoformat(stamp)
             signed = verify_signature(bytes_to_public_key(pem), stamp.encode("ascii"), signature)
         except (LookupError, ValueError, TypeError):
             return None
-        return name if signed and AGES[0] < age < AGES[1] else None
+        least, most = AGES
+        recent = least < age.total_seconds() < most
+        return name if signed and recent else None
 
 
 def of_its_node(body: bytes) -> bool:

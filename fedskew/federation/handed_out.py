@@ -40,13 +40,12 @@ class HandedOut:
 
     def note(self, site: str, response: PullMessagesResponse) -> None:
         """Let a site fetch the objects of a response's messages."""
-        names: Names = frozenset(
-            (message.metadata.run_id, name)
-            for message, tree in zip(
-                response.messages_list, response.message_object_trees, strict=False
-            )
-            for name in names_of(tree)
-        )
+        allowed: set[tuple[int, str]] = set()
+        trees = response.message_object_trees
+        for message, tree in zip(response.messages_list, trees, strict=False):
+            run = message.metadata.run_id
+            allowed.update((run, name) for name in names_of(tree))
+        names: Names = frozenset(allowed)
         if not names:
             return
         self.by_site[site].append(names)
@@ -91,7 +90,9 @@ class HandedOut:
     def rewrite(self) -> None:
         """Write the file anew with what still counts."""
         partial = self.file.with_name(f"{self.file.name}.part")
-        lines = [line_of(site, names) for site, kept in self.by_site.items() for names in kept]
+        lines: list[str] = []
+        for site, kept in self.by_site.items():
+            lines.extend(line_of(site, names) for names in kept)
         with suppress(OSError):
             partial.write_text("".join(lines), encoding="utf-8")
             partial.replace(self.file)

@@ -89,7 +89,11 @@ def environment(folder: FederationFolder) -> dict[str, str]:
     """Return the environment of a service: flwr's home in the folder, no proxy for what is on this machine."""
     home = (folder.state / "home").resolve()
     home.mkdir(mode=0o700, exist_ok=True)
-    local = {"FLWR_HOME": str(home), "PATH": search_path(), "NO_PROXY": "127.0.0.1,localhost"}
+    local = {
+        "FLWR_HOME": str(home),
+        "PATH": search_path(),
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
     return DEFAULTS | SELDOM | os.environ | mark(folder.path) | local
 
 

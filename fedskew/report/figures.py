@@ -64,7 +64,8 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
         for number, (row, (rounds, values)) in enumerate(drawable.items(), 1):
             color = looks[row].color
             complete = ~np.isnan(values).any(0)
-            x, y = np.array(rounds)[complete], values[:, complete]
+            x = np.array(rounds)[complete]
+            y = values[:, complete]
             mean, low, high = y.mean(0), y.min(0), y.max(0)
             axes.plot(x, mean, color=color, linestyle=looks[row].line, linewidth=1.6)
             if len(values) > 1:
@@ -98,11 +99,13 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
 
 def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
     """Return the curves' last values, the highest first."""
-    finite = [row for row in ends if not np.isnan(ends[row])]
-    finite.sort(key=lambda row: ends[row], reverse=True)
-    shown = ", ".join(f"{row} {plain(ends[row], metric)}" for row in finite)
+    finite = [(row, value) for row, value in ends.items() if not np.isnan(value)]
+    finite.sort(key=lambda row_and_value: row_and_value[1], reverse=True)
+    shown = ", ".join(f"{row} {plain(value, metric)}" for row, value in finite)
+    if not finite:
+        shown = "nothing finite"
     number = words_and_unit(metric).capitalize()
-    return f"{number} by round; in round {round}: {shown or 'nothing finite'}."
+    return f"{number} by round; in round {round}: {shown}."
 
 
 def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
@@ -294,13 +297,14 @@ def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) ->
     """Return seconds per round as bars of parts, one bar per training."""
 
     def draw(axes: "Axes") -> None:
+        bars = range(len(split))
         left = np.zeros(len(split))
         parts = next(iter(split.values()))
         for part, color in zip(parts, COLORS[1:], strict=False):
             widths = np.array([seconds[part] for seconds in split.values()])
-            axes.barh(range(len(split)), widths, left=left, color=color, height=0.6)
+            axes.barh(bars, widths, left=left, color=color, height=0.6)
             left += widths
-        axes.set_yticks(range(len(split)), list(split))
+        axes.set_yticks(bars, list(split))
         axes.set(ylim=(len(split) - 0.4, -0.6), xlabel="seconds a round")
 
     totals = []

@@ -113,6 +113,6 @@ def fitted(table: Table, corner: str) -> Table:
     width = sum(len(heading.text) + 3 for heading in table.headings)  # 3 for a column's margins
     if width <= WIDEST or len(table.rows) >= len(table.headings):
         return table
-    exchanged = [list(cells) for cells in zip(table.headings, *table.rows, strict=True)]
-    methods = exchanged[0][1:]
-    return Table(table.caption, [TableCell(corner), *methods], exchanged[1:], table.wordy)
+    headings, *rows = (list(cells) for cells in zip(table.headings, *table.rows, strict=True))
+    headings[0] = TableCell(corner)
+    return Table(table.caption, headings, rows, table.wordy)

@@ -183,9 +183,11 @@ def resample(
     n examples drawn with replacement out of n, of which a share is right, are right binomially often.
     """
     sizes_RG = np.stack([run.sizes_G for run in runs])
-    rates_RG = np.clip(np.stack([run.rates_G for run in runs]), 0.0, 1.0)
+    rates_RG = np.stack([run.rates_G for run in runs])
+    rates_RG = np.clip(rates_RG, 0.0, 1.0)  # rounding can lead outside
     right_BSG = draws.binomial(sizes_RG[chosen_BS], rates_RG[chosen_BS])
-    drawn_BSG = right_BSG / np.maximum(sizes_RG, 1)[chosen_BS]
+    divisors_RG = np.maximum(sizes_RG, 1)  # a group can be empty
+    drawn_BSG = right_BSG / divisors_RG[chosen_BS]
     if runs[0].weights_G is None:
         lowest = runs[0].lowest
         drawn_BSG = np.sort(drawn_BSG)[..., :lowest]

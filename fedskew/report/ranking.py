@@ -240,9 +240,9 @@ def class_tables_of(
 
     def cell(row: str, column: str, name: str) -> TableCell:
         values_C = by_class(results.of(row, column), key)
-        if values_C is None or math.isnan(values_C[classes.index(name)]):
+        value = math.nan if values_C is None else values_C[classes.index(name)]
+        if math.isnan(value):
             return TableCell(NONE)
-        value = values_C[classes.index(name)]
         return TableCell(f"{100 * value:.0f}", heat=value)
 
     def shown(column: str) -> Sequence[str]:

@@ -246,12 +246,17 @@ def gather(
     """
     cells = plan(experiment, overrides)
     runs = {settings.run_id: RunRecords.read(settings) for settings in runs_of(cells)}
+
     measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell in cells:
         run = runs[cell.run.run_id]
-        points = points_of(run.records, cell.deployed) if run.finished else ()
+        if not run.finished:
+            continue
+        points = points_of(run.records, cell.deployed)
         if points:
-            measured.setdefault((cell.row, cell.column), []).append(SeedResult(cell, run, points))
+            of_cell = measured.setdefault((cell.row, cell.column), [])
+            of_cell.append(SeedResult(cell, run, points))
+
     counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
     changed = changes(plan(experiment), cells, counting) if counting else []
     warnings = (*changed, *state_warnings(runs.values()), *mismatches(cells, runs))
@@ -395,7 +400,8 @@ def grouped(runs: Iterable[RunRecords], key: Callable[[RunRecords], str]) -> dic
     """Return the runs' names by their key."""
     result: dict[str, list[str]] = {}
     for run in runs:
-        result.setdefault(key(run), []).append(run.label)
+        labels = result.setdefault(key(run), [])
+        labels.append(run.label)
     return result
 
 

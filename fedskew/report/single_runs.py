@@ -98,9 +98,8 @@ def differing(runs: Iterable[RunRecords]) -> list[str]:
     for run in runs:
         for key, value in run.settings.flat().items():
             values.setdefault(key, set()).add(value)
-    without = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}
-    several = [key for key, of_key in values.items() if len(of_key) > 1]
-    return [key for key in several if key not in without]
+    left_out = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}
+    return [key for key, of_key in values.items() if len(of_key) > 1 and key not in left_out]
 
 
 def table(runs: Sequence[RunRecords]) -> ExperimentResults:
@@ -119,9 +118,11 @@ def table(runs: Sequence[RunRecords]) -> ExperimentResults:
     usual = defaults()
     # Runs with one model first: they are a method's own, while others deploy it beside theirs.
     for run in sorted(runs, key=lambda run: len((run.summary or {}).get("models", ()))):
-        flat, method = run.settings.flat(), run.settings.general.method
+        flat = run.settings.flat()
+        method = run.settings.general.method
         seed = run.settings.general.seed
-        column = ", ".join(f"{key} {flat[key]}" for key in column_keys if key in flat)
+        in_column = [key for key in column_keys if key in flat]
+        column = ", ".join(f"{key} {flat[key]}" for key in in_column)
         changed = [key for key in row_keys[method] if key in flat and flat[key] != usual[key]]
         suffix = "".join(f", {key} {flat[key]}" for key in changed)
         rows = {"": method}

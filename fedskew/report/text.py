@@ -179,7 +179,8 @@ def line(ours: Summary | None, paper: float | None) -> tuple[Any, ...]:
     if ours is None:
         return (0, None, None, paper, None, [], [])
     difference = None if paper is None else ours.mean - paper
-    seeds, values = list(ours.by_seed), list(ours.by_seed.values())
+    seeds = list(ours.by_seed)
+    values = list(ours.by_seed.values())
     return (ours.n, ours.mean, ours.sd, paper, difference, seeds, values)
 
 

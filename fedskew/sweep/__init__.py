@@ -121,8 +121,12 @@ def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
 
     With Ray the clients see what they are given there, which they check themselves.
     """
-    wanting = [run for run in planned if run.general.device == "cuda" and engine != "ray"]
-    if wanting and not torch.cuda.is_available() and len(finished(wanting)) < len(wanting):
+    if engine == "ray":
+        return
+    wanting = [run for run in planned if run.general.device == "cuda"]
+    if not wanting or torch.cuda.is_available():
+        return
+    if len(finished(wanting)) < len(wanting):
         remedy = "use device = cpu, or a machine with one"
         raise SettingError("device", "cuda", "no GPU is visible here", remedy=remedy)
 
