@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from local_federation import BIN, LocalFederation, fedskew, fedskew_site
+from stock_nodes import StockNodes
 
 from fedskew.engines.processes import free_port
 
@@ -44,12 +45,6 @@ ca = "ca.crt"
 MAX_NORM, MIN_SAMPLES = 1e6, 8
 PATIENCE = 240.0
 """Seconds until processes have to be online, and a run to be over."""
-ENVIRONMENT = {
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 def copied_app(name: str, folder: Path) -> Path:
@@ -139,55 +134,12 @@ class AppFederation(LocalFederation):
 
 def stock_run(app: Path, work: Path, rounds: int = 2) -> str:
     """Run an app on flwr's own SuperLink and two SuperNodes, and return its model's hash."""
-    work.mkdir(parents=True)
-    port, model = free_port(), work / "model.pt"
-    environment = {
-        **os.environ,
-        **ENVIRONMENT,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(EXAMPLES.parent),
-        "NO_PROXY": "127.0.0.1",
-    }
-
-    def start(name: str, *words: str) -> subprocess.Popen[bytes]:
-        home = work / name
-        home.mkdir()
-        with (home / "log").open("wb") as log:
-            command = [str(BIN / words[0]), *words[1:]]
-            own = {**environment, "FLWR_HOME": str(home)}
-            return subprocess.Popen(
-                command, env=own, cwd=home, stdout=log, stderr=log, start_new_session=True
-            )
-
-    link = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
-    processes = [start("superlink", *link)]
-    home = work / "user"
-    home.mkdir()
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "try"\n\n[superlink.try]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-    )
-    try:
-        for number in range(2):
-            node = f"partition-id={number} num-partitions=2"
-            words = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
-            words += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", node]
-            processes.append(start(f"node{number}", *words))
-        config = f'num-server-rounds={rounds} local-epochs=1 model-file="{model}"'
-        command = [str(BIN / "flwr"), "run", str(app), "try", "--stream", "--run-config", config]
-        own = {**environment, "FLWR_HOME": str(home)}
-        until = time.monotonic() + PATIENCE
-        while not model.exists() and time.monotonic() < until:
-            # the SuperLink takes seconds to answer, and refuses nothing before
-            subprocess.run(command, env=own, cwd=home, timeout=PATIENCE, capture_output=True)
-        return model_hash(model)
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    model = work / "model.pt"
+    with StockNodes(
+        work, [f"partition-id={number} num-partitions=2" for number in range(2)]
+    ) as nodes:
+        nodes.run(app, f'num-server-rounds={rounds} local-epochs=1 model-file="{model}"')
+    return model_hash(model)
 
 
 if __name__ == "__main__":

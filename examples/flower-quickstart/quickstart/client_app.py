@@ -16,11 +16,7 @@ device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 def train(msg: Message, context: Context) -> Message:
     """Train the model on local data."""
     config = context.run_config
-    trainloader, _ = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
-        config["batch-size"],
-    )
+    trainloader, _ = load_data(context.node_config, config["batch-size"])
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     loss = train_fn(model, trainloader, config["local-epochs"], msg.content["config"]["lr"], device)
@@ -33,11 +29,7 @@ def train(msg: Message, context: Context) -> Message:
 def evaluate(msg: Message, context: Context) -> Message:
     """Evaluate the model on local data."""
     config = context.run_config
-    _, validation = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
-        config["batch-size"],
-    )
+    _, validation = load_data(context.node_config, config["batch-size"])
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     loss, accuracy = test_fn(model, validation, device)

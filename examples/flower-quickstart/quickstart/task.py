@@ -1,5 +1,9 @@
 """Model, data and training loop of the app; no line of it changes for FedSkew."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -65,17 +69,34 @@ def partition(labels: Tensor, clients: int) -> list[list[int]]:
             return parts
 
 
-def load_data(
-    partition_id: int, num_partitions: int, batch_size: int
-) -> tuple[DataLoader, DataLoader]:
-    """Return a client's loaders for training and validation."""
+def load_data(node_config: Mapping[str, Any], batch_size: int) -> tuple[DataLoader, DataLoader]:
+    """Return a client's loaders for training and validation.
+
+    flwr's simulation states a partition of the digits. A SuperNode may name a file of its own: `data-path`.
+    """
+    if "partition-id" not in node_config:
+        train, validation = own_data(Path(str(node_config["data-path"])))
+        return DataLoader(train, batch_size, shuffle=True), DataLoader(validation, batch_size)
+    partition_id = int(node_config["partition-id"])
     images, labels = split()[0].tensors
-    own = torch.tensor(partition(labels, num_partitions)[partition_id])
+    own = torch.tensor(partition(labels, int(node_config["num-partitions"]))[partition_id])
     order = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(partition_id))]
     held_out = max(1, len(own) // 5)
     train = TensorDataset(images[order[held_out:]], labels[order[held_out:]])
     validation = TensorDataset(images[order[:held_out]], labels[order[:held_out]])
     return DataLoader(train, batch_size, shuffle=True), DataLoader(validation, batch_size)
+
+
+def own_data(file: Path) -> tuple[TensorDataset, TensorDataset]:
+    """Return the training and test images of an npz file, uint8 (N, 8, 8), with their labels."""
+    with np.load(file) as arrays:
+        return TensorDataset(*tensors(arrays, "train")), TensorDataset(*tensors(arrays, "test"))
+
+
+def tensors(arrays: Mapping[str, np.ndarray], part: str) -> tuple[Tensor, Tensor]:
+    """Return the images (N, 1, 8, 8) on the scale 0..1 and the labels of a part, train or test."""
+    images = torch.tensor(arrays[f"{part}_images"] / 255, dtype=torch.float32).unsqueeze(1)
+    return images, torch.tensor(arrays[f"{part}_labels"], dtype=torch.int64)
 
 
 def load_test_data() -> DataLoader:

@@ -1,7 +1,6 @@
 """Real `flwr run`s on Ray: the same results as in one process, failures that are seen, GPUs shared as asked."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flower_command import flwr_run
 
 from fedskew.engines import APP, execute
 from fedskew.engines.flower import LaunchFailed
 from fedskew.engines.launcher import launch
-from fedskew.engines.processes import end, mark, marked
+from fedskew.engines.processes import marked
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 
@@ -137,26 +137,7 @@ def test_logical_gpus_hold_two_clients_each_and_change_nothing(
 
 def test_plain_flwr_run_with_its_defaults_leaves_a_run_folder(tmp_path: Path) -> None:
     """`flwr run . --stream` as a newcomer types it, but for a home and a port of its own."""
-    flwr = Path(sys.executable).parent / "flwr"
-    environment = os.environ | mark(tmp_path) | {
-        "PATH": f"{flwr.parent}{os.pathsep}{os.environ['PATH']}",  # as in an activated environment
-        "FLWR_HOME": str(tmp_path / "home"),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-    }  # fmt: skip
-    try:
-        output = subprocess.run(
-            [flwr, "run", APP, "--stream", "--run-config", "rounds=2"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        ).stdout
-    finally:
-        end(tmp_path)
+    output = flwr_run(tmp_path, APP, "--run-config", "rounds=2")
     match = re.search(r"finished: (\S+)", output)
     assert match, output
     assert (Path(match[1]) / "summary.json").exists()
@@ -175,12 +156,3 @@ def test_run_simulation_with_default_settings(tmp_path: Path) -> None:
     )
     (summary,) = (tmp_path / "results").glob("*/summary.json")
     assert json.loads(summary.read_text())["rounds"] == 20
-
-
-def free_port() -> int:
-    """Return a loopback port that nobody listens on."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

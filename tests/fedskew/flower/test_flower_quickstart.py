@@ -9,13 +9,13 @@ import runpy
 import shutil
 import subprocess
 import sys
-import time
 import venv
 from pathlib import Path
 
 import pytest
 import torch
 from built_wheel import built_wheel
+from flower_command import flwr_run
 
 ROOT = Path(__file__).resolve().parents[3]
 APP = ROOT / "examples" / "flower-quickstart"
@@ -119,52 +119,12 @@ def test_every_patch_trains_in_a_fresh_environment_with_the_wheel(tmp_path: Path
 @pytest.mark.parametrize("name", ["creff", "scaffold"])
 def test_the_app_runs_on_ray_with_ten_clients(name: str, tmp_path: Path) -> None:
     """`flwr run` as the README states it, with a SuperLink of the test's own."""
-    flwr = Path(sys.executable).with_name("flwr")
     app = patched(APP / "patches" / f"{name}.diff", tmp_path / "quickstart-app")
     model = tmp_path / "model.pt"
-    home = tmp_path / "home"
-    environment = {
-        **os.environ,
-        "PATH": f"{flwr.parent}{os.pathsep}{os.environ['PATH']}",
-        "FLWR_HOME": str(home),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(20000 + os.getpid() % 20000),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }
-    neutral = tmp_path / "neutral"
-    neutral.mkdir()
     # a clone is on the path here, whose packages the user's own `data` would hide
     shutil.rmtree(app / "data")
     (app / "strategies.py").unlink()
-    command = [
-        str(flwr),
-        "run",
-        str(app),
-        "--stream",
-        "--federation-config",
-        "num-supernodes=10 client-resources-num-cpus=1",
-        "--run-config",
-        f'num-server-rounds=2 local-epochs=1 model-file="{model}"',
-    ]
-    try:
-        done = subprocess.run(
-            command, cwd=neutral, env=environment, capture_output=True, text=True, timeout=280
-        )
-        assert model.is_file() and "QUICKSTART accuracy" in done.stdout, done.stdout[-3000:]
-    finally:
-        end_processes_of(home)
-
-
-def end_processes_of(home: Path) -> None:
-    """End the SuperLink that `flwr run` leaves behind, by the folder in its command line."""
-    import psutil
-
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        words = " ".join(process.info["cmdline"] or [])
-        if str(home) in words and "flower-superlink" in words:
-            process.terminate()
-    time.sleep(1)
+    words = ["--federation-config", "num-supernodes=10 client-resources-num-cpus=1"]
+    config = f'num-server-rounds=2 local-epochs=1 model-file="{model}"'
+    output = flwr_run(tmp_path / "neutral", app, *words, "--run-config", config, path=str(ROOT))
+    assert model.is_file() and "QUICKSTART accuracy" in output, output[-3000:]

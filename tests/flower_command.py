@@ -1,0 +1,43 @@
+"""`flwr run` as its user types it, on a SuperLink of the test's own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fedskew.engines.processes import end, free_port, mark
+
+TIMEOUT = 280.0
+"""Seconds that a run may take."""
+
+
+def flwr_run(folder: Path, app: Path, *words: str, path: str = "") -> str:
+    """Run an app to its end and return what it printed; no process is left.
+
+    The folder is the SuperLink's working directory and home. `path` is Python's path in all processes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    flwr = Path(sys.executable).parent / "flwr"
+    environment = os.environ | mark(folder) | {
+        "PATH": f"{flwr.parent}{os.pathsep}{os.environ['PATH']}",  # as in an activated environment
+        "FLWR_HOME": str(folder / "home"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }  # fmt: skip
+    if path:
+        environment["PYTHONPATH"] = path
+    try:
+        done = subprocess.run(
+            [str(flwr), "run", str(app), "--stream", *words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+    finally:
+        end(folder)
+    return done.stdout + done.stderr
