@@ -161,7 +161,8 @@ def failure_of(error: Exception, client: int) -> ClientFailure:
 
     The sentence may name a file or a patient, so it is written into the site's log and does not leave the site.
     """
-    kind, sites = failure_kind(error), installed()
+    kind = failure_kind(error)
+    sites = installed()
     if not sites:
         return ClientFailure(sentence(error), kind)
     permission = error.permission if isinstance(error, NotAllowed) else ""

@@ -80,7 +80,8 @@ class Scores:
 
     def contradiction(self, tested_C: Tensor | None) -> str:
         """Return how the numbers contradict each other or the test set, or an empty sentence."""
-        samples_C, total = self.confusion_CC.sum(1), int(self.confusion_CC.sum())
+        samples_C = self.confusion_CC.sum(1)
+        total = int(self.confusion_CC.sum())
         if not 0 <= total <= MOST or self.confusion_CC.max() > MOST:
             return f"are over {total} samples"
         if tested_C is not None and not torch.equal(samples_C, tested_C):
@@ -156,7 +157,8 @@ def tested(
     """
     if not torch.isfinite(logits_NC).all():
         raise FloatingPointError("the model's outputs are not finite")
-    log_probabilities_NC, labels_N = F.log_softmax(logits_NC.double().cpu(), dim=1), labels_N.cpu()
+    log_probabilities_NC = F.log_softmax(logits_NC.double().cpu(), dim=1)
+    labels_N = labels_N.cpu()
     if groups_N is None:
         return log_probabilities_NC, labels_N
     return by_group(log_probabilities_NC, labels_N, groups_N.cpu())
@@ -202,7 +204,9 @@ def evaluate_models(
     are known.
     """
     model.eval()
-    device, labels_N, groups_N = samples.labels_N.device, samples.labels_N, samples.groups_N
+    device = samples.labels_N.device
+    labels_N = samples.labels_N
+    groups_N = samples.groups_N
     batch_size = INFERENCE_BATCH[device.type]
     everything = torch.arange(len(samples), device=device)
     ranks = model.head.out_features <= MOST_RANKED

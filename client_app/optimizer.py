@@ -80,7 +80,9 @@ class SGD:
         self, parameters: Iterable[Tensor], rate: float, momentum: float, weight_decay: float
     ) -> None:
         self.parameters = list(parameters)
-        self.rate, self.momentum, self.weight_decay = rate, momentum, weight_decay
+        self.rate = rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
         self.velocity: list[Tensor] = []
 
     def rows(self, begin: int, end: int) -> "SGD":

@@ -16,7 +16,8 @@ class PollingClient:
 
     def __init__(self, client: Any, waiting: Callable[[], None] = lambda: None) -> None:
         self.client, self.waiting = client, waiting
-        self.lock, self.over = threading.Lock(), threading.Event()  # flwr pulls with two threads
+        self.lock = threading.Lock()
+        self.over = threading.Event()  # flwr pulls with two threads
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.client, name)

@@ -33,11 +33,10 @@ def choose_device(wanted: str) -> str:
     seen = torch.cuda.is_available()
     if wanted == "cuda" and not seen:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
-        remedy = (
-            "give clients a share of one with --federation-config 'client-resources-num-gpus=0.5'"
-            if hidden
-            else "use device = cpu, or a machine with one"
-        )
+        if hidden:
+            remedy = "give clients a share of one with --federation-config 'client-resources-num-gpus=0.5'"
+        else:
+            remedy = "use device = cpu, or a machine with one"
         raise SettingError("device", wanted, f"this client sees no GPU; {remedy}")
     return "cuda" if seen and wanted != "cpu" else "cpu"
 

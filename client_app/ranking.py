@@ -55,7 +55,8 @@ def order_of(score_N: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def ranked(positive_G: Floats, negative_G: Floats, stated: float = STATED) -> Ranked:
     """Return the numbers of counts (..., G) by distinct score, from the highest to the lowest."""
-    positives, negatives = positive_G.sum(-1, keepdims=True), negative_G.sum(-1, keepdims=True)
+    positives = positive_G.sum(-1, keepdims=True)
+    negatives = negative_G.sum(-1, keepdims=True)
     hits_G, alarms_G = positive_G.cumsum(-1), negative_G.cumsum(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
         below_G = (
@@ -69,7 +70,8 @@ def ranked(positive_G: Floats, negative_G: Floats, stated: float = STATED) -> Ra
         precision = (positive_G * hits_G / np.maximum(hits_G + alarms_G, 1e-300)).sum(
             -1
         ) / positives[..., 0]
-        sensitivity_G, specificity_G = hits_G / positives, 1 - alarms_G / negatives
+        sensitivity_G = hits_G / positives
+        specificity_G = 1 - alarms_G / negatives
     nothing = np.isnan(auroc)
     close = stated - 1e-12
     sensitivity = np.where(specificity_G >= close, sensitivity_G, 0.0).max(-1, initial=0.0)
@@ -165,7 +167,8 @@ def ranking(
     sums_CS = torch.zeros(classes, len(COLUMNS), dtype=torch.float64)
     if classes > MOST_RANKED:
         return sums_CS
-    margin_NC, label_N = margins(log_probabilities_NC), labels_N.numpy()
+    margin_NC = margins(log_probabilities_NC)
+    label_N = labels_N.numpy()
     for label in np.unique(label_N):
         positive_N = label_N == label
         if positive_N.all():
@@ -173,15 +176,14 @@ def ranking(
         order_N, starts_G = order_of(margin_NC[:, label])
         positive_G = np.add.reduceat(positive_N[order_N].astype(float), starts_G)
         negative_G = np.add.reduceat((~positive_N)[order_N].astype(float), starts_G)
-        numbers, positives, negatives = (
-            ranked(positive_G, negative_G),
-            positive_N.sum(),
-            (~positive_N).sum(),
-        )
+        numbers = ranked(positive_G, negative_G)
+        positives = positive_N.sum()
+        negatives = (~positive_N).sum()
         pairs = float(positives * negatives)
         variance = float(numbers.variance)
         if subjects_N is not None:
-            auroc, positive = float(numbers.auroc), positive_N.astype(np.int64)
+            auroc = float(numbers.auroc)
+            positive = positive_N.astype(np.int64)
             placed = placements(margin_NC[:, label], positive)
             clustered = clustered_variance(placed, subjects_N.numpy(), positive)
             largest = auroc * (1 - auroc)

@@ -46,14 +46,16 @@ class ClientRuntime:
             raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:
             device, self.run_folder = run_spec.device, run_spec.folder
-            federation, kept = federate(run_spec.data, run_spec.seed), run_spec.data.cache
+            federation = federate(run_spec.data, run_spec.seed)
+            kept = run_spec.data.cache
             at = choose_device(device)
             self.federation = with_features(
                 federation, run_spec.model, run_spec.model_settings, kept, at
             )
         else:
             site.check_run(run_spec)
-            device, self.run_folder = site.device, site.run_folder(str(run_spec.folder))
+            device = site.device
+            self.run_folder = site.run_folder(str(run_spec.folder))
             self.federation = own = site.open_data(run_spec)
             self.digests["data"] = own.dataset.content
             self.policy = site.policy(run_spec, own)
@@ -79,7 +81,9 @@ class ClientRuntime:
         """Return what a client's models are measured on: its test set and, where the data have one, validation set."""
         sets = {"test": self.federation.test(client, self.device)}
         validation = self.federation.validation(client, self.device)
-        return sets if validation is None else {**sets, "validation": validation}
+        if validation is None:
+            return sets
+        return {**sets, "validation": validation}
 
     def check_data(self, expected_digest: str) -> None:
         """Raise DataChanged where the data are not those of `expected_digest`, if that is given."""
@@ -137,7 +141,8 @@ class ClientRuntime:
     @cached_property
     def vectorized(self) -> VectorizedTraining:
         """The training of several clients in one pass in this process."""
-        work, shape = self.run_spec, self.federation.dataset.shape
+        work = self.run_spec
+        shape = self.federation.dataset.shape
         return VectorizedTraining(self.model, shape, work.variants, work.training, self.state_of)
 
     def answer(self, client: Client, question: str) -> dict[str, State]:
@@ -150,7 +155,9 @@ class ClientRuntime:
 
 def on_device(state: State, device: str) -> State:
     """Return the state with its tensors on `device`; what a process is sent is on the CPU."""
-    return state if device == "cpu" else {name: tensor.to(device) for name, tensor in state.items()}
+    if device == "cpu":
+        return state
+    return {name: tensor.to(device) for name, tensor in state.items()}
 
 
 def sorted_by_name(variants: Sequence[Variant]) -> list[Variant]:

@@ -55,7 +55,8 @@ Piece = Sequence[list[Tensor]]
 
 def pieces(states: Sequence[State], names: Sequence[str]) -> Iterator[Piece]:
     """Yield the named tensors' values by at most CHUNK of each state: parts of a tensor, or whole ones together."""
-    small, size = list[str](), 0
+    small = list[str]()
+    size = 0
     for name in names:
         count = states[0][name].numel()
         if count > CHUNK:

@@ -36,14 +36,14 @@ class Task:
         draws: torch.Generator | None = None,
     ) -> Tensor:
         """Return the combined training loss, as `Loss`; with `draws` the images are augmented."""
-        inputs_B, labels_B = (
-            self.client.samples.batch(indices_B, draws),
-            self.client.labels_N[indices_B],
-        )
+        inputs_B = self.client.samples.batch(indices_B, draws)
+        labels_B = self.client.labels_N[indices_B]
         with self.precision(inputs_B):
             logits_BC = self.client.model(inputs_B)
         losses_B = self.losses(logits_BC, labels_B)
-        return losses_B.mean() if weights_B is None else (losses_B * weights_B.to(losses_B)).mean()
+        if weights_B is None:
+            return losses_B.mean()
+        return (losses_B * weights_B.to(losses_B)).mean()
 
     def precision(self, inputs_B: Tensor) -> torch.autocast:
         """Return the context of a pass through the model."""
@@ -134,7 +134,8 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     optimizer = SGD(
         parameters.values(), settings.rate(client.round), settings.momentum, settings.weight_decay
     )
-    steps, total = 0, torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
+    steps = 0
+    total = torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
     draws = client.generator(
         "augmentation"
     )  # in training steps alone: no hook sees an augmented image
@@ -144,10 +145,8 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
         with torch.no_grad():
             gradients = task.corrected(gradients, parameters)
         optimizer.step(clip(gradients, settings.clip_norm) if settings.clip_norm else gradients)
-        steps, total = (
-            steps + 1,
-            total + value.detach(),
-        )  # left on the device: nothing waits for a number here
+        steps += 1
+        total = total + value.detach()  # left on the device: nothing waits for a number here
     return task.report(before, steps, total.item() / steps, copy(client.model.tensors))
 
 
@@ -160,7 +159,8 @@ def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
             continue
         if weights_N is not None:
             raise ValueError(f"{sampler} and {variant.name} both want to draw the samples")
-        weights_N, sampler = wanted_N, variant.name
+        weights_N = wanted_N
+        sampler = variant.name
     return replace(client, sampling_weights_N=weights_N)
 
 
@@ -184,11 +184,9 @@ def batches(client: Client, settings: TrainingSettings) -> Iterator[Tensor]:
 
     An epoch is a shuffle, or as many draws with replacement when there are sampling weights.
     """
-    generator, size, weights_N = (
-        client.generator("batches"),
-        len(client.samples),
-        client.sampling_weights_N,
-    )
+    generator = client.generator("batches")
+    size = len(client.samples)
+    weights_N = client.sampling_weights_N
     weights_N = None if weights_N is None else weights_N.cpu()
 
     def epoch() -> list[Tensor]:
@@ -239,7 +237,9 @@ def private_names(model: nn.Module, variants: Sequence[Variant]) -> frozenset[st
 
 def kept_private(state: State, private: frozenset[str]) -> dict[str, State]:
     """Return the memory entry of the private tensors, none when nothing is private."""
-    return {"private": {name: state[name] for name in sorted(private)}} if private else {}
+    if private:
+        return {"private": {name: state[name] for name in sorted(private)}}
+    return {}
 
 
 def merged(part: str, *stages: dict[str, Contribution]) -> dict[str, State]:

@@ -24,7 +24,8 @@ def load(key: str, name: str, what: str, fits: Callable[[Any], bool] = callable)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may fail in any way
-        rule, remedy = f"{module_name} cannot be imported: {error}", ""
+        rule = f"{module_name} cannot be imported: {error}"
+        remedy = ""
         if isinstance(error, ImportError) and error.name in PACKAGES:
             rule += f"; {error.name} is FedSkew's own package here"
             remedy = "give your module another name"
@@ -74,8 +75,6 @@ def source_hash(*modules: str) -> str:
 
 def place_of(kind: type) -> str:
     """Return MODULE:CLASS of a class of the user's own, or nothing for one of this package."""
-    return (
-        ""
-        if kind.__module__.startswith(f"{__package__}.")
-        else f"{kind.__module__}:{kind.__qualname__}"
-    )
+    if kind.__module__.startswith(f"{__package__}."):
+        return ""
+    return f"{kind.__module__}:{kind.__qualname__}"

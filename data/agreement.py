@@ -100,7 +100,8 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
         DataError: one of them is missing, or none that can be agreed to.
     """
     table = Table(entries, str(path), KEYS)
-    name, classes = table.take("name", str), table.texts("classes")
+    name = table.take("name", str)
+    classes = table.texts("classes")
     table.require(
         NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _"
     )
@@ -109,18 +110,18 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
         "classes",
         "must be without commas and spaces around",
     )
-    shape, mean, std = table.take("input-shape", str), table.numbers("mean"), table.numbers("std")
+    shape = table.take("input-shape", str)
+    mean = table.numbers("mean")
+    std = table.numbers("std")
     stated = {"classes": ",".join(classes), "input_shape": shape}
     stated |= {"mean": ",".join(map(str, mean)), "std": ",".join(map(str, std))}
     table.require(len(classes) >= 2, "classes", "must be at least two names")
     try:
         settings = DataSettings(**stated)
-        shape, classes, mean, std = (
-            settings.shape,
-            settings.class_names,
-            settings.means,
-            settings.stds,
-        )
+        shape = settings.shape
+        classes = settings.class_names
+        mean = settings.means
+        std = settings.stds
     except SettingError as error:
         raise DataError(error.rule, where=str(path), key=error.key, value=error.value) from None
     for key, values in (("mean", mean), ("std", std)):
@@ -166,7 +167,8 @@ def members_of(table: Table, path: Path) -> tuple[Member, ...]:
         number = len(sites) + 1
         table.require(type(entry) is dict, "site", "must be tables [[site]]")
         site = Table(entry, f"{path}: site {number}", SITE_KEYS)
-        name, key = site.take("name", str), public_key(site)
+        name = site.take("name", str)
+        key = public_key(site)
         site.require(
             NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _"
         )

@@ -163,7 +163,8 @@ def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str
 
 def of_samples(data: Dataset) -> list[str]:
     """Return a sentence for copies and for images of one value, of one's own data."""
-    look, found = look_at(data), list[str]()
+    look = look_at(data)
+    found = list[str]()
     what = "images" if len(data.shape) == 3 else "rows"
     for split, (copies, compared, example) in look.copies.items():
         if copies:

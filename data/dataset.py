@@ -84,7 +84,9 @@ def load(settings: DataSettings) -> Dataset:
         DataError: data that are missing or cannot be used, or a cache that cannot be written.
     """
     settings = resolve(settings)
-    names, classes, shape = members(settings.dataset), settings.class_names, settings.shape
+    names = members(settings.dataset)
+    classes = settings.class_names
+    shape = settings.shape
     # One's own labels may be names, whose numbers depend on the classes' order; all others depend on their number.
     by_name = classes if any(map(is_own, names)) else len(classes)
     identity = [names, shape, by_name, *_choices(settings, names)]
@@ -119,7 +121,8 @@ def load(settings: DataSettings) -> Dataset:
         return ImageFiles(root, paths, (channels, height, width), known.central, settings)
 
     by_site = "domain_names" in mapped and settings.partition in ("domains", "file")
-    domains, has_val = by_site or has_domains(settings.dataset), "val_inputs" in mapped
+    domains = by_site or has_domains(settings.dataset)
+    has_val = "val_inputs" in mapped
     names_of_domains: tuple[str, ...] = ()
     if by_site:
         names_of_domains = decoded(mapped["domain_names"])
@@ -151,7 +154,8 @@ def load(settings: DataSettings) -> Dataset:
 
 def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
     """The data set of resolved settings as one who holds nothing of it knows it; its hash is the agreement's."""
-    nothing, none = np.zeros((0, *settings.shape), np.uint8), np.zeros(0, np.int64)
+    nothing = np.zeros((0, *settings.shape), np.uint8)
+    none = np.zeros(0, np.int64)
     return Dataset(
         name=settings.dataset,
         class_names=settings.class_names,
@@ -179,11 +183,10 @@ def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
 def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     """The settings that change what is read from the same files, where they do."""
     layouts = {KNOWN[name].layout for name in names if name in KNOWN}
-    abide = (
-        [settings.window_width, settings.window_stride, settings.test_fold]
-        if "abide" in layouts
-        else []
-    )
+    if "abide" in layouts:
+        abide = [settings.window_width, settings.window_stride, settings.test_fold]
+    else:
+        abide = []
     stated = {field: getattr(settings, field) for field in OF_OWN if not settings.is_default(field)}
     if settings.test_fold and any(map(is_own, names)):
         stated["test_fold"] = settings.test_fold

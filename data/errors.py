@@ -72,7 +72,11 @@ class InputError(ValueError):
         remedy: Remedy = "",
     ) -> None:
         super().__init__(rule)
-        self.where, self.key, self.value, self.rule, self.remedy = where, key, value, rule, remedy
+        self.where = where
+        self.key = key
+        self.value = value
+        self.rule = rule
+        self.remedy = remedy
 
     def __str__(self) -> str:
         return sentence_of(self)
@@ -128,4 +132,6 @@ def sentence_of(error: InputError) -> str:
 def shown(value: object) -> str:
     """Return a value as a sentence can hold it."""
     written = repr(value)
-    return written if len(written) <= LONGEST_VALUE else f"{written[:LONGEST_VALUE]}..."
+    if len(written) <= LONGEST_VALUE:
+        return written
+    return f"{written[:LONGEST_VALUE]}..."

@@ -94,9 +94,13 @@ class Federation:
         """Return (N,): the subject of each of a client's validation samples, numbered as `Dataset.train_groups` where
         they were cut off the training set, else as `Dataset.val_groups`; None where the data do not say it."""
         if self.validation_indices is None:
-            groups, split, own = self.dataset.val_groups, "val", True
+            groups = self.dataset.val_groups
+            split = "val"
+            own = True
         else:
-            groups, split, own = self.dataset.train_groups, "cut", self.test_indices is not None
+            groups = self.dataset.train_groups
+            split = "cut"
+            own = self.test_indices is not None
         if groups is None:
             return None
         return groups[self._indices(split, client if own else None)]
@@ -112,7 +116,9 @@ class Federation:
         """
         if self.validation_indices is not None:
             return self._samples("cut", client if self.test_indices is not None else None, device)
-        return None if self.dataset.val_labels is None else self._samples("val", client, device)
+        if self.dataset.val_labels is None:
+            return None
+        return self._samples("val", client, device)
 
     @property
     def validated(self) -> bool:
@@ -149,11 +155,15 @@ class Federation:
         if split != "test":
             return None
         data = self.dataset
-        return data.test_groups if data.test_subjects is None else data.test_subjects
+        if data.test_subjects is None:
+            return data.test_groups
+        return data.test_subjects
 
     def holdout(self, device: str = "cpu") -> Samples | None:
         """The server's own samples, equally many of each class; None where it keeps none."""
-        return self._samples("holdout", None, device) if len(self.holdout_indices) else None
+        if len(self.holdout_indices):
+            return self._samples("holdout", None, device)
+        return None
 
     def unseen_inputs(self, device: str = "cpu") -> Samples:
         """The training samples of the domain without a client; every label is -1, as no label may be read."""
@@ -168,7 +178,8 @@ class Federation:
         self, split: str, indices: Indices, device: str = "cpu", augmentation: str = "none"
     ) -> Samples:
         """The samples of the split train, test or val at `indices`; training samples each for itself."""
-        data, inputs = self.dataset, getattr(self.dataset, f"{split}_inputs")
+        data = self.dataset
+        inputs = getattr(self.dataset, f"{split}_inputs")
         chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
         shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
         groups = None if split == "train" else data.tested_as_one(split)
@@ -215,24 +226,29 @@ class Federation:
             return self.holdout_indices
         if split == "cut" and self.validation_indices is not None:
             kept = self.validation_indices
-            return np.sort(np.concatenate(kept)) if client is None else kept[client]
+            if client is None:
+                return np.sort(np.concatenate(kept))
+            return kept[client]
         if split.startswith("unseen-") and self.unseen is not None:
-            return self.unseen.train if split == "unseen-train" else self.unseen.test
+            if split == "unseen-train":
+                return self.unseen.train
+            return self.unseen.test
         if split == "test":
-            return (
-                self.global_test
-                if client is None or self.test_indices is None
-                else self.test_indices[client]
-            )
-        if client is not None and self.domains is not None and self.dataset.val_domains is not None:
-            return np.flatnonzero(self.dataset.val_domains == self.domains[client])
+            if client is None or self.test_indices is None:
+                return self.global_test
+            return self.test_indices[client]
+        return self._validation_indices(client)
+
+    def _validation_indices(self, client: int | None) -> Indices:
+        """Return indices into the data's own validation set: of the client's domain, or all that are trained on."""
+        domains_N = self.dataset.val_domains
+        if client is not None and self.domains is not None and domains_N is not None:
+            return np.flatnonzero(domains_N == self.domains[client])
         labels = self.dataset.val_labels if self.dataset.val_labels is not None else ()
         everything = np.arange(len(labels), dtype=np.int64)
-        return (
-            everything
-            if self.unseen is None
-            else without(self.unseen, everything, self.dataset.val_domains)
-        )
+        if self.unseen is None:
+            return everything
+        return without(self.unseen, everything, domains_N)
 
 
 @lru_cache(maxsize=4)
@@ -250,7 +266,8 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     if settings.partition_file:
         return _from_file(settings, data, seed)
     everything = np.arange(len(data.train_labels), dtype=np.int64)
-    holdout, train = everything[:0], everything
+    holdout = everything[:0]
+    train = everything
     if (
         per_class := settings.holdout_per_class
     ):  # before anything else is drawn: the pool is still balanced
@@ -333,11 +350,10 @@ def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
             raise DataError(
                 f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one"
             )
-    rule = (
-        f"its domains must be 0..{len(data.domain_names) - 1}"
-        if data.domain_names
-        else "the data have no domains"
-    )
+    if data.domain_names:
+        rule = f"its domains must be 0..{len(data.domain_names) - 1}"
+    else:
+        rule = "the data have no domains"
     if saved.domains is not None and not all(
         0 <= domain < len(data.domain_names) for domain in saved.domains
     ):
@@ -418,13 +434,12 @@ def partition_indices(
     settings: DataSettings, data: Dataset, train: Indices, seed: int
 ) -> list[Indices]:
     """Return indices into `train`, one array a client; raises as the partition does."""
-    labels_N, clients, draws = (
-        data.train_labels[train],
-        settings.clients,
-        generator(seed, "partition"),
-    )
+    labels_N = data.train_labels[train]
+    clients = settings.clients
+    draws = generator(seed, "partition")
     if settings.partition == "domains" and data.train_domains is not None:
-        domains_N, domains = data.train_domains[train], len(data.domain_names)
+        domains_N = data.train_domains[train]
+        domains = len(data.domain_names)
         if settings.parts_per_domain:
             return domain_parts(labels_N, domains_N, domains, settings.parts_per_domain, draws)
         if settings.domain_percent < 100:

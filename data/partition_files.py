@@ -86,11 +86,10 @@ def read(setting: str) -> SavedPartition:
                 where=str(path),
             )
         train = tuple(map(whole_numbers, content["train"]))
-        domains = (
-            None
-            if content["domains"] is None
-            else tuple(whole_numbers(content["domains"]).tolist())
-        )
+        if content["domains"] is None:
+            domains = None
+        else:
+            domains = tuple(whole_numbers(content["domains"]).tolist())
         holdout = whole_numbers(
             content.get("holdout", [])
         )  # files from before there were hold-outs have none
@@ -111,9 +110,10 @@ def read(setting: str) -> SavedPartition:
         raise DataError(
             "is no partition file as `fedskew data save-partition` writes it", where=str(path)
         ) from error
-    trained = (
-        np.concatenate([*saved.train, saved.holdout]) if saved.train else np.empty(0, np.int64)
-    )
+    if saved.train:
+        trained = np.concatenate([*saved.train, saved.holdout])
+    else:
+        trained = np.empty(0, np.int64)
     disjoint = len(np.unique(trained)) == len(trained) and all(len(part) for part in saved.train)
     if (
         not disjoint

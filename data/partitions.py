@@ -94,7 +94,8 @@ def feddf(
     for group, size in zip(
         np.split(shuffled, starts[1:] * total // clients), members.tolist(), strict=True
     ):
-        sizes_C, labels_G = np.bincount(labels_N[group]), labels_N[group]
+        sizes_C = np.bincount(labels_N[group])
+        labels_G = labels_N[group]
         for _ in range(DRAWS):
             counts_KC = _lda_counts(sizes_C, size, alpha, generator)
             if counts_KC.sum(axis=1).min() >= len(group) // 2 // size:

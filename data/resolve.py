@@ -62,9 +62,9 @@ def resolve(settings: DataSettings) -> DataSettings:
     if settings.unseen_domain:
         _check_unseen(settings, known)
     trained_on = len(known) - bool(settings.unseen_domain)
-    expected_clients = (
-        trained_on * (settings.parts_per_domain or 1) if partition == "domains" else 10
-    )
+    expected_clients = 10
+    if partition == "domains":
+        expected_clients = trained_on * (settings.parts_per_domain or 1)
     if partition == "file":
         expected_clients = len(read(settings.partition_file).train)
         rule = f"must be 0 or {expected_clients}, the clients of partition-file"
@@ -239,7 +239,9 @@ def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
             f"must be {number} classes for {name}",
         )
     # A number names no class, so a known data set keeps its own names.
-    return KNOWN[known[0]].class_names if known and is_whole(settings.classes.strip()) else classes
+    if known and is_whole(settings.classes.strip()):
+        return KNOWN[known[0]].class_names
+    return classes
 
 
 def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
@@ -258,11 +260,9 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
             raise SettingError(
                 "input-shape", settings.input_shape, _missing(name, settings, "input-shape")
             )
-    return (
-        FAMILIES[KNOWN[names[0]].family].shape
-        if has_domains(settings.dataset)
-        else KNOWN[names[0]].shape
-    )
+    if has_domains(settings.dataset):
+        return FAMILIES[KNOWN[names[0]].family].shape
+    return KNOWN[names[0]].shape
 
 
 def _normalization(
@@ -299,7 +299,9 @@ def _normalization(
 
 def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """The values of a data set's own channels for another number of channels."""
-    return values if len(values) == channels else (round(sum(values) / len(values), 4),) * channels
+    if len(values) == channels:
+        return values
+    return (round(sum(values) / len(values), 4),) * channels
 
 
 def _missing(name: str, settings: DataSettings, key: str) -> str:
@@ -308,4 +310,6 @@ def _missing(name: str, settings: DataSettings, key: str) -> str:
 
     value = seen(name, settings).get(key)
     rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"
-    return f'{rule}; what is there now would fit {key} = "{value}"' if value else rule
+    if value:
+        return f'{rule}; what is there now would fit {key} = "{value}"'
+    return rule

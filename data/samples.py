@@ -43,11 +43,11 @@ class Samples:
     def only(self, indices: Tensor) -> "Samples":
         """Some of the samples; files stay undecoded."""
         inputs = self.inputs_N
-        chosen = (
-            inputs.only(indices.cpu().numpy())
-            if isinstance(inputs, ImageFiles)
-            else inputs[indices]
-        )
+        chosen: Tensor | ImageFiles
+        if isinstance(inputs, ImageFiles):
+            chosen = inputs.only(indices.cpu().numpy())
+        else:
+            chosen = inputs[indices]
         groups = None if self.groups_N is None else self.groups_N[indices]
         subjects = None if self.subjects_N is None else self.subjects_N[indices]
         labels_N = self.labels_N[indices]

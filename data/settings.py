@@ -181,12 +181,10 @@ class DataSettings(Settings):
             "classes",
             "must be less than a million classes",
         )
-        names = (
-            map(str, range(int(stated)))
-            if is_whole(stated)
-            else (name.strip() for name in stated.split(","))
-        )
-        classes = tuple(names)
+        if is_whole(stated):
+            classes = tuple(str(number) for number in range(int(stated)))
+        else:
+            classes = tuple(name.strip() for name in stated.split(","))
         self.require(
             len(classes) >= 2, "classes", "must be at least two names, or a number of at least 2"
         )

@@ -34,7 +34,8 @@ def left_out(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenD
         "partition domains needs domains"
     )
     index = data.domain_names.index(name)
-    of_train, of_test = data.train_domains[train] == index, data.test_domains[test] == index
+    of_train = data.train_domains[train] == index
+    of_test = data.test_domains[test] == index
     domain = UnseenDomain(index, name, train[of_train], test[of_test])
     rule = "must have at least two training images, as one has no variance"
     require(len(domain.train) >= 2, "unseen-domain", name, rule)
@@ -43,4 +44,7 @@ def left_out(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenD
 
 def without(domain: UnseenDomain, indices: Indices, domains_N: NDArray[np.int64] | None) -> Indices:
     """The indices that are not of the domain."""
-    return indices if domains_N is None else indices[domains_N[indices] != domain.index]
+    if domains_N is None:
+        return indices
+    others: Indices = indices[domains_N[indices] != domain.index]
+    return others

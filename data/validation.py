@@ -84,7 +84,8 @@ def _kept_subjects(
     assigned = np.concatenate(parts)
     subject_D = np.unique(subjects_N[assigned], return_inverse=True)[1]
     client_D = np.repeat(np.arange(len(parts)), sizes_K)
-    home_S, class_S = most_common(subject_D, client_D), most_common(subject_D, labels_N[assigned])
+    home_S = most_common(subject_D, client_D)
+    class_S = most_common(subject_D, labels_N[assigned])
     kept_S = np.zeros(len(home_S), np.bool_)
     for members in _alike(home_S, class_S):
         drawn = draws.permutation(members)

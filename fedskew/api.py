@@ -81,7 +81,8 @@ def load(folder: str | PathLike[str]) -> Result:
     stated = run_folder.origin()
     if not stated:
         raise DataError(f"{path}: is no run's folder: settings.json is missing or damaged")
-    settings, rounds = stated["settings"], run_folder.rounds()
+    settings = stated["settings"]
+    rounds = run_folder.rounds()
     summary = run_folder.finished(settings["rounds"])
     return Result(
         folder=path,

@@ -10,7 +10,9 @@ from rich.table import Column, Table
 
 def percent(value: float | None, digits: int = 1) -> str:
     """Return a share in percent, or a dash where there is none: a class without samples, or an AUROC without pairs."""
-    return "-" if value is None or math.isnan(value) else f"{100 * value:.{digits}f}"
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{100 * value:.{digits}f}"
 
 
 def in_bytes(count: float) -> str:
@@ -24,7 +26,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 100 * 3600 else f"{seconds / 86400:.1f} days"
+    if seconds < 100 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
 
 
 def p_value(p: float) -> str:

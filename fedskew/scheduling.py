@@ -114,11 +114,10 @@ def visible_gpus() -> dict[str, int]:
         known = int(mebibytes) * 2**20 if mebibytes.isdigit() else 0
         memory[index] = memory[uuid] = known
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = (
-        [row[0] for row in rows]
-        if visible is None
-        else [name.strip() for name in visible.split(",")]
-    )
+    if visible is None:
+        names = [row[0] for row in rows]
+    else:
+        names = [name.strip() for name in visible.split(",")]
     names = list(
         takewhile(lambda name: name not in ("", "-1"), names)
     )  # CUDA sees those before the first invalid one

@@ -83,7 +83,8 @@ def one_interrupt(last_resort: Callable[[], None] | None = None) -> Iterator[thr
     The event is set by the first, whatever becomes of the KeyboardInterrupt. `last_resort` is called from a thread
     when the process is still there `PATIENCE` seconds later.
     """
-    previous, arrived = replaceable(), threading.Event()
+    previous = replaceable()
+    arrived = threading.Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         arrived.set()

@@ -117,7 +117,8 @@ def latest(folder: RunFolder, report_line: LineSink) -> Checkpoint | None:
     What cannot be used is deleted, as it would take the place of the previous checkpoint; never because of a record.
     Raises OtherFormat.
     """
-    recorded, usable = {0, *(record.round for record in folder.rounds())}, None
+    recorded = {0, *(record.round for record in folder.rounds())}
+    usable = None
     for file in filter(Path.exists, (folder.checkpoint_file, folder.previous_file)):
         try:
             checkpoint = Checkpoint.load(file)

@@ -98,7 +98,8 @@ def worth(subjects_N: NDArray[np.int64], as_one: bool) -> int:
 
 def subjects_by_class(federation: Federation) -> list[list[int]] | None:
     """Return (clients, classes): the subjects who have training samples there; None where the data do not say it."""
-    classes, rows = federation.dataset.num_classes, []
+    classes = federation.dataset.num_classes
+    rows = []
     for client, part in enumerate(federation.train_indices):
         subjects_N = federation.subjects(client)
         if subjects_N is None:
@@ -172,12 +173,11 @@ def metrics_from(
     a mean is not above it, and of two classes it is the standard error.
     """
     confusion_CC = scores.confusion_CC.double()
-    samples_C, predicted_C, correct_C = (
-        confusion_CC.sum(1),
-        confusion_CC.sum(0),
-        confusion_CC.diagonal(),
-    )
-    total, recall_C = samples_C.sum(), correct_C / samples_C
+    samples_C = confusion_CC.sum(1)
+    predicted_C = confusion_CC.sum(0)
+    correct_C = confusion_CC.diagonal()
+    total = samples_C.sum()
+    recall_C = correct_C / samples_C
     tested = samples_C > 0
     f1_C = 2 * correct_C / (samples_C + predicted_C).clamp(min=1)
     means = {

@@ -44,11 +44,10 @@ def written() -> Mapping[str, Scalar]:
 
 def no_such(key: str, value: object, known: Iterable[str]) -> SettingError:
     """Return the error of a key that no setting has, with the nearest that one has."""
-    near = (
-        [SYNONYMS[key]]
-        if key in SYNONYMS
-        else difflib.get_close_matches(key, list(known), 1, cutoff=0.5)
-    )
+    if key in SYNONYMS:
+        near = [SYNONYMS[key]]
+    else:
+        near = difflib.get_close_matches(key, list(known), 1, cutoff=0.5)
     remedy = f"did you mean {near[0]}?" if near else ""
     return SettingError(key, value, "there is no such setting", remedy=remedy)
 

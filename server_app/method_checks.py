@@ -83,10 +83,8 @@ class TrialRun:
     ) -> None:
         model = build(MODEL, SHAPE, CLASSES, 0)
         run_spec = RunSpec(DataSettings(), TRAINING, MODEL, tuple(variants), 0, "cpu", Path(), "")
-        self.variants, self.samples = (
-            variants,
-            [samples_of(held, number) for number, held in enumerate(counts)],
-        )
+        self.variants = variants
+        self.samples = [samples_of(held, number) for number, held in enumerate(counts)]
         self.rounds = Rounds(
             model,
             run_spec,
@@ -159,7 +157,8 @@ class TrialRun:
 
     def client(self, number: int, round: int) -> Client:
         """Return a client at the start of a round."""
-        model, memory = build(MODEL, SHAPE, CLASSES, 0), self.memories[number]
+        model = build(MODEL, SHAPE, CLASSES, 0)
+        memory = self.memories[number]
         model.load_state_dict({**self.initial, **self.rounds.shared, **memory.get("private", {})})
         return Client(
             id=number,
@@ -227,7 +226,8 @@ class TrialRun:
 def check_bytes(variant: Variant, client: Client, upload: State) -> None:
     """Raise ContractViolation for an upload of more bytes than the variant says: the cost estimate counts on them."""
     classes_held = len(set(client.labels_N.tolist()))
-    sent, most = size(upload), variant.upload.bytes(client.model, classes_held)
+    sent = size(upload)
+    most = variant.upload.bytes(client.model, classes_held)
     keep(
         sent <= most,
         f"{variant.name} uploads {sent} bytes, and its upload says at most {most}",

@@ -201,7 +201,8 @@ def check_parts(method: Method) -> None:
     for kind in method.parts:
         fits = isinstance(kind, type) and issubclass(kind, Variant | ServerMethod)
         keep(fits, f"{kind} is no Variant or ServerMethod")
-        name, called = vars(kind).get("name"), kind.__name__
+        name = vars(kind).get("name")
+        called = kind.__name__
         parameters = vars(kind).get("__dataclass_params__")
         keep(
             parameters is not None and parameters.frozen,

@@ -206,7 +206,8 @@ class RoundRecord:
     def of(record: Mapping[str, Any]) -> "RoundRecord":
         """Undo `to_json`; a record of format 1 may lack all but round, models, failures and seconds."""
         rest = {name: part for name, part in record.items() if name != "format"}
-        seconds, unseen = arguments(rest.pop("seconds")), rest.pop("unseen", None)
+        seconds = arguments(rest.pop("seconds"))
+        unseen = rest.pop("unseen", None)
         updates = [UpdateStatistics(**arguments(update)) for update in rest.pop("updates", ())]
         failures = {int(client): reason for client, reason in rest.pop("failures").items()}
         stated = {
@@ -261,7 +262,9 @@ def to_json(value: Any) -> Any:
         return {str(key): to_json(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def number(value: Any) -> Any:

@@ -59,7 +59,9 @@ def on_validation(point: Point) -> float:
     """
     measured = point.numbers.validation or ModelNumbers()
     by_client = measured.spreads.get("client-accuracy")
-    return measured["balanced-accuracy"] if by_client is None else by_client.mean
+    if by_client is None:
+        return measured["balanced-accuracy"]
+    return by_client.mean
 
 
 def summarize(records: Sequence[RoundRecord]) -> dict[str, dict[str, Any]]:

@@ -151,11 +151,10 @@ class RunFolder:
                 return str(error)
         if self.rounds_file.exists() and not self.origin():
             checked = "partition-hash" in (summary or {})
-            unchecked = (
-                ""
-                if checked
-                else "; whether the data are those that it was begun on cannot be checked"
-            )
+            if checked:
+                unchecked = ""
+            else:
+                unchecked = "; whether the data are those that it was begun on cannot be checked"
             return f"{self.settings_file} is missing or damaged and is written anew{unchecked}"
         return ""
 
@@ -241,7 +240,8 @@ class RunFolder:
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Write what was run, and with what; other versions that made rounds of it stay, as `earlier-versions`."""
-        before, now = self.origin(), versions()
+        before = self.origin()
+        now = versions()
         others: list[Any] = []
         for version in (*before.get("earlier-versions", ()), before.get("versions", now)):
             if version != now and version not in others:

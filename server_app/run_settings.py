@@ -177,7 +177,9 @@ class RunSettings:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The input shape of the trained model, or (D,) if a backbone's features are cached."""
-        return (width_of(self.general.model),) if self.model.freeze == "all" else self.data.shape
+        if self.model.freeze == "all":
+            return (width_of(self.general.model),)
+        return self.data.shape
 
     @property
     def about_files(self) -> dict[str, object]:
@@ -193,7 +195,9 @@ class RunSettings:
     @cached_property
     def agreement(self) -> Agreement | None:
         """The agreement of the sites; None in a simulation. Raises DataError if it has been changed."""
-        return agreement_of(self.data.dataset) if is_sites(self.data.dataset) else None
+        if is_sites(self.data.dataset):
+            return agreement_of(self.data.dataset)
+        return None
 
     @property
     def exchange_in_force(self) -> ExchangeSettings:
@@ -258,7 +262,8 @@ class RunSettings:
         """Return the part that clients need; of sites without any path."""
         folder, data = self.folder, self.data
         if self.agreement is not None:
-            folder, data = Path(self.run_id), replace(data, dataset=in_messages(self.agreement))
+            folder = Path(self.run_id)
+            data = replace(data, dataset=in_messages(self.agreement))
         return RunSpec(
             data=data,
             training=self.training,

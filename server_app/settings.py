@@ -84,7 +84,8 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     """
     config = renamed(with_method_settings(config))
     register(str(config.get("method", "")))
-    known, values = defaults(), {}
+    known = defaults()
+    values = {}
     for key, value in config.items():
         if key not in known:
             raise no_such(key, value, known)
@@ -92,7 +93,8 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     parts = compose(str(values.get("method", known["method"])))
     values |= chosen_by_method(values, parts)
     refuse_idle(values, parts)
-    general, training = built(GeneralSettings, values), built(TrainingSettings, values)
+    general = built(GeneralSettings, values)
+    training = built(TrainingSettings, values)
     about = built(ModelSettings, values)
     data = resolve(built(DataSettings, values))
     sections: dict[str, Any] = {
@@ -343,11 +345,10 @@ def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:
     known = defaults()
     idle: dict[str, str] = {}
     for variant in (VARIANTS[name] for name in parts.variants):
-        combining = (
-            [key for key in known if key.startswith(f"{parts.combine}.")]
-            if variant.requirements.separate_models
-            else []
-        )
+        if variant.requirements.separate_models:
+            combining = [key for key in known if key.startswith(f"{parts.combine}.")]
+        else:
+            combining = []
         idle |= {
             key: f"beside {variant.name}, which {why}"
             for key, why in variant.requirements.ignored_settings.items()

@@ -91,7 +91,8 @@ def study(
     for name, ways in states.items():
         flat |= {f"{way}/{name}": state for way, state in ways.items()}
     scores = evaluate_models(model, flat, federation.unseen_test(device))
-    unseen, unavailable = federation.unseen, {}
+    unseen = federation.unseen
+    unavailable = {}
     assert unseen is not None, "the setting unseen-domain"
     if private and not answers.states:
         why = "every client asked refused" if answers.refused else "share-norm-statistics is false"
@@ -122,7 +123,8 @@ def ask(question: Question, strategy: Strategy, private: State) -> Answers:
     if sharing is None:
         return Answers()
     exchange = question(QUESTION, sharing.name, sorted(strategy.memory_rounds))
-    answers, expected = Answers(), expected_of(private)
+    answers = Answers()
+    expected = expected_of(private)
     for client, answer in exchange.uploads(sharing.name).items():
         if answer.keys() == REFUSAL.keys():
             answers.refused.append(client)

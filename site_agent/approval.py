@@ -26,7 +26,8 @@ SITE_PACKAGES = ("client_app", "data", "site_agent")
 
 def summary(site: Site, app: str) -> str:
     """Return what is agreed to and what a run may ask of this site, for the one who decides."""
-    agreement, limit = site.agreement, f"{site.max_norm:g}" if site.max_norm else "none"
+    agreement = site.agreement
+    limit = f"{site.max_norm:g}" if site.max_norm else "none"
     return "\n".join(
         [
             f"federation  {agreement.name}: {', '.join(member.name for member in agreement.sites)}",
@@ -79,7 +80,9 @@ def two_sites(site: Site) -> list[str]:
 
 def agreed_samples(member: Member) -> str:
     """Return how many training samples a site may state, in words."""
-    return f"{member.name} at most {member.samples}" if member.samples else f"{member.name} any"
+    if member.samples:
+        return f"{member.name} at most {member.samples}"
+    return f"{member.name} any"
 
 
 def app_summary(site: Site, app: str, files: Mapping[str, bytes]) -> str:
@@ -110,7 +113,8 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
             the one that site.toml names.
     """
     check_names(site)
-    content, fab = federation.read_bytes(), packed_app(app)
+    content = federation.read_bytes()
+    fab = packed_app(app)
     files = packed_files(fab, str(app))
     code = app_hash(files)
     check_agreed(site, code, str(app))

@@ -69,7 +69,8 @@ class Audit:
         Raises:
             DataError: a line that was changed, or one before which lines are missing; or the end is missing.
         """
-        before, hashes = FIRST, [FIRST]
+        before = FIRST
+        hashes = [FIRST]
         for number, line in enumerate(self.lines(), start=1):
             try:
                 stated = json.loads(line)["before"]

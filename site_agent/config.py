@@ -130,7 +130,8 @@ def read_site(path: Path) -> Site:
         number = agreement.number(name)
     except LookupError as error:
         raise table.error("name", name, str(error)) from None
-    state, data = path_in(table, path, "state"), data_of(table, path)
+    state = path_in(table, path, "state")
+    data = data_of(table, path)
     table.require(not state.exists() or state.is_dir(), "state", "must be a folder")
     inside = Path(data.partition(":")[2]).resolve().is_relative_to(state.resolve())
     table.require(
@@ -138,7 +139,8 @@ def read_site(path: Path) -> Site:
         "data",
         f"must not lie below state = {table.entries.get('state')!r}, which is deleted",
     )
-    device, threads = table.take("device", str, "cpu"), table.take("threads", int, 1)
+    device = table.take("device", str, "cpu")
+    threads = table.take("threads", int, 1)
     table.require(device in DEVICES, "device", f"must be one of {', '.join(DEVICES)}")
     table.require(1 <= threads <= 1024, "threads", "must be 1 to 1024")
     policy = Table(table.take("policy", dict, {}), f"{path}: policy", POLICY_KEYS)

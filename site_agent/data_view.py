@@ -52,7 +52,8 @@ class SiteView:
             SettingError: settings that the data cannot be read with.
             DataError: data that are missing, damaged, of other classes or another shape, or no test set.
         """
-        self.number, self.clients = number, len(agreement.sites)
+        self.number = number
+        self.clients = len(agreement.sites)
         here = settings_at_site(settings, agreement, spec, cache, reading)
         try:
             if spec.startswith("npz:"):

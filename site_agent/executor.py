@@ -114,13 +114,11 @@ class Executor:
         idle: Callable[[], None],
         plain: bool = False,
     ) -> None:
-        self.address, self.approved, self.pool, self.audit, self.idle = (
-            address,
-            approved,
-            pool,
-            audit,
-            idle,
-        )
+        self.address = address
+        self.approved = approved
+        self.pool = pool
+        self.audit = audit
+        self.idle = idle
         self.pending_task = PendingTask(pending_file)
         self.plain = plain
         self.following: AcquireTaskResponse | None = None
@@ -138,7 +136,8 @@ class Executor:
         last = time.monotonic()
         while True:
             self.idle()
-            taken, self.following = self.following or self.take(), None
+            taken = self.following or self.take()
+            self.following = None
             if taken is None:
                 time.sleep(0.5)
             elif taken.HasField("task"):
@@ -201,14 +200,16 @@ class Executor:
                 entry["kind"] = logged_kind(message)
                 try:
                     if refused := self.refused(task, fab.content):
-                        reply, status = Message(Error(REFUSED, refused), reply_to=message), "failed"
+                        reply = Message(Error(REFUSED, refused), reply_to=message)
+                        status = "failed"
                         logger.error("refused: %s (run %s)", refused, run.run_id)
                         self.audit.write("refused", **entry, why=refused)
                     else:
                         self.log_settings(message, entry)
                         reply, status = self.run_task(client, message, context, entry)
                 except OSError as error:  # what is not in the audit log does not leave
-                    reply, status = Message(Error(CRASHED, UNLOGGED), reply_to=message), "failed"
+                    reply = Message(Error(CRASHED, UNLOGGED), reply_to=message)
+                    status = "failed"
                     logger.error("%s: %s", UNLOGGED, error)
                 push = push_as_it_is if self.plain else push_message
                 push(client, reply, context)
@@ -232,7 +233,8 @@ class Executor:
         A SuperNode fetches one message at a time. So a task that comes while this one's message is awaited means that
         the rest never will: the ServerApp died while it sent. Raises TaskAbandoned then, and keeps that task for later.
         """
-        beating, due = self.heartbeat(client), 0.0
+        beating = self.heartbeat(client)
+        due = 0.0
 
         def waiting() -> None:
             nonlocal due
@@ -273,7 +275,9 @@ class Executor:
             code = packed_hash(fab)
         except DataError as error:
             return f"the app is not approved at this site: {error}"
-        return "" if code == self.approved else f"the app {code[:16]} is not approved at this site"
+        if code == self.approved:
+            return ""
+        return f"the app {code[:16]} is not approved at this site"
 
     def log_settings(self, message: Message, entry: dict[str, Any]) -> None:
         """Write a run's settings into the audit log, once, and their hash into the entry of each of its messages."""

@@ -19,7 +19,8 @@ def export(site: Site, shared: Path, output: Path) -> Path:
     It is one of the same kind, which `fedskew predict` takes; nothing of it leaves. Raises DataError for a file that is
     no exported model, for one that is whole already, and where this site has no part in it, or has lost that.
     """
-    source, target = shared / MODEL_FILE if shared.is_dir() else shared, output / MODEL_FILE
+    source = shared / MODEL_FILE if shared.is_dir() else shared
+    target = output / MODEL_FILE
     try:
         tensors, text = read(source, {KIND: "model"})
     except Damaged as error:

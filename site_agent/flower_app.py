@@ -42,7 +42,8 @@ class InstalledApp:
             DataError: an app without a ClientApp, or with a module whose name is taken.
         """
         assert site.app is not None
-        self.policy, self.hash = site.app, app_hash(files)
+        self.policy = site.app
+        self.hash = app_hash(files)
         self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.app.node_config}
         self.folder = site.state / "app"
         self.reference = client_app_of(files, str(self.folder))

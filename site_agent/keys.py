@@ -39,7 +39,8 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
         DataError: no such file, one that others may read, or a key of another kind.
     """
     try:
-        mode, content = path.stat().st_mode, path.read_bytes()
+        mode = path.stat().st_mode
+        content = path.read_bytes()
     except OSError as error:
         raise DataError(f"the node key cannot be read: {error.strerror}", where=str(path)) from None
     if mode & 0o077:

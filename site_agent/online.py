@@ -86,7 +86,9 @@ def shake_hands(
 
 def explain(error: ssl.SSLCertVerificationError) -> str:
     """Return what is wrong with a certificate, and who is to do what."""
-    expired, not_yet, unknown = (10,), (9,), (18, 19, 20, 21, 7)
+    expired = (10,)
+    not_yet = (9,)
+    unknown = (18, 19, 20, 21, 7)
     if error.verify_code in expired:
         now = datetime.now(UTC)
         return (
@@ -141,11 +143,9 @@ def known(site: Site, link: Link) -> Row:
             client.DeactivateNode(DeactivateNodeRequest(node_id=node))
         except Exception as error:  # of httpx, which flwr calls
             answer = getattr(error, "response", None)
-            return (
-                Row("key known", False, unreachable(error))
-                if answer is None
-                else refused(answer.status_code)
-            )
+            if answer is None:
+                return Row("key known", False, unreachable(error))
+            return refused(answer.status_code)
     return Row("key known", True, f"as {site.name}")
 
 

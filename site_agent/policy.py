@@ -56,7 +56,8 @@ class Policy:
         self.check_permission("model")
         self.check_training()
         self.check_uploads(report.uploads)
-        moved, most = norm(difference(report.shared, start)), self.site.max_norm
+        moved = norm(difference(report.shared, start))
+        most = self.site.max_norm
         if most and not moved <= most:
             raise NotAllowed("model", f"the update's norm is {moved:.6g}, and max-norm = {most:g}")
 

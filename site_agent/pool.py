@@ -91,7 +91,8 @@ class Pool:
         )
         self.process.start()
         theirs.close()
-        self.run, self.messages = run, 0
+        self.run = run
+        self.messages = 0
 
     def end(self) -> None:
         """End the worker; nothing of a run stays in memory."""
@@ -118,22 +119,19 @@ def serve(
         message, context = connection.recv()
         try:
             reply = app(message, context)
-            rows, state = (describe or leaving)(reply, message), context.state
+            rows = (describe or leaving)(reply, message)
+            state = context.state
         except NotAllowed as error:
             logger.error("refused: %s", error)
             reason = f"policy: {error.permission}"  # the site's numbers stay in its own log
-            reply, rows, state = (
-                Message(Error(REFUSED, reason), reply_to=message),
-                [{"name": error.permission, "bytes": 0, "why": str(error)}],
-                None,
-            )
+            reply = Message(Error(REFUSED, reason), reply_to=message)
+            rows = [{"name": error.permission, "bytes": 0, "why": str(error)}]
+            state = None
         except Exception as error:
             logger.exception("the app failed")
-            reply, rows, state = (
-                Message(Error(RAISED, type(error).__name__), reply_to=message),
-                [],
-                None,
-            )
+            reply = Message(Error(RAISED, type(error).__name__), reply_to=message)
+            rows = []
+            state = None
         connection.send((reply, rows, state))
 
 

@@ -73,9 +73,10 @@ def versions() -> Row:
 def rights(site: Site, file: Path) -> Iterator[Row]:
     """Who may read what: state and key are for their owner, site.toml is not for others to write."""
     mode = stat.S_IMODE(site.state.stat().st_mode) if site.state.exists() else 0o700
-    remedy = (
-        f": others may enter it (mode {mode:o}); chmod 700 {site.state}" if mode & 0o077 else ""
-    )
+    if mode & 0o077:
+        remedy = f": others may enter it (mode {mode:o}); chmod 700 {site.state}"
+    else:
+        remedy = ""
     yield Row("state", not remedy, f"{site.state}{remedy}")
     writable = stat.S_IMODE(file.stat().st_mode) & 0o022
     yield Row(
@@ -127,11 +128,10 @@ def policy(site: Site) -> Row:
 def device(site: Site) -> Row:
     """The GPU, where one is asked for."""
     seen = torch.cuda.is_available()
-    names = (
-        ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-        if seen
-        else "no GPU"
-    )
+    if seen:
+        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    else:
+        names = "no GPU"
     fits = site.device != "cuda" or seen
     remedy = "" if fits else '; install a driver and a torch for it, or set device = "cpu"'
     return Row(
@@ -160,7 +160,8 @@ def data_of(site: Site) -> Iterator[Row]:
     except InputError as error:
         yield Row("data", False, str(error))
         return
-    data, least = view.dataset, max(site.min_class_samples, 1)
+    data = view.dataset
+    least = max(site.min_class_samples, 1)
     yield Row("data", True, f"{site.data}: inputs of {'x'.join(map(str, data.shape))}")
     tested_C = np.bincount(data.test_labels, minlength=data.num_classes)
     for number, (name, count) in enumerate(
@@ -182,11 +183,10 @@ def data_of(site: Site) -> Iterator[Row]:
             warning=True,
         )
     enough = view.tested >= max(site.min_test_samples, 1)
-    remedy = (
-        ""
-        if enough
-        else f"; needs {site.min_test_samples} (min-test-samples), else no scores leave"
-    )
+    if enough:
+        remedy = ""
+    else:
+        remedy = f"; needs {site.min_test_samples} (min-test-samples), else no scores leave"
     yield Row("test set", enough, f"{view.tested} samples{remedy}")
     yield copies(data)
     for kind, inputs in (("training", data.train_inputs), ("test", data.test_inputs)):

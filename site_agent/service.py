@@ -137,7 +137,8 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
 def read_secret(path: Path) -> bytes:
     """Return the secret between the two halves. Raises DataError where it is missing, or open to everybody."""
     try:
-        mode, secret = path.stat().st_mode, path.read_bytes()
+        mode = path.stat().st_mode
+        secret = path.read_bytes()
     except OSError as error:
         raise DataError(
             f"the secret of both halves cannot be read: {error.strerror}", where=str(path)

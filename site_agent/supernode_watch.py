@@ -58,7 +58,9 @@ class SuperNode:
     def __init__(
         self, command: Sequence[str], home: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.command, self.home, self.clock = command, home, clock
+        self.command = command
+        self.home = home
+        self.clock = clock
         self.process: subprocess.Popen[bytes] | None = None
         self.began = self.due = 0.0
         self.wait = 0.5

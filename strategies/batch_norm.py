@@ -40,7 +40,8 @@ def reestimated(
     for layer in layers:
         layer.reset_running_stats()
         layer.train()
-    seen, order_N = 0, torch.randperm(len(samples), generator=draws).to(samples.labels_N.device)
+    seen = 0
+    order_N = torch.randperm(len(samples), generator=draws).to(samples.labels_N.device)
     for indices_B in mini_batches(order_N, BATCH):
         seen += len(indices_B)
         for layer in layers:

@@ -50,10 +50,8 @@ class CCVR(ServerMethod):
         """Accept classes and counts (n,) int64, means (n, D), covariances (n, D, D), symmetric, or (n, D) float64."""
         classes, width = server.model.head.weight.shape
         diagonal = upload.get("covariances", torch.empty(0)).dim() == 2
-        means, covariances = (
-            ((width,), torch.float64),
-            ((width,) if diagonal else (width, width), torch.float64),
-        )
+        means = ((width,), torch.float64)
+        covariances = ((width,) if diagonal else (width, width), torch.float64)
         check_by_class(
             upload,
             classes,
@@ -61,9 +59,10 @@ class CCVR(ServerMethod):
         )
         if (upload["counts"] < 1).any():
             raise RejectedUpdate(f"counts are {upload['counts'].tolist()}, not all positive")
-        variances = (
-            upload["covariances"] if diagonal else upload["covariances"].diagonal(dim1=-2, dim2=-1)
-        )
+        if diagonal:
+            variances = upload["covariances"]
+        else:
+            variances = upload["covariances"].diagonal(dim1=-2, dim2=-1)
         if (variances < 0).any():
             raise RejectedUpdate("a variance is negative")
         if not diagonal and not torch.allclose(
@@ -79,7 +78,8 @@ class CCVR(ServerMethod):
         held = counts_C.nonzero().flatten().tolist()
         if not (self.features_per_class and self.head_steps and held):
             return Deployment({self.name: shared}, state)
-        draws, number = server.generator(self.name), self.features_per_class
+        draws = server.generator(self.name)
+        number = self.features_per_class
         features_ND = torch.cat(
             [virtual_features(means_CD[c], covariances[c], number, draws) for c in held]
         )
@@ -104,10 +104,8 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
     full = {answer["covariances"].dim() == 3 for answer in answers}
     if len(full) > 1:
         raise ValueError("some clients sent whole covariances and others only diagonals")
-    counts_C, sums_CD = (
-        torch.zeros(classes, dtype=torch.float64),
-        torch.zeros(classes, width, dtype=torch.float64),
-    )
+    counts_C = torch.zeros(classes, dtype=torch.float64)
+    sums_CD = torch.zeros(classes, width, dtype=torch.float64)
     for answer in answers:
         counts_C[answer["classes"]] += answer["counts"]
         sums_CD[answer["classes"]] += answer["counts"].double()[:, None] * answer["means"].double()
@@ -115,7 +113,8 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
     if full == {False}:
         scatter_CD = torch.zeros(classes, width, dtype=torch.float64)
         for answer in answers:
-            held, counts_n1 = answer["classes"], answer["counts"].double()[:, None]
+            held = answer["classes"]
+            counts_n1 = answer["counts"].double()[:, None]
             between_nD = answer["means"].double() - means_CD[held]
             scatter_CD[held] += (counts_n1 - 1) * answer[
                 "covariances"
@@ -127,7 +126,8 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
         )  # Sigma_c's diagonal
     scatter_CDD = torch.zeros(classes, width, width, dtype=torch.float64)
     for answer in answers:
-        held, counts_n = answer["classes"], answer["counts"].double()[:, None, None]
+        held = answer["classes"]
+        counts_n = answer["counts"].double()[:, None, None]
         between_nD = answer["means"].double() - means_CD[held]
         outer_nDD = between_nD[:, :, None] * between_nD[:, None, :]
         scatter_CDD[held] += (counts_n - 1) * answer["covariances"].double() + counts_n * outer_nDD

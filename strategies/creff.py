@@ -47,7 +47,8 @@ class FederatedFeatures(ServerMethod):
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
-        shape_CD, generator = server.model.head.weight.shape, server.generator(self.name)
+        shape_CD = server.model.head.weight.shape
+        generator = server.generator(self.name)
         features_CMD = torch.randn(
             shape_CD[0], self.features_per_class, shape_CD[1], generator=generator
         )
@@ -105,7 +106,8 @@ class FederatedFeatures(ServerMethod):
 
         `gradients_NCE` are the clients' mean gradients of the classes `held` (N,).
         """
-        moving_NMD, wanted_NCE = features_CMD[held].requires_grad_(True), gradients_NCE
+        moving_NMD = features_CMD[held].requires_grad_(True)
+        wanted_NCE = gradients_NCE
         for _ in range(self.feature_steps):
             distances_NR = self.distances(
                 self.gradients(moving_NMD, weight_CD, bias_C, held), wanted_NCE
@@ -213,10 +215,14 @@ class CReFF(FederatedFeatures):
         }
 
     def total(self, distances_NR: Tensor) -> Tensor:
-        return distances_NR.sum() if self.distance == "code-scale" else distances_NR.mean(1).sum()
+        if self.distance == "code-scale":
+            return distances_NR.sum()
+        return distances_NR.mean(1).sum()
 
     def new_head(self, shared: State, draws: torch.Generator) -> State:
-        return head_of(shared) if self.head_start == "average" else super().new_head(shared, draws)
+        if self.head_start == "average":
+            return head_of(shared)
+        return super().new_head(shared, draws)
 
     def retrain(
         self, head: State, features_CMD: Tensor, draws: torch.Generator
@@ -258,10 +264,8 @@ def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, T
 def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, Tensor]:
     """Return (n, C, D) and (n,): each class's unweighted mean over the clients that hold it, and which classes."""
     held = torch.unique(torch.cat([upload["classes"].cpu() for upload in uploads]))
-    total_nCD, holders_n = (
-        torch.zeros(len(held), *like_CD.shape, dtype=torch.float64),
-        torch.zeros(len(held)),
-    )
+    total_nCD = torch.zeros(len(held), *like_CD.shape, dtype=torch.float64)
+    holders_n = torch.zeros(len(held))
     for upload in uploads:
         rows = torch.searchsorted(held, upload["classes"].cpu())
         total_nCD[rows] += upload["gradients"].cpu()

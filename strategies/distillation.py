@@ -23,7 +23,8 @@ class Adam:
     """m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  w <- w - rate m^ / (sqrt(v^) + 1e-8), b1 = .9, b2 = .999."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.parameters, self.steps = list(parameters), 0
+        self.parameters = list(parameters)
+        self.steps = 0
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
 

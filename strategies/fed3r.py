@@ -76,5 +76,6 @@ class Fed3R(ClosedFormHead):
         shares_C = statistics.counts_C.double() / statistics.samples
         bias_C = shares_C - statistics.mean_D @ weight_DC
         if self.prior == "uniform":
-            weight_DC, bias_C = weight_DC / shares_C.sqrt(), bias_C / shares_C.sqrt()
+            weight_DC = weight_DC / shares_C.sqrt()
+            bias_C = bias_C / shares_C.sqrt()
         return weight_DC.T, bias_C

@@ -116,8 +116,10 @@ def shrinkage(
     beta is the classes' own scatter, without that of their means' noise; where it is not positive the means say nothing
     of the classes beyond that noise, and the last kappa before stays.
     """
-    counts_C, means_CD = statistics.counts_C.double(), statistics.means_CD
-    kappa, center_D = FIRST_KAPPA, means_CD.mean(0)
+    counts_C = statistics.counts_C.double()
+    means_CD = statistics.means_CD
+    kappa = FIRST_KAPPA
+    center_D = means_CD.mean(0)
     if len(counts_C) < 2:
         return kappa, center_D
     for _ in range(STEPS):

@@ -25,10 +25,8 @@ class FedAvg(ServerMethod):
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
     ) -> tuple[State, State]:
-        shared, examples = (
-            [update.shared for update in updates],
-            [update.examples for update in updates],
-        )
+        shared = [update.shared for update in updates]
+        examples = [update.examples for update in updates]
         if self.weighting == "participants" or sum(examples) == server.examples:
             return weighted_mean(shared, examples), state
         self.require(server.examples > 0, "weighting", "needs to know all clients' samples")

@@ -44,7 +44,8 @@ class RealBlocks(ServerMethod):
     def deploy(
         self, server: Server, state: State, shared: State, updates: Sequence[Update]
     ) -> Deployment:
-        samples, model = server.own_samples(self.name), server.model.to(server.device)
+        samples = server.own_samples(self.name)
+        model = server.model.to(server.device)
         models = {}
         for number, parameters in enumerate(blocks(model), start=1):
             model.load_state_dict(shared)
@@ -56,7 +57,8 @@ class RealBlocks(ServerMethod):
                 indices_B = indices.to(samples.labels_N.device)
                 loss = F.cross_entropy(model(samples.batch(indices_B)), samples.labels_N[indices_B])
                 optimizer.step(torch.autograd.grad(loss, parameters))
-            ids, trained = set(map(id, parameters)), on_cpu(model)
+            ids = set(map(id, parameters))
+            trained = on_cpu(model)
             moved = {
                 name: trained[name]
                 for name, parameter in model.named_parameters()

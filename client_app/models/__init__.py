@@ -70,9 +70,10 @@ def build(
         torch.default_generator.manual_seed(seed)
         if settings.freeze == "all":
             return Classifier(nn.Identity(), nn.Linear(width_of(name), classes))
-        model = (
-            backbone(name, classes, settings) if is_backbone(name) else MODELS[name](shape, classes)
-        )
+        if is_backbone(name):
+            model = backbone(name, classes, settings)
+        else:
+            model = MODELS[name](shape, classes)
         if settings.norm == "group":
             group_norms(model)
         return model.to(memory_format=torch.channels_last)

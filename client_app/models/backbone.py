@@ -90,7 +90,8 @@ def of_torchvision(name: str) -> nn.Module:
     """Return a whole network of torchvision, its weights drawn."""
     from torchvision import models
 
-    known, chosen = models.list_models(module=models), name.removeprefix(TORCHVISION)
+    known = models.list_models(module=models)
+    chosen = name.removeprefix(TORCHVISION)
     rule = f"torchvision has no classifier of that name with one output; it has {', '.join(known)}"
     require(chosen in known and chosen not in WITHOUT, "model", name, rule)
     network: nn.Module = models.get_model(chosen, weights=None)
@@ -148,8 +149,11 @@ def published_by_torchvision(name: str) -> Any:
     """Return what torchvision knows of a network's published weights, or None."""
     from torchvision import models
 
-    known, chosen = models.list_models(module=models), name.removeprefix(TORCHVISION)
-    return getattr(models.get_model_weights(chosen), "DEFAULT", None) if chosen in known else None
+    known = models.list_models(module=models)
+    chosen = name.removeprefix(TORCHVISION)
+    if chosen in known:
+        return getattr(models.get_model_weights(chosen), "DEFAULT", None)
+    return None
 
 
 @lru_cache(maxsize=1)
@@ -242,11 +246,10 @@ def weights_of(name: str, body: nn.Module, head: str, file: str) -> dict[str, Te
 def read(file: str) -> dict[str, Tensor]:
     """Return a file's tensors by name; what it may hold beside tensors is never run. Raises SettingError."""
     require_file(file)
-    rule = (
-        "must be a file of safetensors"
-        if file.endswith(".safetensors")
-        else "must be a .pth of tensors alone"
-    )
+    if file.endswith(".safetensors"):
+        rule = "must be a file of safetensors"
+    else:
+        rule = "must be a .pth of tensors alone"
     try:
         if file.endswith(".safetensors"):
             from safetensors.torch import load_file
@@ -310,7 +313,8 @@ def blocks_of(body: nn.Module) -> list[nn.Module]:
 
 def last_blocks(blocks: list[nn.Module]) -> int:
     """Return how many of the last blocks hold a share TRAINED of the numbers, but never all."""
-    least, held = TRAINED * sum(map(numbers_of, blocks)), 0
+    least = TRAINED * sum(map(numbers_of, blocks))
+    held = 0
     for number, block in enumerate(reversed(blocks), start=1):
         held += numbers_of(block)
         if held >= least:

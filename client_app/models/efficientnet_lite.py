@@ -20,7 +20,8 @@ def convolution(
     inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
 ) -> nn.Module:
     """Return a convolution padded as TensorFlow's SAME pads sides that its stride divides: the odd pixel comes last."""
-    before, after = (kernel - stride) // 2, (kernel - stride + 1) // 2
+    before = (kernel - stride) // 2
+    after = (kernel - stride + 1) // 2
     return PaddedConvolution((before, after) * 2, inputs, outputs, kernel, stride, groups)
 
 
@@ -53,21 +54,21 @@ class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         inside = inputs * expansion
-        self.expands, self.adds = expansion > 1, stride == 1 and inputs == outputs
+        self.expands = expansion > 1
+        self.adds = stride == 1 and inputs == outputs
         if self.expands:
-            self._expand_conv, self._bn0 = convolution(inputs, inside, 1), normalization(inside)
-        self._depthwise_conv, self._bn1 = (
-            convolution(inside, inside, kernel, stride, inside),
-            normalization(inside),
-        )
-        self._project_conv, self._bn2 = convolution(inside, outputs, 1), normalization(outputs)
+            self._expand_conv = convolution(inputs, inside, 1)
+            self._bn0 = normalization(inside)
+        self._depthwise_conv = convolution(inside, inside, kernel, stride, inside)
+        self._bn1 = normalization(inside)
+        self._project_conv = convolution(inside, outputs, 1)
+        self._bn2 = normalization(outputs)
 
     def forward(self, images_B: Tensor) -> Tensor:
-        inside_B = (
-            nn.functional.relu6(self._bn0(self._expand_conv(images_B)))
-            if self.expands
-            else images_B
-        )
+        if self.expands:
+            inside_B = nn.functional.relu6(self._bn0(self._expand_conv(images_B)))
+        else:
+            inside_B = images_B
         inside_B = nn.functional.relu6(self._bn1(self._depthwise_conv(inside_B)))
         outputs_B: Tensor = self._bn2(self._project_conv(inside_B))
         return outputs_B + images_B if self.adds else outputs_B
@@ -78,7 +79,8 @@ def efficientnet_lite0() -> nn.Module:
 
     Dropout and drop-connect of its training are left out.
     """
-    blocks, channels = [], STEM
+    blocks = []
+    channels = STEM
     for number, kernel, stride, expansion, outputs in STAGES:
         for index in range(number):
             blocks.append(Block(channels, outputs, kernel, stride if index == 0 else 1, expansion))

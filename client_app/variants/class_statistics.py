@@ -57,7 +57,8 @@ class ClassStatistics(Variant):
         """
         if question != self.name:
             return {}
-        features_ND, diagonal = client.features().double().cpu(), self.covariance == "diagonal"
+        features_ND = client.features().double().cpu()
+        diagonal = self.covariance == "diagonal"
         return class_statistics(
             features_ND, client.labels_N.cpu(), self.min_class_samples, diagonal
         )
@@ -66,7 +67,8 @@ class ClassStatistics(Variant):
         """Return how many samples the statistics are of. Raises InvalidReply."""
         if answer["covariances"].dim() != (2 if self.covariance == "diagonal" else 3):
             raise InvalidReply(f"covariances are not {self.covariance}")
-        counts, least = answer["counts"], self.min_class_samples
+        counts = answer["counts"]
+        least = self.min_class_samples
         if (counts < least).any():
             raise InvalidReply(f"counts are {counts.tolist()}, not all {least} or more")
         counted = int(counts.sum())
@@ -83,7 +85,8 @@ def class_statistics(
 ) -> dict[str, Tensor]:
     """Return the statistics of each class held; the covariance of a single sample is 0."""
     counts_C = torch.bincount(labels_N)
-    held_n, width = (counts_C >= min_class_samples).nonzero().flatten(), features_ND.shape[1]
+    held_n = (counts_C >= min_class_samples).nonzero().flatten()
+    width = features_ND.shape[1]
     means_nD = features_ND.new_zeros(len(held_n), width)
     covariances = features_ND.new_zeros(len(held_n), *([width] if diagonal else [width, width]))
     for row, label in enumerate(held_n.tolist()):

@@ -65,7 +65,8 @@ class ControlVariates(Variant):
     def before(self, client: Client, loss: Loss) -> Contribution:
         if self.option == "II":
             return Contribution()
-        gradient, kept = full_gradient(client, loss), client.memory.get(self.name, {})
+        gradient = full_gradient(client, loss)
+        kept = client.memory.get(self.name, {})
         change = {
             name: gradient[name].double() - kept.get(name, torch.zeros_like(control))
             for name, control in client.broadcast[self.name].items()
@@ -75,10 +76,8 @@ class ControlVariates(Variant):
     def after(self, client: Client, trained: Trained) -> Contribution:
         if self.option == "I":
             return Contribution()
-        controls, scale = (
-            client.broadcast[self.name],
-            trained.coefficient_sum * trained.learning_rate,
-        )
+        controls = client.broadcast[self.name]
+        scale = trained.coefficient_sum * trained.learning_rate
         change = {
             name: (client.start[name].double() - trained.state[name].double()) / scale
             - controls[name].double()
@@ -115,7 +114,8 @@ def full_gradient(client: Client, loss: Loss) -> dict[str, Tensor]:
         module.train(len(client.samples) > 1)
     for part in client.model.frozen:
         part.eval()
-    labels_N, size = client.labels_N, len(client.samples)
+    labels_N = client.labels_N
+    size = len(client.samples)
     weights_N = (client.effective_prior_C * size / client.counts_C.clamp(min=1)).to(
         labels_N.device
     )[labels_N]

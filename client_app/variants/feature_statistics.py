@@ -59,7 +59,9 @@ class LabelCounts(Variant):
         return {"counts": (model.head.out_features,)}
 
     def answer(self, client: Client, question: str) -> State:
-        return {"counts": client.counts_C.long()} if question == self.name else {}
+        if question == self.name:
+            return {"counts": client.counts_C.long()}
+        return {}
 
     def check_counts(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the counts are of. Raises InvalidReply."""
@@ -160,7 +162,9 @@ class GridStatistics(Variant):
 
     def check_statistics(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the statistics are of. Raises InvalidReply."""
-        counts_C, sums_CD, outside = answer["counts"], answer["sums"], answer["outside"]
+        counts_C = answer["counts"]
+        sums_CD = answer["sums"]
+        outside = answer["outside"]
         counted = checked_counts(counts_C, samples)
         largest_C1 = counts_C[:, None] * 2**self.bits
         if ((sums_CD > largest_C1) | (sums_CD < -largest_C1)).any():

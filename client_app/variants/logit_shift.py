@@ -40,11 +40,10 @@ class LogitShift(PriorCorrection):
         if not self.scale:
             return None
         local_C = self.local_prior(client)
-        target_C = (
-            torch.full_like(local_C, 1 / len(local_C))
-            if self.target == "uniform"
-            else self.global_prior(client)
-        )
+        if self.target == "uniform":
+            target_C = torch.full_like(local_C, 1 / len(local_C))
+        else:
+            target_C = self.global_prior(client)
         shift_C = self.scale * torch.log(local_C / target_C)  # s_ik = ln P_i(k) / P(k)
         return torch.where(
             local_C > 0, shift_C, -torch.inf

@@ -145,7 +145,9 @@ def read_pcp(folder: Path, site: str) -> Site:
             f"{site} is there as {' and as '.join(sorted(kinds))}: keep one of them",
             where=str(folder),
         )
-    diagnoses, kept, labels = _diagnoses(folder, site), [], []
+    diagnoses = _diagnoses(folder, site)
+    kept = []
+    labels = []
     for file in files:
         subject = file.stem.split("_rois_")[0]
         if (group := diagnoses.get(subject, "nothing")) not in LABELS:

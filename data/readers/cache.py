@@ -114,11 +114,9 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
     """
     try:
         described = json.loads((folder / "dataset.json").read_text())
-        content, names, now = (
-            described["content"],
-            described["arrays"],
-            stats(folder, described["arrays"]),
-        )
+        content = described["content"]
+        names = described["arrays"]
+        now = stats(folder, described["arrays"])
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
         stated = described.pop(
             "checksum", None

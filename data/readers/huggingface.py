@@ -28,9 +28,9 @@ SAVED = ("dataset_dict.json", "state.json")
 def place_of(path: Path, settings: DataSettings) -> str:
     """The folder, or the name that the library has a data set by."""
     root = Path(settings.data_root).expanduser()
-    return (
-        str(path) if path.exists() or not path.is_relative_to(root) else str(path.relative_to(root))
-    )
+    if path.exists() or not path.is_relative_to(root):
+        return str(path)
+    return str(path.relative_to(root))
 
 
 @contextmanager
@@ -85,7 +85,9 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
     Raises:
         DataError: a column that is not there, none or several of images, or of what looks like a label.
     """
-    stated, header, shown = settings.column_names, list(part.features), ", ".join(part.features)
+    stated = settings.column_names
+    header = list(part.features)
+    shown = ", ".join(part.features)
     for name in filter(None, stated.values()):
         if name not in header:
             raise DataError(
@@ -120,7 +122,8 @@ def metadata(path: Path, settings: DataSettings) -> SampleMetadata:
     with quietly(place):
         for part in parts.values():
             for role in cells:
-                feature, column = part.features[roles[role]], part[roles[role]]
+                feature = part.features[roles[role]]
+                column = part[roles[role]]
                 named = role == LABEL and hasattr(feature, "int2str")
                 cells[role] += [
                     feature.int2str(value) if named else str(value).strip() for value in column
@@ -150,7 +153,8 @@ def read(
     names = tuple(name.strip() for name in class_names)
     labels = numbered_labels(Path(rows.where), rows.of(LABEL), names, rows.columns[LABEL])
     channels, height, width = shape
-    column, where = rows.columns["path"], Path(rows.where)
+    column = rows.columns["path"]
+    where = Path(rows.where)
     with quietly(rows.where):
         opened = (
             from_pil(where, row[column], channels, settings)
@@ -199,11 +203,10 @@ def look(path: Path, settings: DataSettings) -> Guess:
         except UnknownRange as error:
             raise widened(error, look_at_rows(rows, settings)) from None
         known = getattr(part.features[rows.columns[LABEL]], "names", None)
-    notes = (
-        []
-        if rows.of("split") or rows.of("fold")
-        else ["nothing says who tests: a fifth does, drawn by split-seed"]
-    )
+    if rows.of("split") or rows.of("fold"):
+        notes = []
+    else:
+        notes = ["nothing says who tests: a fifth does, drawn by split-seed"]
     if rows.sites:
         notes.append(
             f"the {len(rows.sites)} sites of column {rows.columns['site']} are the clients"

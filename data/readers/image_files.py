@@ -174,7 +174,8 @@ def look_at(
             white = max(white, image.span[1])
     if not extremes:
         return None
-    low, high = min(low for low, _ in extremes), max(high for _, high in extremes)
+    low = min(low for low, _ in extremes)
+    high = max(high for _, high in extremes)
     return Look(low, high, tuple(extremes), len(places), len(groups), white)
 
 

@@ -63,7 +63,9 @@ def brought(
 def decode(file: Path, channels: int, settings: DataSettings) -> Image.Image:
     """An image of mode L, RGB or, on the scale 0..1, F. Raises DataError as open_image does."""
     stored = stored_in(file, channels, settings)
-    return Image.fromarray(shown(file, stored, settings)) if isinstance(stored, Stored) else stored
+    if isinstance(stored, Stored):
+        return Image.fromarray(shown(file, stored, settings))
+    return stored
 
 
 def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Image.Image:
@@ -99,7 +101,8 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
 
 
 def _with_pil(file: Path, channels: int, settings: DataSettings) -> Stored | Image.Image:
-    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, settings.max_image_pixels
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a file says beside its pixels
@@ -115,7 +118,9 @@ def _with_pil(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
 def from_pil(file: Path, opened: Image.Image, channels: int, settings: DataSettings) -> Image.Image:
     """An image of any of PIL's modes as L, RGB or F. Raises DataError for numbers of no known scale."""
     stored = stored_of_pil(opened, channels)
-    return Image.fromarray(shown(file, stored, settings)) if isinstance(stored, Stored) else stored
+    if isinstance(stored, Stored):
+        return Image.fromarray(shown(file, stored, settings))
+    return stored
 
 
 def stored_of_pil(opened: Image.Image, channels: int) -> Stored | Image.Image:

@@ -85,7 +85,9 @@ def rounded(number: float, rounding: str) -> str:
 def range_hint(largest: float) -> str:
     """The words after a value that is small on the scale of 16 bits; empty where it is not."""
     bits = max(int(largest).bit_length(), 1)
-    return f"; if that is nearly white: --set pixel-range=0,{2**bits - 1}" if bits < 16 else ""
+    if bits < 16:
+        return f"; if that is nearly white: --set pixel-range=0,{2**bits - 1}"
+    return ""
 
 
 def nearly_black(where: str, largest: float, high: float) -> DataError:
@@ -141,7 +143,8 @@ def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.float32]
         return on_scale(values, center - width / 2, center + width / 2)
     if width == 1:  # the standard's formula is a threshold here, without a division
         return np.asarray(values > center - 0.5, np.float32)
-    middle, half = center - 0.5, (width - 1) / 2
+    middle = center - 0.5
+    half = (width - 1) / 2
     return on_scale(values, middle - half, middle + half)
 
 
@@ -150,7 +153,8 @@ def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:
     if count == 1:
         return 0
     if not settings.frame:
-        middle, any_other = SetOption("frame", "middle"), SetOption("frame", "NUMBER")
+        middle = SetOption("frame", "middle")
+        any_other = SetOption("frame", "NUMBER")
         raise DataError(
             f"holds {count} images",
             where=str(file),

@@ -63,7 +63,8 @@ def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) 
 
 def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """train/CLASS/*, valid/CLASS/*, test/CLASS/*; `cinic-train` says whether valid is training or validation data."""
-    folder, classes = root / "CINIC-10", KNOWN[name].class_names
+    folder = root / "CINIC-10"
+    classes = KNOWN[name].class_names
     train = read_split(folder / "train", "train", classes, shape, settings)
     valid = read_split(folder / "valid", "val", classes, shape, settings)
     test = read_split(folder / "test", "test", classes, shape, settings)
@@ -150,7 +151,8 @@ def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, 
 
     The training images are shuffled once, so that a recipe can take the first ones.
     """
-    folder, domain = root / "DomainNet", name.removeprefix("domainnet-")
+    folder = root / "DomainNet"
+    domain = name.removeprefix("domainnet-")
     number = {name: label for label, name in enumerate(KNOWN[name].class_names)}
     if not (folder / f"{domain}_train.txt").is_file():
         files: list[tuple[str, int]] = []
@@ -192,7 +194,8 @@ def _mnist_m(name: str, root: Path, settings: DataSettings, shape: tuple[int, ..
 
 def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """The images of ImageNet_LT_{train,val,test}.txt, whose lines are a path below data-root/ImageNet and a label."""
-    folder, splits = root / "ImageNet", {}
+    folder = root / "ImageNet"
+    splits = {}
     for key in ("train", "test", "val"):
         if (folder / f"ImageNet_LT_{key}.txt").is_file():
             rows = [

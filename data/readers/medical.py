@@ -37,7 +37,8 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
         DataError: a file without pixels, several frames without `frame`, color where grey is set, or a window that the
             standard forbids, unless pixel-range takes its place.
     """
-    dicom, pixels = needed("pydicom", "medical", file), needed("pydicom.pixels", "medical", file)
+    dicom = needed("pydicom", "medical", file)
+    pixels = needed("pydicom.pixels", "medical", file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are not as the standard has them
         data = dicom.dcmread(file)
@@ -59,9 +60,10 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
             stored = pixels.pixel_array(data, index=frame)
             if photometric in MONOCHROME:
                 return grey_of(file, data, pixels.apply_modality_lut(stored, data), settings)
-            color = (
-                pixels.apply_color_lut(stored, data) if photometric == "PALETTE COLOR" else stored
-            )
+            if photometric == "PALETTE COLOR":
+                color = pixels.apply_color_lut(stored, data)
+            else:
+                color = stored
         except DataError:
             raise
         except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:

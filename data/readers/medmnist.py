@@ -17,7 +17,8 @@ ROOT = "~/.medmnist"
 
 def file_of(path: Path) -> Path:
     """NAME.npz in data-root, or where the package keeps it."""
-    beside, kept = path.with_name(f"{path.name}.npz"), Path(ROOT).expanduser() / f"{path.name}.npz"
+    beside = path.with_name(f"{path.name}.npz")
+    kept = Path(ROOT).expanduser() / f"{path.name}.npz"
     return kept if kept.is_file() and not beside.is_file() else beside
 
 

@@ -52,7 +52,8 @@ class SampleMetadata:
             column = self.columns["site"]
             sentences.append(f"the {len(self.sites)} sites of column {column} are the clients")
         if self.patients:
-            number, column = len(set(self.of(self.patients))), self.columns[self.patients]
+            number = len(set(self.of(self.patients)))
+            column = self.columns[self.patients]
             sentences.append(f"{number} patients by column {column}, each on one side alone")
         if not self.of("split") and not self.of("fold"):
             who = "no column says who tests: a fifth does, drawn by split-seed and test-fold"
@@ -84,10 +85,8 @@ class SampleMetadata:
         """(N,): train, test or val by the columns; None where none says it."""
         if self.of("split") and self.of("fold"):
             columns = f"{self.columns['split']} and {self.columns['fold']}"
-            without_fold, without_split = (
-                SetOption("columns", "fold="),
-                SetOption("columns", "split="),
-            )
+            without_fold = SetOption("columns", "fold=")
+            without_split = SetOption("columns", "split=")
             raise DataError(
                 f"columns {columns} both say who tests",
                 where=self.where,
@@ -115,7 +114,8 @@ class SampleMetadata:
         if patients_N is not None:
             first = np.unique(patients_N, return_index=True)[1]
             if (torn := np.flatnonzero(side_N != side_N[first][patients_N])).size:
-                row, role = int(torn[0]), self.patients
+                row = int(torn[0])
+                role = self.patients
                 sides = f"{side_N[first][patients_N][row]} and {side_N[row]}"
                 raise self.error(
                     role, self.of(role)[row], f"is in {sides}: a patient must be on one side alone"

@@ -56,11 +56,10 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
             return list(itertools.chain.from_iterable(paths_of_patterns))
     if settings.download and known.downloaded_by:
         return []
-    way = (
-        "set download = true to get it"
-        if known.downloaded_by
-        else f"torchvision cannot download it: {known.how}"
-    )
+    if known.downloaded_by:
+        way = "set download = true to get it"
+    else:
+        way = f"torchvision cannot download it: {known.how}"
     looked_for = " or ".join([f"{name}.npz", *map(", ".join, layouts)])
     raise DataError(f"{name} is not there; looked for {looked_for}; {way}", where=str(root))
 
@@ -87,7 +86,8 @@ def _download(name: str, settings: DataSettings) -> None:
     """Let torchvision fetch the two files that are then read here."""
     import torchvision.datasets
 
-    known, root = KNOWN[name], Path(settings.data_root).expanduser()
+    known = KNOWN[name]
+    root = Path(settings.data_root).expanduser()
     try:
         for split in ("train", "test"):
             getattr(torchvision.datasets, known.torchvision_class)(
@@ -102,7 +102,8 @@ def _download(name: str, settings: DataSettings) -> None:
 def _torchvision(name: str, settings: DataSettings) -> Raw:
     import torchvision.datasets
 
-    known, root = KNOWN[name], Path(settings.data_root).expanduser()
+    known = KNOWN[name]
+    root = Path(settings.data_root).expanduser()
     splits = []
     for key in ("train", "test"):
         try:
@@ -144,7 +145,9 @@ def read_digits(name: str) -> Raw:
     if name == "digits-3-8":
         return Raw(*map(threes_and_eights, (raw.train, raw.test)))
     _, _, scanner = name.partition("-")
-    return Raw(scanned(raw.train, scanner), scanned(raw.test, scanner)) if scanner else raw
+    if scanner:
+        return Raw(scanned(raw.train, scanner), scanned(raw.test, scanner))
+    return raw
 
 
 def threes_and_eights(split: Split) -> Split:
@@ -195,7 +198,8 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
     if rules.resplit:
         raws = [_resplit(raw) for raw in raws]
     smallest = min(len(raw.train.labels) for raw in raws)
-    train, val = int(rules.train_share * smallest), int(rules.val_share * smallest)
+    train = int(rules.train_share * smallest)
+    val = int(rules.val_share * smallest)
     if train == 0 or (rules.val_share and val == 0):
         raise DataError(
             f"recipe fedbn leaves nothing of {smallest} training images",
@@ -210,7 +214,9 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
 
 
 def _resplit(raw: Raw) -> Raw:
-    first, second, where = raw.train, raw.test, raw.train.where
+    first = raw.train
+    second = raw.test
+    where = raw.train.where
     labels: NDArray[np.int64] = np.concatenate([first.labels, second.labels]).astype(np.int64)
     train, test = stratified(labels, where)
     if isinstance(first.images, ImageFiles) or isinstance(second.images, ImageFiles):

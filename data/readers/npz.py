@@ -109,7 +109,8 @@ def why_not(path: Path, words: str) -> str:
 
 def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -> None:
     """Raise DataError where arrays of so many bytes, by name, are more than the settings allow."""
-    size, most = sum(sizes.values()), settings.max_unpacked_mib
+    size = sum(sizes.values())
+    most = settings.max_unpacked_mib
     if size > most * MIB:
         rule = f"more than max-unpacked-mib = {most} allows"
         raise DataError(
@@ -182,7 +183,8 @@ def converted(
 
 
 def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
-    labels, key = split.labels, keys_of(split)[1]
+    labels = split.labels
+    key = keys_of(split)[1]
     if labels.ndim == 2 and labels.shape[1] == 1:
         notes.append(f"labels (N, 1) are taken as (N,), as in {key}")
         labels = labels[:, 0]
@@ -235,10 +237,8 @@ def _check_first_label(splits: Mapping[str, Split], settings: DataSettings) -> N
     labels = [split.labels for split in splits.values() if split.labels.dtype.kind in "iu"]
     if settings.first_label or not settings.classes.strip() or not labels:
         return
-    least, largest = (
-        min(int(part.min()) for part in labels),
-        max(int(part.max()) for part in labels),
-    )
+    least = min(int(part.min()) for part in labels)
+    largest = max(int(part.max()) for part in labels)
     classes = settings.num_classes
     if least >= 1 and largest == classes:
         split = next(iter(splits.values()))
@@ -255,10 +255,10 @@ def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Split:
     if images.ndim != 4 or isinstance(images, ImageFiles):
         return split
     second, last = images.shape[1], images.shape[3]
-    stated = (
-        (settings.shape[0],) if settings.input_shape.strip() and len(settings.shape) == 3 else ()
-    )
-    if last in (1, 3, *stated) or second not in (1, 3, *stated):
+    numbers_of_channels = {1, 3}
+    if settings.input_shape.strip() and len(settings.shape) == 3:
+        numbers_of_channels.add(settings.shape[0])
+    if last in numbers_of_channels or second not in numbers_of_channels:
         return split
     notes.append(f"images {images.shape[1:]} are taken as (channels, height, width)")
     return replace(split, images=np.moveaxis(images, 1, -1))
@@ -292,10 +292,8 @@ def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -
             notes.append(f"{images.dtype} is taken as float32")
             changed[key] = images.astype(np.float32)
     if whole := {key: images for key, images in wide.items() if key not in changed}:
-        low, high = (
-            min(int(a.min()) for a in whole.values()),
-            max(int(a.max()) for a in whole.values()),
-        )
+        low = min(int(a.min()) for a in whole.values())
+        high = max(int(a.max()) for a in whole.values())
         types = sorted({str(images.dtype) for images in whole.values()})
         dark = types == ["uint16"] and 255 < high <= DARK * 65535
         if dark and "train" in splits:  # of training alone: few other images may be dark
@@ -392,7 +390,9 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
     splits = [
         split for split in (raw.train, raw.test, raw.val) if split is not None and len(split.labels)
     ]
-    shape, notes, stated = raw.train.images.shape[1:], list(raw.notes), dict[str, str]()
+    shape = raw.train.images.shape[1:]
+    notes = list(raw.notes)
+    stated = dict[str, str]()
     if len(shape) == 3:
         height, width, channels = shape
         if channels > 4 and not settings.input_shape:

@@ -47,11 +47,11 @@ class Split:
 
     def take(self, indices: NDArray[np.int64], key: str) -> "Split":
         """Some of the samples, in that order, as the split `key`."""
-        images = (
-            self.images.only(indices)
-            if isinstance(self.images, ImageFiles)
-            else self.images[indices]
-        )
+        images: NDArray[np.generic] | ImageFiles
+        if isinstance(self.images, ImageFiles):
+            images = self.images.only(indices)
+        else:
+            images = self.images[indices]
         groups = None if self.groups is None else self.groups[indices]
         sites = None if self.sites is None else self.sites[indices]
         patients = None if self.patients is None else self.patients[indices]
@@ -105,9 +105,10 @@ def checked(
     assert not isinstance(images, ImageFiles)
     images_key, labels_key = keys_of(split)
     check = partial(require_of, split)
-    example = (
-        labels[np.argmax(labels != np.floor(labels))] if labels.dtype.kind == "f" else labels[0]
-    )
+    if labels.dtype.kind == "f":
+        example = labels[np.argmax(labels != np.floor(labels))]
+    else:
+        example = labels[0]
     rule = "labels must be stored as whole numbers of an integer type"
     check(labels.dtype.kind in "iu", labels_key, f"dtype {labels.dtype}, such as {example!s}", rule)
     whole = labels.astype(np.int64)
@@ -262,21 +263,19 @@ def fifth(
             f"test-fold = {settings.test_fold}: must be 0..{FOLDS - 1}, as nothing says who tests",
             where=where,
         )
-    units_N = (
-        np.arange(len(labels_N))
-        if patients_N is None
-        else np.unique(patients_N, return_inverse=True)[1]
-    )
+    if patients_N is None:
+        units_N = np.arange(len(labels_N))
+    else:
+        units_N = np.unique(patients_N, return_inverse=True)[1]
     first_U = np.unique(units_N, return_index=True)[1]
-    label_U, site_U = (
-        labels_N[first_U],
-        (np.zeros_like(labels_N) if sites_N is None else sites_N)[first_U],
-    )
+    label_U = labels_N[first_U]
+    site_U = (np.zeros_like(labels_N) if sites_N is None else sites_N)[first_U]
     if patients_N is not None:
         counts_UC = np.zeros((len(first_U), int(labels_N.max()) + 1), np.int64)
         np.add.at(counts_UC, (units_N, labels_N), 1)
         label_U = counts_UC.argmax(axis=1)
-    draws, tested = generator(settings.split_seed, "who tests"), []
+    draws = generator(settings.split_seed, "who tests")
+    tested = []
     for site in np.unique(site_U):
         of_class = [
             np.flatnonzero((site_U == site) & (label_U == label)) for label in np.unique(label_U)

@@ -63,7 +63,8 @@ def read_csv(
     """
     if is_of_images(path, settings):
         return read_images(path, class_names, shape, settings)
-    table, where = read_table(path, settings), str(path)
+    table = read_table(path, settings)
+    where = str(path)
     rows, subjects = table.rows, table.rows.of(SUBJECT)
     labels_N = np.array(
         numbered_labels(path, rows.of(LABEL), class_names, rows.columns[LABEL]), np.int64
@@ -244,11 +245,9 @@ def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
         roles = roles_of(path, header_of(path, rows), settings)
     if "site" not in roles:
         return ()
-    return (
-        image_table(path, settings).metadata.sites
-        if "path" in roles
-        else read_table(path, settings).rows.sites
-    )
+    if "path" in roles:
+        return image_table(path, settings).metadata.sites
+    return read_table(path, settings).rows.sites
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,9 @@ def kind_of_path(path: Path) -> str:
 def path_of(name: str, settings: DataSettings) -> Path:
     """The file or folder of KIND:PATH; a relative path is below data-root, if that is set."""
     path = Path(name.split(":", 1)[1]).expanduser()
-    return Path(settings.data_root).expanduser() / path if settings.data_root else path
+    if settings.data_root:
+        return Path(settings.data_root).expanduser() / path
+    return path
 
 
 def read_own(name: str, classes: Classes, shape: Shape, settings: DataSettings) -> Raw:

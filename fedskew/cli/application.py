@@ -131,7 +131,8 @@ def loaded(name: str) -> click.Command:
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(import_module(module), attribute)
     if not isinstance(command, typer.Typer):
-        function, command = command, typer.Typer(add_completion=False)
+        function = command
+        command = typer.Typer(add_completion=False)
         command.command()(function)
     for information in command.registered_commands:
         information.cls = StrictCommand

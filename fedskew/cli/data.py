@@ -139,7 +139,8 @@ def show(
     chosen = parse(parse_texts(settings or []))
     federation = federate(chosen.data, chosen.general.seed)
     refuse_untrainable(chosen.data, federation)
-    counts_KC, classes = federation.counts_KC, federation.dataset.class_names
+    counts_KC = federation.counts_KC
+    classes = federation.dataset.class_names
     if png is not None:
         require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
         draw_class_matrix(counts_KC, classes, federation.client_names).savefig(png)
@@ -180,7 +181,8 @@ def save(
     if table is not None:
         partition = partition_by_table(table, load(chosen.data))
         write_partition(file, partition)
-        held, tests = sum(map(len, partition.train)), len(partition.test)
+        held = sum(map(len, partition.train))
+        tests = len(partition.test)
         out.print(f"{file}: {len(partition.train)} clients, {held} training and {tests} test")
         return
     federation = federate(chosen.data, chosen.general.seed)
@@ -194,7 +196,8 @@ def save(
 def matrix_table(federation: Federation, title: str, whole: bool = True) -> Table:
     """Return a row a client: its samples of each class, brighter where they are more of the client's own. The classes'
     names are whole, or numbers with a legend below."""
-    counts_KC, names = federation.counts_KC, federation.dataset.class_names
+    counts_KC = federation.counts_KC
+    names = federation.dataset.class_names
     table = terminal_table(title=title)
     few = len(names) <= SHOWN_CLASSES
     digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
@@ -326,11 +329,10 @@ def export_sites(
     settings: Settings = None,
 ) -> None:
     """Write each client of a partition as a site's folder with data.npz and site.toml, and a federation.toml."""
-    name = (
-        dataset
-        if dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX)
-        else own_name(dataset)
-    )
+    if dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX):
+        name = dataset
+    else:
+        name = own_name(dataset)
     stated = {**parse_texts(settings or []), "dataset": name}
     chosen = parse(stated | ({"clients": sites} if sites else {}))
     federation = federate(chosen.data, chosen.general.seed)
@@ -375,16 +377,13 @@ def draw_class_matrix(
     from matplotlib.figure import Figure
 
     rows, columns = counts_KC.shape
-    classes, clients = classes if columns <= 40 else [], clients if rows <= 60 else []
+    classes = classes if columns <= 40 else []
+    clients = clients if rows <= 60 else []
     longest = max(map(len, [*classes, str(counts_KC.max())]))
-    wide, high = (
-        LETTER_INCHES * longest + 0.1 if classes else 0.06,
-        LINE_INCHES if clients else 0.08,
-    )
-    beside, above = (
-        LETTER_INCHES * max(map(len, clients), default=0) + 0.3,
-        LINE_INCHES * bool(classes) + 0.3,
-    )
+    wide = LETTER_INCHES * longest + 0.1 if classes else 0.06
+    high = LINE_INCHES if clients else 0.08
+    beside = LETTER_INCHES * max(map(len, clients), default=0) + 0.3
+    above = LINE_INCHES * bool(classes) + 0.3
     figure = Figure(figsize=(wide * columns + beside, high * rows + above), layout="constrained")
     axes = figure.subplots()
     strength_KC = np.sqrt(counts_KC / max(counts_KC.max(), 1))

@@ -42,7 +42,8 @@ def look_through(stated: Mapping[str, Any], cache: str) -> Checked:
     for key, value in {**guess.settings, **kept}.items():
         chosen[key] = type(getattr(DataSettings, key.replace("-", "_"), value))(value)
     settings = parse({**chosen, "cache": cache}).data
-    data, notes = load(settings), list(guess.notes)
+    data = load(settings)
+    notes = list(guess.notes)
     if beyond_one(data):
         notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
     refusal, federation = "", None

@@ -96,11 +96,10 @@ def add(
     """Add a site to federation.toml. All sites then have to approve the new text."""
     from fedskew.federation.folder import FederationFolder, add
 
-    text = (
-        Path(key).read_text(encoding="utf-8")
-        if not key.startswith("ecdsa") and Path(key).is_file()
-        else key
-    )
+    if not key.startswith("ecdsa") and Path(key).is_file():
+        text = Path(key).read_text(encoding="utf-8")
+    else:
+        text = key
     printed = re.search(r'^key = "(.*)"$', text, re.MULTILINE)
     agreed = re.search(r"^samples = (\d{1,18})$", text, re.MULTILINE | re.ASCII)
     if samples is None and agreed:

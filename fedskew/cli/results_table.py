@@ -110,9 +110,10 @@ def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[st
                 continue
             shown.add(cells)
             for way, numbers in ways.items():
-                of_whom = (
-                    f" ({unseen.nearest.domain})" if unseen.nearest and way == "nearest" else ""
-                )
+                if unseen.nearest and way == "nearest":
+                    of_whom = f" ({unseen.nearest.domain})"
+                else:
+                    of_whom = ""
                 means = (percent(numbers["balanced-accuracy"]), percent(numbers["macro-f1"]))
                 table.add_row(*cells, way + of_whom, *means)
             for way, why in (unseen.unavailable or {}).items():

@@ -106,7 +106,8 @@ def words(key: str, lists: Sequence[str]) -> list[str]:
     listed: list[str] = []
     for text in lists:
         listed += [word.strip() for word in text.split(",")]
-    option, value = f"--{key}", ",".join(listed)
+    option = f"--{key}"
+    value = ",".join(listed)
     require(all(listed), option, value, "must be values separated by commas")
     require(len(set(listed)) == len(listed), option, value, "must state each once")
     return listed

@@ -43,7 +43,9 @@ def rounds_left(settings: RunSettings) -> int:
 
 def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -> Cost:
     """Return a run's cost, its clients run by so many processes."""
-    left, taking, clients = rounds_left(settings), participants(settings), settings.data.clients
+    left = rounds_left(settings)
+    taking = participants(settings)
+    clients = settings.data.clients
     # Clients that keep a part of the model, or have test samples of their own, measure it themselves.
     by_clients = bool(private_names(model_of(settings), settings.variants)) or sizes.own_tests
     disk = disk_of(settings, 0 if by_clients else sizes.test)

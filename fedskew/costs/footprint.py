@@ -123,7 +123,8 @@ def output_bytes(
     name: str, shape: tuple[int, ...], classes: int, settings: ModelSettings
 ) -> tuple[int, int]:
     """Return the bytes for one sample of the largest layer's output, and of all. Nothing is computed for that."""
-    model, outputs = build(name, shape, classes, 0, settings).eval().to("meta"), [0]
+    model = build(name, shape, classes, 0, settings).eval().to("meta")
+    outputs = [0]
 
     def count(module: object, inputs: object, output: object) -> None:
         if isinstance(output, torch.Tensor):

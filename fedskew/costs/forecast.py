@@ -135,7 +135,8 @@ def as_table(forecast: Forecast) -> Table:
         *named("run"), *numeric("rounds", "left", "time", "memory", "disk", "up", "down")
     )
     for entry in forecast.entries:
-        rounds, cost = str(entry.settings.general.rounds), entry.cost
+        rounds = str(entry.settings.general.rounds)
+        cost = entry.cost
         if cost is None:
             left = str(rounds_left(entry.settings))
             table.add_row(

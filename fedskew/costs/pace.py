@@ -109,7 +109,9 @@ class Rates:
 
 def timed(settings: RunSettings, sizes: Sizes) -> Pace:
     """Return the pace by one training step, one batch of evaluation and a few steps of the head's training."""
-    training, model, data = settings.training, model_of(settings), settings.data
+    training = settings.training
+    model = model_of(settings)
+    data = settings.data
     rates = rates_of(
         settings.general.model, settings.input_shape, data.num_classes, settings.model,
         training.batch_size, training.precision, data.augmentation, device_of(settings),
@@ -152,7 +154,8 @@ def rates_of(
     """Return a model's rates on random samples."""
     make_deterministic()  # one thread, as clients have
     tune_allocator()
-    model, batch = build(name, shape, classes, 0, about).to(device), INFERENCE_BATCH[device]
+    model = build(name, shape, classes, 0, about).to(device)
+    batch = INFERENCE_BATCH[device]
     samples = random_samples(max(batch, batch_size), shape, classes, augmentation, device)
     one_step = TrainingSettings(
         local_steps=1, batch_size=batch_size, learning_rate=1e-6, precision=precision
@@ -190,7 +193,8 @@ def seconds_of(action: Callable[[int], object], count: int, device: str) -> floa
     while seconds < LIMIT and tried < count:
         tried = min(2 * tried, count)
         seconds = clock(device, action, tried)
-    times, total = 1, seconds
+    times = 1
+    total = seconds
     while total < LIMIT and times < REPEATS:
         total += clock(device, action, count)
         times += 1

@@ -44,7 +44,8 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
             own_tests=federation.test_indices is not None,
             holdout=len(federation.holdout_indices),
         )
-    names, classes = members(data.dataset), data.num_classes
+    names = members(data.dataset)
+    classes = data.num_classes
     known = all(name in KNOWN and all(KNOWN[name].sizes) for name in names)
     if not known or data.recipe != "none":  # a recipe cuts the data to sizes of its own
         return None

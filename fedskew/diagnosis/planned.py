@@ -205,7 +205,9 @@ def central_moments(
 
     def chunk(start: int) -> Floats:
         numbers = inputs[part[start : start + step]].astype(np.float64)
-        return numbers.reshape(-1, 1) if is_image else numbers.reshape(len(numbers), -1)
+        if is_image:
+            return numbers.reshape(-1, 1)
+        return numbers.reshape(len(numbers), -1)
 
     features = 1 if is_image else size
     mean_F, square_F, fourth_power_F = (np.zeros(features) for _ in range(3))

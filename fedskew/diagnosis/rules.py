@@ -229,12 +229,15 @@ def line(diagnosis: Diagnosis) -> str:
 
 def none_words(numbers: Statistics) -> str:
     """Return how sure it is that there is none."""
-    return "none" if numbers.resolution <= TELLS else "none that so few samples show"
+    if numbers.resolution <= TELLS:
+        return "none"
+    return "none that so few samples show"
 
 
 def as_json(diagnosis: Diagnosis) -> Mapping[str, object]:
     """Return everything that is known, for `--json`; indices of sites and classes as names."""
-    table, numbers = diagnosis.table, dict(vars(diagnosis.numbers))
+    table = diagnosis.table
+    numbers = dict(vars(diagnosis.numbers))
     for key, names in (
         ("one_class_sites", table.sites), ("dominated_sites", table.sites), ("single_site_classes", table.classes),
     ):  # fmt: skip

@@ -244,7 +244,8 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
     if len(lines) < 2:
         rule = "must be a header and a row for each site"
         raise TableError(f"{len(lines)} lines: {rule}", where=str(path))
-    header, rows = lines[0], lines[1:]
+    header = lines[0]
+    rows = lines[1:]
     check_header(path, header)
     if writing.separator != ",":
         refuse_two_marks(path, rows)

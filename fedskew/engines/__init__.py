@@ -77,7 +77,8 @@ def rehearse(
     from server_app.app import run
     from site_agent.config import read_sites
 
-    sites, agreement = read_sites(Path(folder)), settings.agreement
+    sites = read_sites(Path(folder))
+    agreement = settings.agreement
     assert agreement is not None
     approved = next(iter(sites.values())).agreement.sha256
     rule = f"is not what the sites of {folder} have approved, whose sha256 is {approved[:16]}..."

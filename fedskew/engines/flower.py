@@ -81,7 +81,8 @@ class Flower:
 
         flwr itself would start it only when it has imported the app, while a core has nothing to do before that.
         """
-        port, output = free_port(), self.home / "ray.log"
+        port = free_port()
+        output = self.home / "ray.log"
         words = f"start --head --block --include-dashboard=false --node-ip-address 127.0.0.1 --port {port}".split()
         words += [
             "--ray-client-server-port",
@@ -93,7 +94,8 @@ class Flower:
 
     def superlink(self) -> subprocess.Popen[bytes]:
         """Start a SuperLink and return it once it listens. Raises LaunchFailed with its last words when it does not."""
-        port, output = free_port(), self.home / "superlink.log"
+        port = free_port()
+        output = self.home / "superlink.log"
         connection = f'[superlink]\ndefault = "own"\n[superlink.own]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         (self.home / "config.toml").write_text(connection)
         words = (

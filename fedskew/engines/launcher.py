@@ -109,9 +109,10 @@ def _run(flower: Flower, words: list[str], federation: str, log: Path, result: P
     """Start `flwr run` with `words` and wait for the run's end. Raises LaunchFailed when there is no result then."""
     logged = log.stat().st_size if log.exists() else 0
     # A Ray that runs already cannot be told how many CPUs and GPUs it has, so then flwr is left to start it, or not to.
-    wait_for_ray = (
-        None if os.environ.get("RAY_ADDRESS") or "init-args-num-" in federation else flower.ray()
-    )
+    if os.environ.get("RAY_ADDRESS") or "init-args-num-" in federation:
+        wait_for_ray = None
+    else:
+        wait_for_ray = flower.ray()
     link = flower.superlink()
     if wait_for_ray:
         wait_for_ray()
@@ -149,7 +150,8 @@ def _wait(
         if stream.poll() is not None:
             return ""
         if simulation is None and now - looked > 0.5:
-            looked, simulation = now, flower.simulation()
+            looked = now
+            simulation = flower.simulation()
         if simulation is not None and not alive(simulation):
             gone = min(gone, now)
         if now - gone > FAREWELL:

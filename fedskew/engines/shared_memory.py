@@ -58,7 +58,9 @@ class SharedMemory:
 
     def write(self, region: int, states: Sequence[State]) -> list[TensorLocation]:
         """Write states one after the other, from a region's beginning, and return where they are."""
-        forms, places, end = [form_of(state) for state in states], [], 0
+        forms = [form_of(state) for state in states]
+        places = []
+        end = 0
         for form in forms:
             places.append((form, end))
             end += layout(form)[1]

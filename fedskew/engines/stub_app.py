@@ -18,7 +18,8 @@ def write_stub_app(app: Path, folder: Path) -> Path:
         flower = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
             "flwr"
         ]["app"]
-        publisher, settings = flower["publisher"], flower.get("config", {})
+        publisher = flower["publisher"]
+        settings = flower.get("config", {})
         places = {kind: name.split(":") for kind, name in flower["components"].items()}
         texts = {kind: module_text(app.resolve(), kind, *place) for kind, place in places.items()}
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -215,16 +215,19 @@ def chunks(
     """
     fewest = min(together, -(-len(clients) // workers))
     costs = [max(1, examples.get(client, 1)) for client in clients]
-    left, begin = sum(costs), 0
+    left = sum(costs)
+    begin = 0
     while begin < len(clients):
-        end, cost = begin + 1, costs[begin]
+        end = begin + 1
+        cost = costs[begin]
         while end < len(clients) and (
             end - begin < fewest or (cost + costs[end]) * PARTS * workers <= left
         ):
             cost += costs[end]
             end += 1
         yield clients[begin:end]
-        left, begin = left - cost, end
+        left -= cost
+        begin = end
 
 
 def laid_out(answer: ClientReply) -> dict[str, State]:

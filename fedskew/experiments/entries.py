@@ -271,7 +271,9 @@ def remedy(value: Any, kind: type) -> str:
 
 def kind_of(value: Any) -> str:
     """Return what a value of YAML is called."""
-    return "a list" if isinstance(value, list) else WORDS.get(type(value), "something else")
+    if isinstance(value, list):
+        return "a list"
+    return WORDS.get(type(value), "something else")
 
 
 def shown(value: Any) -> Any:

@@ -161,7 +161,8 @@ class Experiment:
                 row("claims", label)
             for label in claim.columns:
                 column("claims", label)
-            number, most = claim.in_columns, len(claim.columns or self.columns)
+            number = claim.in_columns
+            most = len(claim.columns or self.columns)
             require(
                 0 <= number <= most,
                 f"{where}: claims: in_columns",
@@ -298,7 +299,8 @@ def row(name: str, entry: Any) -> Row:
     ((written, stated),) = entry.items()
     heading = label_of(name, "methods", written)
     settings: dict[str, Scalar] = read_as(Settings, stated, name, f"methods: {heading}")
-    method, deployed = settings.pop("method", heading), settings.pop("deployed", "")
+    method = settings.pop("method", heading)
+    deployed = settings.pop("deployed", "")
     fields = {"label": heading, "method": method, "settings": settings, "deployed": deployed}
     return built(Row, where, fields)  # type: ignore[no-any-return]
 
@@ -330,7 +332,9 @@ def user_file(stated: Path | None = None) -> Path | None:
     """Return the user's file of experiments: the one stated, or the working folder's where it is not the shipped."""
     if stated is not None:
         return stated
-    return HERE if HERE.is_file() and not (FILE.is_file() and HERE.samefile(FILE)) else None
+    if HERE.is_file() and not (FILE.is_file() and HERE.samefile(FILE)):
+        return HERE
+    return None
 
 
 def find_all(names: Sequence[str], stated: Path | None = None) -> list[Experiment]:
@@ -352,9 +356,11 @@ def find_all(names: Sequence[str], stated: Path | None = None) -> list[Experimen
             near = difflib.get_close_matches(name, known, 1)
             files = " or ".join(dict.fromkeys(path.name for path in (file or FILE, FILE)))
             if near:
-                rule, remedy = f"is not in {files}", f"did you mean {near[0]}?"
+                rule = f"is not in {files}"
+                remedy = f"did you mean {near[0]}?"
             else:
-                rule, remedy = f"is not in {files}; known are {', '.join(known)}", ""
+                rule = f"is not in {files}; known are {', '.join(known)}"
+                remedy = ""
             raise SettingError("experiment", name, rule, remedy=remedy)
         for member in entry.experiments if isinstance(entry, Suite) else (name,):
             part = known[member]

@@ -145,7 +145,8 @@ def split(row: Row) -> tuple[str, tuple[str, ...]]:
         and not any(affects_training(VARIANTS[variant]) for variant in METHODS[name].variants)
     )
     if len(riders) > 1:
-        rule, remedy = f"deploys {' and '.join(riders)}", "name each in a row of its own"
+        rule = f"deploys {' and '.join(riders)}"
+        remedy = "name each in a row of its own"
         raise SettingError("methods", row.method, rule, remedy=remedy)
     return "+".join(name for name in names if name not in riders) or "fedavg", riders
 

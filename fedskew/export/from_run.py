@@ -88,11 +88,10 @@ class TrainedRun:
         whole = self.checkpoint.round in {record.round for record in records}
         self.finished = whole and summary is not None
         if not self.finished and not unfinished:
-            damage = (
-                f"is damaged after round {len(records)}"
-                if folder.rounds_file.exists()
-                else "is missing"
-            )
+            if folder.rounds_file.exists():
+                damage = f"is damaged after round {len(records)}"
+            else:
+                damage = "is missing"
             state = "is not finished" if whole else f"{folder.rounds_file.name} {damage}"
             remedy = "the run's own command finishes it" if whole else MEND
             done = f"{state} (round {self.checkpoint.round} of {rounds})"
@@ -136,10 +135,12 @@ class TrainedRun:
     @property
     def shared(self) -> State:
         """The deployed model's tensors, but for those that sites keep; of a backbone that was frozen its file's."""
-        deployed, settings = self.checkpoint.deployed[self.model], self.settings
+        deployed = self.checkpoint.deployed[self.model]
+        settings = self.settings
         if settings.get("freeze") != "all":
             return deployed
-        file, about = settings["weights"], self.description
+        file = settings["weights"]
+        about = self.description
         if sha256_of(file) != self.origin.get("weights-sha256"):
             raise DataError("the weights are not those that the run began with", where=str(file))
         begun = replace(about.model_settings, weights=file)
@@ -161,7 +162,8 @@ class TrainedRun:
                 "samples: must list every client and its samples",
                 where=str(self.folder.settings_file),
             )
-        names, sites = site_names(list(map(str, clients))), []
+        names = site_names(list(map(str, clients)))
+        sites = []
         for client, round in sorted(self.checkpoint.memory_rounds.items()):
             name, samples = (
                 (names[client], sum(train[client])) if client < len(names) else (str(client), 1)
@@ -177,10 +179,8 @@ class TrainedRun:
     @property
     def kept_by_sites(self) -> dict[str, str]:
         """Return what the model's file says of the memory that hospitals keep, by which they make it whole."""
-        names, digests = (
-            self.origin.get("agreement", {}).get("sites", []),
-            self.checkpoint.digests["memory"],
-        )
+        names = self.origin.get("agreement", {}).get("sites", [])
+        digests = self.checkpoint.digests["memory"]
         rounds = {
             client: round
             for client, round in self.checkpoint.memory_rounds.items()
@@ -216,11 +216,10 @@ def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
     try:
         return Checkpoint.load(folder.checkpoint_file, folder.run)
     except BrokenCheckpoint as error:
-        remedy = (
-            ""
-            if isinstance(error, OtherFormat)
-            else ": delete it, and the run's own command makes it anew"
-        )
+        if isinstance(error, OtherFormat):
+            remedy = ""
+        else:
+            remedy = ": delete it, and the run's own command makes it anew"
         raise DataError(f"{error}{remedy}") from error
 
 
@@ -241,7 +240,8 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     Everything is there and checked before the first file is written. Raises DataError for a run of which something is
     lost or damaged, SettingError for a folder with anything else in it, or for ONNX where its packages are missing.
     """
-    metadata, sites = run.description.metadata() | run.kept_by_sites, []
+    metadata = run.description.metadata() | run.kept_by_sites
+    sites = []
     tensors: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
     for site, state in run.kept():
         of_site = {

@@ -63,21 +63,17 @@ def reader_of(path: Path) -> Reader:
     if path.suffix.lower() == ".csv":
         return training_data
     if path.is_dir():
-        return (
-            training_data
-            if {"train", "test"} <= {entry.name.lower() for entry in visible(path)}
-            else folder
-        )
+        if {"train", "test"} <= {entry.name.lower() for entry in visible(path)}:
+            return training_data
+        return folder
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
     except (OSError, zipfile.BadZipFile):
         return one_image if is_image(path) else npz  # which says what is wrong
-    return (
-        training_data
-        if {"train_images.npy", "test_images.npy"} <= names and "images.npy" not in names
-        else npz
-    )
+    if {"train_images.npy", "test_images.npy"} <= names and "images.npy" not in names:
+        return training_data
+    return npz
 
 
 def is_image(path: Path) -> bool:
@@ -158,7 +154,8 @@ def folder(path: Path, about: Description, settings: DataSettings) -> Read:
     if labeled:
         split = read_split(path, "", about.class_names, about.shape, settings)
         assert isinstance(split.images, ImageFiles)
-        files, labels_N = split.images, split.labels.astype(np.int64)
+        files = split.images
+        labels_N = split.labels.astype(np.int64)
     elif any(entry.is_dir() for entry in entries):
         raise DataError(
             "holds folders and files: must hold images alone, or a folder of them for each class",

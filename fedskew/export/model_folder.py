@@ -100,7 +100,9 @@ class Description:
                 where=str(path),
             )
         try:
-            channels, mean, std = about.shape[0], about.means, about.stds
+            channels = about.shape[0]
+            mean = about.means
+            std = about.stds
             _ = about.class_names, about.model_settings
         except SettingError as error:
             raise DataError(f"metadata: {error}", where=str(path)) from None
@@ -131,9 +133,10 @@ class Description:
     @property
     def model_settings(self) -> ModelSettings:
         """What is settled of the architecture beside its name."""
-        side = (
-            int(self.image_side) if is_whole(self.image_side) and len(self.image_side) < 5 else -1
-        )
+        if is_whole(self.image_side) and len(self.image_side) < 5:
+            side = int(self.image_side)
+        else:
+            side = -1
         return ModelSettings(norm=self.norm, image_side=side)
 
     @property
@@ -218,11 +221,10 @@ class ModelFolder:
         """Whether each site keeps its part where it is: this is then no model of its own."""
         if self.private and not self.sites and not (self.at_sites and new):
             where = "there is no site-NAME.safetensors that could hold it"
-            where = (
-                "every site keeps its own: `fedskew-site export` joins both there"
-                if self.at_sites
-                else where
-            )
+            if self.at_sites:
+                where = "every site keeps its own: `fedskew-site export` joins both there"
+            else:
+                where = where
             raise DataError(f"{min(self.private)} is missing, and {where}", where=str(file))
 
     @property

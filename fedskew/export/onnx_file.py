@@ -18,7 +18,8 @@ def require_onnx() -> None:
     """Raise SettingError when a package is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        rule, remedy = f"needs {' and '.join(missing)}", "pip install 'fedskew[onnx]'"
+        rule = f"needs {' and '.join(missing)}"
+        remedy = "pip install 'fedskew[onnx]'"
         raise SettingError("--onnx", True, rule, remedy=remedy)
 
 
@@ -45,7 +46,8 @@ def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
 
     The input `pixels` is (B, *shape), float32; the output `logits` (B, C).
     """
-    about, files = folder.description, dict[Path, bytes]()
+    about = folder.description
+    files = dict[Path, bytes]()
     shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     mean, std = (torch.tensor(values).view(shape) for values in (about.means, about.stds))
     example = torch.zeros(2, *about.shape)

@@ -45,7 +45,8 @@ def predict(
 
     Raises SettingError for a site that is missing or unknown, DataError for inputs that the model makes nothing of.
     """
-    samples, names = inputs.samples, folder.description.class_names
+    samples = inputs.samples
+    names = folder.description.class_names
     folder.model.to(samples.labels_N.device)
     folder.model.load_state_dict(state_at(folder, inputs, site))
     folder.model.eval()

@@ -90,7 +90,8 @@ def check_server(certificate: Path, authority: Path, hosts: Sequence[str]) -> No
 
     Hosts are compared as they are written.
     """
-    signed, issuer = read_certificate(certificate), read_certificate(authority)
+    signed = read_certificate(certificate)
+    issuer = read_certificate(authority)
     try:
         signed.verify_directly_issued_by(issuer)
     except Exception as error:  # cryptography: ValueError, TypeError or InvalidSignature

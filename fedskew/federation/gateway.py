@@ -126,9 +126,11 @@ class Gateway:
         404 is for another path, 403 for another key, node or object, 413 for a large body, 408 for a slow one, 429 for
         too many requests at a time, 503 where there is no room for a body.
         """
-        began, site = time.perf_counter(), self.site(request)
+        began = time.perf_counter()
+        site = self.site(request)
         status, content, headers = await self.exchange(request, site)
-        seconds, name = time.perf_counter() - began, site or "unknown"
+        seconds = time.perf_counter() - began
+        name = site or "unknown"
         host = request.client.host if request.client else "?"
         received = getattr(request.state, "received", 0)
         self.traffic.add(site, request.url.path, status, received, len(content), seconds)
@@ -226,7 +228,8 @@ class Gateway:
 
     async def ask(self, request: Request, pieces: list[bytes], path: str = "") -> Reply:
         """Return the SuperLink's answer to a request with a body in pieces, to its own path or another."""
-        path, headers = path or request.url.path, kept(request.headers)
+        path = path or request.url.path
+        headers = kept(request.headers)
         headers["content-length"] = str(sum(map(len, pieces)))
         try:
             answer = await self.client.post(
@@ -279,7 +282,8 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = FederationFolder(Path(sys.argv[1]))
     try:
-        gateway, coordinator = Gateway(folder), folder.coordinator
+        gateway = Gateway(folder)
+        coordinator = folder.coordinator
     except DataError as error:
         sys.exit(f"gateway: {error}")
     if coordinator.metrics_port:

@@ -84,7 +84,8 @@ class HandedOut:
         for line in lines:
             with suppress(ValueError, TypeError, LookupError):
                 entry = json.loads(line)
-                site, names = str(entry["site"]), entry["objects"]
+                site = str(entry["site"])
+                names = entry["objects"]
                 yield site, frozenset((int(run), str(name)) for run, name in names)
 
     def rewrite(self) -> None:

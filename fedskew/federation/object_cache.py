@@ -33,7 +33,8 @@ class Objects:
             question = PullObjectRequest.FromString(body)
         except DecodeError:
             return await ask()
-        key, now = (question.run_id, question.object_id), time.monotonic()
+        key = (question.run_id, question.object_id)
+        now = time.monotonic()
         self.kept = {name: entry for name, entry in self.kept.items() if now - entry[0] < KEPT}
         if key not in self.kept:
             self.kept[key] = now, asyncio.ensure_future(self.fetch(key, ask))
@@ -43,7 +44,8 @@ class Objects:
 
     async def fetch(self, key: tuple[int, str], ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Ask until the object is there, for a while; forget at once whatever is not the object."""
-        there, until = False, time.monotonic() + HELD
+        there = False
+        until = time.monotonic() + HELD
         try:
             while True:
                 status, content, headers = await ask()

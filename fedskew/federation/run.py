@@ -128,11 +128,10 @@ def follow(
     Raises RunLost for a process that is gone, LaunchFailed for an app that failed or that nothing begins.
     """
     process: psutil.Process | None = None
-    looked, gone = time.monotonic(), float("inf")
-    pending, gateway = (
-        PendingRun(folder, control, number, report_line),
-        GatewayWatch(folder, report_line),
-    )
+    looked = time.monotonic()
+    gone = float("inf")
+    pending = PendingRun(folder, control, number, report_line)
+    gateway = GatewayWatch(folder, report_line)
     waits_for = ""
     while not results.summary_file.exists():
         now = time.monotonic()
@@ -141,12 +140,14 @@ def follow(
             gone = min(gone, now)
         if now - looked > LOOK or now - gone > FAREWELL:
             try:
-                looked, status = now, control.status(number)
+                looked = now
+                status = control.status(number)
             except UnknownRun as error:
                 raise RunLost(f"run {number} was lost ({error})") from None
             pending.check(status)
             gateway.check()
-            before, waits_for = waits_for, waiting_line(results)
+            before = waits_for
+            waits_for = waiting_line(results)
             if waits_for not in ("", before):
                 report_line(waits_for)
             if status.finished and not results.summary_file.exists():

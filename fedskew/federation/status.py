@@ -58,12 +58,11 @@ def site_status(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[st
     `stated` are settings of the run that is meant. Raises Unreachable where the SuperLink does not answer, LaunchFailed
     where the question was lost, SettingError for settings that make no run between sites.
     """
-    control, agreement = (
-        Control(folder.coordinator.superlink_port, folder.authority[0]),
-        folder.agreement,
-    )
+    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    agreement = folder.agreement
     with explained(folder):
-        states, since = control.sites(agreement), control.absent_since(agreement)
+        states = control.sites(agreement)
+        since = control.absent_since(agreement)
     away = {
         name: SiteStatus(AWAY, since[name]) for name, state in states.items() if state != "online"
     }

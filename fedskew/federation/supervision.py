@@ -29,12 +29,10 @@ class PendingRun:
         number: int,
         report_line: LineSink,
     ) -> None:
-        self.folder, self.control, self.number, self.report_line = (
-            folder,
-            control,
-            number,
-            report_line,
-        )
+        self.folder = folder
+        self.control = control
+        self.number = number
+        self.report_line = report_line
         self.since = time.monotonic()
 
     def check(self, status: RunStatus) -> None:

@@ -49,7 +49,9 @@ class Runs:
         jobs: int = 0,
         warned: set[str] | None = None,
     ) -> None:
-        self.settings, self.console, self.jobs = dict(settings), console, jobs
+        self.settings = dict(settings)
+        self.console = console
+        self.jobs = jobs
         self.warned = set() if warned is None else warned
         self.kept = {**kept, "evaluate-on": "validation"}
 

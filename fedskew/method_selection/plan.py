@@ -107,7 +107,8 @@ def affordable(
     """
     cores = cores or os.cpu_count() or 1
     costs = {method: by_round(run, sizes) for method, run in runs.items()}
-    base, most = runs[BASELINE].training.learning_rate, runs[BASELINE].general.rounds
+    base = runs[BASELINE].training.learning_rate
+    most = runs[BASELINE].general.rounds
     names = list(runs)
     half = names[: max(2, math.ceil(len(names) / 2))]
     levels = [

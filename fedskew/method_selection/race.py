@@ -56,7 +56,8 @@ def rungs(candidates: int, rounds: int, seeds: Sequence[int]) -> list[Rung]:
     """
     third = max(2, math.ceil(candidates / THIRD))
     ninth = max(2, math.ceil(candidates / THIRD**2))
-    one_seed, all_seeds = tuple(seeds[:1]), tuple(seeds)
+    one_seed = tuple(seeds[:1])
+    all_seeds = tuple(seeds)
     ladder = []
     if candidates > third:
         ladder.append(Rung(math.ceil(rounds / THIRD), one_seed, candidates))
@@ -162,7 +163,8 @@ def conclusion(winner: Candidate, baseline: Candidate | None, gain: Gain | None)
     if gain is not None:
         low, high = gain.interval.low, gain.interval.high
         differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
-        mean, ends = statistics.fmean(gain.differences), f"95 % interval {low:+.1f} to {high:+.1f}"
+        mean = statistics.fmean(gain.differences)
+        ends = f"95 % interval {low:+.1f} to {high:+.1f}"
         lines.append(
             f"gain over FedAvg on the test set: {mean:+.1f} points, {ends} over "
             f"{gain.interval.resampled} ({differences})"

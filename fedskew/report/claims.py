@@ -214,7 +214,8 @@ def pair(
             return f"{claim.better} has a model in the last round alone"
         return Margin(rounds_sooner(better, than, selection, metric), (None, None))
 
-    ours, theirs = measure(better, selection, metric), measure(than, selection, metric)
+    ours = measure(better, selection, metric)
+    theirs = measure(than, selection, metric)
     assert ours is not None and theirs is not None  # why_never has found both
     examples = (strata(better, selection, metric), strata(than, selection, metric))
     return Margin(ours - theirs, examples)
@@ -295,11 +296,13 @@ def claim_row(
 
     difference = f"{signed(verdict.estimate, metric)} {verdict.unit}"
     seeds = f"in {verdict.holds} of {verdict.n} seed"
-    by_seeds, p = "", TableCell(NONE, "one seed")
+    by_seeds = ""
+    p = TableCell(NONE, "one seed")
     if verdict.n > 1:
         seeds += "s"
         margins = [signed(margin, metric) for margin in verdict.margins.values()]
-        by_seeds, p = "seeds: " + ", ".join(margins), TableCell(NONE)
+        by_seeds = "seeds: " + ", ".join(margins)
+        p = TableCell(NONE)
     if interval := verdict.interval:
         difference += f" [{signed(interval.low, metric)}, {signed(interval.high, metric)}]"
         if interval.p is not None and verdict.p_holm is not None:

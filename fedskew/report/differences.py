@@ -65,7 +65,9 @@ class Difference:
     def ends(self) -> tuple[float, float]:
         """The ends of the 95 % interval; NaN without one."""
         interval = self.comparison.interval
-        return (math.nan, math.nan) if interval is None else (interval.low, interval.high)
+        if interval is None:
+            return (math.nan, math.nan)
+        return (interval.low, interval.high)
 
     @property
     def p(self) -> float | None:
@@ -82,7 +84,8 @@ def differences(results: ExperimentResults, column: str) -> list[Difference]:
     """Return the differences of a column, of the rows that share a seed with the one they are compared with."""
     experiment = results.experiment
     standard = reference(experiment)
-    metric, selection = experiment.metric_of(column), experiment.selection
+    metric = experiment.metric_of(column)
+    selection = experiment.selection
     compared = {}
     for row in experiment.rows:
         if row.label == standard:
@@ -224,4 +227,6 @@ def listed(names: Sequence[str]) -> str:
 
 def capitalized(text: str) -> str:
     """Return the text with a capital, except where it begins with a method's name."""
-    return text[0].upper() + text[1:] if text.startswith(("no ", "one ")) else text
+    if text.startswith(("no ", "one ")):
+        return text[0].upper() + text[1:]
+    return text

@@ -253,7 +253,8 @@ def spread(
 
     def draw(axes: "Axes") -> None:
         for place, (row, runs) in enumerate(accuracies.items()):
-            color, ordered = looks[row].color, np.sort(np.concatenate(runs))
+            color = looks[row].color
+            ordered = np.sort(np.concatenate(runs))
             offsets = 0.26 * np.sin(2.4 * np.arange(len(ordered)))  # apart, and the same every time
             crowd = min(1.0, 60 / len(ordered))  # many melt into a bar
             axes.scatter(

@@ -99,7 +99,9 @@ def signed(number: float, metric: str = "") -> str:
 
 def ends_words(low: float, high: float, metric: str = "") -> str:
     """Return an interval after the number that it belongs to; nothing where it is NaN."""
-    return "" if math.isnan(low) else f" [{signed(low, metric)}, {signed(high, metric)}]"
+    if math.isnan(low):
+        return ""
+    return f" [{signed(low, metric)}, {signed(high, metric)}]"
 
 
 def named(column: str) -> str:

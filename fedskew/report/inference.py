@@ -84,7 +84,8 @@ def strata(measured: SeedResult, selection: str, metric: str) -> Strata | None:
 
     Where all clients are tested on one test set, recall is their mean and the examples count once.
     """
-    points, samples = select(measured.points, selection), measured.run.samples
+    points = select(measured.points, selection)
+    samples = measured.run.samples
     if not points or not samples:
         return None
     if metric.startswith("client-accuracy.") and samples["client-test"]:
@@ -341,7 +342,8 @@ def student(differences: Sequence[float]) -> tuple[float, float, float]:
     mean = float(np.mean(differences))
     error = float(np.std(differences, ddof=1)) / math.sqrt(n)
     half = float(t.ppf(0.975, n - 1)) * error
-    low, high = mean - half, mean + half
+    low = mean - half
+    high = mean + half
     if error == 0:  # the same difference in every seed: no t exists
         p = 1.0 if mean == 0 else 0.0
     else:

@@ -82,7 +82,8 @@ def resampled(
         positive: of two classes the one that the numbers in OF_POSITIVE are about; without it the one with fewer
             samples.
     """
-    labels_N, log_NC = predictions.labels_N, predictions.log_probabilities_NC
+    labels_N = predictions.labels_N
+    log_NC = predictions.log_probabilities_NC
     classes = log_NC.shape[1]
     if positive is None:
         rarer = positive_class(("0", "1"), tested_C=np.bincount(labels_N).tolist())

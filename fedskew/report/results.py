@@ -96,7 +96,9 @@ class RunRecords:
         if self.summary is not None:
             return "finished" if self.finished else "damaged"
         rounds = self.settings.general.rounds
-        return f"round {self.records[-1].round} of {rounds}" if self.records else "missing"
+        if self.records:
+            return f"round {self.records[-1].round} of {rounds}"
+        return "missing"
 
     @property
     def samples(self) -> Mapping[str, Any]:
@@ -282,7 +284,9 @@ def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[st
         planned = values_of(key, experiment)
         if ours != planned:
             differences.append(f"{key} = {ours} instead of {planned}")
-    return [f"Differs from the experiment: {', '.join(differences)}."] if differences else []
+    if differences:
+        return [f"Differs from the experiment: {', '.join(differences)}."]
+    return []
 
 
 def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
@@ -362,7 +366,8 @@ def origin_warnings(run: RunRecords) -> list[str]:
             f"{run.label}: settings.json is missing or damaged; its own command writes it anew."
         ]
     warnings = []
-    planned, recorded = run.settings.flat(), renamed(run.origin["settings"])
+    planned = run.settings.flat()
+    recorded = renamed(run.origin["settings"])
     keys = (planned.keys() | recorded.keys()) - WITHOUT_EFFECT_ON_NUMBERS
     # A run of older code does not know newer settings: it ran with what is their default.
     usual = defaults()

@@ -125,7 +125,8 @@ def first_had(results: ExperimentResults, column: str) -> dict[int, Reached | No
 
 def seeds_below(results: ExperimentResults, row: str, column: str) -> list[int]:
     """Return the seeds in which a row ends below the reference's number: there it earns no speed-up."""
-    selection, metric = results.experiment.selection, results.experiment.metric_of(column)
+    selection = results.experiment.selection
+    metric = results.experiment.metric_of(column)
     below = []
     for measured in results.of(row, column):
         target = target_of(results, column, measured.cell.seed)
@@ -159,7 +160,8 @@ def no_level(measured: SeedResult, selection: str, metric: str) -> str:
 
 def takes_training(results: ExperimentResults, column: str) -> bool:
     """Return whether the reference's number is a target worth reaching in every seed."""
-    selection, metric = results.experiment.selection, results.experiment.metric_of(column)
+    selection = results.experiment.selection
+    metric = results.experiment.metric_of(column)
     runs = results.of(reference(results.experiment), column)
     return not any(no_level(run, selection, metric) for run in runs)
 
@@ -258,7 +260,8 @@ def reach_cell(
     if not fair:
         return TableCell(NONE, "a level that is had at once, or by chance")
 
-    rounds, sent = mean_or_never(ours, "round"), mean_or_never(ours, "bytes")
+    rounds = mean_or_never(ours, "round")
+    sent = mean_or_never(ours, "bytes")
     first = mean_or_never([base[seed] for seed in by_seed], "round")
     assert rounds is not None and sent is not None and first is not None
     if standard:

@@ -113,7 +113,9 @@ def clients(runs: Sequence[RunRecords]) -> str:
     sizes = []
     for run in runs:
         sizes += [sum(counts) for counts in run.samples.get("train", ())]
-    return f"{numbers}, {span(sizes)} training samples each" if sizes else numbers
+    if sizes:
+        return f"{numbers}, {span(sizes)} training samples each"
+    return numbers
 
 
 def tested(runs: Sequence[RunRecords]) -> str:
@@ -260,7 +262,9 @@ def outlier_tables(results: ExperimentResults) -> list[Table]:
             if 2 * outlying >= len(rounds):
                 texts = (run.label, *outlier_row(run, client, rounds))
                 rows.append(list(map(TableCell, texts)))
-    return [Table(OUTLIER_CAPTION, list(map(TableCell, OUTLIER_HEADINGS)), rows)] if rows else []
+    if rows:
+        return [Table(OUTLIER_CAPTION, list(map(TableCell, OUTLIER_HEADINGS)), rows)]
+    return []
 
 
 def client_rounds(records: Sequence[RoundRecord]) -> Iterator[ClientRound]:

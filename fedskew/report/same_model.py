@@ -34,7 +34,9 @@ class ModelVerdict:
         """The verdict in words."""
         if len(self.hashes) > 1:
             return "does not hold"
-        return "not measured yet" if self.missing or not self.hashes else "holds"
+        if self.missing or not self.hashes:
+            return "not measured yet"
+        return "holds"
 
 
 def judge_models(results: ExperimentResults) -> list[ModelVerdict]:

@@ -51,9 +51,10 @@ def single_runs(
     """
     runs: list[RunRecords] = []
     left_out: list[str] = []
-    folders = (
-        sorted(path for path in results.iterdir() if path.is_dir()) if results.is_dir() else []
-    )
+    if results.is_dir():
+        folders = sorted(path for path in results.iterdir() if path.is_dir())
+    else:
+        folders = []
     for path in folders:
         if path.name in planned:
             continue

@@ -42,7 +42,9 @@ class Style:
     @property
     def line(self) -> "str | tuple[float, tuple[float, ...]]":
         """The dashes as matplotlib wants them."""
-        return (0.0, tuple(map(float, self.dashes.split()))) if self.dashes else "-"
+        if self.dashes:
+            return (0.0, tuple(map(float, self.dashes.split())))
+        return "-"
 
 
 @dataclass(frozen=True)

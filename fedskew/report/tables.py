@@ -47,7 +47,9 @@ def spread_words(summary: Summary | None, metric: str = "") -> str:
     if summary is None:
         return NONE
     mean = plain(summary.mean, metric)
-    return mean if summary.sd is None else f"{mean} ± {plain(summary.sd, metric)}"
+    if summary.sd is None:
+        return mean
+    return f"{mean} ± {plain(summary.sd, metric)}"
 
 
 def per_column(
@@ -254,7 +256,8 @@ def recalls(group: Iterable[SeedResult], selection: str) -> Floats | None:
 
 def recall_tables(results: ExperimentResults) -> list[Table]:
     """Return the recall of every class, for few classes."""
-    experiment, names = results.experiment, class_names(results)
+    experiment = results.experiment
+    names = class_names(results)
     if not 0 < len(names) <= MOST_CLASSES:
         return []
     positions = {name: index for index, name in enumerate(names)}

@@ -59,7 +59,9 @@ def markdown_parts(document: Document) -> list[str]:
 def assumed(document: Document) -> str:
     """Return the settings that the paper leaves open; empty where there are none."""
     settings = ", ".join(f"{key} = {value}" for key, value in document.results.assumed.items())
-    return f"The paper leaves open, and these runs have: {settings}." if settings else ""
+    if settings:
+        return f"The paper leaves open, and these runs have: {settings}."
+    return ""
 
 
 def verdict_lines(document: Document) -> list[str]:
@@ -145,7 +147,8 @@ def row_lines(
 ) -> list[dict[str, Any]]:
     """Return the lines of one row in one column."""
     experiment = results.experiment
-    group, metric = results.of(row, column), experiment.metric_of(column)
+    group = results.of(row, column)
+    metric = experiment.metric_of(column)
     summaries = {
         (metric, selection): summarize_seeds(group, selection, metric) for selection in SELECTIONS
     }

@@ -168,10 +168,12 @@ def checked(
     Warnings about the data are printed to the console, unless they are in `warned` already. Every partition is made
     here, so that an impossible one raises SettingError before anything starts.
     """
-    ready, reasons = [], dict[DataSettings, str]()
+    ready = []
+    reasons = dict[DataSettings, str]()
     warned = set() if warned is None else warned
     for job in ordered(jobs):  # `federate` caches the last few: each partition is made once
-        data, seed = job.settings.data, job.settings.general.seed
+        data = job.settings.data
+        seed = job.settings.general.seed
         if data in reasons:
             continue
         try:

@@ -202,7 +202,9 @@ class ClusterQueue(Queue):
         at_once: int,
     ) -> None:
         super().__init__(jobs, overview)
-        self.shared, self.demand, self.at_once = shared, demand, at_once
+        self.shared = shared
+        self.demand = demand
+        self.at_once = at_once
         self.engine = engine or ("workers" if demand.cpus > 1 else "inprocess")
         self.tasks: dict[Any, tuple[Job, ExitStack]] = {}
         """By Ray's reference: what it conducts, and what follows its records."""

@@ -96,7 +96,8 @@ def run_job(folder: str, settings: bytes, engine: str, workers: int, again: bool
 
     One that goes on, `again`, after its process or machine was lost waits until that has let go of the run's folder.
     """
-    runs, config = executor(folder), pickle.loads(settings)
+    runs = executor(folder)
+    config = pickle.loads(settings)
     if again:
         await_lock(config.folder)
     return runs.execute(config, engine, workers, lambda line: None)

@@ -47,7 +47,8 @@ class JobProgress:
             return False
         last = records[-1]
         self.round = last.round
-        self.seconds, self.rounds = self.seconds + last.seconds.round, self.rounds + 1
+        self.seconds = self.seconds + last.seconds.round
+        self.rounds = self.rounds + 1
         if last.models:
             self.numbers = accuracies(self.job, last.models)
         return True
@@ -59,7 +60,10 @@ class Overview:
     def __init__(
         self, console: Console, jobs: Sequence[Job], at_once: int, finished: int = 0
     ) -> None:
-        self.console, self.at_once, self.finished, self.failed = console, at_once, finished, 0
+        self.console = console
+        self.at_once = at_once
+        self.finished = finished
+        self.failed = 0
         self.total = finished + len(jobs)
         self.printed: set[str] = set()
         """The lines about data that were printed."""
@@ -87,9 +91,10 @@ class Overview:
         self.waiting.pop(job.settings.run_id, None)
         job_progress = JobProgress(job)
         records = RunFolder(job.settings.folder).rounds()
-        job_progress.round = (
-            records[-1].round if records and not job.settings.general.overwrite else 0
-        )
+        if records and not job.settings.general.overwrite:
+            job_progress.round = records[-1].round
+        else:
+            job_progress.round = 0
         self.running[job.settings.run_id] = job_progress
 
     def on_line(self, job: Job, line: str) -> None:

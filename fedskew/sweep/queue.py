@@ -157,7 +157,8 @@ class LocalQueue(Queue):
 
     def listen(self, worker: Worker) -> None:
         """Handle a worker's message or its end."""
-        event, job = worker.event(), worker.job
+        event = worker.event()
+        job = worker.job
         assert job is not None, "only workers with a job are listened to"
         if event[0] == "line":
             self.overview.on_line(job, event[1])

@@ -52,7 +52,8 @@ class Deadline:
 
     def _start_thread(self) -> None:
         """Start a thread with queues of its own, so that nothing of one left behind is taken for another's."""
-        self._tasks, self._outcomes = queue.SimpleQueue(), queue.SimpleQueue()
+        self._tasks = queue.SimpleQueue()
+        self._outcomes = queue.SimpleQueue()
         arguments = (self._tasks, self._outcomes)
         threading.Thread(target=_work, args=arguments, name="fedskew-checks", daemon=True).start()
 

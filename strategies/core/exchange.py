@@ -359,13 +359,16 @@ def replies(
     `late` gets the nodes that have not replied after LATE seconds, and again after 2, 4, 8, ... times as many.
     """
     due = LATE
-    began, pushed = time.monotonic(), set(grid.push_messages(messages))
+    began = time.monotonic()
+    pushed = set(grid.push_messages(messages))
     sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
     waiting = {number: node for number, node in sent.items() if number in pushed}
     while waiting:
-        looked, arrived = time.monotonic(), list(grid.pull_messages(list(waiting)))
+        looked = time.monotonic()
+        arrived = list(grid.pull_messages(list(waiting)))
         for reply in arrived:
-            number, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+            number = reply.metadata.reply_to_message_id
+            node = reply.metadata.src_node_id
             if waiting.get(number) == node or (
                 number in waiting and reply.has_error() and node == SUPERLINK
             ):

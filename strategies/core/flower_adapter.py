@@ -44,7 +44,8 @@ class Strategy(Rounds, FlowerStrategy):
         """
         self.exchange_settings = replace(self.exchange_settings, timeout=timeout)
         ask_class_prior(self, grid)
-        arrays, result = initial_arrays, Result(arrays=initial_arrays)
+        arrays = initial_arrays
+        result = Result(arrays=initial_arrays)
         if num_rounds == 0 and self.deploys:
             self.deploy_without_rounds()
             if evaluate_fn is not None:

@@ -42,7 +42,8 @@ class SiteAssigner:
 
     def __init__(self, agreement: Agreement, report_line: LineSink = lambda line: None) -> None:
         """`report_line` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
-        self.names, self.report_line = agreement.names, report_line
+        self.names = agreement.names
+        self.report_line = report_line
         self.clients = {
             as_flower_has_it(site.key): number for number, site in enumerate(agreement.sites)
         }

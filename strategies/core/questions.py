@@ -153,8 +153,10 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         exchange.check_enough(
             rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}"
         )
-        answers, began = exchange.uploads(part.final_question), time.perf_counter()
-        state, last = rounds.states[part.name], rounds.last
+        answers = exchange.uploads(part.final_question)
+        began = time.perf_counter()
+        state = rounds.states[part.name]
+        last = rounds.last
         result = RoundResult(rounds.shared, {}, {}, {})
         result.take(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
         if unfit := result.not_finite():

@@ -95,12 +95,11 @@ class Rounds:
         sites: Sequence[Member] = (),
     ) -> None:
         self.clients, self.participation = clients, participation
-        self.combine, self.optimizer = combine, optimizer or ServerOptimizer()
+        self.combine = combine
+        self.optimizer = optimizer or ServerOptimizer()
         self.monitors, self.deploys = monitors, deploys
-        self.exchange_settings, self.assigner = (
-            exchange or ExchangeSettings(),
-            assigner or AnyNodeAssigner(),
-        )
+        self.exchange_settings = exchange or ExchangeSettings()
+        self.assigner = assigner or AnyNodeAssigner()
         self.run_spec = run_spec.to_json()
         self.variants: Sequence[Variant] = run_spec.variants
         private = private_names(model, self.variants)
@@ -187,11 +186,10 @@ class Rounds:
         """Take the round's starting point and return its clients."""
         self.shared = shared
         said = self.states.get("examples", {})
-        known = (
-            {int(client): int(count) for client, count in zip(*said.values(), strict=True)}
-            if said
-            else {}
-        )
+        if said:
+            known = {int(client): int(count) for client, count in zip(*said.values(), strict=True)}
+        else:
+            known = {}
         known |= self.server.examples_by_client
         self.server = replace(
             self.server,
@@ -241,7 +239,8 @@ class Rounds:
 
         Raises TooFewReplies when too few are good, and Diverged when what they make is not finite.
         """
-        answered, number = time.perf_counter(), self.server.round
+        answered = time.perf_counter()
+        number = self.server.round
         updates = self.checked(exchange)
         exchange.check_enough(self.exchange_settings.min_replies, f"round {number}")
         down = size(self.shared) + sum(size(state) for state in self.broadcast().values())

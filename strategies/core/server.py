@@ -63,11 +63,9 @@ class Server:
     @property
     def examples(self) -> int:
         """Training samples of all clients together; 0 where the server does not know all of them."""
-        return (
-            sum(self.examples_by_client.values())
-            if len(self.examples_by_client) == self.clients
-            else 0
-        )
+        if len(self.examples_by_client) == self.clients:
+            return sum(self.examples_by_client.values())
+        return 0
 
     def own_samples(self, method: str) -> Samples:
         """Return the hold-out on the server's device. Raises SettingError where there is none."""
