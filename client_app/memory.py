@@ -34,7 +34,12 @@ def file_of(folder: Path, round: int) -> Path:
 def identity(folder: Path, round: int, run: str = "") -> dict[str, str]:
     """Return what the file of `round` says of itself, so that it counts nowhere else; the run is its folder's name."""
     run = run or folder.parent.parent.resolve().name
-    return {KIND: "memory", "run": run, "client": folder.name, "round": str(round)}
+    return {
+        KIND: "memory",
+        "run": run,
+        "client": folder.name,
+        "round": str(round),
+    }
 
 
 def load(

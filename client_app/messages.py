@@ -53,7 +53,16 @@ def pack(state: State) -> ArrayRecord:
     if _in_one_process.get():
         return TensorRecord(state)
     blob = to_bytes(state)
-    return ArrayRecord({STATE: Array(dtype="uint8", shape=(len(blob),), stype=FORM, data=blob)})
+    return ArrayRecord(
+        {
+            STATE: Array(
+                dtype="uint8",
+                shape=(len(blob),),
+                stype=FORM,
+                data=blob,
+            )
+        }
+    )
 
 
 def unpack(record: object, most: Expected | None = None) -> dict[str, torch.Tensor]:

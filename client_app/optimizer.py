@@ -77,7 +77,11 @@ class SGD:
     """v <- momentum v + g + weight_decay w;  w <- w - rate v."""
 
     def __init__(
-        self, parameters: Iterable[Tensor], rate: float, momentum: float, weight_decay: float
+        self,
+        parameters: Iterable[Tensor],
+        rate: float,
+        momentum: float,
+        weight_decay: float,
     ) -> None:
         self.parameters = list(parameters)
         self.rate = rate

@@ -85,7 +85,11 @@ class Task:
         return {variant.name: variant.before(self.client, self.loss) for variant in beginning}
 
     def report(
-        self, before: dict[str, Contribution], steps: int, loss: float, state: State
+        self,
+        before: dict[str, Contribution],
+        steps: int,
+        loss: float,
+        state: State,
     ) -> Report:
         """Return what is sent and kept after training to `state`."""
         rate = self.settings.rate(self.client.round)

@@ -123,7 +123,12 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
         mean = settings.means
         std = settings.stds
     except SettingError as error:
-        raise DataError(error.rule, where=str(path), key=error.key, value=error.value) from None
+        raise DataError(
+            error.rule,
+            where=str(path),
+            key=error.key,
+            value=error.value,
+        ) from None
     for key, values in (("mean", mean), ("std", std)):
         rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
         table.require(len(values) in (1, shape[0]), key, rule)

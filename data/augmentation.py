@@ -148,7 +148,13 @@ def _blend(images_B: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 def sampled(images_B: Tensor, affine_B23: Tensor, outside: str) -> Tensor:
     """Each image sampled, bilinear, where its map leads from coordinates of -1 to 1."""
     grid = F.affine_grid(affine_B23.to(images_B), list(images_B.shape), align_corners=False)
-    return F.grid_sample(images_B, grid, mode="bilinear", padding_mode=outside, align_corners=False)
+    return F.grid_sample(
+        images_B,
+        grid,
+        mode="bilinear",
+        padding_mode=outside,
+        align_corners=False,
+    )
 
 
 AUGMENTATIONS: dict[str, tuple[tuple[Change, ...], tuple[Change, ...]]] = {

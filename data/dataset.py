@@ -227,7 +227,10 @@ def _files(names: tuple[str, ...], settings: DataSettings) -> list[Path]:
 
 
 def _read(
-    settings: DataSettings, names: tuple[str, ...], classes: tuple[str, ...], shape: tuple[int, ...]
+    settings: DataSettings,
+    names: tuple[str, ...],
+    classes: tuple[str, ...],
+    shape: tuple[int, ...],
 ) -> dict[str, NDArray[np.generic]]:
     """Every split's inputs, labels and domains, the members one after the other."""
     raws = [_read_one(name, settings, classes, shape) for name in names]
@@ -347,7 +350,10 @@ def _listed(key: str, split: Split | None) -> dict[str, NDArray[np.generic]]:
 
 
 def _read_one(
-    name: str, settings: DataSettings, classes: tuple[str, ...], shape: tuple[int, ...]
+    name: str,
+    settings: DataSettings,
+    classes: tuple[str, ...],
+    shape: tuple[int, ...],
 ) -> Raw:
     if is_own(name):
         return read_own(name, classes, shape, settings)

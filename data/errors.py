@@ -100,7 +100,13 @@ class SettingError(InputError):
     """A setting whose value breaks a rule."""
 
     def __init__(
-        self, key: str, value: object, rule: str, *, where: str = "", remedy: Remedy = ""
+        self,
+        key: str,
+        value: object,
+        rule: str,
+        *,
+        where: str = "",
+        remedy: Remedy = "",
     ) -> None:
         super().__init__(rule, where=where, key=key, value=value, remedy=remedy)
         self.args = key, value, rule  # pickle and copy call the class with them

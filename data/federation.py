@@ -175,7 +175,11 @@ class Federation:
         return self._samples("unseen-test", None, device)
 
     def at(
-        self, split: str, indices: Indices, device: str = "cpu", augmentation: str = "none"
+        self,
+        split: str,
+        indices: Indices,
+        device: str = "cpu",
+        augmentation: str = "none",
     ) -> Samples:
         """The samples of the split train, test or val at `indices`; training samples each for itself."""
         data = self.dataset

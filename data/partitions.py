@@ -67,7 +67,10 @@ def lda(
 
 
 def feddf(
-    labels_N: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator
+    labels_N: NDArray[np.int64],
+    clients: int,
+    alpha: float,
+    generator: np.random.Generator,
 ) -> list[Indices]:
     """Shuffle, split over groups of ten clients, partition each group by `lda`, then re-cut into equal parts.
 
@@ -147,7 +150,11 @@ def llt(
 
 
 def quantity(
-    total: int, clients: int, alpha: float, generator: np.random.Generator, min_samples: int = 10
+    total: int,
+    clients: int,
+    alpha: float,
+    generator: np.random.Generator,
+    min_samples: int = 10,
 ) -> list[Indices]:
     """Shuffled and cut at shares from a Dirichlet(alpha): sizes differ, classes do not (Li et al., NIID-Bench, 2022).
 
@@ -250,7 +257,10 @@ def domain_shares(
 
 
 def ten_parts(
-    labels_N: NDArray[np.int64], pool: Indices, generator: np.random.Generator, ordered: bool = True
+    labels_N: NDArray[np.int64],
+    pool: Indices,
+    generator: np.random.Generator,
+    ordered: bool = True,
 ) -> list[Indices]:
     """The indices in `pool` in ten parts cut at floor(j n / 10), each with the pool's distribution of classes."""
     shuffled = generator.permutation(pool)
@@ -276,7 +286,10 @@ def _enough(total: int, clients: int, min_samples: int) -> None:
 
 
 def _lda_counts(
-    sizes_C: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator
+    sizes_C: NDArray[np.int64],
+    clients: int,
+    alpha: float,
+    generator: np.random.Generator,
 ) -> NDArray[np.int64]:
     """(clients, classes) samples of one draw."""
     counts_KC = np.zeros((clients, len(sizes_C)), np.int64)

@@ -114,7 +114,11 @@ def in_channels(values: tuple[float, ...], shape: tuple[int, ...]) -> str:
 
 
 def settings_at_site(
-    settings: DataSettings, agreement: Agreement, spec: str, cache: Path, reading: DataSettings
+    settings: DataSettings,
+    agreement: Agreement,
+    spec: str,
+    cache: Path,
+    reading: DataSettings,
 ) -> DataSettings:
     """Return the settings by which a site reads `spec`; of the run's, only what no site decides for itself counts.
     `reading` is how this one reads: of it the settings of OF_OWN count.

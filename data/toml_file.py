@@ -35,7 +35,13 @@ class Table:
 
     def error(self, key: str, value: object, rule: str, remedy: str = "") -> DataError:
         """Return the error of a value that breaks a rule."""
-        return DataError(rule, where=self.where, key=key, value=value, remedy=remedy)
+        return DataError(
+            rule,
+            where=self.where,
+            key=key,
+            value=value,
+            remedy=remedy,
+        )
 
     def require(self, holds: bool, key: str, rule: str) -> None:
         """Raise DataError about a key's value unless `holds`."""

@@ -11,7 +11,10 @@ from data.rules import require
 
 
 def cut_off(
-    data: Dataset, parts: list[Indices], share: float, draws: np.random.Generator
+    data: Dataset,
+    parts: list[Indices],
+    share: float,
+    draws: np.random.Generator,
 ) -> tuple[list[Indices], tuple[Indices, ...]]:
     """Return what each client trains on and what it keeps for validation, sorted indices into the training set.
 
@@ -55,7 +58,10 @@ def require_subjects(data: Dataset, key: str, value: object) -> None:
 
 
 def _kept_samples(
-    labels_N: NDArray[np.int64], parts: list[Indices], share: float, draws: np.random.Generator
+    labels_N: NDArray[np.int64],
+    parts: list[Indices],
+    share: float,
+    draws: np.random.Generator,
 ) -> list[Indices]:
     """Return what each client keeps where every sample stands for itself."""
     kept = []

@@ -51,7 +51,10 @@ class Allocation:
 
 
 def allocate(
-    jobs: Sequence[Job], engine: str = "", at_once: int = 0, workers: int = 0
+    jobs: Sequence[Job],
+    engine: str = "",
+    at_once: int = 0,
+    workers: int = 0,
 ) -> Allocation:
     """Return how the machine is shared; what is 0 or empty is chosen so that the last run ends soonest.
 
@@ -105,7 +108,12 @@ def visible_gpus() -> dict[str, int]:
         return {}
     query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+        answer = subprocess.run(
+            query,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
         return {}
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]

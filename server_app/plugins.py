@@ -180,7 +180,11 @@ def method_of(name: str, kind: Any, module: str) -> Method:
     if issubclass(kind, Variant):
         return Method(**stated, variants=(vars(kind).get("name", ""),))
     consumed = tuple(filter(None, (kind.consumes or kind.final_question,)))
-    return Method(**stated, variants=consumed, **{place_of(kind): vars(kind).get("name", "")})
+    return Method(
+        **stated,
+        variants=consumed,
+        **{place_of(kind): vars(kind).get("name", "")},
+    )
 
 
 def place_of(kind: type[ServerMethod]) -> str:

@@ -66,7 +66,10 @@ class RunFolder:
 
     @contextmanager
     def begin(
-        self, settings: RunSettings, federation: Federation, report_line: LineSink
+        self,
+        settings: RunSettings,
+        federation: Federation,
+        report_line: LineSink,
     ) -> Iterator[dict[str, Any] | None]:
         """Hold the run's lock, and yield the summary of a run that is finished, else None.
 
@@ -249,7 +252,17 @@ class RunFolder:
         earlier = {"earlier-versions": others} if others else {}
         write_text(
             self.settings_file,
-            line_of(to_json({"run": self.run, **settings, "versions": now, **earlier}), indent=2),
+            line_of(
+                to_json(
+                    {
+                        "run": self.run,
+                        **settings,
+                        "versions": now,
+                        **earlier,
+                    }
+                ),
+                indent=2,
+            ),
         )
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

@@ -310,7 +310,12 @@ def typed(key: str, value: object, kind: type) -> Scalar:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        names = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+        names = {
+            bool: "true or false",
+            int: "an integer",
+            float: "a number",
+            str: "text",
+        }
         raise SettingError(key, value, f"must be {names[kind]}")
     return value  # type: ignore[return-value]
 

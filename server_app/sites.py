@@ -20,7 +20,11 @@ from strategies.core.rounds import Rounds
 
 
 def ask_sites(
-    rounds: Rounds, grid: Grid, agreement: Agreement, method: str, report_line: LineSink
+    rounds: Rounds,
+    grid: Grid,
+    agreement: Agreement,
+    method: str,
+    report_line: LineSink,
 ) -> None:
     """Ask every site whether it can do its part, and report why one cannot.
 

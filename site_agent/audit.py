@@ -40,7 +40,14 @@ class Audit:
             end += start
             stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
             line = (
-                json.dumps({"time": stamp, "event": event, **entry, "before": before}).encode()
+                json.dumps(
+                    {
+                        "time": stamp,
+                        "event": event,
+                        **entry,
+                        "before": before,
+                    }
+                ).encode()
                 + b"\n"
             )
             try:

@@ -291,7 +291,12 @@ def reading_of(table: Table, path: Path, data: str) -> DataSettings:
         return DataSettings(**stated)
     except SettingError as error:
         where = f"{path}: read"
-        raise DataError(error.rule, where=where, key=error.key, value=error.value) from None
+        raise DataError(
+            error.rule,
+            where=where,
+            key=error.key,
+            value=error.value,
+        ) from None
 
 
 def at_least_one(policy: Table, key: str, default: int = 1) -> int:

@@ -181,7 +181,13 @@ class Executor:
         """Reply to a message that nobody can answer any more."""
         about = message.metadata
         entry = {"run": about.run_id, "message": about.message_id, "kind": logged_kind(message)}
-        self.audit.write("failed", **entry, app=self.approved, left=[], why=KILLED)
+        self.audit.write(
+            "failed",
+            **entry,
+            app=self.approved,
+            left=[],
+            why=KILLED,
+        )
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
         reply = Message(Error(CRASHED, KILLED), reply_to=message)
         push_message(client, reply, context)
@@ -293,7 +299,11 @@ class Executor:
             self.logged.add(code)
 
     def run_task(
-        self, client: RuntimeHttpClient, message: Message, context: Context, entry: dict[str, Any]
+        self,
+        client: RuntimeHttpClient,
+        message: Message,
+        context: Context,
+        entry: dict[str, Any],
     ) -> Any:
         """Return the reply and the task's status; a worker that dies is replaced once."""
         began = time.monotonic()
@@ -304,13 +314,31 @@ class Executor:
                 reply, leaving = answered
                 if reply.has_error() and reply.error.code == REFUSED:
                     why = leaving[0]["why"]
-                    self.audit.write("refused", **entry, app=self.approved, left=[], why=why)
+                    self.audit.write(
+                        "refused",
+                        **entry,
+                        app=self.approved,
+                        left=[],
+                        why=why,
+                    )
                     return reply, "failed"
                 event = "failed" if reply.has_error() else "answered"
                 seconds = round(time.monotonic() - began, 3)
-                self.audit.write(event, **entry, app=self.approved, seconds=seconds, left=leaving)
+                self.audit.write(
+                    event,
+                    **entry,
+                    app=self.approved,
+                    seconds=seconds,
+                    left=leaving,
+                )
                 return reply, "failed" if reply.has_error() else "completed"
-        self.audit.write("failed", **entry, app=self.approved, left=[], why="the worker died twice")
+        self.audit.write(
+            "failed",
+            **entry,
+            app=self.approved,
+            left=[],
+            why="the worker died twice",
+        )
         return Message(
             Error(CRASHED, "the worker died twice; see the site's log"), reply_to=message
         ), "failed"

@@ -120,7 +120,15 @@ class Policy:
 
 def samples_in_update(samples: int, training: TrainingSettings) -> int:
     """Return of how many different samples an update is made at least, for a client of so many training samples."""
-    whole_epoch = steps_of(samples, replace(training, local_steps=0, local_epochs=1, batch_limit=0))
+    whole_epoch = steps_of(
+        samples,
+        replace(
+            training,
+            local_steps=0,
+            local_epochs=1,
+            batch_limit=0,
+        ),
+    )
     # Every epoch is shuffled anew, so of cut epochs the first alone is sure to hold different samples.
     steps = min(steps_of(samples, training), training.batch_limit or whole_epoch)
     return samples if steps >= whole_epoch else steps * training.batch_size

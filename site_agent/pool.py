@@ -48,7 +48,11 @@ class Pool:
         self.run = self.messages = 0
 
     def run_task(
-        self, run: int, message: Message, context: Context, waiting: Callable[[], None]
+        self,
+        run: int,
+        message: Message,
+        context: Context,
+        waiting: Callable[[], None],
     ) -> tuple[Message, Leaving] | None:
         """Return the reply and what leaves in it, or nothing if the worker died; `waiting` is called every second.
 

@@ -56,7 +56,10 @@ class SuperNode:
     """The SuperNode's process; whenever it ends it is started again, after waits of 1, 2, 4, 8 and then 10 seconds."""
 
     def __init__(
-        self, command: Sequence[str], home: Path, clock: Callable[[], float] = time.monotonic
+        self,
+        command: Sequence[str],
+        home: Path,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.command = command
         self.home = home

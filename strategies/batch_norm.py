@@ -24,7 +24,10 @@ def norm_layers(model: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._B
 
 @torch.no_grad()
 def reestimated(
-    model: Classifier, state: State, samples: Samples, draws: torch.Generator
+    model: Classifier,
+    state: State,
+    samples: Samples,
+    draws: torch.Generator,
 ) -> dict[str, Tensor]:
     """Return `state` with batch norm's running statistics estimated on the samples' inputs (AdaBN, Li et al. 2016).
 
@@ -78,7 +81,11 @@ def distances(model: Classifier, site: State, answers: Mapping[int, State]) -> d
 
 
 def symmetric_divergence(
-    mean_C: Tensor, variance_C: Tensor, other_C: Tensor, spread_C: Tensor, eps: float
+    mean_C: Tensor,
+    variance_C: Tensor,
+    other_C: Tensor,
+    spread_C: Tensor,
+    eps: float,
 ) -> Tensor:
     """Return KL(p | q) + KL(q | p) in nats of the normals p and q of each channel (C,), as AdaBN compares domains.
 

@@ -42,7 +42,11 @@ class CCVR(ServerMethod):
     """Learning rate of the head."""
 
     def work(
-        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+        self,
+        model: Classifier,
+        holdout: int,
+        updates: int,
+        training: TrainingSettings,
     ) -> Work:
         return Work(features=model.head.out_features * self.features_per_class * self.head_steps)
 
@@ -71,7 +75,11 @@ class CCVR(ServerMethod):
             raise RejectedUpdate("covariances are not symmetric")
 
     def deploy_finally(
-        self, server: Server, state: State, shared: State, answers: Mapping[int, State]
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        answers: Mapping[int, State],
     ) -> Deployment:
         classes, width = shared["head.weight"].shape
         counts_C, means_CD, covariances = pooled(answers.values(), classes, width)
@@ -135,7 +143,10 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
 
 
 def virtual_features(
-    mean_D: Tensor, covariance: Tensor, number: int, draws: torch.Generator
+    mean_D: Tensor,
+    covariance: Tensor,
+    number: int,
+    draws: torch.Generator,
 ) -> Tensor:
     """Return (number, D) draws from N(mean, covariance), which is (D, D) or its diagonal (D,).
 

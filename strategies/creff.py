@@ -38,7 +38,11 @@ class FederatedFeatures(ServerMethod):
     """Learning rate of the features."""
 
     def work(
-        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+        self,
+        model: Classifier,
+        holdout: int,
+        updates: int,
+        training: TrainingSettings,
     ) -> Work:
         features = model.head.out_features * self.features_per_class
         return Work(
@@ -65,7 +69,11 @@ class FederatedFeatures(ServerMethod):
         )
 
     def deploy(
-        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        updates: Sequence[Update],
     ) -> Deployment:
         if self.features_per_class == 0:
             return Deployment({self.name: shared}, state)
@@ -120,7 +128,11 @@ class FederatedFeatures(ServerMethod):
         return result_CMD
 
     def gradients(
-        self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None
+        self,
+        features_NMD: Tensor,
+        weight_CD: Tensor,
+        bias_C: Tensor,
+        held: Tensor | None = None,
     ) -> Tensor:
         """Return (n, C, D + bias columns): what clients with these features would send."""
         return feature_gradients(features_NMD, weight_CD, bias_C, held)
@@ -130,7 +142,11 @@ class FederatedFeatures(ServerMethod):
         return row_distances(gradients, wanted)
 
     def compared(
-        self, server: Server, features_CMD: Tensor, distances_NR: Tensor, held: Tensor
+        self,
+        server: Server,
+        features_CMD: Tensor,
+        distances_NR: Tensor,
+        held: Tensor,
     ) -> Mapping[str, Sequence[float]]:
         """Return what else the record holds, by class."""
         return {}
@@ -200,7 +216,11 @@ class CReFF(FederatedFeatures):
         return self.head_steps
 
     def compared(
-        self, server: Server, features_CMD: Tensor, distances_NR: Tensor, held: Tensor
+        self,
+        server: Server,
+        features_CMD: Tensor,
+        distances_NR: Tensor,
+        held: Tensor,
     ) -> dict[str, Sequence[float]]:
         if not self.compare_features:
             return {}
@@ -275,7 +295,10 @@ def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, T
 
 
 def feature_gradients(
-    features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None
+    features_NMD: Tensor,
+    weight_CD: Tensor,
+    bias_C: Tensor,
+    held: Tensor | None = None,
 ) -> Tensor:
     """Return (n, C, D): of the classes `held`, the mean over m features of (softmax(W s + b) - e_c) s^T."""
     one_hot_NC = torch.eye(len(weight_CD), device=weight_CD.device)

@@ -92,7 +92,10 @@ def lda_head(statistics: Statistics, solve: Callable[[Tensor], Tensor], prior: s
 
 
 def shrunken_head(
-    statistics: Statistics, solve: Callable[[Tensor], Tensor], noise: float, prior: str
+    statistics: Statistics,
+    solve: Callable[[Tensor], Tensor],
+    noise: float,
+    prior: str,
 ) -> Head:
     """Return FedLDA's head, with `solve` for A^-1 and `noise` for t."""
     counts_C = statistics.counts_C.double()

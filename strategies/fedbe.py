@@ -62,7 +62,11 @@ class FedBE(ServerMethod):
         self.require(self.is_default(other), other, rule)
 
     def work(
-        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+        self,
+        model: Classifier,
+        holdout: int,
+        updates: int,
+        training: TrainingSettings,
     ) -> Work:
         if not self.steps:
             return Work()
@@ -128,7 +132,10 @@ class FedBE(ServerMethod):
 
 
 def gaussian(
-    start: State, clients: Sequence[State], scale: float, generator: torch.Generator
+    start: State,
+    clients: Sequence[State],
+    scale: float,
+    generator: torch.Generator,
 ) -> dict[str, Tensor]:
     """Return one model drawn around the clients' steps, over the floating-point tensors."""
     result = {}

@@ -40,7 +40,11 @@ class FedDF(ServerMethod):
     """Gradients with a larger norm are shrunk to it."""
 
     def work(
-        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+        self,
+        model: Classifier,
+        holdout: int,
+        updates: int,
+        training: TrainingSettings,
     ) -> Work:
         if not self.steps:
             return Work()

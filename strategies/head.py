@@ -33,7 +33,11 @@ def with_head(shared: State, head: State) -> dict[str, Tensor]:
 
 
 def train_head(
-    head: State, features_ND: Tensor, labels_N: Tensor, steps: int, learning_rate: float
+    head: State,
+    features_ND: Tensor,
+    labels_N: Tensor,
+    steps: int,
+    learning_rate: float,
 ) -> dict[str, Tensor]:
     """Return the head after full-batch gradient steps down the mean cross-entropy."""
     return descend(head, features_ND, labels_N, repeat(slice(None), steps), learning_rate)

@@ -37,12 +37,20 @@ class RealBlocks(ServerMethod):
     """Learning rate of plain gradient descent."""
 
     def work(
-        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+        self,
+        model: Classifier,
+        holdout: int,
+        updates: int,
+        training: TrainingSettings,
     ) -> Work:
         return Work(len(blocks(model)) * self.steps * min(self.batch_size, holdout))
 
     def deploy(
-        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        updates: Sequence[Update],
     ) -> Deployment:
         samples = server.own_samples(self.name)
         model = server.model.to(server.device)

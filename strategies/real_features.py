@@ -31,12 +31,20 @@ class RealFeatures(ServerMethod):
     """Learning rate of the head."""
 
     def work(
-        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+        self,
+        model: Classifier,
+        holdout: int,
+        updates: int,
+        training: TrainingSettings,
     ) -> Work:
         return Work(samples=holdout / 3, features=self.head_steps * holdout)
 
     def deploy(
-        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        updates: Sequence[Update],
     ) -> Deployment:
         samples = server.own_samples(self.name)
         features_ND = features_of(server.model.to(server.device), shared, samples)

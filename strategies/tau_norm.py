@@ -52,7 +52,11 @@ class TauNorm(ServerMethod):
         }
 
     def deploy(
-        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        updates: Sequence[Update],
     ) -> Deployment:
         weight_CD = shared["head.weight"]
         norms_C1 = weight_CD.norm(dim=1, keepdim=True).clamp(min=1e-12)

@@ -53,7 +53,11 @@ SMALLEST_SIDE = {"vgg-9": 8, "alexnet-bn": 63, LITE: 32, RANDOM_CONV: 8}
 
 
 def build(
-    name: str, shape: tuple[int, ...], classes: int, seed: int, settings: ModelSettings = PLAIN
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    settings: ModelSettings = PLAIN,
 ) -> Classifier:
     """Return the model `name` for inputs of `shape`, its weights drawn from `seed` alone, or begun with a file's.
 

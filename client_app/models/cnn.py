@@ -72,7 +72,12 @@ def alexnet_bn(shape: tuple[int, int, int], classes: int) -> Classifier:
     """FedBN's AlexNet (Li et al. 2021): batch norm after all layers but the last, no dropout; 57,063,498 parameters."""
 
     def convolution(
-        inputs: int, outputs: int, kernel: int, stride: int, padding: int, *pool: nn.Module
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int,
+        padding: int,
+        *pool: nn.Module,
     ) -> list[nn.Module]:
         return [
             nn.Conv2d(inputs, outputs, kernel, stride, padding),

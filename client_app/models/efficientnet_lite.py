@@ -17,7 +17,11 @@ STEM, WIDTH = 32, 1280
 
 
 def convolution(
-    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
 ) -> nn.Module:
     """Return a convolution padded as TensorFlow's SAME pads sides that its stride divides: the odd pixel comes last."""
     before = (kernel - stride) // 2
@@ -37,7 +41,14 @@ class PaddedConvolution(nn.Conv2d):
         stride: int,
         groups: int,
     ):
-        super().__init__(inputs, outputs, kernel, stride, groups=groups, bias=False)
+        super().__init__(
+            inputs,
+            outputs,
+            kernel,
+            stride,
+            groups=groups,
+            bias=False,
+        )
         self.edges = edges
 
     def forward(self, images_B: Tensor) -> Tensor:

@@ -55,7 +55,10 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
 
 
 def _model(
-    name: str, function: Callable[..., Classifier], shape: tuple[int, ...], classes: int
+    name: str,
+    function: Callable[..., Classifier],
+    shape: tuple[int, ...],
+    classes: int,
 ) -> Classifier:
     try:
         return function(shape, classes)

@@ -81,7 +81,10 @@ class ClassStatistics(Variant):
 
 
 def class_statistics(
-    features_ND: Tensor, labels_N: Tensor, min_class_samples: int = 1, diagonal: bool = False
+    features_ND: Tensor,
+    labels_N: Tensor,
+    min_class_samples: int = 1,
+    diagonal: bool = False,
 ) -> dict[str, Tensor]:
     """Return the statistics of each class held; the covariance of a single sample is 0."""
     counts_C = torch.bincount(labels_N)

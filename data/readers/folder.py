@@ -23,7 +23,10 @@ A_FIFTH = "no folder says who tests: a fifth of every class does, drawn by split
 
 
 def read_folder(
-    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+    path: Path,
+    class_names: tuple[str, ...],
+    shape: tuple[int, ...],
+    settings: DataSettings,
 ) -> Raw:
     """train/CLASS/* and test/CLASS/* and, if there, val/CLASS/*; or CLASS/*, of which a fifth is for testing.
 

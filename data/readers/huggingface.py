@@ -140,7 +140,10 @@ def metadata(path: Path, settings: DataSettings) -> SampleMetadata:
 
 
 def read(
-    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+    path: Path,
+    class_names: tuple[str, ...],
+    shape: tuple[int, ...],
+    settings: DataSettings,
 ) -> Raw:
     """The images, brought to `shape`, on their sides. Raises DataError for what cannot be trained on."""
     from data.readers.image_files import joined

@@ -215,7 +215,10 @@ def refuse_nearly_black(where: str, look: Look | None) -> None:
 
 
 def decoded(
-    images: ImageFiles, groups: Sequence[Hashable], where: str, training: bool
+    images: ImageFiles,
+    groups: Sequence[Hashable],
+    where: str,
+    training: bool,
 ) -> NDArray[np.uint8] | NDArray[np.float32]:
     """All images of a split, as ImageFiles.decoded gives them; `groups` says what they are spread over.
 

@@ -40,7 +40,10 @@ def open_image(
 
 
 def brought(
-    image: Image.Image, channels: int, size: tuple[int, int] | None = None, central: bool = False
+    image: Image.Image,
+    channels: int,
+    size: tuple[int, int] | None = None,
+    central: bool = False,
 ) -> Pixels:
     """An image of mode L, RGB or F as pixels of a size (width, height), as open_image says."""
     box = None

@@ -72,7 +72,12 @@ def _download(path: Path) -> None:
         )
     kind = getattr(package, package.INFO[flag]["python_class"])
     try:
-        kind(split="train", download=True, root=str(path.parent), size=int(size or 28))
+        kind(
+            split="train",
+            download=True,
+            root=str(path.parent),
+            size=int(size or 28),
+        )
     except Exception as error:  # whatever a server answers
         raise DataError(
             f"medmnist cannot download {path.name}: {said(error)}", where=str(path.parent)

@@ -216,7 +216,10 @@ def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
 
 
 def _numbers_of(
-    split: Split, names: NDArray[np.str_], settings: DataSettings, notes: Notes
+    split: Split,
+    names: NDArray[np.str_],
+    settings: DataSettings,
+    notes: Notes,
 ) -> NDArray[np.generic]:
     """The names' places in `classes`; the names as they are where it is not set."""
     if not settings.classes.strip():

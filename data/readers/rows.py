@@ -228,7 +228,10 @@ def classes_of(labels: Sequence[str]) -> list[str]:
 
 
 def numbered_labels(
-    path: Path, labels: Sequence[str], class_names: tuple[str, ...], column: str
+    path: Path,
+    labels: Sequence[str],
+    class_names: tuple[str, ...],
+    column: str,
 ) -> list[int]:
     """The labels' places in `class_names`. Raises DataError for one that is not there."""
     number = {name: label for label, name in enumerate(class_names)}

@@ -236,7 +236,11 @@ def stratified(
     from sklearn.model_selection import StratifiedShuffleSplit
 
     try:
-        split = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=0)
+        split = StratifiedShuffleSplit(
+            n_splits=1,
+            test_size=0.2,
+            random_state=0,
+        )
         train, test = next(split.split(np.zeros(len(labels_N)), labels_N))
     except ValueError as error:
         raise DataError(f"cannot be split 80 to 20 by class: {error}", where=where) from None

@@ -51,7 +51,10 @@ class Table:
 
 
 def read_csv(
-    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+    path: Path,
+    class_names: tuple[str, ...],
+    shape: tuple[int, ...],
+    settings: DataSettings,
 ) -> Raw:
     """Images, or vectors (features,) in the order of the columns; a fifth is for testing where no column says it.
 
@@ -266,7 +269,10 @@ class ImageTable:
 
 
 def read_images(
-    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+    path: Path,
+    class_names: tuple[str, ...],
+    shape: tuple[int, ...],
+    settings: DataSettings,
 ) -> Raw:
     """The images of a table, on their sides.
 

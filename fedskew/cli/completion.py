@@ -43,4 +43,9 @@ def methods(incomplete: str) -> list[tuple[str, str]]:
 
 def set_option(help: str) -> Any:
     """Return the option `--set KEY=VALUE` of a command, whose keys a shell completes. `help` says what it sets."""
-    return typer.Option("--set", metavar="KEY=VALUE", help=help, autocompletion=settings)
+    return typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help=help,
+        autocompletion=settings,
+    )

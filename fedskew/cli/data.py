@@ -208,7 +208,12 @@ def matrix_table(federation: Federation, title: str, whole: bool = True) -> Tabl
         *(headings if few else ("classes held", "largest class", "its share")),
         "all",
     ):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=digits)
+        table.add_column(
+            heading,
+            justify="right",
+            no_wrap=True,
+            min_width=digits,
+        )
     for client, row in zip(federation.client_names, counts_KC, strict=True):
         if few:
             cells = [Text(str(count), shade(count / row.sum())) for count in row.tolist()]
@@ -266,7 +271,12 @@ def check(
         checked = look_through(stated, copies)
         out.print(f"{path} will work.", style="green")
         for note in checked.notes:
-            out.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
+            out.print(
+                f"Note: {note}.",
+                style="yellow",
+                markup=False,
+                soft_wrap=True,
+            )
         if checked.federation is not None:
             print_warnings(checked.partitioned, checked.federation, out)
         out.print(counts_table(checked.data))
@@ -397,5 +407,13 @@ def draw_class_matrix(
     for (row, column), count in np.ndenumerate(counts_KC):
         if count and classes and clients:
             ink = "white" if strength_KC[row, column] > 0.5 else "black"
-            axes.text(column, row, str(count), color=ink, fontsize=8, ha="center", va="center")
+            axes.text(
+                column,
+                row,
+                str(count),
+                color=ink,
+                fontsize=8,
+                ha="center",
+                va="center",
+            )
     return figure

@@ -235,7 +235,11 @@ def submit(
     folder: Folder,
     site: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A site that takes part.", show_default="all"),
+        typer.Option(
+            metavar="NAME",
+            help="A site that takes part.",
+            show_default="all",
+        ),
     ] = None,
     config: Annotated[
         str, typer.Option(metavar="'KEY=VALUE ...'", help="The app's run config, as of flwr run.")

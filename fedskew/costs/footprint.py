@@ -120,7 +120,10 @@ def activations_of(settings: RunSettings) -> int:
 
 @lru_cache(maxsize=16)
 def output_bytes(
-    name: str, shape: tuple[int, ...], classes: int, settings: ModelSettings
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    settings: ModelSettings,
 ) -> tuple[int, int]:
     """Return the bytes for one sample of the largest layer's output, and of all. Nothing is computed for that."""
     model = build(name, shape, classes, 0, settings).eval().to("meta")

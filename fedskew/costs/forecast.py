@@ -101,7 +101,11 @@ def forecast(
 
 
 def entry_of(
-    settings: RunSettings, label: str, sizes: Sizes | None, records: Records, allocation: Allocation
+    settings: RunSettings,
+    label: str,
+    sizes: Sizes | None,
+    records: Records,
+    allocation: Allocation,
 ) -> Entry:
     """Return one run with its cost."""
     entry = Entry(settings, label, missing(settings.data))

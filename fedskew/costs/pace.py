@@ -214,7 +214,11 @@ def clock(device: str, action: Callable[..., object], *inputs: object) -> float:
 
 
 def random_samples(
-    number: int, shape: tuple[int, ...], classes: int, augmentation: str, device: str
+    number: int,
+    shape: tuple[int, ...],
+    classes: int,
+    augmentation: str,
+    device: str,
 ) -> Samples:
     """Return samples of random inputs: vectors, or pixels."""
     if len(shape) == 1:

@@ -66,7 +66,10 @@ def execute(
 
 
 def rehearse(
-    settings: "RunSettings", engine: str, report_line: LineSink, folder: str
+    settings: "RunSettings",
+    engine: str,
+    report_line: LineSink,
+    folder: str,
 ) -> dict[str, Any]:
     """Play all sites of a folder in this process, each by its own site.toml."""
     require(settings.agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
@@ -88,7 +91,10 @@ def rehearse(
 
 
 def on_ray(
-    settings: "RunSettings", report_line: LineSink, workers: int, federation_config: str
+    settings: "RunSettings",
+    report_line: LineSink,
+    workers: int,
+    federation_config: str,
 ) -> dict[str, Any]:
     """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
     from data import federate

@@ -56,7 +56,11 @@ class Flower:
         (home / "empty").mkdir()  # a neutral working directory: clients import from there first
 
     def start(
-        self, command: str, *words: str, output: Path, errors: bool = True
+        self,
+        command: str,
+        *words: str,
+        output: Path,
+        errors: bool = True,
     ) -> subprocess.Popen[bytes]:
         """Start a command that appends what it prints to the file `output`. Raises LaunchFailed when it is missing."""
         if (path := shutil.which(command, path=self.path)) is None:
@@ -114,9 +118,15 @@ class Flower:
         answer = self.home / "list.json"
         answer.unlink(missing_ok=True)
         with contextlib.suppress(subprocess.TimeoutExpired, ValueError, LookupError):
-            self.start("flwr", "list", "own", "--format", "json", output=answer, errors=False).wait(
-                timeout=20
-            )
+            self.start(
+                "flwr",
+                "list",
+                "own",
+                "--format",
+                "json",
+                output=answer,
+                errors=False,
+            ).wait(timeout=20)
             run = json.loads(answer.read_text())["runs"][0]
             details = str(run["status-details"])
             return str(run["status"]), "" if details == "N/A" else details

@@ -137,7 +137,10 @@ def _run(flower: Flower, words: list[str], federation: str, log: Path, result: P
 
 
 def _wait(
-    flower: Flower, link: subprocess.Popen[bytes], stream: subprocess.Popen[bytes], result: Path
+    flower: Flower,
+    link: subprocess.Popen[bytes],
+    stream: subprocess.Popen[bytes],
+    result: Path,
 ) -> str:
     """Return at the result or the run's end; the answer is a sentence when a process died before its time, else ""."""
     simulation: psutil.Process | None = None

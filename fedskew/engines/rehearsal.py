@@ -21,7 +21,10 @@ class RehearsalGrid(LocalGrid):
     """A node a site, each with the public key that the agreement names; all are run here, as each would be alone."""
 
     def __init__(
-        self, sites: Mapping[int, Site], agreement: Agreement, faithful: bool = False
+        self,
+        sites: Mapping[int, Site],
+        agreement: Agreement,
+        faithful: bool = False,
     ) -> None:
         super().__init__(faithful=faithful)
         self.sites = sites

@@ -71,7 +71,10 @@ class SharedMemory:
         return places
 
     def read(
-        self, region: int, places: Sequence[TensorLocation], frees: bool = False
+        self,
+        region: int,
+        places: Sequence[TensorLocation],
+        frees: bool = False,
     ) -> list[dict[str, Tensor]]:
         """Return the states at places of a region, as they lie there.
 

@@ -148,7 +148,10 @@ class WorkersGrid(Refusing, Direct):
                 raise WorkersLost(printable(sentence(error))) from error
 
     def from_workers(
-        self, request: Request, known: Mapping[int, ExpectedState], timeout: float
+        self,
+        request: Request,
+        known: Mapping[int, ExpectedState],
+        timeout: float,
     ) -> Iterator[ClientOutcome]:
         """Yield what workers answer. Raises BrokenProcessPool when one of them died, and TimeoutError."""
         assert self.pool is not None
@@ -206,7 +209,10 @@ def placed_back(
 
 
 def chunks(
-    clients: Sequence[int], examples: Mapping[int, int], workers: int, together: int = 1
+    clients: Sequence[int],
+    examples: Mapping[int, int],
+    workers: int,
+    together: int = 1,
 ) -> Iterator[Sequence[int]]:
     """Yield the clients, sorted by samples, in chunks that a worker runs as one task.
 

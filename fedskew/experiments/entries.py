@@ -153,7 +153,10 @@ def refuse_repeated_keys(loader: Any, root: yaml.Node, file: str) -> None:
 
 
 def built(
-    kind: type, where: str, entry: Mapping[str, Any], public: Mapping[str, str] | None = None
+    kind: type,
+    where: str,
+    entry: Mapping[str, Any],
+    public: Mapping[str, str] | None = None,
 ) -> Any:
     """Return `kind(**entry)`, every value in the type of its field; `public` are the fields that files call otherwise.
 
@@ -177,7 +180,13 @@ def built(
             for name in missing
         )
         rule = "is missing" if len(missing) == 1 else "are missing"
-        raise SettingError(names, NO_VALUE, rule, where=where, remedy=f"write {lines}")
+        raise SettingError(
+            names,
+            NO_VALUE,
+            rule,
+            where=where,
+            remedy=f"write {lines}",
+        )
     return kind(
         **{
             name: read_as(hints[name], value, where, public.get(name, name))
@@ -222,13 +231,25 @@ def label_of(where: str, key: str, name: Any) -> str:
 def wrong(where: str, key: str, value: Any, *kinds: type) -> SettingError:
     """Return the error of a value of another type."""
     rule = f"must be {' or '.join(WORDS[kind] for kind in kinds)}, not {kind_of(value)}"
-    return SettingError(key, shown(value), rule, where=where, remedy=remedy(value, kinds[0]))
+    return SettingError(
+        key,
+        shown(value),
+        rule,
+        where=where,
+        remedy=remedy(value, kinds[0]),
+    )
 
 
 def no_list(where: str, key: str, value: Any) -> SettingError:
     """Return the error of a value where a list has to stand."""
     cure = f"write [{value}]" if type(value) in (str, int, float) else ""
-    return SettingError(key, shown(value), "must be a list", where=where, remedy=cure)
+    return SettingError(
+        key,
+        shown(value),
+        "must be a list",
+        where=where,
+        remedy=cure,
+    )
 
 
 def defaults() -> Mapping[str, Scalar]:

@@ -274,7 +274,13 @@ def refuse_repeated_methods(experiment: Experiment) -> None:
             where = f"{experiment.name}: methods: {row.label}"
             remedy = f"write {'+'.join(dict.fromkeys(names))}"
             rule = "names a method twice"
-            raise SettingError("method", row.method, rule, where=where, remedy=remedy)
+            raise SettingError(
+                "method",
+                row.method,
+                rule,
+                where=where,
+                remedy=remedy,
+            )
 
 
 def claims_of(name: str, claims: Any) -> tuple[Claim, ...]:
@@ -301,7 +307,12 @@ def row(name: str, entry: Any) -> Row:
     settings: dict[str, Scalar] = read_as(Settings, stated, name, f"methods: {heading}")
     method = settings.pop("method", heading)
     deployed = settings.pop("deployed", "")
-    fields = {"label": heading, "method": method, "settings": settings, "deployed": deployed}
+    fields = {
+        "label": heading,
+        "method": method,
+        "settings": settings,
+        "deployed": deployed,
+    }
     return built(Row, where, fields)  # type: ignore[no-any-return]
 
 

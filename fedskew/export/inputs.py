@@ -36,7 +36,10 @@ class Inputs:
 
 
 def read_inputs(
-    path: Path, about: Description, device: str = "cpu", settings: DataSettings | None = None
+    path: Path,
+    about: Description,
+    device: str = "cpu",
+    settings: DataSettings | None = None,
 ) -> Inputs:
     """Return the inputs of an npz file (images and perhaps labels), a folder (images, or class folders) or one image.
 

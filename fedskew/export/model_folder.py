@@ -73,7 +73,12 @@ class Description:
             value = getattr(self, field.name)
             if value != field.default:  # a field at its default may be newer than the reader
                 stated[field.name.replace("_", "-")] = str(value)
-        return {"format": "pt", "fedskew-format": FORMAT, KIND: "model", **stated}
+        return {
+            "format": "pt",
+            "fedskew-format": FORMAT,
+            KIND: "model",
+            **stated,
+        }
 
     @staticmethod
     def of(metadata: Metadata, path: Path) -> "Description":

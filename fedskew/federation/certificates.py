@@ -46,7 +46,11 @@ def write_authority(name: str, certificate: Path, key: Path) -> None:
 
 
 def write_server(
-    name: str, hosts: Sequence[str], authority: tuple[Path, Path], certificate: Path, key: Path
+    name: str,
+    hosts: Sequence[str],
+    authority: tuple[Path, Path],
+    certificate: Path,
+    key: Path,
 ) -> None:
     """Make, or renew, the server's key and certificate for its hosts, names or addresses, and for this machine.
 
@@ -110,7 +114,10 @@ def check_server(certificate: Path, authority: Path, hosts: Sequence[str]) -> No
 
 
 def _begin(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    days: int,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     begun = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)

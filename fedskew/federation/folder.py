@@ -149,7 +149,12 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     right_port = is_whole(port) and 0 < int(port) < 65536
     if not (colon and host and right_port):
-        raise DataError("must be HOST:PORT", where=where, key="address", value=address)
+        raise DataError(
+            "must be HOST:PORT",
+            where=where,
+            key="address",
+            value=address,
+        )
     return host.strip("[]"), int(port)
 
 

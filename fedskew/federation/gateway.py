@@ -102,7 +102,11 @@ class Gateway:
         self.largest = folder.coordinator.largest_message
         self.behind = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
         authority = ssl.create_default_context(cafile=str(folder.authority[0]))
-        self.client = httpx.AsyncClient(verify=authority, timeout=TIMEOUT, trust_env=False)
+        self.client = httpx.AsyncClient(
+            verify=authority,
+            timeout=TIMEOUT,
+            trust_env=False,
+        )
         self.sent: dict[str, Reply] = {}
         """By site, the message that is on its way to it."""
         self.active = dict.fromkeys(self.sites.values(), 0.0)

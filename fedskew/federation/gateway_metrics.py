@@ -75,7 +75,13 @@ class Traffic:
         return time.time() - self.last[site] < ONLINE
 
     def add(
-        self, site: str | None, path: str, status: int, received: int, sent: int, seconds: float
+        self,
+        site: str | None,
+        path: str,
+        status: int,
+        received: int,
+        sent: int,
+        seconds: float,
     ) -> None:
         """Count a request: its path, the status of the answer, the bytes of both and the seconds between them."""
         self.requests.labels(site or UNKNOWN, str(status)).inc()

@@ -17,7 +17,10 @@ COMPLETED = "finished:completed"
 
 
 def submit(
-    folder: FederationFolder, sites: Sequence[str] | None, config: str, report_line: LineSink
+    folder: FederationFolder,
+    sites: Sequence[str] | None,
+    config: str,
+    report_line: LineSink,
 ) -> int:
     """Submit the app, wait for its end, and return the run's id.
 

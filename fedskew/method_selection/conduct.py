@@ -80,7 +80,10 @@ class Runs:
         return Gain(of_winner, of_baseline, pairs)
 
     def numbers(
-        self, candidates: Sequence[Candidate], rung: Rung, settings: Mapping[str, Scalar]
+        self,
+        candidates: Sequence[Candidate],
+        rung: Rung,
+        settings: Mapping[str, Scalar],
     ) -> Numbers:
         """Train the candidates and return their numbers; what failed or diverged has none."""
         trained = self.train(candidates, rung, settings)
@@ -90,7 +93,10 @@ class Runs:
         }
 
     def train(
-        self, candidates: Sequence[Candidate], rung: Rung, settings: Mapping[str, Scalar]
+        self,
+        candidates: Sequence[Candidate],
+        rung: Rung,
+        settings: Mapping[str, Scalar],
     ) -> dict[Candidate, dict[int, Trained]]:
         """Train the candidates and return the finished runs by seed; what failed or diverged is left out."""
         cells: list[Cell] = []

@@ -98,7 +98,10 @@ def possible(methods: Sequence[str], settings: Mapping[str, Scalar]) -> dict[str
 
 
 def affordable(
-    runs: Mapping[str, RunSettings], sizes: Sizes, minutes: float, cores: int = 0
+    runs: Mapping[str, RunSettings],
+    sizes: Sizes,
+    minutes: float,
+    cores: int = 0,
 ) -> Plan:
     """Return the largest race that fits into the time: with as many rounds as can be, up to those of the settings.
 

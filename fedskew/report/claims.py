@@ -194,7 +194,12 @@ def interval_of(by_column: Sequence[Comparison], among: int) -> Interval | None:
 
 
 def pair(
-    results: ExperimentResults, claim: Claim, column: str, seed: int, selection: str, metric: str
+    results: ExperimentResults,
+    claim: Claim,
+    column: str,
+    seed: int,
+    selection: str,
+    metric: str,
 ) -> Margin | str:
     """Return the two runs' difference; in words why there never is one, nothing where a run is still to come."""
     # A row that never has the number is no obstacle to `sooner`: it counts as later than every round.
@@ -222,7 +227,12 @@ def pair(
 
 
 def why_never(
-    results: ExperimentResults, row: str, column: str, seed: int, selection: str, metric: str
+    results: ExperimentResults,
+    row: str,
+    column: str,
+    seed: int,
+    selection: str,
+    metric: str,
 ) -> str:
     """Return why a row will never have a number; empty where it has it, or its run is still to come."""
     cells = [

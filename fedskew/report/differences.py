@@ -101,7 +101,12 @@ def differences(results: ExperimentResults, column: str) -> list[Difference]:
 
 
 def compare_rows(
-    results: ExperimentResults, row: str, than: str, column: str, selection: str, metric: str
+    results: ExperimentResults,
+    row: str,
+    than: str,
+    column: str,
+    selection: str,
+    metric: str,
 ) -> Comparison | None:
     """Return a row's number minus another row's, over the seeds that both have; None where there is no such seed."""
     by_seeds: dict[int, float] = {}

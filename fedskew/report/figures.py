@@ -67,10 +67,23 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
             x = np.array(rounds)[complete]
             y = values[:, complete]
             mean, low, high = y.mean(0), y.min(0), y.max(0)
-            axes.plot(x, mean, color=color, linestyle=looks[row].line, linewidth=1.6)
+            axes.plot(
+                x,
+                mean,
+                color=color,
+                linestyle=looks[row].line,
+                linewidth=1.6,
+            )
             if len(values) > 1:
                 alpha = 0.13 if len(drawable) <= 3 else 0.0  # more bands than three melt into one
-                axes.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0)
+                axes.fill_between(
+                    x,
+                    low,
+                    high,
+                    color=color,
+                    alpha=alpha,
+                    linewidth=0,
+                )
                 if not alpha:
                     # A bar of each row stands a little further right than the one before it.
                     beyond = x[-1] + 0.015 * number * max(1, x[-1] - x[0])
@@ -79,7 +92,12 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
                 axes.plot(x, mean, color=color, marker="o", markersize=4)
         chance = chance_of(metric, classes)
         if chance is not None:
-            axes.axhline(chance, color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
+            axes.axhline(
+                chance,
+                color=INK,
+                linewidth=0.8,
+                linestyle=(0, (1, 3)),
+            )
             axes.annotate(
                 "chance",
                 (1, chance),
@@ -139,7 +157,12 @@ def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
             fields = [
                 Rectangle((x - 0.5, y - 0.5), 1, 1) for x, y in zip(columns, rows, strict=True)
             ]
-            dense = PatchCollection(fields, facecolor=COLORS[1], linewidth=0, alpha=np.sqrt(shares))
+            dense = PatchCollection(
+                fields,
+                facecolor=COLORS[1],
+                linewidth=0,
+                alpha=np.sqrt(shares),
+            )
             axes.add_collection(dense)
         axes.set(
             xlim=(-0.7, classes - 0.3), ylim=(clients - 0.3, -0.7), xlabel="class", ylabel="client"
@@ -189,7 +212,14 @@ def confusion(counts_CC: Floats, names: Sequence[str], title: str, name: str) ->
             )
             axes.add_patch(square)
             if classes <= 10 and share >= 0.5:
-                axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=9)
+                axes.text(
+                    column,
+                    row,
+                    f"{share:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=9,
+                )
         axes.set(
             xlim=(-0.5, classes - 0.5),
             ylim=(classes - 0.5, -0.5),
@@ -222,7 +252,13 @@ def recall_curve(
             smooth = np.convolve(ordered_C, np.ones(5) / 5, mode="valid")
             x = np.arange(len(smooth)) + 2  # the mean of five stands at the third of them
             style = looks[row]
-            axes.plot(x, smooth, color=style.color, linestyle=style.line, linewidth=1.4)
+            axes.plot(
+                x,
+                smooth,
+                color=style.color,
+                linestyle=style.line,
+                linewidth=1.4,
+            )
         axes.set(
             xlabel="classes, most training samples first (mean of 5)",
             ylabel="recall, %",

@@ -52,7 +52,11 @@ def html(documents: Sequence[Document]) -> str:
         verdicts += document.verdicts
     overall = counted(verdicts) if verdicts else ""
     template = environment.from_string(TEMPLATES["page"])
-    return template.render(parts=parts, overall=overall, style=Markup(TEMPLATES["style"]))
+    return template.render(
+        parts=parts,
+        overall=overall,
+        style=Markup(TEMPLATES["style"]),
+    )
 
 
 def drawings(document: Document, prefix: str) -> dict[str, Drawings]:

@@ -96,7 +96,12 @@ def drawn(name: str, height: float, draw: Callable[["Axes"], None], width: float
         axes = canvas.subplots()
         draw(axes)
         file = io.StringIO()
-        canvas.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        canvas.savefig(
+            file,
+            format="svg",
+            transparent=True,
+            metadata={"Date": None},
+        )
     return inlined(file.getvalue(), name)
 
 

@@ -174,7 +174,10 @@ def main_caption(results: ExperimentResults, one_metric: bool) -> str:
 
 
 def number_cell(
-    results: ExperimentResults, row: str, column: str, paper: float | None
+    results: ExperimentResults,
+    row: str,
+    column: str,
+    paper: float | None,
 ) -> TableCell:
     """Return mean and standard deviation, below them the paper's number.
 
@@ -217,7 +220,10 @@ def missing_seeds(results: ExperimentResults, row: str, column: str, finished: i
 
 
 def rounds_cell(
-    results: ExperimentResults, row: str, column: str, paper: float | None
+    results: ExperimentResults,
+    row: str,
+    column: str,
+    paper: float | None,
 ) -> TableCell | None:
     """Return the rounds until the reference's number is reached, below them the paper's; None without any run."""
     rounds = reached(results, row, column)

@@ -143,7 +143,10 @@ def lines(document: Document) -> list[dict[str, Any]]:
 
 
 def row_lines(
-    results: ExperimentResults, row: str, column: str, paper: float | None
+    results: ExperimentResults,
+    row: str,
+    column: str,
+    paper: float | None,
 ) -> list[dict[str, Any]]:
     """Return the lines of one row in one column."""
     experiment = results.experiment

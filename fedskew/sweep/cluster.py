@@ -161,7 +161,10 @@ def check_nodes(address: str, jobs: Sequence[Job]) -> tuple[SharedFolders, list[
 
 
 def demand_of(
-    jobs: Sequence[Job], cpus: int, there: Sequence[Node], machines: Sequence[Machine]
+    jobs: Sequence[Job],
+    cpus: int,
+    there: Sequence[Node],
+    machines: Sequence[Machine],
 ) -> Demand:
     """Return what the largest job asks of a machine: no more than the largest has, which is then its own.
 

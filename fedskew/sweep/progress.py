@@ -58,7 +58,11 @@ class Overview:
     """Told of everything that happens to the jobs; to be used as a context manager."""
 
     def __init__(
-        self, console: Console, jobs: Sequence[Job], at_once: int, finished: int = 0
+        self,
+        console: Console,
+        jobs: Sequence[Job],
+        at_once: int,
+        finished: int = 0,
     ) -> None:
         self.console = console
         self.at_once = at_once
@@ -82,7 +86,10 @@ class Overview:
         return self
 
     def __exit__(
-        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.live.stop()
 

@@ -25,7 +25,10 @@ ATTEMPTS = 2
 
 
 def conduct(
-    jobs: Sequence[Job], allocation: Allocation, overview: Overview, federation_config: str = ""
+    jobs: Sequence[Job],
+    allocation: Allocation,
+    overview: Overview,
+    federation_config: str = "",
 ) -> dict[str, JobResult]:
     """Run the jobs, `shares.jobs` in parallel, and return each one's outcome by the run's id.
 
@@ -42,7 +45,10 @@ def conduct(
 
 
 def one_by_one(
-    jobs: Sequence[Job], allocation: Allocation, overview: Overview, federation_config: str
+    jobs: Sequence[Job],
+    allocation: Allocation,
+    overview: Overview,
+    federation_config: str,
 ) -> dict[str, JobResult]:
     """Run the jobs in this process, for engines with processes of their own."""
     from fedskew.engines import execute

@@ -122,7 +122,11 @@ class Executor:
         self.last: RunSettings | None = None
 
     def execute(
-        self, settings: RunSettings, engine: str, workers: int, report_line: LineSink
+        self,
+        settings: RunSettings,
+        engine: str,
+        workers: int,
+        report_line: LineSink,
     ) -> Event:
         """Execute a run and return how it ended."""
         from client_app.runtime import simulation_runtime

@@ -55,7 +55,12 @@ class Deadline:
         self._tasks = queue.SimpleQueue()
         self._outcomes = queue.SimpleQueue()
         arguments = (self._tasks, self._outcomes)
-        threading.Thread(target=_work, args=arguments, name="fedskew-checks", daemon=True).start()
+        threading.Thread(
+            target=_work,
+            args=arguments,
+            name="fedskew-checks",
+            daemon=True,
+        ).start()
 
 
 def _work(

@@ -116,7 +116,12 @@ class Request:
         memory = [self.memory_rounds.get(client, 0) for client in clients]
         known = {kind: self.digests.get(kind, {}) for kind in DIGESTS}
         task = ConfigRecord(
-            {**self.task, "assignment": self.run_spec, "clients": list(clients), "memory": memory}
+            {
+                **self.task,
+                "assignment": self.run_spec,
+                "clients": list(clients),
+                "memory": memory,
+            }
         )
         task.update(
             {
@@ -297,7 +302,10 @@ class NodeAssigner(Protocol):
     """Why a client is not asked at present."""
 
     def assign(
-        self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings
+        self,
+        grid: Grid,
+        clients: Sequence[int],
+        settings: ExchangeSettings,
     ) -> NodeAssignment:
         """Return the clients of each node."""
 

@@ -62,7 +62,11 @@ class Strategy(Rounds, FlowerStrategy):
         return result
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> list[Message]:
         """Return the round's messages, one a node."""
         clients = self.begin_round(server_round, from_flower(arrays))
@@ -80,7 +84,11 @@ class Strategy(Rounds, FlowerStrategy):
         return to_flower(self.shared), MetricRecord({"loss": self.last.loss})
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> list[Message]:
         """Return no messages: `scoring.evaluate_on_clients` measures what is deployed, which may be several models."""
         return []

@@ -21,7 +21,10 @@ class AnyNodeAssigner:
     absent: Mapping[int, str] = {}
 
     def assign(
-        self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings
+        self,
+        grid: Grid,
+        clients: Sequence[int],
+        settings: ExchangeSettings,
     ) -> NodeAssignment:
         """Return the clients spread evenly over the nodes."""
         return assign(grid, clients, settings)
@@ -51,7 +54,10 @@ class SiteAssigner:
         """Why a site is not asked."""
 
     def assign(
-        self, grid: Grid, clients: Sequence[int], settings: ExchangeSettings
+        self,
+        grid: Grid,
+        clients: Sequence[int],
+        settings: ExchangeSettings,
     ) -> NodeAssignment:
         """Return the node of each client whose site is connected."""
         deadline = time.monotonic() + settings.node_wait

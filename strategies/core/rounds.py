@@ -150,7 +150,10 @@ class Rounds:
         return exchange
 
     def request(
-        self, kind: str, task: Mapping[str, int | str], states: Mapping[str, State]
+        self,
+        kind: str,
+        task: Mapping[str, int | str],
+        states: Mapping[str, State],
     ) -> Request:
         """Return what clients are asked, with what they need to know of the run."""
         examples = self.server.examples_by_client

@@ -146,7 +146,11 @@ class ServerMethod(Settings):
         return False
 
     def work(
-        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+        self,
+        model: Classifier,
+        holdout: int,
+        updates: int,
+        training: TrainingSettings,
     ) -> Work:
         """Return the method's own work in a round of so many updates, or in `deploy_finally`.
 
@@ -188,13 +192,21 @@ class ServerMethod(Settings):
         raise TypeError(f"{self.name} does not monitor rounds")
 
     def deploy(
-        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        updates: Sequence[Update],
     ) -> "Deployment":
         """Return the models to evaluate and ship beside `shared`, the new state, and what to record."""
         raise TypeError(f"{self.name} does not deploy a model of its own")
 
     def deploy_finally(
-        self, server: Server, state: State, shared: State, answers: Mapping[int, State]
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        answers: Mapping[int, State],
     ) -> "Deployment":
         """Return the same once, after the last round, from the clients' answers (sorted by client)."""
         raise TypeError(f"{self.name} asks no final question")
