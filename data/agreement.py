@@ -19,6 +19,8 @@ from data.settings import DataSettings
 from data.toml_file import Table, read_toml
 
 KEYS = ("name", "classes", "input-shape", "mean", "std", "min-sites", "app", "site")
+INPUT_KEYS = ("classes", "input-shape", "mean", "std")
+"""What FedSkew's app reads of the data; a federation of another Flower app may leave out all four."""
 SITE_KEYS = ("name", "key", "samples")
 MOST_SAMPLES = 10**9
 """Training samples that a client may state at most, whatever is agreed: no hospital has a billion images."""
@@ -44,6 +46,7 @@ class Agreement:
 
     name: str
     classes: tuple[str, ...]
+    """In order. Empty, as shape, mean and std, where another Flower app's federation does not state its inputs."""
     shape: tuple[int, ...]
     """(C, H, W), or (F,) for vectors."""
     mean: tuple[float, ...]
@@ -101,10 +104,12 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
     """
     table = Table(entries, str(path), KEYS)
     name = table.take("name", str)
-    classes = table.texts("classes")
     table.require(
         NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _"
     )
+    if not entries.keys() & {*INPUT_KEYS}:
+        return AgreedInputs(name, (), (), (), ())
+    classes = table.texts("classes")
     table.require(
         not any("," in text or text != text.strip() for text in classes),
         "classes",

@@ -98,7 +98,13 @@ def why_not(field: str) -> str:
 
 
 def as_settings(agreement: Agreement) -> dict[str, Any]:
-    """Return what the agreement says as the fields of settings that it stands for."""
+    """Return what the agreement says as the fields of settings that it stands for.
+
+    Raises DataError for an agreement of another Flower app that says nothing of its inputs.
+    """
+    if not agreement.classes:
+        rule = "has no classes and no input-shape, as it is about another Flower app than FedSkew's"
+        raise DataError(rule, where=f"federation.toml of {agreement.name}")
     return {
         "classes": ",".join(agreement.classes),
         "input_shape": "x".join(map(str, agreement.shape)),

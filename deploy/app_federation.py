@@ -84,7 +84,7 @@ class AppFederation(LocalFederation):
     def prepare_app(self) -> None:
         """Make the coordinator's folder and the sites', and let every site approve the app."""
         words = ["--name", "any", "--address", self.address, "--listen", "127.0.0.1"]
-        words += ["--min-sites", "2", "--classes", "a,b", "--input-shape", "1"]
+        words += ["--min-sites", "2"]
         fedskew("federation", "new", self.folder, *words, "--app", self.app)
         for name, place in self.places.items():
             (place / "data").mkdir(parents=True)

@@ -34,11 +34,21 @@ Folder = Annotated[
 def new(
     folder: Folder,
     name: Annotated[str, typer.Option(help="The federation's name.")],
-    classes: Annotated[str, typer.Option(help="The classes' names in order, separated by commas.")],
-    input_shape: Annotated[
-        str, typer.Option(help="CHANNELSxHEIGHTxWIDTH, or a number of features.")
-    ],
     address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach the gateway.")],
+    classes: Annotated[
+        str,
+        typer.Option(
+            help="The classes' names in order, separated by commas. Needed without --app.",
+            show_default=False,
+        ),
+    ] = "",
+    input_shape: Annotated[
+        str,
+        typer.Option(
+            help="CHANNELSxHEIGHTxWIDTH, or a number of features. Needed without --app.",
+            show_default=False,
+        ),
+    ] = "",
     mean: Annotated[
         str,
         typer.Option(help="Mean of the inputs on the scale 0..1, one number or one per channel."),
@@ -62,8 +72,11 @@ def new(
     from fedskew.federation.certificates import read_certificate
     from fedskew.federation.folder import begin
 
+    for option, stated in (("--classes", classes), ("--input-shape", input_shape)):
+        if app is None and not stated:
+            raise typer.BadParameter("FedSkew's app needs it", param_hint=option)
     scales = numbers("--mean", mean), numbers("--std", std)
-    names = [word.strip() for word in classes.split(",")]
+    names = [word.strip() for word in classes.split(",")] if classes else []
     begun = begin(
         folder, name, names, input_shape, scales[0], scales[1], min_sites, address, listen, app
     )

@@ -15,7 +15,15 @@ from functools import cached_property
 from pathlib import Path
 
 from data import DataError, SettingError
-from data.agreement import KEYS, Agreement, Member, agreed_inputs, members_of, read_agreement
+from data.agreement import (
+    INPUT_KEYS,
+    KEYS,
+    Agreement,
+    Member,
+    agreed_inputs,
+    members_of,
+    read_agreement,
+)
 from data.text import is_whole
 from data.toml_file import Table, parse_toml, read_toml
 from fedskew.engines import APP
@@ -165,7 +173,7 @@ def begin(
     """Make a folder with certificates and a federation.toml that has no sites yet.
 
     Without `min_sites` that file leaves it out, which means more than half of the sites. `app` is another Flower app's
-    folder or .fab.
+    folder or .fab. Then `classes` and `shape` may both be empty: the file says nothing of the data.
 
     Raises SettingError where something is in the folder already, and DataError for an address that is none, and for
     classes, a shape or a scale that no reader of federation.toml takes. Nothing is written then.
@@ -183,6 +191,9 @@ def begin(
         "name": name, "classes": list(classes), "input-shape": shape, "mean": list(mean), "std": list(std),
         "app": app_hash(packed_files(fab, str(app))) if fab else app_hash(app_files(APP)),
     }  # fmt: skip
+    if fab and not classes and not shape:
+        for key in INPUT_KEYS:
+            del agreed[key]
     if (
         min_sites is not None
     ):  # else `read_agreement` takes more than half of the sites there are by then

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from click import BadParameter
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -34,6 +35,7 @@ from flwr.proto.node_pb2 import Node
 from prometheus_client import generate_latest
 
 from data import DataError, SettingError
+from data.toml_file import read_toml
 from fedskew.cli.federation import application
 from fedskew.federation import folder as folders
 from fedskew.federation import gateway as gateway_module
@@ -43,6 +45,7 @@ from fedskew.federation.gateway import PASSED, Gateway
 from fedskew.federation.handed_out import HandedOut
 from fedskew.federation.intake import Intake, NoRoom, TooManyRequests
 from fedskew.federation.object_cache import KEPT, Objects
+from server_app.settings import parse
 
 
 def node_key() -> ec.EllipticCurvePrivateKey:
@@ -631,6 +634,30 @@ def test_a_round_needs_more_than_half_of_the_sites_unless_something_else_is_stat
     for number in range(sites):
         add(begun, f"site-{number}", line(node_key()))
     assert begun.agreement.min_sites == least
+
+
+def test_another_app_needs_no_classes_and_fedskews_does(
+    tmp_path: Path,
+) -> None:
+    app = Path(__file__).parents[3] / "examples" / "flower-quickstart"
+    words = ["--name", "any", "--address", "gateway.example.org:8443"]
+    application(["new", str(tmp_path / "any"), *words, "--app", str(app)], standalone_mode=False)
+    begun = FederationFolder(tmp_path / "any")
+    for number in range(2):
+        add(begun, f"site-{number}", line(node_key()))
+    assert {*read_toml(begun.agreement_file)[1]} == {"name", "app", "site"}
+    assert begun.agreement.classes == begun.agreement.shape == ()
+    with pytest.raises(DataError, match="has no classes and no input-shape"):
+        parse({"dataset": f"sites:{begun.agreement_file}"})
+
+    for stated, missing in ((["--classes", "a,b"], "--input-shape"), ([], "--classes")):
+        with pytest.raises(BadParameter, match="FedSkew's app needs it") as error:
+            application(["new", str(tmp_path / "own"), *words, *stated], standalone_mode=False)
+        assert error.value.param_hint == missing
+    with pytest.raises(DataError, match="input-shape"):
+        half = [*words, "--app", str(app), "--classes", "a,b"]
+        application(["new", str(tmp_path / "half"), *half], standalone_mode=False)
+    assert not (tmp_path / "own").exists() and not (tmp_path / "half").exists()
 
 
 def test_a_folder_whose_app_is_another_does_not_start(
