@@ -75,7 +75,8 @@ def reply(message: Message, context: Context) -> Message:
         rule = "is in this node's configuration, and a run with protocol = clients does not read it"
         remedy = 'set protocol = "plain" and dataset = "data-path"'
         raise SettingError(OWN_DATA, context.node_config[OWN_DATA], rule, remedy=remedy)
-    task, content = message.content.config_records["task"], RecordDict()
+    task = message.content.config_records["task"]
+    content = RecordDict()
     request = ClientRequest(
         kind_of(message),
         task,

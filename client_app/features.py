@@ -33,7 +33,11 @@ class Rows:
 
 
 def with_features(
-    federation: Federation, model: str, settings: ModelSettings, folder: str, device: str
+    federation: Federation,
+    model: str,
+    settings: ModelSettings,
+    folder: str,
+    device: str,
 ) -> Federation:
     """Return the federation with the features of its images in their place; the same one where not all is frozen.
 
@@ -50,13 +54,25 @@ def with_features(
     }
     width = rows["test"].features_MD.shape[1]
     inputs = {f"{split}_inputs": part for split, part in rows.items()}
-    vectors = replace(federation.dataset, shape=(width,), mean=(0.0,), std=(1.0,), **inputs)  # type: ignore[arg-type]
-    return replace(federation, dataset=vectors, augmentation="none", _cache=SampleCache())
+    vectors = replace(
+        federation.dataset,
+        shape=(width,),
+        mean=(0.0,),
+        std=(1.0,),
+        **inputs,  # type: ignore[arg-type]
+    )
+    return replace(
+        federation,
+        dataset=vectors,
+        augmentation="none",
+        _cache=SampleCache(),
+    )
 
 
 def used(federation: Federation) -> dict[str, NDArray[np.int64]]:
     """Return the indices, in order, of what anybody holds of a split."""
-    unseen, val = federation.unseen, federation.dataset.val_labels
+    unseen = federation.unseen
+    val = federation.dataset.val_labels
     train = [
         *federation.train_indices,
         federation.holdout_indices,

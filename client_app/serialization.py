@@ -64,10 +64,13 @@ class TensorSpec:
 
 def to_bytes(state: State) -> bytes:
     """Return the state as a blob."""
-    head, parts, end = dict[str, Any](), list[memoryview](), 0
+    head = dict[str, Any]()
+    parts = list[memoryview]()
+    end = 0
     for name, tensor in state.items():
         values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        begin, end = end, end + values.nbytes
+        begin = end
+        end += values.nbytes
         head[name] = {
             "dtype": NAMES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -90,9 +93,10 @@ def from_bytes(blob: bytes, most: Expected | None = None) -> dict[str, Tensor]:
         raise DecodeError(f"{len(blob)} bytes arrived, and at most {most.bytes} are expected")
     state = {}
     for spec in tensor_specs(blob, most):
-        state[spec.name] = tensor = torch.empty(spec.shape, dtype=spec.dtype)
-        values = np.frombuffer(blob, np.uint8, spec.bytes, spec.begin)
-        tensor.reshape(-1).view(torch.uint8).numpy()[:] = values
+        tensor = torch.empty(spec.shape, dtype=spec.dtype)
+        its_bytes = tensor.reshape(-1).view(torch.uint8).numpy()
+        its_bytes[:] = np.frombuffer(blob, np.uint8, spec.bytes, spec.begin)
+        state[spec.name] = tensor
     return state
 
 
@@ -135,18 +139,20 @@ def tensor_spec(name: str, entry: Any, begin: int) -> TensorSpec:
     dtype, shape = entry["dtype"], entry["shape"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise DecodeError(f"{where} is of type {str(dtype)[:20]!a}, not one of {', '.join(DTYPES)}")
-    whole = (
-        isinstance(shape, list)
-        and len(shape) <= MOST_SIDES
-        and all(type(side) is int for side in shape)
-    )
-    if (
-        not whole
-        or min(shape, default=0) < 0
-        or math.prod(max(1, side) for side in shape) > LARGEST
-    ):
+    if not is_shape(shape):
         raise DecodeError(f"{where} is of shape {str(shape)[:80]!a}, which no tensor has")
     return TensorSpec(name, DTYPES[dtype], tuple(shape), begin)
+
+
+def is_shape(shape: Any) -> bool:
+    """Return whether what a head says is the shape of a tensor that memory could hold."""
+    if not isinstance(shape, list) or len(shape) > MOST_SIDES:
+        return False
+    if not all(type(side) is int for side in shape) or min(shape, default=0) < 0:
+        return False
+    # A side of 0 must not hide another that is too large.
+    elements: int = math.prod(max(1, side) for side in shape)
+    return elements <= LARGEST
 
 
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -25,7 +25,8 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> dict[str
     total = math.fsum(weights)
     if not states or not 0 < total < math.inf:
         raise ValueError(f"a mean of {len(states)} states with weights that sum to {total:g}")
-    return weighted_sum(states, [weight / total for weight in weights])
+    shares = [weight / total for weight in weights]
+    return weighted_sum(states, shares)
 
 
 def weighted_sum(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
@@ -38,9 +39,11 @@ def weighted_sum(states: Sequence[State], weights: Sequence[float]) -> dict[str,
             result[name] = torch.stack([state[name] for state in states]).amax(0)
     quantities = [name for name, tensor in result.items() if tensor.is_floating_point()]
     device = next((tensor.device for tensor in result.values()), None)
-    places = torch.empty(2, CHUNK, dtype=torch.float64, device=device)
+
+    # Two buffers for all pieces: the sum so far, and one client's values in float64.
+    buffers = torch.empty(2, CHUNK, dtype=torch.float64, device=device)
     for sums, *parts in pieces([result, *states], quantities):
-        total, wide = (shaped(place, sums) for place in places)
+        total, wide = (shaped(buffer, sums) for buffer in buffers)
         torch._foreach_zero_(total)
         for values, weight in zip(parts, weights, strict=True):
             torch._foreach_copy_(wide, values)
@@ -111,7 +114,8 @@ def split_prefix(state: State) -> dict[str, dict[str, Tensor]]:
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in state.items():
         prefix, rest = name.split("/", 1)
-        parts.setdefault(prefix, {})[rest] = tensor
+        part = parts.setdefault(prefix, {})
+        part[rest] = tensor
     return parts
 
 
@@ -122,8 +126,10 @@ def digest(states: Iterable[State], *words: str) -> str:
         sha.update(f"{len(state)} tensors;".encode())
         for name in sorted(state):
             tensor = state[name].detach().cpu().contiguous()
-            sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-            sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            head = f"{name} {tensor.dtype} {tuple(tensor.shape)};"
+            sha.update(head.encode())
+            its_bytes = tensor.reshape(-1).view(torch.uint8).numpy()
+            sha.update(its_bytes.data)
     return sha.hexdigest()
 
 

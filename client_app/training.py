@@ -223,7 +223,8 @@ def mini_batches(order_N: Tensor, size: int) -> list[Tensor]:
     """Return an epoch's batches; a last one of one example joins the one before: batch norm cannot train on one."""
     parts = list(torch.split(order_N, size))
     if len(parts) > 1 and len(parts[-1]) == 1:
-        parts[-2:] = [torch.cat(parts[-2:])]
+        single = parts.pop()
+        parts[-1] = torch.cat([parts[-1], single])
     return parts
 
 

@@ -133,7 +133,9 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
 
     The tasks, of one kind, are sorted by samples, the most first, so that those with steps left are always the first.
     """
-    model, settings, round = tasks[0].client.model, tasks[0].settings, tasks[0].client.round
+    model = tasks[0].client.model
+    settings = tasks[0].settings
+    round = tasks[0].client.round
     before = [contributions(task, state) for task, state in zip(tasks, states, strict=True)]
     model.train()
     frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
@@ -144,16 +146,15 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
     optimizer = SGD(
         weights.values(), settings.rate(round), settings.momentum, settings.weight_decay
     )
-    source, plans = (
-        Source([task.client for task in tasks]),
-        [list(batches(task.client, settings)) for task in tasks],
-    )
+    source = Source([task.client for task in tasks])
+    plans = [list(batches(task.client, settings)) for task in tasks]
     totals_K = torch.zeros(len(tasks), dtype=torch.float64, device=source.device)
     value = partial(mean_loss, tasks[0], {name: states[0][name] for name in frozen})
     for step in range(len(plans[0])):
         sizes = [len(plan[step]) for plan in plans if step < len(plan)]
         for begin, end in runs(sizes) if mixing else [(0, len(sizes))]:
-            part, rows = optimizer.rows(begin, end), partial(rows_of, begin=begin, end=end)
+            part = optimizer.rows(begin, end)
+            rows = partial(rows_of, begin=begin, end=end)
             parameters = dict(
                 zip(weights, (weight.requires_grad_() for weight in part.parameters), strict=True)
             )
@@ -218,7 +219,11 @@ def contributions(task: Task, state: State) -> dict[str, Contribution]:
 
 
 def reported(
-    task: Task, before: dict[str, Contribution], steps: int, loss: float, state: State
+    task: Task,
+    before: dict[str, Contribution],
+    steps: int,
+    loss: float,
+    state: State,
 ) -> Report:
     """Return a client's report; the model is loaded where a variant may look at it."""
     if task.overriding("after"):
@@ -245,7 +250,10 @@ def mean_loss(
 
 
 def corrected(
-    task: Task, gradients: Sequence[Tensor], parameters: State, about: State
+    task: Task,
+    gradients: Sequence[Tensor],
+    parameters: State,
+    about: State,
 ) -> list[Tensor]:
     """Return a client's gradients with all offsets."""
     return list(seen(task, about).corrected(gradients, parameters))
@@ -259,11 +267,9 @@ def facts_of(task: Task) -> State:
         memory = {
             name: state for name, state in task.client.memory.items() if name != "private"
         }  # in the weights
-        facts |= {
-            f"memory/{part}/{name}": t
-            for part, state in memory.items()
-            for name, t in state.items()
-        }
+        for part, state in memory.items():
+            for name, tensor in state.items():
+                facts[f"memory/{part}/{name}"] = tensor
     return facts
 
 
@@ -306,7 +312,8 @@ class Source:
         self.device = samples[0].labels_N.device
         self.draws = [client.generator("augmentation") for client in clients]
         inputs = [part.inputs_N for part in samples if isinstance(part.inputs_N, Tensor)]
-        alike = len(inputs) == len(samples) and len({tensor.dtype for tensor in inputs}) == 1
+        dtypes = {tensor.dtype for tensor in inputs}
+        alike = len(inputs) == len(samples) and len(dtypes) == 1
         self.joined: Samples | None = None
         """All clients' samples as one, where nothing is drawn and nothing decoded."""
         if alike and samples[0].augmentation == "none":
@@ -315,7 +322,8 @@ class Source:
                 samples[0], inputs_N=torch.cat(inputs), labels_N=labels, groups_N=None
             )
         sizes = torch.tensor([0, *(len(part) for part in samples)])
-        self.firsts_K = sizes.cumsum(0)[:-1].to(self.device)
+        ends = sizes.cumsum(0)
+        self.firsts_K = ends[:-1].to(self.device)
 
     def batch(self, begin: int, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (K, B, ...), labels (K, B) and each sample's share (K, B) of its client's mean loss."""
@@ -325,7 +333,8 @@ class Source:
         share_KB = there_KB / there_KB.sum(1, keepdim=True)
         if self.joined is not None:
             flat = (index_KB + self.firsts_K[begin : begin + len(indices), None]).flatten()
-            inputs, labels = self.joined.batch(flat), self.joined.labels_N[flat]
+            inputs = self.joined.batch(flat)
+            labels = self.joined.labels_N[flat]
             return (
                 inputs.view(*index_KB.shape, *inputs.shape[1:]),
                 labels.view_as(index_KB),
@@ -366,11 +375,9 @@ def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Varia
         torch.vmap(call)(state, torch.zeros(2, 3, *shape, device=model.head.weight.device))
     except Exception as error:
         drawing = "randomness" in str(error)  # torch's words for dropout and its like
-        return (
-            "the model draws at random in training, as dropout does"
-            if drawing
-            else f"the model: {sentence(error)}"
-        )
+        if drawing:
+            return "the model draws at random in training, as dropout does"
+        return f"the model: {sentence(error)}"
     finally:
         model.train(mode)
     return ""

@@ -99,7 +99,8 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
     make_deterministic()
     tune_allocator()
     check_new_methods(settings.general.method)
-    federation, folder = federation_of(settings), RunFolder(settings.folder)
+    federation = federation_of(settings)
+    folder = RunFolder(settings.folder)
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
             return finished
@@ -122,13 +123,11 @@ class Run:
         report_line: LineSink,
         tracker: Tracker | None = None,
     ) -> None:
-        self.grid, self.settings, self.federation, self.folder, self.report_line = (
-            grid,
-            settings,
-            federation,
-            folder,
-            report_line,
-        )
+        self.grid = grid
+        self.settings = settings
+        self.federation = federation
+        self.folder = folder
+        self.report_line = report_line
         self.tracker = tracker or Tracker()
         self.build = model_of(settings, federation)
         self.model = self.build()
@@ -152,7 +151,8 @@ class Run:
         Between sites nobody knows the training samples: the first evaluation's test samples decide, and what they have
         decided stands in the records.
         """
-        names, stated = self.settings.data.class_names, self.settings.general.positive_class
+        names = self.settings.data.class_names
+        stated = self.settings.general.positive_class
         if self.settings.agreement is None:
             data = self.federation.dataset
             labels = data.test_labels[self.federation.global_test]
@@ -173,11 +173,10 @@ class Run:
             return
         between_sites = self.settings.agreement is not None
         of_what = "test samples of the sites" if between_sites else "samples"
-        why = (
-            ""
-            if self.settings.general.positive_class
-            else f" ({self.positive.why} of the {of_what})"
-        )
+        if self.settings.general.positive_class:
+            why = ""
+        else:
+            why = f" ({self.positive.why} of the {of_what})"
         numbers = "AUPRC, sensitivity and specificity are about it"
         line = f"positive class: {self.positive.name}{why}: {numbers}"
         self.report_line(LineAboutData(line))
@@ -207,7 +206,8 @@ class Run:
                 f"clients-per-pass = {self.settings.training.clients_per_pass}: {together}"
             )
         self.report_positive()
-        rounds, timeout = self.settings.general.rounds, self.settings.exchange.timeout
+        rounds = self.settings.general.rounds
+        timeout = self.settings.exchange.timeout
         with self.writer:
             if ask_class_prior(self.strategy, self.grid):
                 self.writer.begin(partial(self.save, self.checkpoint()))
@@ -246,12 +246,12 @@ class Run:
                 self.report_line("no whole checkpoint: starting again from round 1")
             self.folder.clear()
             return
-        self.strategy.round, self.strategy.shared = checkpoint.round, checkpoint.shared
-        self.strategy.states, self.strategy.deployed = checkpoint.states, checkpoint.deployed
-        self.strategy.memory_rounds, self.strategy.digests = (
-            checkpoint.memory_rounds,
-            checkpoint.digests,
-        )
+        self.strategy.round = checkpoint.round
+        self.strategy.shared = checkpoint.shared
+        self.strategy.states = checkpoint.states
+        self.strategy.deployed = checkpoint.deployed
+        self.strategy.memory_rounds = checkpoint.memory_rounds
+        self.strategy.digests = checkpoint.digests
         self.folder.cut_after(checkpoint.round)
         self.folder.warn_missing_rounds(checkpoint.round, self.report_line)
         self.report_line(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
@@ -288,12 +288,14 @@ class Run:
 
     def lap(self) -> float:
         """Return the seconds since the last call: a round with everything that belongs to it."""
-        before, self.lap_began = self.lap_began, time.perf_counter()
+        before = self.lap_began
+        self.lap_began = time.perf_counter()
         return self.lap_began - before
 
     def after_round(self, round: int, arrays: ArrayRecord) -> None:
         """Evaluate when it is due, and let record and checkpoint be written while the next round trains."""
-        every, began = self.settings.general.evaluate_every, time.perf_counter()
+        every = self.settings.general.evaluate_every
+        began = time.perf_counter()
         self.unmeasured = {}
         due = round == self.settings.general.rounds or (every > 0 and round % every == 0)
         kept: dict[str, State] = {}
@@ -307,7 +309,8 @@ class Run:
                 question, self.strategy, self.federation, self.build, self.device, self.positive
             )
             self.unmeasured |= failed
-        last, evaluated = self.strategy.last, time.perf_counter()
+        last = self.strategy.last
+        evaluated = time.perf_counter()
         evaluated_by = "nobody"
         if due:
             evaluated_by = "clients" if self.evaluated_by_clients else "server"
@@ -399,7 +402,8 @@ class Run:
     @cached_property
     def tested(self) -> dict[str, dict[int, Tensor]]:
         """By kind of test set and client what it is tested on, (C,), but of sites; counted once."""
-        clients, kinds = range(self.federation.clients), ["test"]
+        clients = range(self.federation.clients)
+        kinds = ["test"]
         if self.federation.validated:
             kinds.append("validation")
         clients = clients if self.settings.agreement is None else range(0)

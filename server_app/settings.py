@@ -342,7 +342,9 @@ def chosen_by_method(values: Mapping[str, Scalar], parts: ComposedMethod) -> dic
             method = "+".join(parts.names)
             raise SettingError(key, values[key], f"method {method} means {value!r}")
     of_method = {**parts.defaults, **parts.fixed}
-    return {key: value for key, value in of_method.items() if key not in chosen_by_user}
+    for key in chosen_by_user:
+        of_method.pop(key, None)
+    return of_method
 
 
 def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:

@@ -83,7 +83,8 @@ class Statistics:
         """N; of weighted samples as many as give a mean of the same precision (Kish): (sum v)^2 / sum v^2."""
         if self.weights_C is None:
             return float(self.samples)
-        counts_C, weights_C = self.counts_C.double(), self.weights_C.double()
+        counts_C = self.counts_C.double()
+        weights_C = self.weights_C.double()
         return float((counts_C @ weights_C).square() / (counts_C @ weights_C.square()))
 
     @property
@@ -122,10 +123,12 @@ class Statistics:
 def statistics_of(answer: State, step: float, weights_C: Tensor | None = None) -> Statistics:
     """Return the statistics that the sum of all answers holds, on a grid of that step."""
     counts_C, sums_CD = answer["counts"], answer["sums"]
-    means_CD = sums_CD.double() * step / counts_C.clamp(min=1)[:, None]
+    at_least_one_C = counts_C.clamp(min=1)  # no division by zero of a class that nobody has
+    means_CD = sums_CD.double() * step / at_least_one_C[:, None]
     square_DD = None
     if "triangle" in answer:
-        square_DD = from_triangle(answer["triangle"], sums_CD.shape[1]).double() * step**2
+        integers_DD = from_triangle(answer["triangle"], sums_CD.shape[1])
+        square_DD = integers_DD.double() * step**2
     return Statistics(counts_C, means_CD, square_DD, weights_C)
 
 
@@ -155,7 +158,11 @@ class ClosedFormHead(ServerMethod):
         raise NotImplementedError
 
     def deploy(
-        self, server: Server, state: State, shared: State, updates: Sequence[Update]
+        self,
+        server: Server,
+        state: State,
+        shared: State,
+        updates: Sequence[Update],
     ) -> Deployment:
         answer = server.answers[self.asks]
         if not state:  # the same in every round
@@ -180,7 +187,8 @@ class ClosedFormHead(ServerMethod):
         state: dict[str, Tensor] = {}
         for name, head in self.heads(statistics.of_held(), answer, step).items():
             weight_CD, bias_C = for_all_classes(head, statistics)
-            state |= {f"{name}/weight": weight_CD.to(own), f"{name}/bias": bias_C.to(own)}
+            state[f"{name}/weight"] = weight_CD.to(own)
+            state[f"{name}/bias"] = bias_C.to(own)
         return state
 
     def weights(self, counts_C: Tensor) -> Tensor | None:
@@ -211,10 +219,11 @@ def regularized(matrix_DD: Tensor, rho: float) -> Tensor:
 
     Of a matrix without trace, as of a single sample's scatter, the identity.
     """
+    identity_DD = torch.eye(len(matrix_DD), dtype=torch.float64)
     mean_diagonal = float(matrix_DD.diagonal().mean())
     if mean_diagonal <= 0:
-        return torch.eye(len(matrix_DD), dtype=torch.float64)
-    return matrix_DD + rho * mean_diagonal * torch.eye(len(matrix_DD), dtype=torch.float64)
+        return identity_DD
+    return matrix_DD + rho * mean_diagonal * identity_DD
 
 
 def solver_of(method: ServerMethod, matrix_DD: Tensor) -> Callable[[Tensor], Tensor]:
@@ -226,7 +235,10 @@ def solver_of(method: ServerMethod, matrix_DD: Tensor) -> Callable[[Tensor], Ten
 
 
 def cross_validated_rho(
-    scatter_DD: Tensor, product_DC: Tensor, mass_C: Tensor, samples: float
+    scatter_DD: Tensor,
+    product_DC: Tensor,
+    mass_C: Tensor,
+    samples: float,
 ) -> float:
     """Return the rho of ridge regression with the smallest generalized cross-validation error (Golub et al. 1979).
 
@@ -245,7 +257,8 @@ def cross_validated_rho(
     values_D = values_D.clamp(min=0)
     squares_D = (vectors_DD.T @ product_DC).square().sum(1)
     around = float((mass_C - mass_C.square() / mass_C.sum()).sum())
-    best, smallest = CANDIDATES[-1], math.inf
+    best = CANDIDATES[-1]
+    smallest = math.inf
     for rho in CANDIDATES:
         strength = rho * mean_diagonal
         freedom = 1 + float((values_D / (values_D + strength)).sum())

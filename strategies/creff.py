@@ -283,11 +283,13 @@ def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, T
 
 def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, Tensor]:
     """Return (n, C, D) and (n,): each class's unweighted mean over the clients that hold it, and which classes."""
-    held = torch.unique(torch.cat([upload["classes"].cpu() for upload in uploads]))
+    every_class = torch.cat([upload["classes"].cpu() for upload in uploads])
+    held = torch.unique(every_class)
     total_nCD = torch.zeros(len(held), *like_CD.shape, dtype=torch.float64)
     holders_n = torch.zeros(len(held))
     for upload in uploads:
-        rows = torch.searchsorted(held, upload["classes"].cpu())
+        classes = upload["classes"].cpu()
+        rows = torch.searchsorted(held, classes)
         total_nCD[rows] += upload["gradients"].cpu()
         holders_n[rows] += 1
     mean_nCD = total_nCD / holders_n[:, None, None]  # Eq. (4)
@@ -302,16 +304,18 @@ def feature_gradients(
 ) -> Tensor:
     """Return (n, C, D): of the classes `held`, the mean over m features of (softmax(W s + b) - e_c) s^T."""
     one_hot_NC = torch.eye(len(weight_CD), device=weight_CD.device)
-    one_hot_NC = one_hot_NC if held is None else one_hot_NC[held]
-    errors_NMC = torch.softmax(features_NMD @ weight_CD.T + bias_C, dim=2) - one_hot_NC.unsqueeze(
-        1
-    )  # p - e_c
-    return errors_NMC.transpose(1, 2) @ features_NMD / features_NMD.shape[1]  # Eq. (5)
+    if held is not None:
+        one_hot_NC = one_hot_NC[held]
+    logits_NMC = features_NMD @ weight_CD.T + bias_C
+    probabilities_NMC = torch.softmax(logits_NMC, dim=2)
+    errors_NMC = probabilities_NMC - one_hot_NC.unsqueeze(1)  # p - e_c
+    per_class = features_NMD.shape[1]
+    return errors_NMC.transpose(1, 2) @ features_NMD / per_class  # Eq. (5)
 
 
 def row_distances(left: Tensor, right: Tensor) -> Tensor:
     """Return 1 - cosine over the last dimension; a row whose right side is zero has no direction and counts as 0."""
-    distances: Tensor = (1 - F.cosine_similarity(left, right, dim=-1, eps=1e-8)) * (
-        right.norm(dim=-1) > 0
-    )
+    cosines = F.cosine_similarity(left, right, dim=-1, eps=1e-8)
+    has_direction = right.norm(dim=-1) > 0
+    distances: Tensor = (1 - cosines) * has_direction
     return distances

@@ -43,7 +43,11 @@ class CReFFCode(FederatedFeatures):
         return self.head_epochs
 
     def gradients(
-        self, features_NMD: Tensor, weight_CD: Tensor, bias_C: Tensor, held: Tensor | None = None
+        self,
+        features_NMD: Tensor,
+        weight_CD: Tensor,
+        bias_C: Tensor,
+        held: Tensor | None = None,
     ) -> Tensor:
         """Return (n, C, D + 1), the bias's gradient the last column."""
         weight_CE = with_bias(weight_CD, bias_C)

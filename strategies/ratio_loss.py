@@ -43,7 +43,11 @@ class RatioLoss(ServerMethod):
     """Factor on a class's ratio."""
 
     def work(
-        self, model: Classifier, holdout: int, updates: int, training: TrainingSettings
+        self,
+        model: Classifier,
+        holdout: int,
+        updates: int,
+        training: TrainingSettings,
     ) -> Work:
         classes = model.head.out_features
         return Work(classes * training.steps(max(1, holdout // classes)) * training.batch_size)
@@ -69,7 +73,8 @@ class RatioLoss(ServerMethod):
 
     def displacements(self, server: Server, samples: Samples) -> Tensor:
         """Return (C, C, D) float64 Delta^(p): what a round on class p's samples moves the head's weights by."""
-        model, start_CD = server.model.to(server.device), server.start["head.weight"].double()
+        model = server.model.to(server.device)
+        start_CD = server.start["head.weight"].double()
         moved = []
         for label in range(len(start_CD)):
             model.load_state_dict(server.start)
@@ -95,7 +100,8 @@ def dominated(displacements_CCD: Tensor) -> Tensor:
     class moves upwards belongs to none: a feature that only one class's images excite says nothing about the others.
     """
     largest_CD, dominant_CD = displacements_CCD.max(0)
-    alone_CD = ((displacements_CCD.abs() > 0.8 * largest_CD).sum(0) < 2) & (largest_CD > 0)
+    far_CCD = displacements_CCD.abs() > 0.8 * largest_CD
+    alone_CD = (far_CCD.sum(0) < 2) & (largest_CD > 0)
     classes_C11 = torch.arange(len(displacements_CCD))[:, None, None]
     return alone_CD & (dominant_CD == classes_C11)
 

@@ -13,10 +13,16 @@ def small_cnn(shape: tuple[int, int, int], classes: int) -> Classifier:
     """Two 3x3 convolutions with pooling, 64 features: for 8x8 digits; 13,706 parameters there."""
     channels, height, width = shape
     features = nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), 64), nn.ReLU(),
-    )  # fmt: skip
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), 64),
+        nn.ReLU(),
+    )
     return Classifier(features, nn.Linear(64, classes))
 
 
@@ -24,10 +30,16 @@ def mcmahan_cnn(shape: tuple[int, int, int], classes: int) -> Classifier:
     """The CNN of McMahan et al. (2017); 1,663,370 parameters on 1x28x28 with 10 classes, 512 features."""
     channels, height, width = shape
     features = nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU(),
-    )  # fmt: skip
+        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+    )
     return Classifier(features, nn.Linear(512, classes))
 
 
@@ -44,10 +56,11 @@ def digit_model(shape: tuple[int, int, int], classes: int) -> Classifier:
     features = nn.Sequential(
         *convolution(channels, 64, nn.MaxPool2d(2)),
         *convolution(64, 64, nn.MaxPool2d(2)),
-        *convolution(64, 128), nn.Flatten(),
+        *convolution(64, 128),
+        nn.Flatten(),
         *linear(128 * (height // 4) * (width // 4), 2048),
         *linear(2048, 512),
-    )  # fmt: skip
+    )
     return Classifier(features, nn.Linear(512, classes))
 
 
@@ -59,12 +72,21 @@ def vgg9(shape: tuple[int, int, int], classes: int) -> Classifier:
         return [nn.Conv2d(inputs, outputs, 3, padding=1), *pool, nn.ReLU()]
 
     features = nn.Sequential(
-        *convolution(channels, 32), *convolution(32, 64, nn.MaxPool2d(2)),
-        *convolution(64, 128), *convolution(128, 128, nn.MaxPool2d(2)), nn.Dropout2d(0.05),
-        *convolution(128, 256), *convolution(256, 256, nn.MaxPool2d(2)),
-        nn.Flatten(), nn.Dropout(0.1), nn.Linear(256 * (height // 8) * (width // 8), 512), nn.ReLU(),
-        nn.Linear(512, 512), nn.ReLU(), nn.Dropout(0.1),
-    )  # fmt: skip
+        *convolution(channels, 32),
+        *convolution(32, 64, nn.MaxPool2d(2)),
+        *convolution(64, 128),
+        *convolution(128, 128, nn.MaxPool2d(2)),
+        nn.Dropout2d(0.05),
+        *convolution(128, 256),
+        *convolution(256, 256, nn.MaxPool2d(2)),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(256 * (height // 8) * (width // 8), 512),
+        nn.ReLU(),
+        nn.Linear(512, 512),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+    )
     return Classifier(features, nn.Linear(512, classes))
 
 

@@ -36,15 +36,19 @@ class PriorCorrection(Variant):
 
     @property
     def upload(self) -> Upload:
-        return Upload("class-counts", counts_bytes, self.check_counts, once=True, question=QUESTION)
+        return Upload(
+            "class-counts",
+            counts_bytes,
+            self.check_counts,
+            once=True,
+            question=QUESTION,
+        )
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"counts": (C,) int64}: n_ik + a in units of 2^-16."""
-        return (
-            {"counts": ((client.counts_C + self.smoothing) * UNIT).round().long()}
-            if question == QUESTION
-            else {}
-        )
+        if question == QUESTION:
+            return {"counts": ((client.counts_C + self.smoothing) * UNIT).round().long()}
+        return {}
 
     def check_counts(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the counts are of. Raises InvalidReply."""

@@ -211,6 +211,7 @@ def suite(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str
     """Return one entry of the file as a suite of other ones."""
     entry_as_read: Suite = built(Suite, name, {**entry, "name": name})
     for member in entry_as_read.experiments:
+        # A suite of suites is refused: two could name each other.
         is_experiment = member in entries and "experiments" not in entries[member]
         require(is_experiment, f"{name}: experiments", member, "is no experiment")
     return entry_as_read

@@ -157,7 +157,8 @@ def check_broadcast(message: Message, variants: Sequence[Variant]) -> None:
 
 def check_labels(labels_N: Tensor, model: Classifier) -> None:
     """Raise ValueError for a label beyond the head's classes."""
-    classes, largest = model.head.out_features, int(labels_N.max())
+    classes = model.head.out_features
+    largest = int(labels_N.max())
     if largest >= classes:
         raise ValueError(f"a label is {largest}, and the model's head has {classes} classes")
 
@@ -195,13 +196,20 @@ def client_of(
 
 
 def reply(
-    message: Message, number: int, report: Report, start: State, outside: Mapping[str, str]
+    message: Message,
+    number: int,
+    report: Report,
+    start: State,
+    outside: Mapping[str, str],
 ) -> Message:
     """Return the reply to a train message. What is private goes back as it came."""
     key, record = model_record(message)
     own = renamed({**start, **report.shared}, outside)
-    in_order = {name: own[name] for name in outside.values()}
-    sent = flatten(in_order) if FLAT in record else {name: own[name] for name in record}
+    if FLAT in record:
+        sent = flatten({name: own[name] for name in outside.values()})
+    else:
+        sent = {name: own[name] for name in record}
+
     trained = {"steps": report.trained.steps, "coefficient-sum": report.trained.coefficient_sum}
     content = RecordDict({key: to_record(sent)})
     content[METRICS] = MetricRecord({"num-examples": report.examples, "train_loss": report.loss})

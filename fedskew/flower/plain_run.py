@@ -62,7 +62,11 @@ class PlainStrategy(MethodStrategy):
     evaluate_every = 1
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         """Ask the nodes to evaluate where it is due."""
         due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0
@@ -82,7 +86,10 @@ class CalibratingStrategy(CCVR, PlainStrategy):
 
 
 def run(
-    grid: Grid, run_config: Mapping[str, Any], run_id: int, report_line: Callable[[str], None]
+    grid: Grid,
+    run_config: Mapping[str, Any],
+    run_id: int,
+    report_line: Callable[[str], None],
 ) -> PlainResult:
     """Run what the run config states, write models and numbers to a folder, and return them.
 
@@ -144,7 +151,8 @@ def settings_of_server(run_config: Mapping[str, Any]) -> RunSettings:
         rule = f"goes with {PROTOCOL} = clients, which the sites of an agreement answer"
         raise SettingError("dataset", config["dataset"], rule)
     settings = parse(config)
-    usual, flat = defaults(), settings.flat()
+    usual = defaults()
+    flat = settings.flat()
     for key in WITHOUT_EFFECT:
         if flat[key] != usual[key]:
             raise SettingError(key, flat[key], f"has no effect with {PROTOCOL} = plain")

@@ -59,7 +59,11 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
 
 
 def ask(
-    grid: Grid, question: str, arrays: ArrayRecord, timeout: float, min_nodes: int
+    grid: Grid,
+    question: str,
+    arrays: ArrayRecord,
+    timeout: float,
+    min_nodes: int,
 ) -> Sequence[Message]:
     """Ask every connected node a question and return all replies, but for nodes that take no part in the run.
 

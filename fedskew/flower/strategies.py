@@ -161,7 +161,11 @@ class MethodStrategy(FedAvg):
             self._running = False
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
     ) -> Iterable[Message]:
         """Ask as flwr's strategy does, and send beside the model what the methods tell the clients."""
         if not self._running and any(not isinstance(part, ExactMean) for part in self.parts):
@@ -367,9 +371,10 @@ class MethodStrategy(FedAvg):
     def _taken(self, arrays: ArrayRecord) -> dict[str, Tensor]:
         """Return arrays by the classifier's names and in the model's own dtypes."""
         own = self.model.state_dict()
-        like = {name: own[inner] for inner, name in self._outside.items()}
-        came = as_dtype_of(unflatten(to_state(arrays), like), like)
-        return {self._inside.get(name, name): tensor for name, tensor in came.items()}
+        by_name = {name: own[inner] for inner, name in self._outside.items()}
+        received = unflatten(to_state(arrays), by_name)
+        received = as_dtype_of(received, by_name)
+        return {self._inside.get(name, name): tensor for name, tensor in received.items()}
 
 
 class ExactFedAvg(MethodStrategy):
@@ -597,8 +602,10 @@ def check_steps(numbers: Mapping[str, float]) -> None:
     With any momentum and any pull towards the start, K steps make at least 1 and at most 1 + 2 + ... + K. A smaller sum
     would let one client own FedNova's mean.
     """
-    if missing := {"steps", "coefficient-sum"} - numbers.keys():
+    missing = {"steps", "coefficient-sum"} - numbers.keys()
+    if missing:
         raise RejectedUpdate(f"it sends no {min(missing)}: FedNova's clients use local_round")
     steps, total = numbers["steps"], numbers["coefficient-sum"]
-    if not 1 - 1e-6 <= total <= steps * (steps + 1) / 2 + 1e-6:
+    most = steps * (steps + 1) / 2
+    if not 1 - 1e-6 <= total <= most + 1e-6:
         raise RejectedUpdate(f"coefficient-sum is {total:g}, which {steps:g} steps cannot make")

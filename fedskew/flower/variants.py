@@ -74,11 +74,13 @@ def variants_of(chosen: Iterable[NamedVariant]) -> list[Variant]:
 
 def settings_of(variant: Variant, parts: ComposedMethod) -> dict[str, Any]:
     """Return the settings that a method fixes, as uniform-sampling fixes resampling.beta-start = 0."""
-    own = {
-        f"{variant.name}.{field.name.replace('_', '-')}": field.name for field in fields(variant)
-    }
-    stated = {**parts.defaults, **parts.fixed}
-    return {own[key]: value for key, value in stated.items() if key in own}
+    of_method = {**parts.defaults, **parts.fixed}
+    settings = {}
+    for field in fields(variant):
+        key = f"{variant.name}.{field.name.replace('_', '-')}"
+        if key in of_method:
+            settings[field.name] = of_method[key]
+    return settings
 
 
 def check_model(variants: Sequence[Variant], model: Classifier, inputs: object) -> None:

@@ -270,9 +270,9 @@ def recall_tables(results: ExperimentResults) -> list[Table]:
 
     def cell(row: str, column: str, heading: str) -> TableCell:
         recall_C = recalls(results.of(row, column), experiment.selection)
-        if recall_C is None or np.isnan(recall_C[positions[heading]]):
+        recall = np.nan if recall_C is None else float(recall_C[positions[heading]])
+        if np.isnan(recall):
             return TableCell(NONE)
-        recall = float(recall_C[positions[heading]])
         return TableCell(f"{recall:.0f}", heat=recall / 100)
 
     def shown(column: str) -> Sequence[str]:

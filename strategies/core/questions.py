@@ -109,8 +109,9 @@ def wrong_shapes(answer: State, shapes: Mapping[str, tuple[int, ...]]) -> str:
         return f"the answer holds {', '.join(sorted(answer))}, not {', '.join(sorted(shapes))}"
     for name, shape in shapes.items():
         tensor = answer[name]
-        if tensor.dtype != torch.int64 or tuple(tensor.shape) != shape:
-            made = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+        sent = tuple(tensor.shape)
+        if tensor.dtype != torch.int64 or sent != shape:
+            made = f"{tensor.dtype} of shape {sent}"
             return f"{name} is {made}, not int64 of shape {shape}"
     return ""
 

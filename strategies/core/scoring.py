@@ -18,7 +18,10 @@ LOCAL = "local-accuracy"
 
 
 def evaluate_on_clients(
-    rounds: Rounds, grid: Grid, classes: int, tested: Mapping[str, Mapping[int, Tensor]]
+    rounds: Rounds,
+    grid: Grid,
+    classes: int,
+    tested: Mapping[str, Mapping[int, Tensor]],
 ) -> tuple[ClientScores, dict[int, str], dict[str, dict[int, float]]]:
     """Return scores by kind of test set, deployed model and client, why clients are missing from them, and by model
     what clients tell of their local accuracy, NaN where they do not.

@@ -42,7 +42,9 @@ def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateS
     )
     if clients * sum(server.start[name].numel() for name in server.parameters) <= KEPT:
         parts = partial(iter, list(parts()))
-    squares_K, towards_K, length = torch.zeros(clients).double(), torch.zeros(clients).double(), 0.0
+    squares_K = torch.zeros(clients).double()
+    towards_K = torch.zeros(clients).double()
+    length = 0.0
     for steps_KP in parts():
         squares_K += torch.linalg.vector_norm(steps_KP, dim=1).double().square()
     norms_K = squares_K.sqrt()
@@ -54,33 +56,39 @@ def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateS
     # With unit vectors u_i and their sum s: cos(u_i, s - u_i) = (u_i s - 1) / ||s - u_i||.
     along_K = towards_K * scales_K
     cosines_K = (along_K - 1) / (length - 2 * along_K + 1).clamp(min=0).sqrt()
-    moved = [bool(scale) and int((scales_K > 0).sum()) > 1 for scale in scales_K]
-    return [
-        UpdateStatistics(
-            update.client, norm, max(-1.0, min(1.0, cosine)) if known else math.nan, update.examples
-        )
-        for update, norm, cosine, known in zip(
-            updates, norms_K.tolist(), cosines_K.tolist(), moved, strict=True
-        )
-    ]
+    # An update that did not move has no direction, nor has the only one that moved another to compare with.
+    several_moved = int((scales_K > 0).sum()) > 1
+    moved = [bool(scale) and several_moved for scale in scales_K]
+    rows = zip(updates, norms_K.tolist(), cosines_K.tolist(), moved, strict=True)
+
+    result = []
+    for update, norm, cosine, has_direction in rows:
+        rounded = max(-1.0, min(1.0, cosine))  # rounding can lead beyond 1
+        direction = rounded if has_direction else math.nan
+        result.append(UpdateStatistics(update.client, norm, direction, update.examples))
+    return result
 
 
 def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterator[Tensor]:
     """Yield (K, P) float32 parts of w_i - w, parameter by parameter, at most CHUNK coordinates."""
-    width = max(1, min(CHUNK, VALUES // max(1, len(shared))))
+    values_per_client = VALUES // max(1, len(shared))
+    width = max(1, min(CHUNK, values_per_client))
     for name in names:
+        begin = start[name]
         tensors = [state[name] for state in shared]
-        if start[name].numel() <= width:
-            yield torch.stack(tensors).sub_(start[name]).flatten(1).float()
+        if begin.numel() <= width:
+            yield torch.stack(tensors).sub_(begin).flatten(1).float()
             continue
-        flat = (torch.split(tensor.reshape(-1), width) for tensor in (start[name], *tensors))
-        for start_P, *values_KP in zip(*flat, strict=True):
-            yield torch.stack(values_KP).sub_(start_P).float()
+        flat = (torch.split(tensor.reshape(-1), width) for tensor in (begin, *tensors))
+        for begin_P, *values_KP in zip(*flat, strict=True):
+            yield torch.stack(values_KP).sub_(begin_P).float()
 
 
 def median_norm(entries: Sequence[UpdateStatistics]) -> float:
     """Return the median of the norms; 0 without any."""
-    return statistics.median(entry.norm for entry in entries) if entries else 0.0
+    if entries:
+        return statistics.median(entry.norm for entry in entries)
+    return 0.0
 
 
 def standing_out(entries: Sequence[UpdateStatistics], median: float) -> dict[int, str]:
@@ -104,7 +112,8 @@ def noteworthy(entries: Sequence[UpdateStatistics]) -> Sequence[UpdateStatistics
         return entries
     half = MOST // 2
     by_norm = sorted(entries, key=lambda entry: -entry.norm)
-    longest, rest = by_norm[:half], by_norm[half:]
+    longest = by_norm[:half]
+    rest = by_norm[half:]
     # NaN, of an update without a direction, comes last.
     by_cosine = sorted(rest, key=lambda entry: (math.isnan(entry.cosine), entry.cosine))
     return sorted([*longest, *by_cosine[:half]], key=lambda entry: entry.client)

@@ -104,7 +104,8 @@ def checked_update(
     """Return a client's answer as an update. Raises RejectedUpdate for one that must not be combined."""
     if "model" not in answer.states:
         raise RejectedUpdate("the reply holds no model")
-    shared, uploads = answer.states["model"], answer.named("upload")
+    shared = answer.states["model"]
+    uploads = answer.named("upload")
     if reason := differences(shared, expected):
         raise RejectedUpdate(f"model: {reason}")
     check_uploads(uploads, server, parts)
