@@ -33,6 +33,10 @@ COMMANDS = {
         "fedskew.cli.select:select",
         "Find the best method for a federation: a race of methods and learning rates with equal budgets.",
     ),
+    "worth": (
+        "fedskew.cli.worth:worth",
+        "Show what each site of a simulated federation gains by joining, and what it adds for all.",
+    ),
     "report": (
         "fedskew.cli.report:report",
         "Report the results of experiments and of other runs, with intervals and costs.",
