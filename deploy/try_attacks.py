@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from app_federation import ENVIRONMENT, AppFederation
+from app_federation import AppFederation
 from attacks import (
     any_app,
     at_the_gate,
@@ -46,6 +46,7 @@ from attacks.stage import (
     shown,
 )
 from local_federation import BIN, MODELS, LocalFederation
+from stock_nodes import ENVIRONMENT
 
 BEGIN, END = "<!-- make attacks -->", "<!-- end of make attacks -->"
 APP_MARKS = ("<!-- make attacks, other apps -->", "<!-- end of make attacks, other apps -->")

@@ -1,6 +1,7 @@
 """The scripts that pages quote run, and print what the pages say."""
 
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "scripts"
+TRIALS = sorted((ROOT / "deploy").glob("try_*.py"))
 
 
 def test_local_accuracy_is_that_of_every_client(train: Callable[..., Any]) -> None:
@@ -39,3 +42,12 @@ def test_runs_of_two_folders_are_compared_by_their_hashes(
     assert ended.value.code == status
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == ("NOT the same." if status else "The same, to the bit.")
+
+
+@pytest.mark.parametrize("script", TRIALS, ids=lambda script: script.stem)
+def test_a_trial_of_a_deployment_finds_all_that_it_imports(script: Path) -> None:
+    """No type checker reads these scripts, and the tests that run them take minutes."""
+    command = [sys.executable, "-W", "ignore", str(script), "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("usage: ")
