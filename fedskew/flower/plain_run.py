@@ -31,10 +31,10 @@ from server_app.methods import METHODS
 from server_app.run_settings import RunSettings
 from server_app.settings import PROTOCOL, defaults, parse
 from strategies.core.exchange import wait_for_nodes
+from strategies.core.round_result import AVERAGE
 
 LEAST_NODES = 2
 """Nodes that a run waits for at least, as flwr's FedAvg does."""
-AVERAGE = "average"
 WITHOUT_EFFECT = (
     "clients-per-pass", "min-replies", "server-optimizer", "server-learning-rate", "server-momentum",
     "server-momentum-form", "server-second-momentum", "server-adaptivity", "positive-class", "overwrite", "tensorboard",

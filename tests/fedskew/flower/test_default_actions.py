@@ -134,18 +134,26 @@ def test_the_learning_rate_is_the_messages_or_else_the_run_configs() -> None:
     assert not same(models[0], models[2])
 
 
-METHODS = ("fedavg", "fedshift", "creff", "scaffold", "fedbn", "uniform-sampling", "tau-norm")
+METHODS = (
+    "fedavg", "fedshift", "creff+fedbn", "creff+tau-norm", "scaffold", "fednova+fedprox", "ccvr", "silobn",
+    "uniform-sampling", "median",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_plain_run_has_the_weights_of_fedskews_own(method: str, tmp_path: Path) -> None:
     own = experiment(tmp_path, method=method)
     config = run_config(method=method, results=str(tmp_path), nodes=NODES)
-    config |= SERVER_SMALL.get(method, {})
+    for name in method.split("+"):
+        config |= SERVER_SMALL.get(name, {})
     made = plain_run.run(FakeGrid(app, NODES, config), config, 7, lambda line: None)
     shared = Checkpoint.load(own.folder.checkpoint_file).shared
     average = {name: made.models["average"][name] for name in shared}
     assert digest([average]) == own.summary["hash"]["shared"]
+    deployed = Checkpoint.load(own.folder.checkpoint_file).deployed
+    assert {*made.models} == {*deployed}
+    for name, state in deployed.items():
+        assert same({key: made.models[name][key] for key in state}, state), name
 
 
 def test_nodes_with_data_of_their_own_train(tmp_path: Path) -> None:
