@@ -6,15 +6,16 @@ inputs), K clients.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType
 from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from client_app.models.classifier import Classifier, in_batches
-from client_app.state import State, seed_of
+from client_app.state import State, seed_of, split_prefix
 from data import DataSettings, Samples, Settings
 
 
@@ -45,6 +46,8 @@ class Client:
     seed: int = 0
     sampling_weights_N: Tensor | None = None
     """(N,) with which training draws the samples; None is a plain shuffle. `train_round` sets them."""
+    prepared: Mapping[str, State] = field(default_factory=dict)
+    """What the variants' `before` hooks prepared for this round's `loss_term`, by variant."""
     node_config: Mapping[str, object] = field(default_factory=dict)
     """What the configuration of the node that runs the client says; empty in a simulation."""
 
@@ -73,11 +76,19 @@ class Client:
         """(C,) float64: samples of each class that an epoch is expected to draw."""
         return self.effective_prior_C * len(self.samples)
 
-    def features(self) -> Tensor:
-        """Return (N, D) features of all samples, in eval mode and without gradient; the model's mode is restored."""
+    def features(self, state: State | None = None) -> Tensor:
+        """Return (N, D) features of all samples, in eval mode and without gradient; the model's mode is restored.
+
+        Args:
+            state: the weights of another model of the same structure; None is the model as it is.
+        """
         mode = self.model.training
         self.model.eval()
-        features_ND = in_batches(self.model.features, self.samples)
+        features: Callable[[Tensor], Tensor] = self.model.features
+        if state is not None:
+            own = split_prefix({name: t for name, t in state.items() if "." in name}, ".")
+            features = partial(functional_call, self.model.features, own.get("features", {}))
+        features_ND = in_batches(features, self.samples)
         self.model.train(mode)
         return features_ND
 
@@ -108,6 +119,8 @@ class Contribution:
 
     upload: State = field(default_factory=dict)
     memory: State = field(default_factory=dict)
+    prepared: State = field(default_factory=dict)
+    """From `before` alone: for `loss_term`, in `client.prepared`. It is neither sent nor kept."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +213,8 @@ class Requirements:
     """A model of its own for every client: nothing is shared."""
     uncorrected_prior: bool = False
     """No other variant that corrects the class prior, as this one does: it would be corrected twice."""
+    teacher: bool = False
+    """The logits of the model as received, in eval mode and without gradient: `loss_term`'s `teacher_BC`."""
     ignored_settings: Mapping[str, str] = field(default_factory=dict)
     """Keys of settings that change nothing beside the variant, and must keep their defaults; and the reason."""
 
@@ -256,6 +271,13 @@ class Variant(VariantTraits):
         """Return the names of the model's state that never leave the client. Combined by union."""
         return frozenset()
 
+    def labels(self, client: Client) -> Tensor | None:
+        """Return (N,) labels or (N, C) probabilities to train towards, or None for the samples' own labels.
+
+        The cross-entropy alone uses them: other hooks see the samples' own. At most one variant changes labels.
+        """
+        return None
+
     def sample_weights(self, client: Client) -> Tensor | None:
         """Return (N,) float64 >= 0, unnormalized, or None for a plain shuffle. At most one variant samples."""
         return None
@@ -264,9 +286,34 @@ class Variant(VariantTraits):
         """Return (C,), or (C, C) with one row a label, to add to the training logits, or None. Combined by sum."""
         return None
 
+    def logit_scale(self, client: Client) -> Tensor | None:
+        """Return (C,) factors of the training logits, before any offset, or None. Combined by product."""
+        return None
+
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return (B,) weights of the samples' cross-entropies; `logits_BC` have all offsets. Combined by product."""
         return torch.ones_like(logits_BC[:, 0])
+
+    def loss_term(
+        self,
+        client: Client,
+        indices_B: Tensor,
+        features_BD: Tensor,
+        logits_BC: Tensor,
+        teacher_BC: Tensor | None,
+    ) -> Tensor:
+        """Return (B,) to add to the samples' losses, after all weights. Combined by sum.
+
+        A term of the whole batch is the same number for each sample, as the loss is the mean over the batch.
+
+        Args:
+            indices_B: the samples: `client.labels_N[indices_B]` are their labels.
+            features_BD: the head's inputs, with gradient, from the pass that gave the logits.
+            logits_BC: the model's logits, without offsets.
+            teacher_BC: the logits of the model as received for the same inputs, in eval mode and without
+                gradient; None unless `Requirements.teacher` of some variant asks for them.
+        """
+        return torch.zeros_like(logits_BC[:, 0])
 
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
         """Return what to add to the gradient of parameter `name`, shaped like `weight`, or None. Combined by sum."""
@@ -292,10 +339,11 @@ Hook = TypeVar("Hook", bound=Callable[..., Tensor | None])
 
 
 def vectorizable(hook: Hook) -> Hook:
-    """Mark a variant's `loss_weights` or `gradient_offset` as one that torch.vmap can map over clients.
+    """Mark a variant's `loss_weights`, `loss_term` or `gradient_offset` as one that torch.vmap can map over clients.
 
     Such a hook branches on no tensor's values. Of the client it reads nothing but start, broadcast, memory,
-    round, num_classes, counts_C, effective_prior_C and drawn_C. The other hooks need no mark: they are called
+    round, num_classes, counts_C, effective_prior_C, drawn_C and, in `loss_term`, labels_N[indices_B]. A sample's
+    `loss_term` then depends on no other sample of its batch. The other hooks need no mark: they are called
     client by client.
     """
     hook.vectorizable = True  # type: ignore[attr-defined]

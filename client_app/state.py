@@ -109,11 +109,11 @@ def with_prefix(prefix: str, state: State) -> dict[str, Tensor]:
     return {f"{prefix}/{name}": tensor for name, tensor in state.items()}
 
 
-def split_prefix(state: State) -> dict[str, dict[str, Tensor]]:
+def split_prefix(state: State, separator: str = "/") -> dict[str, dict[str, Tensor]]:
     """Undo `with_prefix`: a state for each first part of the names."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in state.items():
-        prefix, rest = name.split("/", 1)
+        prefix, rest = name.split(separator, 1)
         part = parts.setdefault(prefix, {})
         part[rest] = tensor
     return parts

@@ -1,12 +1,13 @@
 """The one training loop: what every method runs on a client."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from client_app.client import Client, Contribution, Report, Trained, Variant, overrides
 from client_app.optimizer import SGD, TrainingSettings, clip, coefficient_sum
@@ -24,6 +25,12 @@ class Task:
     settings: TrainingSettings
     offset: Tensor | None
     """The sum of the logit offsets, (C,) or (C, C)."""
+    scale_C: Tensor | None = None
+    """(C,) the product of the logit scales."""
+    targets_N: Tensor | None = None
+    """(N,) or (N, C): what to train towards in place of the samples' labels."""
+    teacher: State | None = None
+    """The model's state as received, where a variant's `loss_term` asks for its logits."""
 
     def overriding(self, hook: str) -> list[Variant]:
         """Return the variants that have a hook of their own."""
@@ -38,9 +45,18 @@ class Task:
         """Return the combined training loss, as `Loss`; with `draws` the images are augmented."""
         inputs_B = self.client.samples.batch(indices_B, draws)
         labels_B = self.client.labels_N[indices_B]
-        with self.precision(inputs_B):
-            logits_BC = self.client.model(inputs_B)
-        losses_B = self.losses(logits_BC, labels_B)
+        targets_B = None if self.targets_N is None else self.targets_N[indices_B]
+        if not self.overriding("loss_term"):
+            with self.precision(inputs_B):
+                logits_BC = self.client.model(inputs_B)
+            losses_B = self.losses(logits_BC, labels_B, targets_B)
+        else:
+            with self.precision(inputs_B):
+                features_BD = self.client.model.features(inputs_B)
+                logits_BC = self.client.model.head(features_BD)
+            losses_B = self.losses(logits_BC, labels_B, targets_B)
+            teacher_BC = None if self.teacher is None else self.teacher_logits(inputs_B)
+            losses_B = losses_B + self.terms(indices_B, features_BD, logits_BC, teacher_BC)
         if weights_B is None:
             return losses_B.mean()
         return (losses_B * weights_B.to(losses_B)).mean()
@@ -51,19 +67,56 @@ class Task:
             inputs_B.device.type, torch.bfloat16, self.settings.precision == "bfloat16"
         )
 
-    def losses(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-        """Return (B,): what the samples' logits cost, with all offsets and weights."""
+    def losses(
+        self, logits_BC: Tensor, labels_B: Tensor, targets_B: Tensor | None = None
+    ) -> Tensor:
+        """Return (B,): what the samples' logits cost, with all offsets and weights.
+
+        `targets_B` are the targets of the cross-entropy, the labels where they are None.
+        """
         logits_BC = logits_BC.to(
             self.client.model.head.weight
         )  # what follows is in the weights' own precision
+        if self.scale_C is not None:
+            logits_BC = logits_BC * self.scale_C
         if self.offset is not None:
             logits_BC = logits_BC + (
                 self.offset[labels_B] if self.offset.dim() == 2 else self.offset
             )
-        losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
+        targets_B = labels_B if targets_B is None else targets_B
+        losses_B = F.cross_entropy(logits_BC, targets_B, reduction="none")
         for variant in self.overriding("loss_weights"):
             losses_B = losses_B * variant.loss_weights(self.client, logits_BC, labels_B)
         return losses_B
+
+    def terms(
+        self,
+        indices_B: Tensor,
+        features_BD: Tensor,
+        logits_BC: Tensor,
+        teacher_BC: Tensor | None = None,
+    ) -> Tensor:
+        """Return (B,) the sum of the variants' loss terms, in the weights' own precision."""
+        weight = self.client.model.head.weight
+        features_BD, logits_BC = features_BD.to(weight), logits_BC.to(weight)
+        total_B = torch.zeros_like(logits_BC[:, 0])
+        for variant in self.overriding("loss_term"):
+            total_B = total_B + variant.loss_term(
+                self.client, indices_B, features_BD, logits_BC, teacher_BC
+            )
+        return total_B
+
+    @torch.no_grad()
+    def teacher_logits(self, inputs_B: Tensor) -> Tensor:
+        """Return (B, C) logits of the model as received, in eval mode; the model's mode is restored."""
+        model = self.client.model
+        modes = [(module, module.training) for module, _ in model.modes]
+        model.eval()
+        with self.precision(inputs_B):
+            logits_BC: Tensor = functional_call(model, dict(self.teacher or {}), (inputs_B,))
+        for module, mode in modes:  # freeze_statistics may have left batch norm in eval mode
+            module.training = mode
+        return logits_BC.to(model.head.weight)
 
     def corrected(self, gradients: Sequence[Tensor], parameters: State) -> Sequence[Tensor]:
         """Return the parameters' gradients with all offsets."""
@@ -83,6 +136,17 @@ class Task:
         if beginning:
             self.client.model.eval()
         return {variant.name: variant.before(self.client, self.loss) for variant in beginning}
+
+    def with_teacher(self) -> "Task":
+        """Return the task with the model as received for a teacher, if a variant asks for its logits."""
+        if not any(variant.requirements.teacher for variant in self.variants):
+            return self
+        return replace(self, teacher=copy(self.client.model.state_dict()))
+
+    def with_prepared(self, before: Mapping[str, Contribution]) -> "Task":
+        """Return the task whose client has what the variants prepared for their loss terms."""
+        prepared = {name: one.prepared for name, one in before.items() if one.prepared}
+        return replace(self, client=replace(self.client, prepared=prepared)) if prepared else self
 
     def report(
         self,
@@ -112,10 +176,11 @@ class Task:
 
 
 def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Task:
-    """Return the client's task. Raises ValueError when two variants want to sample."""
+    """Return the client's task. Raises ValueError when two variants want to sample, or to change the labels."""
     variants = sorted(variants, key=lambda variant: variant.name)
     client = with_sampler(client, variants)
-    return Task(client, variants, settings, total_offset(client, variants))
+    offset, scale_C = total_offset(client, variants), total_scale(client, variants)
+    return Task(client, variants, settings, offset, scale_C, changed_labels(client, variants))
 
 
 def train_round(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Report:
@@ -126,11 +191,12 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     clip-norm bounds what the optimizer is given, the variants' gradient offsets included: these are a part of the
     objective's gradient, and a bound without them would bound no step. Weight decay and momentum come after, as with
     torch.nn.utils.clip_grad_norm_ before torch.optim.SGD.
-    Raises ValueError when two variants want to sample, or contribute under one name.
+    Raises ValueError when two variants want to sample or to change labels, or contribute under one name.
     """
-    task = task_of(client, variants, settings)
-    client, parameters = task.client, task.client.model.trained
+    task = task_of(client, variants, settings).with_teacher()
     before = task.before()
+    task = task.with_prepared(before)
+    client, parameters = task.client, task.client.model.trained
     seed_global(client.seed, client.labels_N.device)
     client.model.train()
     if len(client.samples) == 1:
@@ -168,6 +234,19 @@ def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
     return replace(client, sampling_weights_N=weights_N)
 
 
+def changed_labels(client: Client, variants: Sequence[Variant]) -> Tensor | None:
+    """Return the labels of the one variant that changes them, on the samples' device, or None."""
+    labels_N, changing = None, ""
+    for variant in variants:
+        wanted_N = variant.labels(client)
+        if wanted_N is None:
+            continue
+        if labels_N is not None:
+            raise ValueError(f"{changing} and {variant.name} both want to change the labels")
+        labels_N, changing = wanted_N.to(client.labels_N.device), variant.name
+    return labels_N
+
+
 def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
     """Return the sum of the logit offsets, (C,) or (C, C), on the head's device, or None when there are none."""
     total = None
@@ -176,6 +255,16 @@ def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
         if offset is not None:
             total = offset if total is None else total + offset
     return None if total is None else total.to(client.model.head.weight)
+
+
+def total_scale(client: Client, variants: Sequence[Variant]) -> Tensor | None:
+    """Return (C,) the product of the logit scales on the head's device, or None when there are none."""
+    total_C = None
+    for variant in variants:
+        scale_C = variant.logit_scale(client)
+        if scale_C is not None:
+            total_C = scale_C if total_C is None else total_C * scale_C
+    return None if total_C is None else total_C.to(client.model.head.weight)
 
 
 def total_proximal_mu(variants: Sequence[Variant]) -> float:

@@ -34,7 +34,12 @@ class ClientInPass(Client):
     """A client while several train: torch.vmap maps over its class counts, and it has no samples to count."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """The values of COUNTS, by name."""
+    """The values of COUNTS and the batch's labels, by name."""
+
+    @property
+    def labels_N(self) -> Tensor:
+        """(B,): a pass numbers the samples of its batch 0 to B - 1."""
+        return self.tensors["labels_N"]
 
     @cached_property
     def counts_C(self) -> Tensor:
@@ -242,11 +247,22 @@ def mean_loss(
     share_B: Tensor,
 ) -> Tensor:
     """Return () a client's mean loss over the samples whose share is not 0."""
+    state, model, task = {**weights, **rest, **frozen}, task.client.model, seen(task, about)
+    if not task.overriding("loss_term"):
+        with task.precision(inputs_B):
+            logits_BC = torch.func.functional_call(model, state, (inputs_B,))
+        return (task.losses(logits_BC, labels_B) * share_B).sum()
+    own = split_prefix(state, ".")
     with task.precision(inputs_B):
-        logits_BC = torch.func.functional_call(
-            task.client.model, {**weights, **rest, **frozen}, (inputs_B,)
-        )
-    return (seen(task, about).losses(logits_BC, labels_B) * share_B).sum()
+        features_BD = torch.func.functional_call(model.features, own.get("features", {}), inputs_B)
+        logits_BC = torch.func.functional_call(model.head, own["head"], features_BD)
+    losses_B = task.losses(logits_BC, labels_B)
+    client = task.client
+    assert isinstance(client, ClientInPass)  # a variant with a loss term has facts
+    client = replace(client, tensors={**client.tensors, "labels_N": labels_B})
+    indices_B = torch.arange(len(labels_B), device=labels_B.device)
+    losses_B = losses_B + replace(task, client=client).terms(indices_B, features_BD, logits_BC)
+    return (losses_B * share_B).sum()
 
 
 def corrected(
@@ -261,8 +277,9 @@ def corrected(
 
 def facts_of(task: Task) -> State:
     """Return what of a client the loss and the offsets of gradients depend on, beside what all have in common."""
-    facts = {} if task.offset is None else {"offset": task.offset}
-    if task.overriding("loss_weights") or task.overriding("gradient_offset"):
+    shared = {"offset": task.offset, "scale_C": task.scale_C}
+    facts = {name: tensor for name, tensor in shared.items() if tensor is not None}
+    if any(task.overriding(hook) for hook in MAPPED_HOOKS):
         facts |= {name: getattr(task.client, name) for name in COUNTS}
         memory = {
             name: state for name, state in task.client.memory.items() if name != "private"
@@ -284,7 +301,8 @@ def seen(task: Task, about: State) -> Task:
     values = {field.name: getattr(task.client, field.name) for field in fields(Client)}
     values |= {"id": -1, "seed": -1, "samples": None, "memory": memory}
     client = ClientInPass(**values, tensors=facts["client"])
-    return replace(task, client=client, offset=facts["client"].get("offset"))
+    own = facts["client"]
+    return replace(task, client=client, offset=own.get("offset"), scale_C=own.get("scale_C"))
 
 
 def stack(states: Sequence[State]) -> dict[str, Tensor]:
@@ -350,13 +368,17 @@ class Source:
         return inputs_KB, labels_KB, share_KB
 
 
-MAPPED_HOOKS = ("loss_weights", "gradient_offset")
+MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")
 """The variants' hooks that torch.vmap maps over the clients; all others are called client by client."""
 
 
 def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Variant]) -> str:
     """Return why clients cannot train together, or an empty sentence; the model is tried on samples of zeros."""
     for variant in variants:
+        if variant.requirements.teacher:
+            return f"{variant.name} asks for the logits of a second model, the one received"
+        if overrides(variant, "labels"):
+            return f"{variant.name} changes the labels"
         for hook in MAPPED_HOOKS:
             mapped = overrides(variant, hook)
             if mapped and not getattr(getattr(variant, hook), "vectorizable", False):

@@ -89,14 +89,17 @@ def refuse_two_for_one_place(
     combining = [member.name for member in members if member.combine]
     correcting = [name for name in variants if VARIANTS[name].requirements.uncorrected_prior]
     keeping = [name for name in variants if VARIANTS[name].requirements.batch_norm]
-    sampling = []
+    sampling, labeling = [], []
     for member in members:
+        if any(overrides(VARIANTS[name], "labels") for name in member.variants):
+            labeling.append(member.name)
         if any(overrides(VARIANTS[name], "sample_weights") for name in member.variants):
             sampling.append(member.name)
     for wanting, rule in (
         (combining, "want to combine the clients' updates, and one can"),
         (correcting, "both correct the class prior: together they would correct it twice"),
         (sampling, "want to draw the samples, and one can"),
+        (labeling, "want to change the labels, and one can"),
         (keeping, "both say what of batch norm stays on the client, and one can"),
     ):
         if len(wanting) > 1:

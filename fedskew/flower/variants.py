@@ -32,9 +32,17 @@ STRATEGIES: Mapping[str, str] = {
     "class-weights": "RatioLoss",
 }
 """The variants that work with one strategy alone, which sends them something, and that strategy."""
-BEYOND_THE_LOSS = ("sample_weights", "gradient_offset", "before", "after", "private_names")
+BEYOND_THE_LOSS = (
+    "sample_weights",
+    "labels",
+    "loss_term",
+    "gradient_offset",
+    "before",
+    "after",
+    "private_names",
+)
 """The hooks of a variant that a loss function cannot carry out."""
-IN_THE_LOSS = ("logit_offset", "loss_weights")
+IN_THE_LOSS = ("logit_offset", "logit_scale", "loss_weights")
 
 
 def method_of(chosen: NamedVariant) -> str:
