@@ -372,8 +372,8 @@ MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")
 """The variants' hooks that torch.vmap maps over the clients; all others are called client by client."""
 
 
-def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Variant]) -> str:
-    """Return why clients cannot train together, or an empty sentence; the model is tried on samples of zeros."""
+def unmapped(variants: Sequence[Variant]) -> str:
+    """Return which variant torch.vmap cannot map over clients, and why; an empty sentence where it maps all."""
     for variant in variants:
         if variant.requirements.teacher:
             return f"{variant.name} asks for the logits of a second model, the one received"
@@ -383,6 +383,14 @@ def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Varia
             mapped = overrides(variant, hook)
             if mapped and not getattr(getattr(variant, hook), "vectorizable", False):
                 return f"{variant.name} does not say that it can (@vectorizable at {hook})"
+    return ""
+
+
+def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Variant]) -> str:
+    """Return why clients cannot train together, or an empty sentence; the model is tried on samples of zeros."""
+    reason = unmapped(variants)
+    if reason:
+        return reason
     if len(dict(model.named_parameters(remove_duplicate=False))) > len(
         dict(model.named_parameters())
     ):
