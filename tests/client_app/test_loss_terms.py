@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from client_builders import CLASSES, SHAPE, batches_of, play, same, small_client
+from client_builders import CLASSES, SHAPE, batches_of, same, small_client, train_rounds
 from test_vectorized import SETTINGS as STACKED
 from test_vectorized import alone, assert_alike, clients_of, together
 from torch import Tensor
@@ -150,14 +150,18 @@ def test_terms_are_added_after_the_weights() -> None:
 
 
 def test_a_term_of_nothing_is_plain_training_to_the_bit() -> None:
-    assert same(play([Norms(0.0)], COUNTS, SETTINGS)[0], play([], COUNTS, SETTINGS)[0])
-    assert not same(play([Norms()], COUNTS, SETTINGS)[0], play([], COUNTS, SETTINGS)[0])
+    assert same(
+        train_rounds([Norms(0.0)], COUNTS, SETTINGS)[0], train_rounds([], COUNTS, SETTINGS)[0]
+    )
+    assert not same(
+        train_rounds([Norms()], COUNTS, SETTINGS)[0], train_rounds([], COUNTS, SETTINGS)[0]
+    )
 
 
 def test_terms_are_the_same_in_any_order() -> None:
     variants: list[Variant] = [Norms(), Teacher(), Prepared(), Smoothed(), LogitShift()]
-    shared = play(variants, COUNTS, SETTINGS)[0]
-    assert same(shared, play(variants[::-1], COUNTS, SETTINGS)[0])
+    shared = train_rounds(variants, COUNTS, SETTINGS)[0]
+    assert same(shared, train_rounds(variants[::-1], COUNTS, SETTINGS)[0])
 
 
 def test_the_teacher_is_the_model_as_received_in_eval_mode_with_private_tensors() -> None:
@@ -184,7 +188,7 @@ def test_the_teacher_is_the_model_as_received_in_eval_mode_with_private_tensors(
 
 
 def test_the_teacher_leaves_the_modes_of_a_single_example_alone() -> None:
-    shared, reports = play([Teacher()], [(0, 1, 0, 0), (3, 2, 2, 0)], SETTINGS)
+    shared, reports = train_rounds([Teacher()], [(0, 1, 0, 0), (3, 2, 2, 0)], SETTINGS)
     assert all(torch.isfinite(tensor).all() for tensor in shared.values())
     assert reports[0].loss < float("inf")
 
@@ -199,7 +203,7 @@ def test_the_teacher_runs_only_when_a_variant_asks_for_it() -> None:
 
 
 def test_an_option_that_uses_the_loss_before_training_has_the_teacher_too() -> None:
-    shared, _ = play([Teacher(), ControlVariates(option="I")], COUNTS, SETTINGS)
+    shared, _ = train_rounds([Teacher(), ControlVariates(option="I")], COUNTS, SETTINGS)
     assert all(torch.isfinite(tensor).all() for tensor in shared.values())
 
 
