@@ -204,12 +204,12 @@ def _look(data: Dataset) -> Look:
         if not isinstance(inputs, np.ndarray):
             continue
         looked = evenly(len(inputs), MOST_TESTS)
-        hits = [
-            (number, place[digest])
-            for number, digest in zip(looked.tolist(), _digests(inputs, looked), strict=True)
-            if digest in place
-        ]
-        example = f"{split} sample {hits[0][0]} is training sample {hits[0][1]}" if hits else ""
+        found = zip(looked.tolist(), _digests(inputs, looked), strict=True)
+        hits = [(number, place[digest]) for number, digest in found if digest in place]
+        example = ""
+        if hits:
+            tested, training = hits[0]
+            example = f"{split} sample {tested} is training sample {training}"
         copies[split] = (len(hits), len(looked), example)
         flat[split] = _flat(inputs, looked)
     alike = len(chosen) if len(place) == 1 and len(chosen) > 1 else 0

@@ -326,9 +326,8 @@ def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
     """(N, L): names in UTF-8, padded with zeros."""
     words = [name.encode() for name in names]
     width = max(map(len, words))
-    return np.frombuffer(b"".join(word.ljust(width, b"\0") for word in words), np.uint8).reshape(
-        len(words), width
-    )
+    padded = b"".join(word.ljust(width, b"\0") for word in words)
+    return np.frombuffer(padded, np.uint8).reshape(len(words), width)
 
 
 def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:

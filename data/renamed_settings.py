@@ -54,13 +54,13 @@ def given_to_flower(config: Mapping[str, Value], defaults: Mapping[str, Value]) 
 
     A name at its default counts as not given, because flwr adds the default of every key.
     """
-    unchanged = {
-        key
-        for key, value in config.items()
-        if key in OLD_NAMES or key in NEW_NAMES
-        if value == defaults[NEW_NAMES.get(key, key)]
-    }
-    return given({key: value for key, value in config.items() if key not in unchanged})
+    given_there = {}
+    for key, value in config.items():
+        renamed_setting = key in OLD_NAMES or key in NEW_NAMES
+        if renamed_setting and value == defaults[NEW_NAMES.get(key, key)]:
+            continue
+        given_there[key] = value
+    return given(given_there)
 
 
 def stored(settings: Mapping[str, Value]) -> dict[str, Value]:

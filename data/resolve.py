@@ -129,9 +129,11 @@ def _check_name(name: str, dataset: str) -> None:
     everything += [DOMAINS_PREFIX + "NAME,NAME", SITES_PREFIX + "FILE"]
     near = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
     remedy = f"did you mean {near[0]!r}?" if near else ""
-    if not near and ("/" in name or Path(name).exists()):
-        kind = {".npz": "npz", ".csv": "csv"}.get(Path(name).suffix, "folder")
-        remedy = f"did you mean {f'{kind}:{name}'!r}?"
+    path = Path(name)
+    if not near and ("/" in name or path.exists()):
+        kind = {".npz": "npz", ".csv": "csv"}.get(path.suffix, "folder")
+        meant = f"{kind}:{name}"
+        remedy = f"did you mean {meant!r}?"
         raise SettingError("dataset", dataset, "no data set is called so", remedy=remedy)
     rule = f"no data set is called {name!r}; known are {', '.join(everything)}"
     raise SettingError("dataset", dataset, rule, remedy=remedy)

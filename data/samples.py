@@ -85,10 +85,12 @@ class SampleCache:
     def get(self, key: Hashable, make: Callable[[], Samples]) -> Samples:
         """Return the samples of a key, made if they are not kept."""
         if key not in self.samples:
-            self.samples[key] = samples = make()
+            samples = make()
+            self.samples[key] = samples
             self.bytes += bytes_of(samples)
             while self.bytes > CACHE_BYTES and len(self.samples) > 1:
-                self.bytes -= bytes_of(self.samples.popitem(last=False)[1])
+                _, oldest = self.samples.popitem(last=False)
+                self.bytes -= bytes_of(oldest)
         self.samples.move_to_end(key)
         return self.samples[key]
 

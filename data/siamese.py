@@ -25,21 +25,17 @@ def siamese(images_B: Tensor, draws: Generator) -> Tensor:
         case "color":
             return color(images_B, first - 0.5, 2 * second, third + 0.5)
         case "crop":
-            reach = [part_of(side, SHIFT) for side in sides]
-            down, right = (
-                int(u * (2 * far + 1)) - far for u, far in zip((first, second), reach, strict=True)
-            )
+            down, right = map(shift_of, (first, second), sides)
             return crop(images_B, down, right)
         case "cutout":
-            row, column = (
-                int(u * (side + 1 - part_of(side, HOLE) % 2))
-                for u, side in zip((first, second), sides, strict=True)
-            )
+            row, column = map(center_of, (first, second), sides)
             return cutout(images_B, row, column)
         case "flip":
             return images_B.flip(-1) if first < 0.5 else images_B
         case "scale":
-            return scale(images_B, *(1 / SCALE + u * (SCALE - 1 / SCALE) for u in (first, second)))
+            smallest = 1 / SCALE
+            spread = SCALE - smallest
+            return scale(images_B, smallest + first * spread, smallest + second * spread)
         case _:
             return rotate(images_B, (2 * first - 1) * math.radians(ANGLE))
 
@@ -47,6 +43,18 @@ def siamese(images_B: Tensor, draws: Generator) -> Tensor:
 def part_of(side: int, share: float) -> int:
     """Return the nearest whole number of pixels."""
     return int(side * share + 0.5)
+
+
+def shift_of(draw: float, side: int) -> int:
+    """Return a shift by at most SHIFT of a side, from a draw in 0..1."""
+    farthest = part_of(side, SHIFT)
+    return int(draw * (2 * farthest + 1)) - farthest
+
+
+def center_of(draw: float, side: int) -> int:
+    """Return the place of a hole's center on a side, from a draw in 0..1."""
+    hole_is_odd = part_of(side, HOLE) % 2
+    return int(draw * (side + 1 - hole_is_odd))
 
 
 def color(images_B: Tensor, brightness: float, saturation: float, contrast: float) -> Tensor:

@@ -65,9 +65,8 @@ def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
     lengths = np.array([len(series) for series in site.series])
     if lengths.min() < width:
         first = int(np.argmin(lengths))
-        rule = (
-            f"subject {first} has {lengths[first]} time points, window-width = {width} needs more"
-        )
+        has = f"subject {first} has {lengths[first]} time points"
+        rule = f"{has}, window-width = {width} needs more"
         raise DataError(rule, where=site.where)
     regions = sorted({series.shape[1] for series in site.series})
     if len(regions) > 1:
@@ -75,16 +74,17 @@ def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
             f"subjects have {' and '.join(map(str, regions))} regions, not all the same",
             where=site.where,
         )
+    pairs = regions[0] * (regions[0] - 1) // 2
     counts = (lengths - width) // stride + 1
-    is_test = np.isin(np.arange(len(lengths)), folds(site.labels, site.name)[fold])
+    tested = folds(site.labels, site.name)[fold]
+    is_test = np.isin(np.arange(len(lengths)), tested)
     splits = []
     for key, chosen in (("train", np.flatnonzero(~is_test)), ("test", np.flatnonzero(is_test))):
-        vectors = np.empty((counts[chosen].sum(), regions[0] * (regions[0] - 1) // 2), np.float32)
+        vectors = np.empty((counts[chosen].sum(), pairs), np.float32)
         ends = np.cumsum(counts[chosen])
         for subject, end in zip(chosen.tolist(), ends.tolist(), strict=True):
-            vectors[end - counts[subject] : end] = window_correlations(
-                site.series[subject], width, stride
-            )
+            begin = end - counts[subject]
+            vectors[begin:end] = window_correlations(site.series[subject], width, stride)
         groups = np.repeat(chosen, counts[chosen])
         splits.append(Split(vectors, site.labels[groups], site.where, key, groups))
     return Raw(*splits)
@@ -109,17 +109,19 @@ def window_correlations(
 
     A region that is constant in a window correlates with nothing there; |r| is kept below 1 - 1e-6, so z is finite.
     """
-    windows = np.lib.stride_tricks.sliding_window_view(series.astype(np.float64), width, axis=0)[
-        ::stride
-    ]
+    every_window = np.lib.stride_tricks.sliding_window_view(
+        series.astype(np.float64),
+        width,
+        axis=0,
+    )
+    windows = every_window[::stride]
     centered = windows - windows.mean(axis=2, keepdims=True)
     norms = np.sqrt((centered**2).sum(axis=2, keepdims=True))
     unit = np.divide(centered, norms, out=np.zeros_like(centered), where=norms > 1e-12)
     upper = np.triu_indices(series.shape[1], k=1)
     correlations = np.stack([(window @ window.T)[upper] for window in unit])
-    fisher_z: NDArray[np.float32] = np.arctanh(np.clip(correlations, -1 + 1e-6, 1 - 1e-6)).astype(
-        np.float32
-    )
+    inside = np.clip(correlations, -1 + 1e-6, 1 - 1e-6)
+    fisher_z: NDArray[np.float32] = np.arctanh(inside).astype(np.float32)
     return fisher_z
 
 

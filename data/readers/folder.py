@@ -168,7 +168,8 @@ def notes_of(splits: Mapping[str, Path], class_names: tuple[str, ...]) -> Iterat
     """Yield what a user has to know of folders, a sentence each."""
     empty = {composed(name) for name in class_names}
     for folder in splits.values():
-        if beside := sum(1 for path in visible(folder) if path.is_file()):
+        beside = sum(1 for path in visible(folder) if path.is_file())
+        if beside:
             yield f"{folder}: {beside} files beside the class folders are left out"
         for name, inside in class_folders(folder).items():
             if any(path.is_dir() for path in visible(inside)):

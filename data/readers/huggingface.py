@@ -124,17 +124,17 @@ def metadata(path: Path, settings: DataSettings) -> SampleMetadata:
             for role in cells:
                 feature = part.features[roles[role]]
                 column = part[roles[role]]
-                named = role == LABEL and hasattr(feature, "int2str")
-                cells[role] += [
-                    feature.int2str(value) if named else str(value).strip() for value in column
-                ]
+                if role == LABEL and hasattr(feature, "int2str"):
+                    cells[role] += [feature.int2str(value) for value in column]
+                else:
+                    cells[role] += [str(value).strip() for value in column]
         if len(parts) > 1:
-            if unknown := next((key for key in parts if key.lower() not in SPLITS), None):
-                raise DataError(
-                    f"split {unknown!r}: must be one of {', '.join(SPLITS)}", where=place
-                )
-            roles["split"], cells["split"] = "split", []
+            roles["split"] = "split"
+            cells["split"] = []
             for key, part in parts.items():
+                if key.lower() not in SPLITS:
+                    rule = f"split {key!r}: must be one of {', '.join(SPLITS)}"
+                    raise DataError(rule, where=place)
                 cells["split"] += [key] * len(part)
     return SampleMetadata(place, roles, {role: tuple(words) for role, words in cells.items()})
 

@@ -114,10 +114,10 @@ class ImageFiles:
 def joined(images: Iterable[NDArray[np.generic]]) -> NDArray[np.generic]:
     """Images of one shape as an array (N, H, W, C): of bytes, or float32 on the scale 0..1 if one is."""
     every = list(images)
-    mixed = len({image.dtype for image in every}) > 1
-    return np.stack(
-        [as_float(image) if mixed and image.dtype == np.uint8 else image for image in every]
-    )
+    types = {image.dtype for image in every}
+    if len(types) > 1:
+        every = [as_float(image) if image.dtype == np.uint8 else image for image in every]
+    return np.stack(every)
 
 
 def as_float(images: NDArray[np.generic]) -> NDArray[np.float32]:

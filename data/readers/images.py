@@ -142,7 +142,14 @@ def why_not(file: Path, error: Exception) -> str:
     """The sentence about a file that is no image, or a damaged one."""
     kind = truly(file)
     if kind.endswith("TIFF image") and isinstance(error, UnidentifiedImageError):
-        kind += " of a kind that Pillow does not read, such as 16 bits in color: save it with 8 bits, or as PNG"
-    elif kind.endswith("image") or not kind:
-        kind = f"{kind}, damaged: ".lstrip(", ") * bool(kind) + said(error)
-    return f"{file}: cannot be read as an image: {f'is {kind}' if kind != said(error) else kind}"
+        remedy = "save it with 8 bits, or as PNG"
+        reason = (
+            f"is {kind} of a kind that Pillow does not read, such as 16 bits in color: {remedy}"
+        )
+    elif kind.endswith("image"):
+        reason = f"is {kind}, damaged: {said(error)}"
+    elif kind:
+        reason = f"is {kind}"
+    else:
+        reason = said(error)
+    return f"{file}: cannot be read as an image: {reason}"

@@ -189,8 +189,8 @@ def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
         notes.append(f"labels (N, 1) are taken as (N,), as in {key}")
         labels = labels[:, 0]
     elif labels.ndim == 2:
-        single = labels.dtype.kind in "biuf" and bool(((labels == 0) | (labels == 1)).all())
-        single = single and bool((labels.sum(axis=1) == 1).all())
+        zeros_and_ones = labels.dtype.kind in "biuf" and bool(((labels == 0) | (labels == 1)).all())
+        single = zeros_and_ones and bool((labels.sum(axis=1) == 1).all())
         rule = "several labels of one image (multi-label) cannot be trained on: choose one column and save it as (N,)"
         require_of(split, single, key, f"shape {labels.shape}", rule)
         notes.append(
@@ -198,9 +198,8 @@ def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
         )
         labels = labels.argmax(axis=1)
     if labels.dtype.kind in "US":
-        return replace(
-            split, labels=_numbers_of(split, np.char.strip(labels.astype(str)), settings, notes)
-        )
+        names = np.char.strip(labels.astype(str))
+        return replace(split, labels=_numbers_of(split, names, settings, notes))
     if labels.dtype.kind == "b":
         labels = labels.astype(np.int64)
     if labels.dtype.kind == "f":
@@ -269,19 +268,7 @@ def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Split:
 
 def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -> dict[str, Split]:
     """Pixels of any type as bytes, or as float32 on the scale 0..1; vectors as float32."""
-    arrays = {
-        key: split.images
-        for key, split in splits.items()
-        if not isinstance(split.images, ImageFiles)
-    }
-    wide = {
-        key: images for key, images in arrays.items() if images.dtype not in (np.uint8, np.float32)
-    }
-    ranged = {
-        key: images
-        for key, images in arrays.items()
-        if images.dtype != np.uint8 and images.ndim > 2
-    }
+    wide, ranged = _wide_and_ranged(splits)
     changed: dict[str, NDArray[np.generic]] = {}
     if settings.pixel_range and ranged:
         low, high = settings.pixel_span
@@ -294,28 +281,60 @@ def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -
         if key not in changed and (images.ndim == 2 or images.dtype.kind == "f"):
             notes.append(f"{images.dtype} is taken as float32")
             changed[key] = images.astype(np.float32)
-    if whole := {key: images for key, images in wide.items() if key not in changed}:
-        low = min(int(a.min()) for a in whole.values())
-        high = max(int(a.max()) for a in whole.values())
-        types = sorted({str(images.dtype) for images in whole.values()})
-        dark = types == ["uint16"] and 255 < high <= DARK * 65535
-        if dark and "train" in splits:  # of training alone: few other images may be dark
-            split = splits["train"]
-            raise nearly_black(f"{split.where}: {keys_of(split)[0]}: uint16", high, 65535)
-        if types == ["uint16"] and high > 255:
-            notes.append(f"uint16 is taken as 0..65535; the largest is {high}{range_hint(high)}")
-            changed |= {key: on_scale(images, 0, 65535) for key, images in whole.items()}
-        elif types != ["uint16"] and low >= 0 and 1 < high <= 255:
-            notes.append(f"{' and '.join(types)} images of 0..{high} are taken as bytes, 0..255")
-            changed |= {key: images.astype(np.uint8) for key, images in whole.items()}
-        else:
-            split = splits[next(iter(whole))]
-            raise UnknownRange(
-                f"{split.where}: {keys_of(split)[0]}: {' and '.join(types)}", low, high
-            )
+    integers = {key: images for key, images in wide.items() if key not in changed}
+    if integers:
+        changed |= _scaled_integers(integers, splits, notes)
     return {
         key: replace(split, images=changed.get(key, split.images)) for key, split in splits.items()
     }
+
+
+def _wide_and_ranged(
+    splits: Mapping[str, Split],
+) -> tuple[dict[str, NDArray[np.generic]], dict[str, NDArray[np.generic]]]:
+    """Return the arrays of a type that is not trained on, and those of pixels that are no bytes."""
+    wide: dict[str, NDArray[np.generic]] = {}
+    ranged: dict[str, NDArray[np.generic]] = {}
+    for key, split in splits.items():
+        images = split.images
+        if isinstance(images, ImageFiles):
+            continue
+        if images.dtype not in (np.uint8, np.float32):
+            wide[key] = images
+        if images.dtype != np.uint8 and images.ndim > 2:
+            ranged[key] = images
+    return wide, ranged
+
+
+def _scaled_integers(
+    integers: Mapping[str, NDArray[np.generic]],
+    splits: Mapping[str, Split],
+    notes: Notes,
+) -> dict[str, NDArray[np.generic]]:
+    """Return pixels of an integer type as bytes or on the scale 0..1, where type and numbers say the range.
+
+    Raises:
+        DataError: training images of 16 bits that would be nearly black.
+        UnknownRange: any other numbers.
+    """
+    low = min(int(images.min()) for images in integers.values())
+    high = max(int(images.max()) for images in integers.values())
+    types = sorted({str(images.dtype) for images in integers.values()})
+    sixteen_bits = types == ["uint16"]
+    listed = " and ".join(types)
+
+    dark = sixteen_bits and 255 < high <= DARK * 65535
+    if dark and "train" in splits:  # of training alone: few other images may be dark
+        split = splits["train"]
+        raise nearly_black(f"{split.where}: {keys_of(split)[0]}: uint16", high, 65535)
+    if sixteen_bits and high > 255:
+        notes.append(f"uint16 is taken as 0..65535; the largest is {high}{range_hint(high)}")
+        return {key: on_scale(images, 0, 65535) for key, images in integers.items()}
+    if not sixteen_bits and low >= 0 and 1 < high <= 255:
+        notes.append(f"{listed} images of 0..{high} are taken as bytes, 0..255")
+        return {key: images.astype(np.uint8) for key, images in integers.items()}
+    split = splits[next(iter(integers))]
+    raise UnknownRange(f"{split.where}: {keys_of(split)[0]}: {listed}", low, high)
 
 
 def _refuse_far(splits: Sequence[Split], settings: DataSettings) -> None:

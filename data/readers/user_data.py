@@ -97,7 +97,9 @@ def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
     path = path_of(dataset, settings)
     if dataset.startswith("hf:"):
         return huggingface.metadata(path, settings).sites
-    return tables.sites_of(path, settings) if dataset.startswith("csv:") else ()
+    if dataset.startswith("csv:"):
+        return tables.sites_of(path, settings)
+    return ()
 
 
 def seen(name: str, settings: DataSettings) -> dict[str, str]:

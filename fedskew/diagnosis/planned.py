@@ -45,9 +45,12 @@ def planned_sources(source: str, texts: Sequence[str]) -> Sources:
         raise DataError("there is no such file or folder", where=source)
     elif source:
         for experiment in find_all([source]):
-            columns = {cell.column: cell.run for cell in reversed(plan(experiment, overrides))}
-            for column, run in reversed(columns.items()):
-                yield planned(", ".join(filter(None, (experiment.name, column))), run)
+            columns: dict[str, RunSettings] = {}
+            for cell in plan(experiment, overrides):
+                columns.setdefault(cell.column, cell.run)
+            for column, run in columns.items():
+                title = f"{experiment.name}, {column}" if column else experiment.name
+                yield planned(title, run)
     else:
         run = parse(overrides)
         title = f"{run.data.dataset}, partition {run.data.partition}, seed {run.general.seed}"
@@ -99,6 +102,7 @@ def subjects_of(federation: Federation) -> Subjects | None:
         if subjects_N is None:
             return None
         names, place_N = np.unique(subjects_N, return_inverse=True)
+        # One number per pair of subject and class, counted at once.
         cells_N = place_N * classes + federation.dataset.train_labels[part]
         counts = np.bincount(cells_N, minlength=len(names) * classes)
         count_parts.append(counts.reshape(len(names), classes))
@@ -163,30 +167,34 @@ def moments_of(federation: Federation, table: SiteTable) -> Moments | None:
     means, squares, fourth_powers = [], [], []
     for client, part in enumerate(parts):
         mean_F, square_F, fourth_power_F = central_moments(inputs, part, is_image)
-        if federation.noise[0]:  # which is added when a client's samples are read
+        strongest, _ = federation.noise
+        if strongest:  # which is added when a client's samples are read
             scale = 255.0 if inputs.dtype == np.uint8 else 1.0
-            square_F += federation.noise[0] * (client + 1) / federation.clients * scale**2
+            variance = strongest * (client + 1) / federation.clients
+            square_F += variance * scale**2
         means.append(mean_F)
         squares.append(square_F)
         fourth_powers.append(fourth_power_F)
-    means_KF, squares_KF, fourth_KF = (np.array(rows) for rows in (means, squares, fourth_powers))
+    means_KF = np.array(means)
+    squares_KF = np.array(squares)
+    fourth_KF = np.array(fourth_powers)
 
-    weights_K1 = np.array([len(part) for part in parts], np.float64)[:, None]
+    sizes_K = np.array([len(part) for part in parts], np.float64)
+    weights_K1 = sizes_K[:, None]
     weights_K1 /= weights_K1.sum()
     center_F = (weights_K1 * means_KF).sum(0)
-    overall_F = np.sqrt((weights_K1 * (squares_KF + (means_KF - center_F) ** 2)).sum(0))
-    least_F = np.where(
-        overall_F > 0, SMALLEST * overall_F, 1.0
-    )  # the same number everywhere: no skew
+    around_center_KF = squares_KF + (means_KF - center_F) ** 2
+    overall_F = np.sqrt((weights_K1 * around_center_KF).sum(0))
+    # Where the same number stands everywhere there is no skew, and no division by zero.
+    least_F = np.where(overall_F > 0, SMALLEST * overall_F, 1.0)
     deviations_KF = np.maximum(np.sqrt(squares_KF), least_F)
     if is_image:
         return Moments(("pixels",), means_KF, deviations_KF)
 
     variance_F = np.maximum((weights_K1 * squares_KF).sum(0), least_F**2)
     kurtosis_F = (weights_K1 * fourth_KF).sum(0) / variance_F**2
-    names = tuple(
-        f"number {place} of {means_KF.shape[1]}" for place in range(1, means_KF.shape[1] + 1)
-    )
+    features = means_KF.shape[1]
+    names = tuple(f"number {place} of {features}" for place in range(1, features + 1))
     # A normal feature has 3; with less, as of yes and no, standard deviations vary less by chance than is counted here.
     return Moments(names, means_KF, deviations_KF, np.maximum(3.0, kurtosis_F))
 

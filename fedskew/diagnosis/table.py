@@ -146,7 +146,8 @@ def average_subjects(counts_KC: Counts, subjects_KC: Counts) -> Subjects:
     for (site, label), samples in np.ndenumerate(counts_KC):
         if samples == 0:
             continue
-        number = min(int(samples), max(1, int(subjects_KC[site, label])))
+        planned = max(1, int(subjects_KC[site, label]))
+        number = min(int(samples), planned)
         counts_SC = np.zeros((number, counts_KC.shape[1]), np.int64)
         counts_SC[:, label] = samples // number
         counts_SC[: samples % number, label] += 1
@@ -170,8 +171,9 @@ def read_counts(path: Path) -> SiteTable:
     classes = header[1:]
     sites, counts = [], []
     for site, *cells in rows:
+        named_cells = zip(classes, cells, strict=True)
         sites.append(site)
-        counts.append([count(path, site, name, cells[i]) for i, name in enumerate(classes)])
+        counts.append([count(path, site, name, cell) for name, cell in named_cells])
     return site_table(str(path), sites, classes, np.array(counts, np.int64))
 
 
@@ -247,9 +249,9 @@ def read(path: Path) -> tuple[list[str], list[list[str]]]:
     header = lines[0]
     rows = lines[1:]
     check_header(path, header)
-    if writing.separator != ",":
+    if writing.separator != ",":  # then a comma can be a decimal mark
         refuse_two_marks(path, rows)
-        rows = [[row[0], *(cell.replace(",", ".", 1) for cell in row[1:])] for row in rows]
+        rows = [with_points(row) for row in rows]
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             width = f"has {len(row)} columns, the header {len(header)}"
@@ -272,14 +274,21 @@ def check_header(path: Path, header: Sequence[str]) -> None:
         raise TableError(f"the header {','.join(header)[:80]!r} {rule}", where=str(path))
 
 
+def with_points(row: Sequence[str]) -> list[str]:
+    """Return a row whose numbers, all cells but the first, have decimal points."""
+    name, *numbers = row
+    return [name, *(number.replace(",", ".", 1) for number in numbers)]
+
+
 def check_names(path: Path, what: str, names: Sequence[str]) -> None:
     """Raise TableError unless all names are printable and different."""
     for name in names:
         if not name or not name.isprintable():
             rule = "must have a name, of printable characters"
             raise TableError(f"{what} {name!r}: {rule}", where=str(path))
-        if names.count(name) > 1:
-            rule = f"stands there {names.count(name)} times"
+        times = names.count(name)
+        if times > 1:
+            rule = f"stands there {times} times"
             raise TableError(f"{what} {name!r}: {rule}", where=str(path))
 
 

@@ -127,9 +127,9 @@ class RunRecords:
         """What the numbers depend on beside the settings."""
         recorded = self.origin.get("versions", {})
         versions = {name: str(recorded.get(name, "unknown")) for name in VERSIONS}
-        devices = set()
+        devices: set[str] = set()
         for record in self.records:
-            devices |= {str(worker.get("device")) for worker in record.workers}
+            devices.update(str(worker.get("device")) for worker in record.workers)
         versions["device"] = "+".join(sorted(devices))
         return versions
 
@@ -176,8 +176,9 @@ class SeedResult:
 
     def positive_class(self, point: Point) -> PositiveClass | None:
         """Return the positive class of two in a round's numbers; None for more classes."""
-        names = self.run.settings.data.class_names
-        chosen = point.numbers.positive_class or self.run.settings.general.positive_class
+        settings = self.run.settings
+        names = settings.data.class_names
+        chosen = point.numbers.positive_class or settings.general.positive_class
         train_KC = self.run.samples.get("train", ())
         trained_C = [sum(counts) for counts in zip(*train_KC, strict=True)]
         tested_C = [sum(row) for row in point.numbers.confusion or ()]

@@ -166,7 +166,8 @@ def seconds_split(measured: SeedResult) -> dict[str, float]:
     records = measured.run.records
     for record in records:
         seconds = record.seconds
-        work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
+        processes = max(1, len(record.workers))
+        work = min(seconds.clients, seconds.client_work / processes)
         rest = max(0.0, seconds.round - work - seconds.server - seconds.evaluation)
         values = (work, seconds.server, seconds.evaluation, rest)
         for part, value in zip(PARTS, values, strict=True):
@@ -186,8 +187,9 @@ def trainings(results: ExperimentResults, column: str) -> dict[str, list[SeedRes
     run_of_name: dict[str, SeedResult] = {}
     for row in results.experiment.rows:
         for measured in results.of(row.label, column):
-            run_of_name.setdefault(measured.run.name, measured)
-            rows_of_run.setdefault(measured.run.name, []).append(row.label)
+            name = measured.run.name
+            run_of_name.setdefault(name, measured)
+            rows_of_run.setdefault(name, []).append(row.label)
 
     by_rows: dict[str, list[SeedResult]] = {}
     for name, measured in run_of_name.items():
@@ -256,15 +258,17 @@ def outlier_tables(results: ExperimentResults) -> list[Table]:
     for run in results.finished:
         by_client: dict[int, list[ClientRound]] = {}
         for client_round in client_rounds(run.records):
-            by_client.setdefault(client_round.update.client, []).append(client_round)
+            client = client_round.update.client
+            by_client.setdefault(client, []).append(client_round)
         for client, rounds in sorted(by_client.items()):
             outlying = sum(bool(client_round.reason) for client_round in rounds)
             if 2 * outlying >= len(rounds):
                 texts = (run.label, *outlier_row(run, client, rounds))
                 rows.append(list(map(TableCell, texts)))
-    if rows:
-        return [Table(OUTLIER_CAPTION, list(map(TableCell, OUTLIER_HEADINGS)), rows)]
-    return []
+    if not rows:
+        return []
+    headings = list(map(TableCell, OUTLIER_HEADINGS))
+    return [Table(OUTLIER_CAPTION, headings, rows)]
 
 
 def client_rounds(records: Sequence[RoundRecord]) -> Iterator[ClientRound]:

@@ -65,8 +65,10 @@ def models_in_words(verdicts: Sequence[ModelVerdict]) -> str:
     """Return the verdicts, a sentence per row."""
     sentences = []
     for verdict in verdicts:
-        models = "one model" if len(verdict.hashes) == 1 else f"{len(verdict.hashes)} models"
-        of = f"{verdict.runs} of {verdict.runs + verdict.missing} runs"
+        number = len(verdict.hashes)
+        models = "one model" if number == 1 else f"{number} models"
+        planned = verdict.runs + verdict.missing
+        of = f"{verdict.runs} of {planned} runs"
         sentences.append(f"{verdict.row}: {models} in {of}: {verdict.status}.")
     return " ".join(sentences)
 
@@ -78,8 +80,9 @@ def same_model_tables(results: ExperimentResults) -> list[Table]:
         status = TableCell(verdict.status, strong=verdict.status == "holds")
         for code, places in verdict.hashes.items():
             where = f"all {len(places)}" if len(verdict.hashes) == 1 else "; ".join(places)
-            rows.append([TableCell(verdict.row), status, TableCell(code[:SHOWN]), TableCell(where)])
+            model = TableCell(code[:SHOWN])
+            rows.append([TableCell(verdict.row), status, model, TableCell(where)])
     if not rows:
         return []
-    headings = [TableCell("method"), TableCell("verdict"), TableCell("hash"), TableCell("runs")]
+    headings = [TableCell(word) for word in ("method", "verdict", "hash", "runs")]
     return [Table("Each model's hash, over all columns and seeds.", headings, rows, wordy=True)]

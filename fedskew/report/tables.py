@@ -100,8 +100,9 @@ def summary_tables(
         ]
 
     def cell(row: str, column: str, heading: str) -> TableCell:
-        metric = number(column, heading)[1]
-        return TableCell(spread_words(summary(row, column, heading), metric))
+        _, metric = number(column, heading)
+        over_the_seeds = summary(row, column, heading)
+        return TableCell(spread_words(over_the_seeds, metric))
 
     return per_column(results, caption, available, cell)
 
@@ -138,7 +139,9 @@ def main_table(results: ExperimentResults) -> Table:
         paper = experiment.cells.get(row.label, (None,) * len(columns))
         cells = [TableCell(row.label + marks.get(row.label, ""))]
         for column, number in zip(columns, paper, strict=True):
-            cell = rounds_cell(results, row.label, column, number) if experiment.reaches else None
+            cell = None
+            if experiment.reaches:
+                cell = rounds_cell(results, row.label, column, number)
             if cell is None:
                 cell = number_cell(results, row.label, column, number)
             mark = marks.get(f"{row.label}, {column}", "")
@@ -146,7 +149,8 @@ def main_table(results: ExperimentResults) -> Table:
         rows.append(cells)
 
     selected = SELECTION_WORDS[experiment.selection]
-    one_metric = len({experiment.metric_of(column) for column in columns}) == 1
+    metrics = {experiment.metric_of(column) for column in columns}
+    one_metric = len(metrics) == 1
     headings = [TableCell("method")]
     for column in columns:
         shown = words(experiment.metric_of(column))
@@ -257,7 +261,10 @@ def recalls(group: Iterable[SeedResult], selection: str) -> Floats | None:
     rates = []
     for measured in group:
         rates += [point.numbers.recall for point in select(measured.points, selection)]
-    return 100 * np.array(rates, float).mean(0) if rates else None
+    if not rates:
+        return None
+    mean_C: Floats = 100 * np.array(rates, float).mean(0)
+    return mean_C
 
 
 def recall_tables(results: ExperimentResults) -> list[Table]:
@@ -308,8 +315,9 @@ def client_table(results: ExperimentResults, column: str, what: str, key: str) -
         if values_SK is not None:
             by_row[row.label] = values_SK
             runs += [measured.run for measured in group]
-    clients = {values_SK.shape[1] for values_SK in by_row.values()}
-    if len(clients) != 1 or any(len(run.sites) not in clients for run in runs):
+    numbers_of_clients = {values_SK.shape[1] for values_SK in by_row.values()}
+    numbers_of_sites = {len(run.sites) for run in runs}
+    if len(numbers_of_clients) != 1 or numbers_of_sites != numbers_of_clients:
         return None
 
     tests = runs[0].samples.get("client-test")

@@ -72,7 +72,8 @@ def verdict_lines(document: Document) -> list[str]:
         remark = "" if claim.expected else f" (not expected at this scale: {claim.why})"
         status = f"**{SAYS[verdict.status]}**{seeds_words(verdict)}"
         lines.append(f"- {escaped(claim.says)}: {status}{escaped(remark)}")
-    lines += [f"- {escaped(says)}: **not judged**" for says in document.results.experiment.unjudged]
+    unjudged = document.results.experiment.unjudged
+    lines += [f"- {escaped(says)}: **not judged**" for says in unjudged]
     return lines
 
 
@@ -106,9 +107,11 @@ def markdown_table(table: Table) -> str:
     rule = [":--"]
     rule += [alignment for _ in table.headings[1:]]
 
-    lines = [markdown_row(map(markdown_cell, table.headings)), markdown_row(rule)]
+    headings = map(markdown_cell, table.headings)
+    lines = [markdown_row(headings), markdown_row(rule)]
     for row in table.rows:
-        lines.append(markdown_row(map(markdown_cell, row)))
+        cells = map(markdown_cell, row)
+        lines.append(markdown_row(cells))
     return "\n".join([escaped(caption), "", *lines])
 
 
