@@ -109,10 +109,10 @@ def known_of(task: ConfigRecord) -> dict[int, ExpectedState]:
     """Return the message's clients, each with what the server knows of it."""
     columns = [task[key] for key in ("clients", "memory", "memory-digests", "data-digests")]
     assert all(isinstance(column, list) for column in columns)
-    return {
-        int(n): ExpectedState(int(round), str(m), str(d))
-        for n, round, m, d in zip(*columns, strict=True)
-    }
+    known = {}
+    for client, round, memory, data in zip(*columns, strict=True):
+        known[int(client)] = ExpectedState(int(round), str(memory), str(data))
+    return known
 
 
 def records_of(answer: ClientReply) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:

@@ -77,11 +77,19 @@ def used(federation: Federation) -> dict[str, NDArray[np.int64]]:
         *federation.train_indices,
         federation.holdout_indices,
         *(federation.validation_indices or ()),
-        *([] if unseen is None else [unseen.train]),
     ]
-    test = [federation.global_test, *([] if unseen is None else [unseen.test])]
-    held = {"train": np.unique(np.concatenate(train)), "test": np.unique(np.concatenate(test))}
-    return held if val is None else {**held, "val": np.arange(len(val))}
+    test = [federation.global_test]
+    if unseen is not None:
+        train.append(unseen.train)
+        test.append(unseen.test)
+
+    held = {
+        "train": np.unique(np.concatenate(train)),
+        "test": np.unique(np.concatenate(test)),
+    }
+    if val is not None:
+        held["val"] = np.arange(len(val))
+    return held
 
 
 def features_of(

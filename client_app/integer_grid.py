@@ -73,14 +73,16 @@ def weighted_gram(integers_ND: Tensor, weights_N: Tensor, bits: int) -> Tensor:
     gram_DD = torch.zeros(width, width, dtype=torch.int64)
     if len(integers_ND) == 0:
         return gram_DD
-    largest = int(weights_N.max()) * 4**bits
+    weight = int(weights_N.max())
+    largest = weight * 4**bits
     if largest >= EXACT:
-        raise ValueError(f"a weight of {int(weights_N.max())} and {bits} bits: no product is exact")
-    together = (EXACT - 1) // largest
-    parts = zip(torch.split(integers_ND, together), torch.split(weights_N, together), strict=True)
+        raise ValueError(f"a weight of {weight} and {bits} bits: no product is exact")
+    at_once = (EXACT - 1) // largest
+    parts = zip(torch.split(integers_ND, at_once), torch.split(weights_N, at_once), strict=True)
     for part_ND, part_N in parts:
         rows_ND = part_ND.double()
-        gram_DD += (rows_ND.T @ (rows_ND * part_N[:, None].double())).long()
+        weighted_ND = rows_ND * part_N[:, None].double()
+        gram_DD += (rows_ND.T @ weighted_ND).long()
     return gram_DD
 
 

@@ -34,9 +34,9 @@ class Spread:
         if len(self.values) <= MOST:
             return self
         known = sorted(value for value in self.values if not math.isnan(value)) or [math.nan]
-        return replace(
-            self, values=[known[place * (len(known) - 1) // (MOST - 1)] for place in range(MOST)]
-        )
+        last = len(known) - 1
+        quantiles = [known[place * last // (MOST - 1)] for place in range(MOST)]
+        return replace(self, values=quantiles)
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,8 @@ class ModelNumbers:
     def shortened(self) -> "ModelNumbers":
         """Return the same with shortened spreads."""
         spreads = {name: spread.shortened() for name, spread in self.spreads.items()}
-        return replace(
-            self, spreads=spreads, validation=self.validation and self.validation.shortened()
-        )
+        validation = self.validation and self.validation.shortened()
+        return replace(self, spreads=spreads, validation=validation)
 
     @staticmethod
     def of(numbers: Mapping[str, Any]) -> "ModelNumbers":
@@ -127,7 +126,8 @@ class UnseenSite:
         nearest = self.nearest
         if nearest is not None:
             by_distance = sorted(nearest.distances.items(), key=lambda entry: entry[1])
-            nearest = replace(nearest, distances=dict(sorted(by_distance[:MOST])))
+            closest = dict(sorted(by_distance[:MOST]))
+            nearest = replace(nearest, distances=closest)
         return replace(
             self, answered=self.answered[:MOST], refused=self.refused[:MOST], nearest=nearest
         )

@@ -280,11 +280,13 @@ def verified(text: str, kinds: Kinds, run: str = "") -> dict[str, Any]:
     record = json.loads(text)
     if not isinstance(record, dict):
         raise ValueError(f"{type(record).__name__}, not an object")
-    if wrong := [key for key, kind in kinds.items() if not isinstance(record.get(key), kind)]:
+    wrong = [key for key, kind in kinds.items() if not isinstance(record.get(key), kind)]
+    if wrong:
         raise ValueError(f"without {', '.join(wrong)}")
-    stated = record.pop("checksum", None)
-    if stated != checksum(record):
-        raise ValueError(f"checksum {checksum(record)}, not {stated}")
+    written = record.pop("checksum", None)
+    computed = checksum(record)
+    if written != computed:
+        raise ValueError(f"checksum {computed}, not {written}")
     if run and record.get("run", run) != run:
         raise ValueError(f"of run {record['run']}, not {run}")
     return record

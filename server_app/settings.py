@@ -170,13 +170,20 @@ def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> 
     known = normalization_of(model)
     if known is None or len(data.shape) != 3:
         return data
-    by_channel = (values if data.shape[0] == 3 else (statistics.fmean(values),) for values in known)
-    mean, std = (",".join(f"{value:g}" for value in values) for values in by_channel)
-    return replace(
-        data,
-        mean=data.mean if stated.get("mean") else mean,
-        std=data.std if stated.get("std") else std,
-    )
+    mean, std = known
+    if data.shape[0] != 3:
+        mean = (statistics.fmean(mean),)
+        std = (statistics.fmean(std),)
+    if not stated.get("mean"):
+        data = replace(data, mean=as_text(mean))
+    if not stated.get("std"):
+        data = replace(data, std=as_text(std))
+    return data
+
+
+def as_text(values: Iterable[float]) -> str:
+    """Return numbers as the settings mean and std hold them."""
+    return ",".join(f"{value:g}" for value in values)
 
 
 def suitable_model(data: DataSettings) -> str:
@@ -419,11 +426,12 @@ def as_toml() -> str:
     config: dict[str, Any] = {QUESTION: "", PROTOCOL: PROTOCOLS[0]}
     for key, value in defaults().items():
         section, _, name = key.rpartition(".")
-        (config.setdefault(section, {}) if section else config)[name] = value
+        table = config.setdefault(section, {}) if section else config
+        table[name] = value
         # flwr refuses a key that is not here, so the old name of a renamed setting is here as well.
         if key in OLD_NAMES:
-            old_name = OLD_NAMES[key].rpartition(".")[2]
-            (config[section] if section else config)[old_name] = value
+            _, _, old_name = OLD_NAMES[key].rpartition(".")
+            table[old_name] = value
     return tomli_w.dumps({"tool": {"flwr": {"app": {"config": config}}}})
 
 

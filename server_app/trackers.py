@@ -60,9 +60,8 @@ class TensorBoard(Tracker):
         if not records:
             shutil.rmtree(self.folder, ignore_errors=True)  # of a run that is repeated
         followed = self.folder.exists()
-        self.writer = SummaryWriter(
-            str(self.folder), purge_step=records[-1].round + 1 if records else None
-        )
+        next_round = records[-1].round + 1 if records else None
+        self.writer = SummaryWriter(str(self.folder), purge_step=next_round)
         if not followed:
             rows = "".join(f"| {key} | {value} |\n" for key, value in settings.items())
             self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}")
@@ -123,9 +122,8 @@ class MLflow(Tracker):
         self.client = MlflowClient(uri)
         known = self.client.get_experiment_by_name(PROJECT)
         experiment = known.experiment_id if known else self.client.create_experiment(PROJECT)
-        for earlier in self.client.search_runs(
-            [experiment], f"attributes.run_name = '{self.name}'"
-        ):
+        same_name = f"attributes.run_name = '{self.name}'"
+        for earlier in self.client.search_runs([experiment], same_name):
             self.client.delete_run(earlier.info.run_id)
         self.run_id = self.client.create_run(experiment, run_name=self.name).info.run_id
         parameters = [Param(key, str(value)[:PARAMETER]) for key, value in settings.items()]
@@ -162,7 +160,8 @@ class WeightsAndBiases(Tracker):
         """Write what is on record as a new run, in place of an earlier start's: no point can be taken back."""
         place = self.folder / "wandb"
         shutil.rmtree(place, ignore_errors=True)
-        for variable, value in {**OFFLINE, **dict.fromkeys(PLACES, str(place.resolve()))}.items():
+        inside = dict.fromkeys(PLACES, str(place.resolve()))
+        for variable, value in {**OFFLINE, **inside}.items():
             os.environ.setdefault(variable, value)
         place.mkdir(parents=True)
         import wandb

@@ -76,9 +76,8 @@ def body_of(name: str) -> tuple[nn.Module, int, str]:
     with torch.device("cpu"):  # some compute while they are made
         whole = of_torchvision(name) if name.startswith(TORCHVISION) else of_timm(name)
     whole = whole.to(torch.get_default_device())
-    linear = [
-        (path, module) for path, module in whole.named_modules() if isinstance(module, nn.Linear)
-    ]
+    modules = whole.named_modules()
+    linear = [(path, module) for path, module in modules if isinstance(module, nn.Linear)]
     require(bool(linear), "model", name, "has no linear head that could be replaced")
     path, head = linear[-1]
     parent, _, last = path.rpartition(".")
@@ -184,7 +183,8 @@ def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
     body, features, _ = scratch(name)
     try:
         with torch.device("cpu"), torch.no_grad():
-            made = tuple(body(torch.zeros(1, 3, height, width)).shape)
+            image = torch.zeros(1, 3, height, width)
+            made = tuple(body(image).shape)
     except Exception as error:
         raise SettingError("model", name, f"cannot take images of {described}: {error}") from error
     rule = f"its features have shape {made} for an image, not (1, {features}) as its head takes"

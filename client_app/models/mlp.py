@@ -25,7 +25,11 @@ def linear(shape: tuple[int, ...], classes: int) -> Classifier:
 def _mlp(shape: tuple[int, ...], classes: int, first: int, second: int) -> Classifier:
     features = nn.Sequential(
         nn.Flatten(),
-        nn.Linear(prod(shape), first), nn.BatchNorm1d(first), nn.ReLU(),
-        nn.Linear(first, second), nn.BatchNorm1d(second), nn.ReLU(),
-    )  # fmt: skip
+        nn.Linear(prod(shape), first),
+        nn.BatchNorm1d(first),
+        nn.ReLU(),
+        nn.Linear(first, second),
+        nn.BatchNorm1d(second),
+        nn.ReLU(),
+    )
     return Classifier(features, nn.Linear(second, classes))

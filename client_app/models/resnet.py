@@ -63,13 +63,24 @@ def _resnet(name: str, shape: tuple[int, int, int], classes: int, small: bool) -
     import torchvision.models
 
     whole = getattr(torchvision.models, name)(num_classes=classes)
-    first = _small_stem(shape[0]) if small else nn.Conv2d(shape[0], 64, 7, 2, padding=3, bias=False)
+    channels = shape[0]
+    if small:
+        first = _small_stem(channels)
+        pool = []
+    else:
+        first = nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
+        pool = [whole.maxpool]
     nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
-    stem = [
+    features = nn.Sequential(
         first,
         whole.bn1,
-        *([] if small else [whole.maxpool]),
+        *pool,  # before the ReLU, as in cnn.py: the same result, of fewer numbers
         whole.relu,
-    ]  # as in cnn.py: the same, sooner
-    stages = [whole.layer1, whole.layer2, whole.layer3, whole.layer4]
-    return Classifier(nn.Sequential(*stem, *stages, whole.avgpool, nn.Flatten()), whole.fc)
+        whole.layer1,
+        whole.layer2,
+        whole.layer3,
+        whole.layer4,
+        whole.avgpool,
+        nn.Flatten(),
+    )
+    return Classifier(features, whole.fc)

@@ -363,11 +363,13 @@ def split(*arguments: Any, **options: Any) -> None:
 def counts_table(data: Dataset) -> Table:
     """Return the samples of each class in each split."""
     splits = {"train": data.train_labels, "test": data.test_labels}
-    splits |= {} if data.val_labels is None else {"val": data.val_labels}
+    if data.val_labels is not None:
+        splits["val"] = data.val_labels
+    counts = []
+    for labels in splits.values():
+        counts.append(np.bincount(labels, minlength=data.num_classes).tolist())
+
     table = terminal_table(*numeric("class", *splits))
-    counts = [
-        np.bincount(labels, minlength=data.num_classes).tolist() for labels in splits.values()
-    ]
     for name, *row in zip(data.class_names, *counts, strict=True):
         table.add_row(name, *(str(count) if count else Text("0", "yellow") for count in row))
     return table

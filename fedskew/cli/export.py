@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from client_app.process import choose_device
@@ -145,13 +145,17 @@ def write_csv(file: Path, predictions: list[Prediction]) -> None:
 def predictions_table(predictions: list[Prediction]) -> Table:
     """Return the first predictions, wrong ones in red where the true class is known."""
     labeled = predictions[0].label is not None
-    table = terminal_table("input", "prediction", *numeric("probability"), *(["label"] * labeled))
+    headings: list[Column | str] = ["input", "prediction", *numeric("probability")]
+    if labeled:
+        headings.append("label")
+    table = terminal_table(*headings)
     for row in predictions[:SHOWN_ROWS]:
+        cells = [row.input, row.prediction, f"{row.probability:.3f}"]
+        if labeled:
+            cells.append(str(row.label))
         wrong = labeled and row.label != row.prediction
-        cells = (row.input, row.prediction, f"{row.probability:.3f}", *([str(row.label)] * labeled))
-        table.add_row(
-            *map(Text, cells), style="red" if wrong else ""
-        )  # as text: names may hold brackets
+        # As Text, because names may hold brackets, which rich reads as styles.
+        table.add_row(*map(Text, cells), style="red" if wrong else "")
     return table
 
 

@@ -71,26 +71,34 @@ def results_table(shown: Sequence[Line], by_class: bool = True, whole: bool = Tr
     experiments = len({line.experiment for line in shown}) > 1
     columns = any(line.column for line in shown)
     seeds = len({line.settings.general.seed for line in shown}) > 1
-    names = named(*(["experiment"] * experiments), "method", *(["column"] * columns))
+    names = ["method"]
+    if experiments:
+        names.insert(0, "experiment")
+    if columns:
+        names.append("column")
     headings, legend = (recalls, "") if whole else numbered(recalls)
-    numbers = numeric(*(["seed"] * seeds), *means.values(), *headings)
+    seed_heading = ["seed"] if seeds else []
+    numbers = numeric(*seed_heading, *means.values(), *headings)
     title = "Last round (best: the round that was best on the test set). Percent"
     table = terminal_table(
-        *names,
+        *named(*names),
         *numbers,
         title=f"{title}; right: recall by class" if recalls else title,
     )
     table.caption = f"Classes: {legend}" if legend else None
     for line in shown:
+        cells = [line.row]
+        if experiments:
+            cells.insert(0, line.experiment)
+        if columns:
+            cells.append(line.column)
+        if seeds:
+            cells.append(str(line.settings.general.seed))
         shares = {**line.numbers.means, "best": line.best}
-        table.add_row(
-            *([line.experiment] * experiments),
-            line.row,
-            *([line.column] * columns),
-            *([str(line.settings.general.seed)] * seeds),
-            *(percent(shares.get(key, math.nan)) for key in means),
-            *([percent(value, 0) for value in line.numbers.recall] if recalls else ()),
-        )
+        cells += [percent(shares.get(key, math.nan)) for key in means]
+        if recalls:
+            cells += [percent(value, 0) for value in line.numbers.recall]
+        table.add_row(*cells)
     return table
 
 

@@ -156,13 +156,13 @@ def validation(stated: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 def show_plan(plan: Plan, out: Console) -> None:
     """Print what the race runs."""
-    rungs = "; ".join(
-        f"{r.enter} candidates, {r.rounds} rounds, {len(r.seeds)} seeds" for r in plan.ladder
-    )
-    out.print(f"{len(plan.candidates)} candidates: {', '.join(map(str, plan.candidates))}")
-    out.print(
-        f"{rungs}; then the winner beside FedAvg, {plan.last.rounds} rounds, {len(plan.last.seeds)} other seeds"
-    )
+    names = ", ".join(map(str, plan.candidates))
+    out.print(f"{len(plan.candidates)} candidates: {names}")
+    steps = []
+    for rung in plan.ladder:
+        steps.append(f"{rung.enter} candidates, {rung.rounds} rounds, {len(rung.seeds)} seeds")
+    last = f"{plan.last.rounds} rounds, {len(plan.last.seeds)} other seeds"
+    out.print(f"{'; '.join(steps)}; then the winner beside FedAvg, {last}")
     out.print(f"expected to take {duration(plan.seconds)}")
 
 

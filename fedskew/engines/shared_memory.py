@@ -95,9 +95,8 @@ class SharedMemory:
         if mapping is None or len(mapping) < size:
             end = region * SPAN + size
             if os.fstat(self.file).st_size < end:
-                os.pwrite(
-                    self.file, b"\0", end - 1
-                )  # makes the file longer, and never shorter as a truncation might
+                # Makes the file longer, and never shorter as a truncation might.
+                os.pwrite(self.file, b"\0", end - 1)
             mapping = self.mapped[region] = mmap.mmap(self.file, size, offset=region * SPAN)
         values = np.frombuffer(mapping, np.uint8)
         if frees:

@@ -302,8 +302,11 @@ def run_chunk(order: bytes, clients: Mapping[int, ExpectedState], region: int) -
         if isinstance(answer, ClientReply):
             states += answer.states.values()
     places = iter(_memory.write(region, states))
-    return [
-        (client, replace(answer, states={}), [(name, next(places)) for name in answer.states])
-        if isinstance(answer, ClientReply) else (client, answer, ())
-        for client, answer in outcomes
-    ]  # fmt: skip
+    placed: list[PlacedReply] = []
+    for client, answer in outcomes:
+        if isinstance(answer, ClientReply):
+            named = [(name, next(places)) for name in answer.states]
+            placed.append((client, replace(answer, states={}), named))
+        else:
+            placed.append((client, answer, ()))
+    return placed

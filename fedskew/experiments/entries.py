@@ -212,8 +212,10 @@ def read_as(hint: Any, value: Any, where: str, key: str) -> Any:
         case origin if origin is Mapping:
             if not isinstance(value, Mapping | None):
                 raise SettingError(key, shown(value), "must be keys with values", where=where)
-            return {label_of(where, key, name): read_as(parts[1], item, where, f"{key}: {name}")
-                    for name, item in (value or {}).items()}  # fmt: skip
+            return {
+                label_of(where, key, name): read_as(parts[1], item, where, f"{key}: {name}")
+                for name, item in (value or {}).items()
+            }
     if hint is float and type(value) is int:
         return float(value) if abs(value) < 2**53 else value
     if type(value) is not hint:

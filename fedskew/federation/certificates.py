@@ -24,7 +24,9 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read, whole or not at all."""
     draft = path.with_name(path.name + ".tmp")
     draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    # Made with its rights, so that at no moment another user can open it.
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         os.fsync(file.fileno())
     draft.replace(path)

@@ -63,26 +63,27 @@ def site_status(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[st
     with explained(folder):
         states = control.sites(agreement)
         since = control.absent_since(agreement)
-    away = {
-        name: SiteStatus(AWAY, since[name]) for name, state in states.items() if state != "online"
-    }
+    away = {}
+    for name, state in states.items():
+        if state != "online":
+            away[name] = SiteStatus(AWAY, since[name])
     everybody = dict.fromkeys(agreement.names, SiteStatus(NOT_ASKED))
     settings = parse({**QUICK, **stated, "dataset": f"sites:{folder.agreement_file.resolve()}"})
     for config in control.going():
-        if not config.get(QUESTION):
-            run = RunFolder(parse(config).folder)
-            if records := run.rounds():
-                return f"round {records[-1].round} of {run.run}, which goes on", recorded(
-                    agreement, records
-                )
+        if config.get(QUESTION):
+            continue
+        run = RunFolder(parse(config).folder)
+        records = run.rounds()
+        if not records:
             return f"{run.run} has begun, and no round of it is over", everybody | away
+        source = f"round {records[-1].round} of {run.run}, which goes on"
+        return source, recorded(agreement, records)
     if len(agreement.names) - len(away) < agreement.min_sites:
         return f"fewer than {agreement.min_sites} sites are online", everybody | away
     answers = ask(folder, control, settings.flat())
-    replied = {
-        name: SiteStatus(REFUSES, why) if why else SiteStatus(READY)
-        for name, why in answers.items()
-    }
+    replied = {}
+    for name, why in answers.items():
+        replied[name] = SiteStatus(REFUSES, why) if why else SiteStatus(READY)
     return f"asked for method {settings.general.method}", replied | away
 
 

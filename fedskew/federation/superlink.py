@@ -96,10 +96,12 @@ class Control:
 
     def sites(self, agreement: Agreement) -> dict[str, str]:
         """Return each site's status, unknown for one that has not been registered."""
-        nodes = {key: node.status for key, node in self.nodes().items()}
-        return {
-            site.name: nodes.get(as_flower_has_it(site.key), "unknown") for site in agreement.sites
-        }
+        states = {key: node.status for key, node in self.nodes().items()}
+        by_name = {}
+        for site in agreement.sites:
+            key = as_flower_has_it(site.key)
+            by_name[site.name] = states.get(key, "unknown")
+        return by_name
 
     def absent_since(self, agreement: Agreement) -> dict[str, str]:
         """Return since when each site is away, in words; of one that is online since when it was before that."""
@@ -115,18 +117,18 @@ class Control:
 
     def going(self) -> list[dict[str, Any]]:
         """Return the run configs of the runs that have not ended, of the last twenty, the newest first."""
-        runs = sorted(
-            self.ask("ListRuns", ListRunsRequest()).run_dict.values(),
-            key=lambda run: str(run.pending_at),
-        )
+        answer = self.ask("ListRuns", ListRunsRequest())
+        runs = sorted(answer.run_dict.values(), key=lambda run: str(run.pending_at))
         going = [run for run in reversed(runs) if not run.status.status.startswith("finished")]
         return [user_config_from_proto(run.override_config) for run in going]
 
     def submit(self, app: Path, config: Mapping[str, bool | int | float | str]) -> int:
         """Submit the app with a run config, and return the run's id."""
         packed = packed_app(app)
-        fab = fab_to_proto(Fab(hashlib.sha256(packed).hexdigest(), packed, {}))
-        request = StartRunRequest(fab=fab, override_config=user_config_to_proto(dict(config)))
+        code = hashlib.sha256(packed).hexdigest()
+        fab = fab_to_proto(Fab(code, packed, {}))
+        overrides = user_config_to_proto(dict(config))
+        request = StartRunRequest(fab=fab, override_config=overrides)
         answer = self.ask("StartRun", request)
         if not answer.HasField("run_id"):
             raise RuntimeError(f"the SuperLink takes no run: {answer.note}")
