@@ -155,9 +155,10 @@ def status_of(rows: Sequence[Row], undisturbed: bool, allow_skipped: bool) -> tu
     if wrong:
         reasons.append(f"{wrong} rows were not refused as they have to be, or their control failed")
     if count[SKIPPED] and not allow_skipped:
+        causes = "; ".join(sorted({row.refused for row in rows if row.became == SKIPPED}))
         reasons.append(
-            f"{count[SKIPPED]} rows were skipped, which shows nothing: run this as root, "
-            "or with --allow-skipped where that cannot be"
+            f"{count[SKIPPED]} rows were skipped, which shows nothing ({causes}): mend that, "
+            "or give --allow-skipped where it cannot be mended"
         )
     if not undisturbed:
         reasons.append("the training's hash is not the rehearsal's")
@@ -281,6 +282,7 @@ def attack_apps(work: Path, words: Sequence[str], names: Sequence[str]) -> list[
         if name == "flower-transformer" and find_spec("transformers") is None:
             reason = "transformers is not installed: pip install 'fedskew[transformers]'"
             rows += [Row(attack, SKIPPED, "", reason) for attack in chosen]
+            print(f"{SKIPPED:<14} {len(chosen)} rows of {name}: {reason}", flush=True)
             continue
         federation = AppFederation(work / name, name)
         federation.prepare_app()
@@ -315,7 +317,7 @@ def main() -> int:
     parser.add_argument(
         "--allow-skipped",
         action="store_true",
-        help="Exit 0 though rows that need root were skipped.",
+        help="Exit 0 though rows were skipped, which need root or a package.",
     )
     stated = parser.parse_args()
     if stated.write and (stated.row or 0 < len(stated.only_app) < len(APPS)):

@@ -92,13 +92,13 @@ class OfflineRounds(RehearsalGrid):
     missing: frozenset[tuple[int, int]] = frozenset()
     """Round and client."""
 
-    def rehearse_here(self, message: Message) -> Message:
+    def answer_here(self, message: Message) -> Message:
         """Return the reply, or the error that flwr gives in place of one."""
         task = message.content.config_records["task"]
         trains = kind_of(message) == "train"
         if trains and (task["round"], message.metadata.dst_node_id - 1) in self.missing:
             return Message(Error(8, "absent"), reply_to=message)
-        return super().play_here(message)
+        return super().answer_here(message)
 
 
 class Stage:

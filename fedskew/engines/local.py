@@ -65,7 +65,7 @@ class LocalGrid(Refusing):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Play the first message that is out, and return its reply."""
         asked = [self.out[number] for number in message_ids if number in self.out]
-        replies = [self.play_here(message) for message in asked[:1]]
+        replies = [self.answer_here(message) for message in asked[:1]]
         for reply in replies:
             del self.out[reply.metadata.reply_to_message_id]
         return replies
@@ -76,7 +76,7 @@ class LocalGrid(Refusing):
         """Yield the reply to each message that comes in time."""
         return replies(self, list(messages), timeout)
 
-    def play_here(self, message: Message) -> Message:
+    def answer_here(self, message: Message) -> Message:
         """Return the reply of this process's ClientApp."""
         if not self.faithful:
             return handle(message)

@@ -58,8 +58,8 @@ class Lying(RehearsalGrid):
 
     samples = TRAINED
 
-    def play_here(self, message: Message) -> Message:
-        reply = super().play_here(message)
+    def answer_here(self, message: Message) -> Message:
+        reply = super().answer_here(message)
         if (name := f"{LIAR}/metrics") in reply.content and "steps" in reply.content[name]:
             numbers = {**reply.content[name], "num-examples": self.samples}
             reply.content[name] = MetricRecord(numbers)  # type: ignore[arg-type]

@@ -124,12 +124,12 @@ def test_sites_are_asked_whether_they_are_ready_without_a_run(tmp_path: Path) ->
 class Alone(RehearsalGrid):
     """Each site in a process that knows of no other, as far as this process can be one."""
 
-    def play_here(self, message: Message) -> Message:
+    def answer_here(self, message: Message) -> Message:
         number = message.metadata.dst_node_id - 1
         install({number: self.sites[number]})
         federate.cache_clear()
         site_runtime.cache_clear()
-        return super().play_here(message)
+        return super().answer_here(message)
 
 
 def test_sites_that_know_of_no_other_make_the_rehearsals_hash(tmp_path: Path) -> None:
