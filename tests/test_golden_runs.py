@@ -29,6 +29,9 @@ from server_app.settings import parse
 TABLE = Path(__file__).parent / "golden" / "runs.json"
 TOLERANCE = 1e-3
 """Relative. A change of 1e-7 in the first weights grows to 1e-4 in these runs."""
+TOLERANCES = {"feddf": 1e-2, "fedbe": 1e-2}
+"""Distillation takes Adam's steps, which have the size of the rate however small the gradient is. Where a gradient is
+rounding alone, its sign differs between CPUs: 4e-3 between two Xeons."""
 TINY = {"model": "mlp-bn", "rounds": 2, "local-epochs": 1, "device": "cpu"}
 SCANNERS = {**TINY, "dataset": "digits-scanners"}
 TAIL = {**TINY, "dataset": "digits", "clients": 10, "partition": "llt", "alpha": 0.9}
@@ -84,11 +87,12 @@ def numbers_of(name: str, folder: Path) -> dict[str, float]:
 def test_a_run_gives_the_numbers_that_it_gave_before(name: str, tmp_path: Path) -> None:
     before = json.loads(TABLE.read_text())[name]
     now = numbers_of(name, tmp_path)
+    tolerance = TOLERANCES.get(name, TOLERANCE)
     assert now.keys() == before.keys()
     moved = {
         key: (before[key], value)
         for key, value in now.items()
-        if not math.isclose(value, before[key], rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        if not math.isclose(value, before[key], rel_tol=tolerance, abs_tol=tolerance)
     }
     assert not moved, f"{name}: (before, now) of what has moved: {moved}"
 
