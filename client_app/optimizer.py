@@ -1,10 +1,11 @@
-"""Stochastic gradient descent with momentum, weight decay and a learning-rate schedule by round.
+"""The local optimizers (SGD, Adam, AdamW) and the schedules of their learning rate.
 
-torch.optim.SGD computes the same (a test holds them equal to the bit), but its first use imports half of torch's
+torch.optim's classes compute the same (a test compares them to the bit), but their first use imports half of torch's
 compiler, more than a second in every worker process; these lines do not.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,15 +36,32 @@ class TrainingSettings(Settings):
     learning_rate_decay: Annotated[float, Gt(0), Le(1)] = 1.0
     """The rate is multiplied by this every learning-rate-decay-every rounds."""
     learning_rate_decay_every: Annotated[int, Ge(1)] = 10
-    """Rounds between two decays: rate(t) = learning-rate * decay ** (t // every), with t = round - 1."""
+    """Rounds between two decays: rate(t) = learning-rate * decay ** (t // every), with t = round - 1.
+    With schedule-unit = step, optimizer steps."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
-    """SGD's momentum; its buffers start at zero in every round."""
+    """SGD's momentum, beta1 of adam and adamw; the buffers start at zero in every round."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """L2 penalty inside the gradient, as in torch.optim.SGD."""
+    """L2 penalty inside the gradient, as in torch.optim.SGD and Adam; of adamw apart from the gradient."""
     clip_norm: Annotated[float, Ge(0)] = 0.0
     """Largest L2 norm of a step's gradient, over all parameters; larger ones are scaled down; 0 does not clip."""
     precision: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
     """Precision of local training's passes through the model: float32, or bfloat16 by autocast; all else is float32."""
+
+    optimizer: Annotated[str, OneOf("sgd", "adam", "adamw")] = "sgd"
+    """The local optimizer, as torch.optim's SGD, Adam or AdamW; its buffers start at zero in every round."""
+    second_momentum: Annotated[float, Ge(0), Lt(1)] = 0.999
+    """beta2 of adam and adamw: decay of the squares' mean per step."""
+    epsilon: Annotated[float, Gt(0)] = 1e-8
+    """Added by adam and adamw to the root of the squares' mean."""
+    schedule: Annotated[str, OneOf("step", "constant", "cosine")] = "step"
+    """step multiplies the rate by learning-rate-decay, whose default 1 keeps it constant; constant refuses a decay;
+    cosine falls from learning-rate to 0 along half a period."""
+    schedule_unit: Annotated[str, OneOf("round", "step")] = "round"
+    """What the schedule and warm-up count: rounds, or a client's optimizer steps."""
+    schedule_rounds: Annotated[int, Ge(0)] = 0
+    """Rounds after which cosine reaches 0; 0 is all rounds of the run."""
+    warm_up: Annotated[int, Ge(0)] = 0
+    """Rounds (or steps, by schedule-unit) W in which the rate rises: it is multiplied by min(1, (t + 1) / (W + 1))."""
 
     clients_per_pass: Annotated[int, Ge(1)] = 1
     """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients. Sums
@@ -53,6 +71,22 @@ class TrainingSettings(Settings):
         both = self.batch_limit and self.local_steps
         rule, remedy = "contradicts local-steps", "set one of the two"
         self.require(not both, "batch_limit", rule, remedy)
+        for field in ("second_momentum", "epsilon"):
+            rule = "is for optimizer = adam or adamw"
+            self.require(self.optimizer != "sgd" or self.is_default(field), field, rule)
+        decays = not self.is_default("learning_rate_decay")
+        rule = "has no effect: it is for schedule = step"
+        self.require(self.schedule == "step" or not decays, "learning_rate_decay", rule)
+        rule = "is for schedule = cosine"
+        self.require(
+            self.schedule == "cosine" or self.is_default("schedule_rounds"), "schedule_rounds", rule
+        )
+        rule = "has no effect: the rate is the same in all steps"
+        moves = self.schedule == "cosine" or decays or self.warm_up > 0
+        self.require(moves or self.is_default("schedule_unit"), "schedule_unit", rule)
+        rule = "has no effect with schedule-unit = step, whose rates differ by client"
+        together = self.clients_per_pass > 1
+        self.require(not (together and self.schedule_unit == "step"), "clients_per_pass", rule)
 
     def steps(self, samples: int) -> float:
         """Return about how many steps a client with so many samples takes in a round, in units of a whole mini-batch.
@@ -65,15 +99,67 @@ class TrainingSettings(Settings):
         epoch = (whole + math.ceil(whole)) / 2
         return self.local_epochs * min(epoch, self.batch_limit or epoch)
 
-    def rate(self, round: int) -> float:
-        """Return the learning rate of `round` (1-based)."""
-        return float(
-            self.learning_rate
-            * self.learning_rate_decay ** ((round - 1) // self.learning_rate_decay_every)
-        )
+    def rate(self, round: int, step: int = 0, steps: int = 1) -> float:
+        """Return the learning rate of a step.
+
+        With schedule-unit = round, t = round - 1, and the rate of a round's steps is the same. With
+        schedule-unit = step, t = (round - 1) * steps + step: a client that misses a round is where the others are.
+
+        Args:
+            round: 1-based.
+            step: 0-based, in the round.
+            steps: of the client in every round.
+        """
+        t = round - 1
+        unit = 1
+        if self.schedule_unit == "step":
+            t = t * steps + step
+            unit = steps
+        rate = float(self.learning_rate)
+        if self.schedule == "cosine":
+            end = max(self.schedule_rounds * unit, 1)
+            rate = rate * (1 + math.cos(math.pi * min(t, end) / end)) / 2
+        else:
+            rate = float(rate * self.learning_rate_decay ** (t // self.learning_rate_decay_every))
+        return rate * min(1.0, (t + 1) / (self.warm_up + 1)) if self.warm_up else rate
+
+    def local_optimizer(self, parameters: Iterable[Tensor], round: int) -> "LocalOptimizer":
+        """Return the optimizer of a client's round, which moves these very tensors."""
+        rate = self.rate(round)
+        if self.optimizer == "sgd":
+            return SGD(parameters, rate, self.momentum, self.weight_decay)
+        betas = (self.momentum, self.second_momentum)
+        decoupled = self.optimizer == "adamw"
+        return Adam(parameters, rate, betas, self.epsilon, self.weight_decay, decoupled)
+
+    @property
+    def coefficient_momentum(self) -> float:
+        """The momentum that FedNova's ||a||_1 counts: SGD's, and 0 of adam and adamw, whose steps alone are counted."""
+        return self.momentum if self.optimizer == "sgd" else 0.0
 
 
-class SGD:
+class LocalOptimizer(ABC):
+    """An optimizer of torch tensors whose rate may change from step to step."""
+
+    def __init__(self, parameters: Iterable[Tensor], rate: float) -> None:
+        self.parameters = list(parameters)
+        self.rate = rate
+        self.taken = 0
+        """Steps so far."""
+
+    @abstractmethod
+    def rows(self, begin: int, end: int) -> "LocalOptimizer":
+        """Return the optimizer of some of the rows of parameters that are stacked; it moves these very tensors.
+
+        Its steps are not counted here: who steps part by part sets `taken`.
+        """
+
+    @abstractmethod
+    def step(self, gradients: Iterable[Tensor]) -> None:
+        """Move every parameter along its gradient; `gradients`, two of which may share memory, stay as they are."""
+
+
+class SGD(LocalOptimizer):
     """v <- momentum v + g + weight_decay w;  w <- w - rate v."""
 
     def __init__(
@@ -83,14 +169,12 @@ class SGD:
         momentum: float,
         weight_decay: float,
     ) -> None:
-        self.parameters = list(parameters)
-        self.rate = rate
+        super().__init__(parameters, rate)
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.velocity: list[Tensor] = []
 
     def rows(self, begin: int, end: int) -> "SGD":
-        """Return the optimizer of some of the rows of parameters that are stacked; it moves these very tensors."""
         if self.momentum and not self.velocity:
             self.velocity = [torch.zeros_like(weight) for weight in self.parameters]
         part = SGD(
@@ -101,7 +185,6 @@ class SGD:
 
     @torch.no_grad()
     def step(self, gradients: Iterable[Tensor]) -> None:
-        """Move every parameter along its gradient; `gradients`, two of which may share memory, stay as they are."""
         directions = list(gradients)
         if self.weight_decay:
             directions = list(
@@ -115,6 +198,60 @@ class SGD:
                 self.velocity = [direction.clone() for direction in directions]
             directions = self.velocity
         torch._foreach_add_(self.parameters, directions, alpha=-self.rate)
+
+
+class Adam(LocalOptimizer):
+    """Adam (Kingma and Ba 2015), and AdamW (Loshchilov and Hutter 2019) where weight decay is `decoupled`.
+
+    m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2;  w <- w - rate m' / (sqrt(s') + epsilon) with m' = m / (1 - b1^t)
+    and s' = s / (1 - b2^t) in step t = 1, 2, ... Adam's g has weight_decay w in it; AdamW first shrinks w by rate
+    weight_decay w. The order of the operations is torch.optim's, and so are the results to the bit.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        rate: float,
+        betas: tuple[float, float],
+        epsilon: float,
+        weight_decay: float,
+        decoupled: bool,
+    ) -> None:
+        super().__init__(parameters, rate)
+        self.betas = betas
+        self.epsilon = epsilon
+        self.weight_decay = weight_decay
+        self.decoupled = decoupled
+        self.means = [torch.zeros_like(weight) for weight in self.parameters]
+        self.squares = [torch.zeros_like(weight) for weight in self.parameters]
+
+    def rows(self, begin: int, end: int) -> "Adam":
+        part = Adam(
+            (), self.rate, self.betas, self.epsilon, self.weight_decay, self.decoupled
+        )  # with no buffers of its own
+        part.parameters = [weight[begin:end] for weight in self.parameters]
+        part.means = [mean[begin:end] for mean in self.means]
+        part.squares = [square[begin:end] for square in self.squares]
+        part.taken = self.taken
+        return part
+
+    @torch.no_grad()
+    def step(self, gradients: Iterable[Tensor]) -> None:
+        self.taken += 1
+        first, second = self.betas
+        slopes = list(gradients)
+        if self.weight_decay and self.decoupled:
+            torch._foreach_mul_(self.parameters, 1 - self.rate * self.weight_decay)
+        elif self.weight_decay:
+            slopes = list(torch._foreach_add(slopes, self.parameters, alpha=self.weight_decay))
+        torch._foreach_lerp_(self.means, slopes, 1 - first)
+        torch._foreach_mul_(self.squares, second)
+        torch._foreach_addcmul_(self.squares, slopes, slopes, 1 - second)
+        pace = self.rate / (1 - first**self.taken)
+        roots = list(torch._foreach_sqrt(self.squares))
+        torch._foreach_div_(roots, (1 - second**self.taken) ** 0.5)
+        torch._foreach_add_(roots, self.epsilon)
+        torch._foreach_addcdiv_(self.parameters, self.means, roots, -pace)
 
 
 def clip(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:

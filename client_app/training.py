@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from client_app.client import Client, Contribution, Report, Trained, Variant, overrides
-from client_app.optimizer import SGD, TrainingSettings, clip, coefficient_sum
+from client_app.optimizer import TrainingSettings, clip, coefficient_sum
 from client_app.state import State, copy, seed_global
 
 
@@ -159,7 +159,9 @@ class Task:
         rate = self.settings.rate(self.client.round)
         trained = Trained(
             steps,
-            coefficient_sum(steps, self.settings.momentum, total_proximal_mu(self.variants) * rate),
+            coefficient_sum(
+                steps, self.settings.coefficient_momentum, total_proximal_mu(self.variants) * rate
+            ),
             rate,
             state,
         )
@@ -201,10 +203,8 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     client.model.train()
     if len(client.samples) == 1:
         freeze_statistics(client.model)  # one example has no variance to normalize by
-    optimizer = SGD(
-        parameters.values(), settings.rate(client.round), settings.momentum, settings.weight_decay
-    )
-    steps = 0
+    optimizer = settings.local_optimizer(parameters.values(), client.round)
+    steps, steps_due = 0, steps_of(len(client.samples), settings)
     total = torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
     draws = client.generator(
         "augmentation"
@@ -214,6 +214,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
         gradients: Sequence[Tensor] = torch.autograd.grad(value, list(parameters.values()))
         with torch.no_grad():
             gradients = task.corrected(gradients, parameters)
+        optimizer.rate = settings.rate(client.round, steps, steps_due)
         optimizer.step(clip(gradients, settings.clip_norm) if settings.clip_norm else gradients)
         steps += 1
         total = total + value.detach()  # left on the device: nothing waits for a number here

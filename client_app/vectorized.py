@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from client_app.client import Client, Contribution, Report, Variant, overrides
 from client_app.models.classifier import Classifier
-from client_app.optimizer import SGD, TrainingSettings, clip
+from client_app.optimizer import TrainingSettings, clip
 from client_app.state import State, copy, split_prefix
 from client_app.training import Task, batches, task_of, train_round
 from data import Samples
@@ -148,14 +148,13 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
     weights = {name: stacked[name] for name in model.trained}
     rest = {name: tensor for name, tensor in stacked.items() if name not in weights}
     about = stack([facts_of(task) for task in tasks])
-    optimizer = SGD(
-        weights.values(), settings.rate(round), settings.momentum, settings.weight_decay
-    )
+    optimizer = settings.local_optimizer(weights.values(), round)
     source = Source([task.client for task in tasks])
     plans = [list(batches(task.client, settings)) for task in tasks]
     totals_K = torch.zeros(len(tasks), dtype=torch.float64, device=source.device)
     value = partial(mean_loss, tasks[0], {name: states[0][name] for name in frozen})
     for step in range(len(plans[0])):
+        optimizer.taken = step
         sizes = [len(plan[step]) for plan in plans if step < len(plan)]
         for begin, end in runs(sizes) if mixing else [(0, len(sizes))]:
             part = optimizer.rows(begin, end)

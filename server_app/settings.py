@@ -107,6 +107,8 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
             raise needs_holdout(method.name)
     check_rounds(general, training, sections, parts)
     check_positive_class(general, data)
+    training = with_schedule(training, general.rounds)
+    check_training(training, sections, parts)
     model = suitable_model(data) if general.model == "auto" else general.model
     data = normalized(data, values, model) if about.weights and is_backbone(model) else data
     check_model(model, about, data)
@@ -235,6 +237,34 @@ def check_rounds(
     if needing:
         rule = f"{rule}, and {' and '.join(needing)} trains"
     general.require(bool(deploying) and not needing, "rounds", rule)
+
+
+def with_schedule(training: TrainingSettings, rounds: int) -> TrainingSettings:
+    """Return the training settings with the run's rounds for the length of a cosine schedule that has none."""
+    if training.schedule != "cosine" or training.schedule_rounds:
+        return training
+    return replace(training, schedule_rounds=rounds)
+
+
+def check_training(
+    training: TrainingSettings,
+    sections: Mapping[str, Any],
+    parts: ComposedMethod,
+) -> None:
+    """Raise SettingError for a local optimizer, a schedule or a pass that a part of the method cannot take."""
+    for name in parts.sections:
+        section = sections[name]
+        is_variant = name in parts.variants
+        needs_sgd = section.requirements.sgd if is_variant else section.needs_sgd
+        if needs_sgd:
+            rule = f"does not go with {name}, whose equations assume SGD"
+            training.require(training.optimizer == "sgd", "optimizer", rule, "use optimizer = sgd")
+            rule = f"does not go with {name}, whose equations assume one rate in a round"
+            by_round = training.schedule_unit == "round"
+            training.require(by_round, "schedule_unit", rule, "use schedule-unit = round")
+        if is_variant and section.requirements.teacher:
+            rule = f"does not go with {name}: torch.vmap cannot map its second model over clients"
+            training.require(training.clients_per_pass == 1, "clients_per_pass", rule)
 
 
 def needs_rounds(method: Method, sections: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ class FedNova(ServerMethod):
     """
 
     name: ClassVar[str] = "fednova"
+    needs_sgd: ClassVar[bool] = True
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]

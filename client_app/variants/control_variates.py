@@ -39,7 +39,7 @@ class ControlVariates(Variant):
     """
 
     name: ClassVar[str] = "control-variates"
-    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
+    requirements: ClassVar[Requirements] = Requirements(shared_weights=True, sgd=True)
 
     option: Annotated[str, OneOf("I", "II")] = "II"
     """II: the mean of the local gradients, for nothing. I: the full gradient, for one more pass over the data."""

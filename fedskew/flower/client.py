@@ -80,7 +80,7 @@ def local_round(
     """Train one round on a train message, or answer a query for the variants; return the reply.
 
     Use it under `@app.train()`, and under `@app.query()` as well for methods that ask the clients something
-    (FedShift, reweighting, CCVR). The training loop is FedSkew's: SGD with momentum and seeded batches.
+    (FedShift, reweighting, CCVR). The training loop is FedSkew's: SGD with momentum, Adam or AdamW, and seeded batches.
 
     Args:
         message: the message of flwr's FedAvg, one of its subclasses, or one of `fedskew.flower`'s strategies.
@@ -117,6 +117,9 @@ def local_round(
         batch_size=batch_size,
         **training,
     )
+    if settings.schedule == "cosine":
+        rule = "must be the number of rounds: a node does not know it"
+        settings.require(settings.schedule_rounds > 0, "schedule_rounds", rule)
     asked = kind_of(message) == MessageType.QUERY
     if not asked:
         check_broadcast(message, chosen)

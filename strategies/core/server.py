@@ -137,6 +137,8 @@ class ServerMethod(Settings):
     closed_form: ClassVar[bool] = False
     """Whether what it deploys is computed from `Server.answers` alone, so that no round need be trained. The features
     must then be fixed."""
+    needs_sgd: ClassVar[bool] = False
+    """Whether clients must take steps of SGD whose rate is the same in a round."""
     units: ClassVar[Mapping[str, Unit]] = {}
     """The unit of every number that the method tells the round's record, by name."""
 

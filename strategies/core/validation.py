@@ -133,7 +133,9 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     if steps != (due := steps_of(examples, server.training)):
         raise RejectedUpdate(f"steps is {steps}, and {examples} samples make {due}")
     due_sum = expected_coefficient_sum(
-        steps, server.training.momentum, server.proximal_mu * server.training.rate(server.round)
+        steps,
+        server.training.coefficient_momentum,
+        server.proximal_mu * server.training.rate(server.round),
     )
     if not math.isclose(metrics["coefficient-sum"], due_sum, rel_tol=1e-6):
         raise RejectedUpdate(

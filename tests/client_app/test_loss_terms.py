@@ -26,6 +26,7 @@ from client_app.vectorized import obstacle
 from data import SettingError
 from server_app.composition import compose
 from server_app.methods import METHODS, Method
+from server_app.settings import parse
 
 SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1, momentum=0.5)
 COUNTS = [(8, 4, 2, 1), (1, 2, 4, 8)]
@@ -282,3 +283,15 @@ def test_features_of_another_state_leave_the_model_alone() -> None:
     assert torch.equal(features_ND, replace(client, model=other).features())
     assert digest([client.model.state_dict()]) == before and client.model.training
     assert not torch.equal(features_ND, client.features())
+
+
+def test_a_teacher_beside_clients_per_pass_is_refused_by_key() -> None:
+    method = Method("teacher", "", "", "nothing", ("teacher",))
+    with (
+        mock.patch.dict(METHODS, {"teacher": method}),
+        mock.patch.dict("client_app.variants.VARIANTS", {"teacher": Teacher}),
+    ):
+        config = {"dataset": "digits", "method": "teacher"}
+        with pytest.raises(SettingError, match=r"^clients-per-pass = 2: does not go with teacher"):
+            parse({**config, "clients-per-pass": 2})
+        assert parse(config).training.clients_per_pass == 1

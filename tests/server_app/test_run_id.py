@@ -35,7 +35,7 @@ DEFAULTS = json.loads((Path(__file__).parent / "defaults.json").read_text())
 
 @dataclass(frozen=True)
 class MoreTrainingSettings(TrainingSettings):
-    warm_up: int = 0
+    later_setting: int = 0
 
 
 @pytest.mark.parametrize("run_id", PINNED)
@@ -46,7 +46,9 @@ def test_ids_stay_and_a_new_setting_at_its_default_renames_no_run(run_id: str) -
         field.name: getattr(settings.training, field.name) for field in fields(TrainingSettings)
     }
     assert replace(settings, training=MoreTrainingSettings(**values)).run_id == run_id
-    assert replace(settings, training=MoreTrainingSettings(**values, warm_up=1)).run_id != run_id
+    assert (
+        replace(settings, training=MoreTrainingSettings(**values, later_setting=1)).run_id != run_id
+    )
 
 
 def test_what_is_resolved_and_what_a_name_sets_is_the_same_run_spelled_out() -> None:
