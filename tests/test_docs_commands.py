@@ -1,0 +1,442 @@
+"""Every command block of README and docs/ is run by a test, checked against the real parsers, or marked as not run.
+
+A block of commands or Python is one of four:
+
+* run as it is written by a test of this file (RUN_HERE, EXECUTED) or of another one (RUN_ELSEWHERE);
+* marked `<!-- not run: REASON -->` on the line above its fence;
+* else parsed: each command must exist with its options, and its settings must make a run.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import torch
+import typer
+from fake_grid import FakeGrid
+from flower_grid import CLIENTS, Net, client_data
+from flwr.clientapp import ClientApp
+
+from client_app.models.efficientnet_lite import efficientnet_lite0
+from fedskew.cli.application import COMMANDS, loaded
+from fedskew.cli.run_selection import choose
+from fedskew.experiments.plan import runs, selected
+from server_app.settings import defaults, parse, parse_texts
+from site_agent.cli import application as site_application
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")
+] + sorted(path for path in (ROOT / "docs").rglob("*.md"))  # fmt: skip
+BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+SHELL = ("bash", "sh", "shell", "console")
+
+RUN_ELSEWHERE = {
+    "make demo    # installs": ".ci/run",
+    "python - <<'PY'": "tests/fedskew/test_your_data_page.py",
+    "fedskew data check study/rows.csv | tee answer.txt": "tests/fedskew/test_your_data_page.py",
+    "COMMAND=$(tail -n 1 answer.txt)": "tests/fedskew/test_your_data_page.py",
+    "fedskew data export-sites digits sites --sites 2 ": "tests/fedskew/federation/test_deployment_page.py",
+    "for site in site-0 site-1; do\n    cp": "tests/fedskew/federation/test_deployment_page.py",
+    "fedskew federation run study": "tests/fedskew/federation/test_deployment_page.py",
+    'python -c "import fedskew; print(': "tests/fedskew/test_python.py",
+    "import fedskew\n\nresult = fedskew.run(": "tests/fedskew/test_python.py",
+    "# my_methods.py": "tests/test_user_code.py",
+}
+"""How a block begins, and the file that runs it."""
+
+RUN_HERE = {
+    "docs/start/quickstart.md": ["fedskew run demo", "fedskew run --method fedavg,fedshift"],
+    "docs/start/choosing-a-method.md": ["fedskew diagnose counts.csv"],
+    "docs/guides/experiments.md": ["fedskew list experiments"],
+    "docs/guides/running.md": ["fedskew run demo --dry-run"],
+    "docs/guides/export.md": [
+        "fedskew run --method creff",
+        "fedskew data export-sites digits sites --sites 2\n",
+    ],
+    "docs/guides/plugin.md": ["fedskew run --method fedavg,my_methods:Tempered"],
+    "docs/reference/data.md": ["fedskew data list"],
+    "docs/reference/methods.md": ["fedskew run --set method=creff+creff-code"],
+}
+"""By page, how the blocks begin that test_the_commands_of_a_page_run runs, one after another."""
+
+EXECUTED = ("from flwr.app import ArrayRecord", "from fedskew.methods import Method")
+"""How the blocks of Python begin that tests of this file execute."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of commands or of Python."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    reason: str | None
+    """Why it is not run, if a mark says so."""
+
+    @property
+    def is_run(self) -> bool:
+        """Return whether a test runs this block as it is written."""
+        here = [*RUN_HERE.get(self.name, ()), *EXECUTED]
+        return self.text.startswith((*here, *RUN_ELSEWHERE))
+
+    @property
+    def name(self) -> str:
+        """Return the page's path from the root."""
+        return self.page.relative_to(ROOT).as_posix()
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.line}"
+
+
+def blocks_of(page: Path, text: str) -> Iterator[Block]:
+    """Yield the blocks of commands and of Python on a page with this text."""
+    for match in BLOCK.finditer(text):
+        if match["language"] in (*SHELL, "python"):
+            line = text.count("\n", 0, match.start()) + 1
+            yield Block(page, line, match["language"], match["text"], match["reason"])
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page, page.read_text())]
+
+
+# Commands
+
+
+def simple_commands(text: str) -> list[list[str]]:
+    """Return the words of each simple command of a shell script: no comments, here-documents or shell syntax."""
+    without_documents = re.sub(
+        r"<<\s*'?(\w+)'?([^\n]*)\n.*?^\1$", r"\2", text, flags=re.MULTILINE | re.DOTALL
+    )
+    commands: list[list[str]] = []
+    for line in without_documents.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        commands.append([])
+        for word in lexer:
+            if set(word) <= set("();<>|&"):
+                commands.append([])
+            else:
+                commands[-1].append(word)
+    return [words for words in map(without_keywords, commands) if words]
+
+
+KEYWORDS = {"do", "done", "until", "while", "if", "then", "else", "fi", "exec", "!", "{", "}"}
+
+
+def without_keywords(words: list[str]) -> list[str]:
+    """Return a command without the shell's keywords and assignments before it; nothing for a loop's head."""
+    if words and words[0] == "for":
+        return []
+    while words and (words[0] in KEYWORDS or re.fullmatch(r"\w+=.*", words[0])):
+        words = words[1:]
+    return words
+
+
+def parsed(command: click.Command, name: str, words: list[str]) -> dict[str, Any]:
+    """Return the parameters that click reads from a command's words. Raises click's UsageError."""
+    context = command.make_context(name, list(words))
+    if not isinstance(command, click.Group):
+        return context.params
+    rest = [*context._protected_args, *context.args]
+    _, below, rest = command.resolve_command(context, rest)
+    assert below is not None
+    return parsed(below, f"{name} {rest[0] if rest else ''}", rest)
+
+
+def check_fedskew(words: list[str]) -> None:
+    """Raise an error for a command, an option, a setting or an experiment that does not exist."""
+    if words in (["--version"], ["--install-completion"]):
+        return
+    name, *rest = words
+    assert name in COMMANDS, f"fedskew {name}: no such command"
+    parameters = parsed(loaded(name), name, rest)
+    settings = [one for one in parameters.get("settings") or () if one != "KEY=VALUE"]
+    if name != "run":
+        stated = parse_texts(settings)
+        unknown = stated.keys() - defaults().keys()
+        assert not unknown, f"no such setting: {unknown}"
+        return
+    options = {"results": parameters["results"], "tensorboard": parameters["tensorboard"] or None}
+    names, file = parameters["names"] or [], parameters["experiments"]
+    seeds = parameters["seed"] or (["0"] if names else [])  # one is enough to plan
+    choice = choose(names, file, settings, parameters["method"] or [], seeds, options)
+    cells = selected(choice.cells(), parameters["row"] or (), parameters["column"] or ())
+    assert runs(cells) if choice.experiments else parse(choice.overrides)
+
+
+def check_site(words: list[str]) -> None:
+    """Raise an error for a command or an option that `fedskew-site` does not have."""
+    parsed(typer.main.get_command(site_application), "fedskew-site", words)
+
+
+def check_flower(words: list[str]) -> None:
+    """Raise an error for an option that flwr does not have, or a key of the run config that the app does not have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # flwr's options, to typer
+        from flwr.cli.app import app as flower_application
+    parameters = parsed(typer.main.get_command(flower_application), "flwr", words)
+    app = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    for text in parameters["run_config_overrides"] or ():
+        stated = tomllib.loads(re.sub(r"\s+(?=[\w-]+=)", "\n", text))
+        assert stated.keys() <= app.keys(), f"no such key: {stated.keys() - app.keys()}"
+
+
+def check_make(words: list[str]) -> None:
+    """Raise an error for a target that the Makefile does not have."""
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(words) <= set(targets), f"make {words}: no such target"
+
+
+def check_python(words: list[str]) -> None:
+    """Raise an error for a script, a module or a folder of tests that does not exist."""
+    if words[:1] == ["-c"]:
+        compile(words[1], "-c", "exec")
+    elif words[:1] == ["-m"]:
+        assert words[1] in ("venv", "pytest", "pip", "mkdocs") or (ROOT / words[1]).is_dir(), words
+        for word in words[2:]:
+            assert not word.startswith("tests/") or (ROOT / word).exists(), word
+    else:
+        assert (ROOT / words[0]).exists(), f"{words[0]}: no such script"
+
+
+def check_nothing(words: list[str]) -> None:
+    """Do nothing: the shell's own tools."""
+
+
+CHECKS = {
+    "fedskew": check_fedskew,
+    "fedskew-site": check_site,
+    "flwr": check_flower,
+    "make": check_make,
+    "python": check_python,
+    "python3": check_python,
+    **dict.fromkeys((".", "cd", "cp", "export", "git", "mkdir", "pip"), check_nothing),
+}
+
+
+def check(script: str) -> None:
+    """Check every command of a script. Raises an error that names the command."""
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for words in simple_commands(script):
+        program = words[0].rpartition("/")[2]
+        assert program in CHECKS, f"{words[0]}: mark the block as not run, or add a check"
+        try:
+            CHECKS[program](words[1:])
+        except (click.ClickException, ValueError, AssertionError) as error:
+            message = error.message if isinstance(error, click.ClickException) else error
+            raise AssertionError(f"{' '.join(words)}: {message}") from error
+
+
+PARSED = [
+    block
+    for block in BLOCKS
+    if block.language in SHELL and block.reason is None and not block.is_run
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder of a command, with the weights that pages call FILE."""
+    torch.save(efficientnet_lite0().state_dict(), tmp_path / "FILE")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", PARSED, ids=str)
+@pytest.mark.usefixtures("folder")
+def test_the_commands_of_a_block_exist(block: Block) -> None:
+    check(block.text)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("fedskew run demo --fast", "No such option.*--fast"),
+        ("fedskew train demo", "no such command"),
+        ("fedskew run --set roundz=3", "there is no such setting"),
+        ("fedskew run --set rounds=many", "rounds"),
+        ("fedskew run --set method=fedshift --set alpha=-1", "alpha"),
+        ("fedskew run creff-table1 --column nowhere", "nowhere"),
+        ("fedskew run no-such-experiment", "no-such-experiment"),
+        ("fedskew report demo --set roundz=3", "no such setting"),
+        ("fedskew federation up study --now", "No such option.*--now"),
+        ("fedskew-site start --daemon", "No such option.*--daemon"),
+        ("cd a && fedskew-site check --offline", "No such option.*--offline"),
+        ("flwr run . --run-config 'rounds=3 epochs=1'", "no such key"),
+        ("flwr run . --gpus 1", "No such option.*--gpus"),
+        ("make everything", "no such target"),
+        ("python scripts/nothing.py", "no such script"),
+        ("kubectl get pods", "mark the block as not run"),
+        ("fedskew run demo &&", "syntax error"),
+    ],
+)
+def test_a_wrong_command_is_found(script: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check(script)
+
+
+def test_right_commands_pass() -> None:
+    """The control of the test above."""
+    check("fedskew run demo --dry-run && fedskew run --set rounds=3 --set alpha=1  # a comment")
+    check("for site in a b; do (cd $site && fedskew-site check --online) & done; make demo")
+    check("flwr run . --stream --run-config 'rounds=3 method=\"creff\"'\nfedskew report demo")
+
+
+SPAN = re.compile(r"(?<!`)`(fedskew(?:-site)? [a-z][^`]*)`(?!`)")
+
+
+def spans_of(text: str) -> list[str]:
+    """Return the commands in the running text of a page."""
+    without_blocks = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [span.replace("\n", " ").replace("\\|", "|") for span in SPAN.findall(without_blocks)]
+
+
+def wrong_options(span: str) -> list[str]:
+    """Return the words of a command in running text that are no command or no option of it."""
+    program, name, *rest = re.sub(r"[\[\]|]|\.\.\.", " ", span).split()
+    if program == "fedskew":
+        if name not in COMMANDS:
+            return [name]
+        command = loaded(name)
+    else:
+        command = typer.main.get_command(site_application)
+        rest = [name, *rest]
+    while isinstance(command, click.Group) and rest:
+        word, *rest = rest
+        if word.isupper() or word.startswith("-"):
+            return []
+        if word not in command.commands:
+            return [word]
+        command = command.commands[word]
+    options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {
+        "--help"
+    }
+    stated = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    return [word for word in stated if word not in options]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_running_text_exist(page: Path) -> None:
+    wrong = {span: wrong_options(span) for span in spans_of(page.read_text())}
+    assert not {span: words for span, words in wrong.items() if words}
+
+
+def test_a_wrong_command_in_running_text_is_found() -> None:
+    text = "Use `fedskew run demo --now`, `fedskew train`, `fedskew data look`, `fedskew run --set a=b`."
+    found = [wrong_options(span) for span in spans_of(text)]
+    assert found == [["--now"], ["train"], ["look"], []]
+
+
+# Blocks that are run
+
+
+def shown(page: str, beginning: str) -> str:
+    """Return the text of a page's fenced block, of any language, that begins so."""
+    texts = [match["text"] for match in BLOCK.finditer((ROOT / page).read_text())]
+    (text,) = [text for text in texts if text.startswith(beginning)]
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # fedskew run demo, on a machine that has other work
+@pytest.mark.parametrize("page", RUN_HERE)
+def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
+    if page.endswith("choosing-a-method.md"):
+        (folder / "counts.csv").write_text(shown(page, "site,normal"))
+        (folder / "moments.csv").write_text(shown(page, "site,mean"))
+    if page.endswith("plugin.md"):
+        (folder / "my_methods.py").write_text(shown(page, "# my_methods.py"))
+    script = "\n".join(shown(page, beginning) for beginning in RUN_HERE[page])
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_flower_guide_s_code_trains() -> None:
+    """The names that the page leaves to the reader's app are a small net, digits and four clients here."""
+    app = ClientApp()
+    names: dict[str, Any] = {
+        "app": app,
+        "Net": Net,
+        "grid": FakeGrid(app, CLIENTS),
+        "my_loader": lambda context: client_data(int(context.node_config["partition-id"])),
+    }
+    exec(shown("docs/guides/flower.md", EXECUTED[0]), names)
+    deployed = names["strategy"].deployed["creff"]
+    assert deployed.keys() == Net().state_dict().keys()
+
+
+def test_the_plugin_guide_s_pair_is_a_method() -> None:
+    from fedskew.methods import Method, ServerMethod, Variant
+
+    names = {"MyVariant": Variant, "MyServer": ServerMethod}
+    exec(shown("docs/guides/plugin.md", EXECUTED[1]), names)
+    assert isinstance(names["PAIR"], Method)
+
+
+def test_every_block_of_python_is_executed_or_marked() -> None:
+    silent = [block for block in BLOCKS if block.language == "python" and not block.is_run]
+    assert not [str(block) for block in silent if block.reason is None]
+
+
+# Blocks that other tests run, and marks
+
+
+def test_another_test_runs_each_block_of_the_table() -> None:
+    for beginning, file in RUN_ELSEWHERE.items():
+        assert (ROOT / file).exists(), file
+        matching = [block for block in BLOCKS if block.text.startswith(beginning)]
+        assert len(matching) == 1, beginning
+        if file.endswith(".py"):
+            assert matching[0].page.name in (ROOT / file).read_text(), (beginning, file)
+
+
+def test_a_mark_gives_a_reason() -> None:
+    assert not [str(block) for block in BLOCKS if block.reason and len(block.reason) < 10]
+    text = "<!-- not run: needs two hospitals -->\n```bash\nfedskew run x\n```\n```bash\nls\n```\n"
+    assert [block.reason for block in blocks_of(ROOT, text)] == ["needs two hospitals", None]
+
+
+def test_no_mark_is_without_a_block() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        marks = text.count("<!-- not run: ")
+        marked = [block for block in BLOCKS if block.page == page and block.reason]
+        assert marks == len(marked), f"{page.name}: a mark must be on the line above a fence"
+
+
+def test_commands_are_in_blocks_with_a_language() -> None:
+    """A fence without a language, or an indented block, would escape the tests above."""
+    for page in PAGES:
+        text = page.read_text()
+        for match in BLOCK.finditer(text):
+            if match["language"] not in (*SHELL, "text", "diff"):
+                assert not re.search(r"^(\$ )?fedskew(-site)? \w", match["text"], re.MULTILINE), (
+                    page
+                )
+        outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        assert not re.search(r"^    fedskew(-site)? \w", outside, re.MULTILINE), page
