@@ -191,6 +191,9 @@ class Upload:
     returned: bool = True
     """Whether the sum is sent with every round. Server methods find it in `Server.answers` in any case."""
     limit: UploadLimit | None = None
+    of_counts: Callable[[State, int], State] | None = None
+    """({"counts": (C,) int64} summed over all clients, how many clients) -> the sum of the answers to `question`,
+    where that is all they say: under masks one sum of class counts then serves every variant."""
 
     def __post_init__(self) -> None:
         if self.question and not self.once:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,14 @@ from client_app.metrics import evaluate_models
 from client_app.process import make_deterministic
 from client_app.runtime import ClientRuntime, runtime_of
 from client_app.state import State
+from client_app.summed_questions import (
+    LIST_QUESTION,
+    NONCE,
+    NONCE_QUESTION,
+    WORDS,
+    purpose_of,
+    words_of,
+)
 from client_app.tensor_files import Damaged
 from client_app.training import train_round
 from data import DataError, SettingError
@@ -306,14 +315,53 @@ def query(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
             if runtime.policy is not None:
                 runtime.policy.check_ready()
             return ClientReply({f"upload/{QUESTION}": READY}, digests=runtime.digests)
+        refuse_in_the_clear(runtime, question)
         memory = expected.load_memory(runtime.memory_folder(number))
         client = runtime.client(number, 0, shared, broadcast, memory, request.node_config)
+        if question in (NONCE_QUESTION, LIST_QUESTION):
+            return ClientReply(masked_reply(request.task, runtime, client))
         uploads = runtime.answer(client, question)
         if runtime.policy is not None:
             runtime.policy.check_uploads(uploads)
         return ClientReply({f"upload/{name}": state for name, state in uploads.items()})
 
     return handle
+
+
+def refuse_in_the_clear(runtime: ClientRuntime, question: str) -> None:
+    """Raise NotAllowed for a question whose answers leave a site under masks alone."""
+    if runtime.site is None or runtime.site.sums is None:
+        return
+    for variant in runtime.run_spec.variants:
+        if variant.upload.question == question:
+            reason = (
+                "federation.toml says sums = masked, and this question is not about a masked sum"
+            )
+            raise NotAllowed(variant.upload.permission, reason)
+
+
+def masked_reply(
+    task: Mapping[str, object], runtime: ClientRuntime, client: Client
+) -> dict[str, State]:
+    """Return a site's answer to a question about a masked sum: its nonce, or its masked words.
+
+    Raises NotAgreed where the federation has no masked sums or the run no such variant, and as the site's ledger does.
+    """
+    sums = None if runtime.site is None else runtime.site.sums
+    if sums is None or runtime.policy is None:
+        raise NotAgreed("masked sums are between sites whose federation.toml says sums = masked")
+    run_spec = runtime.run_spec
+    asked = [variant for variant in run_spec.variants if variant.name == task.get("variant")]
+    if not asked or not asked[0].upload.question or asked[0].upload.by_client:
+        raise NotAgreed("the run has no such variant whose answers are summed")
+    variant = asked[0]
+    runtime.policy.check_uploads({variant.name: {}})
+    purpose = purpose_of(variant, run_spec)
+    if task["question"] == NONCE_QUESTION:
+        nonce = sums.nonce(purpose, lambda: words_of(variant, client, run_spec))
+        return {f"upload/{NONCE}": {NONCE: torch.tensor(list(nonce), dtype=torch.uint8)}}
+    words = sums.answer(purpose, str(task.get("list", "")))
+    return {f"upload/{WORDS}": {WORDS: torch.from_numpy(words.view(np.int64))}}
 
 
 def worker(runtime: ClientRuntime) -> dict[str, int | str]:

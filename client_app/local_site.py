@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from client_app.client import Report
+    from client_app.masked_sum import Words
     from client_app.run_spec import RunSpec
     from client_app.state import State
     from data import Dataset, Samples
@@ -121,6 +124,16 @@ class LocalData(Protocol):
         """Return the validation samples that the run may measure, if any."""
 
 
+class SiteSums(Protocol):
+    """A site's part in masked sums. Both raise NotAgreed for what the site does not answer."""
+
+    def nonce(self, purpose: str, compute: "Callable[[], Words]") -> bytes:
+        """Return the site's nonce for a sum; `compute` returns its integers, and is called once."""
+
+    def answer(self, purpose: str, text: str) -> "Words":
+        """Return the site's masked words for a list of sites, the JSON text of a SumList."""
+
+
 class LocalSite(Protocol):
     """A site with its own data: only the site's own files decide about it, and no message does."""
 
@@ -135,6 +148,10 @@ class LocalSite(Protocol):
     @property
     def threads(self) -> int:
         """Threads to train with."""
+
+    @property
+    def sums(self) -> SiteSums | None:
+        """Its part in masked sums; None where federation.toml says sums = plain."""
 
     def __hash__(self) -> int:
         """Sites are keys of a cache."""

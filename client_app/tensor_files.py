@@ -45,10 +45,12 @@ def write_atomically(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
     previous: Path | None = None,
+    flush: bool = False,
 ) -> None:
     """Write tensors and text so that a reader, and a kill at any time, finds the old file or the new one.
 
-    With `previous` the old file is kept under that name; a kill may then leave it there alone. Raises WriteFailed.
+    With `previous` the old file is kept under that name; a kill may then leave it there alone. With `flush` the new
+    file is on the disk before this returns, so that a loss of power keeps it as well. Raises WriteFailed.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     text = dict(metadata or {})
@@ -61,10 +63,23 @@ def write_atomically(
             )
             if previous is not None and path.exists():
                 path.replace(previous)
+            if flush:
+                flush_to_disk(partial)
             partial.replace(path)
+            if flush:
+                flush_to_disk(path.parent)  # the file's name is written in its folder
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Return once a file, or the names in a folder, are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def read(

@@ -4,29 +4,37 @@ Its sha256 stands for it everywhere: in a run's id and settings.json, and in eve
 with that of the text it has approved.
 """
 
+import base64
+import binascii
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from data.errors import DataError, SettingError
 from data.settings import DataSettings
 from data.toml_file import Table, read_toml
 
-KEYS = ("name", "classes", "input-shape", "mean", "std", "min-sites", "app", "site")
+KEYS = ("name", "classes", "input-shape", "mean", "std", "min-sites", "sums", "app", "site")
 INPUT_KEYS = ("classes", "input-shape", "mean", "std")
 """What FedSkew's app reads of the data; a federation of another Flower app may leave out all four."""
-SITE_KEYS = ("name", "key", "samples")
+SITE_KEYS = ("name", "key", "mask-key", "samples")
 MOST_SAMPLES = 10**9
 """Training samples that a client may state at most, whatever is agreed: no hospital has a billion images."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 KEY_KIND = "ecdsa-sha2-nistp384"
+MASK_KEY_KIND = "x25519"
+SUMS = ("plain", "masked")
+"""How class counts and feature statistics leave the sites: each by itself, or under masks that cancel in the sum."""
+FEWEST_MASKED = 3
+"""Sites of a masked sum: with two, each has the other's part once it gets the sum."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,8 @@ class Member:
     """Its node's public key in OpenSSH's form, without a comment."""
     samples: int = 0
     """Training samples that it may state at most; 0 where none are agreed. A mean of models weighs a site by them."""
+    mask_key: str = ""
+    """Its X25519 public key for masked sums, `x25519` and base64; empty where the file has none."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,13 @@ class Agreement:
     sites: tuple[Member, ...]
     sha256: str
     """Of the file's bytes."""
+    sums: str = "plain"
+    """One of SUMS."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether class counts and feature statistics leave a site under masks alone."""
+        return self.sums == "masked"
 
     @property
     def names(self) -> list[str]:
@@ -156,6 +173,7 @@ def read_agreement(path: Path) -> Agreement:
     ):
         if not holds:
             raise table.error("min-sites", least, rule)
+    sums = sums_of(table, sites)
     digest = hashlib.sha256(content).hexdigest()
     return Agreement(
         inputs.name,
@@ -167,7 +185,29 @@ def read_agreement(path: Path) -> Agreement:
         app,
         sites,
         digest,
+        sums,
     )
+
+
+def sums_of(table: Table, sites: Sequence[Member]) -> str:
+    """Return how sums leave the sites: what the file says, or masked where three or more sites all have a mask-key.
+
+    A file of an earlier version has no mask-key, and its sums stay plain. Raises DataError for masks that some site
+    cannot make.
+    """
+    without = [site.name for site in sites if not site.mask_key]
+    stated: str = table.take("sums", str, "")
+    if not stated:
+        some = 0 < len(without) < len(sites)
+        rule = f'is missing: site {", ".join(without)} has no mask-key. Add it, or state sums = "plain"'
+        table.require(not some, "sums", rule)
+        return "masked" if not without and len(sites) >= FEWEST_MASKED else "plain"
+    table.require(stated in SUMS, "sums", f"must be one of {', '.join(SUMS)}")
+    if stated == "masked":
+        rule = f"must be plain with fewer than {FEWEST_MASKED} sites: each would learn the other's part"
+        table.require(len(sites) >= FEWEST_MASKED, "sums", rule)
+        table.require(not without, "sums", f"needs a mask-key of site {', '.join(without)}")
+    return stated
 
 
 def members_of(table: Table, path: Path) -> tuple[Member, ...]:
@@ -188,7 +228,10 @@ def members_of(table: Table, path: Path) -> tuple[Member, ...]:
         if "samples" in site.entries:
             rule = f"must be 1 to {MOST_SAMPLES}: training samples that the site may state at most"
             site.require(1 <= samples <= MOST_SAMPLES, "samples", rule)
-        sites.append(Member(name, key, samples))
+        mask_key = mask_key_of(site)
+        taken = mask_key and mask_key in [other.mask_key for other in sites]
+        site.require(not taken, "mask-key", "is another site's")
+        sites.append(Member(name, key, samples, mask_key))
     return tuple(sites)
 
 
@@ -209,6 +252,38 @@ def public_key(site: Table) -> str:
     )
     site.require(fits, "key", rule)
     return text
+
+
+def mask_key_of(site: Table) -> str:
+    """Return a site's key for masked sums, or "" without one. Raises DataError for what is no X25519 key."""
+    stated: str = site.take("mask-key", str, "")
+    if "mask-key" not in site.entries:
+        return ""
+    rule = f"must be a key for masked sums: {MASK_KEY_KIND} and its base64 form, as `fedskew-site key` prints it"
+    try:
+        # With a key of low order every shared secret is the same: cryptography refuses it here.
+        X25519PrivateKey.generate().exchange(mask_public(stated))
+    except ValueError:
+        raise site.error("mask-key", stated, rule) from None
+    return stated
+
+
+def mask_public(text: str) -> X25519PublicKey:
+    """Return a key for masked sums from its text. Raises ValueError for what is none."""
+    encoded = text.partition(" ")[2]
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise ValueError("no base64") from error
+    key = X25519PublicKey.from_public_bytes(raw)
+    if mask_key_text(key) != text:
+        raise ValueError("not written as `mask_key_text` writes it")
+    return key
+
+
+def mask_key_text(key: X25519PublicKey) -> str:
+    """Return a key for masked sums as federation.toml has it."""
+    return f"{MASK_KEY_KIND} {base64.b64encode(key.public_bytes_raw()).decode()}"
 
 
 def as_flower_has_it(key: str) -> bytes:

@@ -201,13 +201,9 @@ class LocalFederation:
         fedskew("federation", "new", self.folder, *words)
         for name, place in self.places.items():
             lines = fedskew_site("key", place / "node.key", "--name", name)
-            fedskew(
-                "federation",
-                "add",
-                self.folder,
-                name,
-                re.findall(r'^key = "(.*)"$', lines, re.MULTILINE)[0],
-            )
+            key_file = place / "key.txt"
+            key_file.write_text(lines)
+            fedskew("federation", "add", self.folder, name, key_file)
         for name, place in self.places.items():
             for file in ("federation.toml", "ca.crt"):
                 shutil.copy(self.folder / file, place)

@@ -33,6 +33,7 @@ from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.readers.catalog import KNOWN, has_domains, is_sites, members
 from data.renamed_settings import OLD_NAMES, renamed
+from data.sites import agreement_of
 from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import no_such, read_text, read_texts
 from server_app.methods import METHODS, Method
@@ -101,7 +102,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         name: built(section_types()[name], values) for name in parts.sections
     }
     if is_sites(data.dataset):
-        check_between_sites(general, about, sections, parts)
+        check_between_sites(general, about, sections, parts, data.dataset)
     for method in (sections[name] for name in parts.serving):
         if method.needs_holdout and not data.holdout_per_class:
             raise needs_holdout(method.name)
@@ -313,6 +314,7 @@ def check_between_sites(
     about: ModelSettings,
     sections: Mapping[str, Any],
     parts: ComposedMethod,
+    dataset: str,
 ) -> None:
     """Raise SettingError for what does not go with sites, of whose samples and modules the server knows nothing."""
     beside = "does not go with dataset = sites:FILE"
@@ -327,12 +329,12 @@ def check_between_sites(
         "participation",
         f"{beside}: every site that is there takes part",
     )
+    masked = agreement_of(dataset).masked
     for name in parts.deploys:
-        general.require(
-            not sections[name].closed_form,
-            "method",
-            f"{beside}: {name} is not offered between sites yet",
-        )
+        asks = sections[name].asks if sections[name].closed_form else ""
+        apart = masked and asks and sections[asks].upload.by_client
+        rule = f"needs each site's own sums, and federation.toml says sums = masked: {name}"
+        general.require(not apart, "method", rule)
     for name in parts.serving:
         needs = sections[name].needs_holdout
         general.require(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from client_app.features import with_features
 from client_app.models import Classifier, build
@@ -11,7 +12,11 @@ from client_app.vectorized import obstacle
 from data import Federation, federate
 from server_app.run_settings import RunSettings
 from strategies.core.flower_adapter import Strategy
+from strategies.core.masked_sums import MaskedSums
 from strategies.core.node_assignment import SiteAssigner
+
+SUMS_FOLDER = "sums"
+"""In the results folder: the sums of all sites, which every run of a federation has in common."""
 
 
 def federation_of(settings: RunSettings) -> Federation:
@@ -68,7 +73,16 @@ def strategy_of(
         device=device,
         assigner=None if agreement is None else SiteAssigner(agreement, waits),
         sites=() if agreement is None else agreement.sites,
+        masked_sums=masked_sums_of(settings),
     )
+
+
+def masked_sums_of(settings: RunSettings) -> MaskedSums | None:
+    """Return the masked sums of a run's federation; None in a simulation, and where sums are plain."""
+    agreement = settings.agreement
+    if agreement is None or not agreement.masked:
+        return None
+    return MaskedSums(agreement, Path(settings.general.results) / SUMS_FOLDER)
 
 
 COARSE = "; bfloat16 rounds sums of another order: weights differ by 1e-3 to 1e-1 from those of clients one by one"

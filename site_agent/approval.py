@@ -11,7 +11,7 @@ from pathlib import Path
 from client_app.local_site import PERMISSIONS
 from client_app.optimizer import TrainingSettings
 from data import DataError
-from data.agreement import Member
+from data.agreement import Agreement, Member
 from data.package_files import ROOT, canonical, sources
 from site_agent.app_files import app_hash, packed_app, packed_files
 from site_agent.audit import Audit
@@ -40,6 +40,7 @@ def summary(site: Site, app: str) -> str:
                 for name in PERMISSIONS
             ),
             *two_sites(site),
+            f"sums        {sums_in_words(agreement)}",
             f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
             f"{site.min_test_samples} test samples, norm of an update at most: {limit}",
             f"an update   needs at least: samples in a mini-batch {site.min_batch_size}, steps {site.min_steps}, "
@@ -76,6 +77,13 @@ def two_sites(site: Site) -> list[str]:
         f"two sites   fedshift and reweighting send the sum of both sites' class counts to both: {other} learns this "
         f"site's exact counts. Without {CLASS_COUNTS} in policy.allow they stay here"
     ]
+
+
+def sums_in_words(agreement: Agreement) -> str:
+    """Return how class counts and feature statistics leave this site."""
+    if agreement.masked:
+        return "masked: class counts and feature statistics leave in the sum of all sites alone"
+    return "plain: the coordinator sees this site's own class counts and feature statistics"
 
 
 def agreed_samples(member: Member) -> str:

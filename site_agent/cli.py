@@ -57,12 +57,23 @@ def key(
     samples: Annotated[
         int | None, typer.Option(help="Largest number of training samples that the site may state.")
     ] = None,
+    mask_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the private key of masked sums.", show_default="mask.key beside FILE"
+        ),
+    ] = None,
 ) -> None:
-    """Make a node key and print the lines of federation.toml that name it."""
-    from site_agent.keys import make_key
+    """Make a node key and a key for masked sums, and print the lines of federation.toml that name them."""
+    from data import DataError
+    from site_agent.config import MASK_KEY
+    from site_agent.keys import make_key, make_mask_key
 
+    mask_file = mask_key or file.with_name(MASK_KEY)
+    if mask_file.exists():  # looked at first, so that no node key is made that nothing names
+        raise DataError("is there already; a key is never overwritten", where=str(mask_file))
     public = make_key(file)
-    print(f'[[site]]\nname = "{name}"\nkey = "{public}"')
+    print(f'[[site]]\nname = "{name}"\nkey = "{public}"\nmask-key = "{make_mask_key(mask_file)}"')
     if samples:
         print(f"samples = {samples}")
 

@@ -14,16 +14,20 @@ from data.settings import OF_OWN, USUAL
 from data.sites import abide_name
 from data.toml_file import Table, read_toml
 
-KEYS = ("federation", "name", "data", "state", "device", "threads", "read", "policy", "link", "app")
+KEYS = (
+    "federation", "name", "data", "state", "device", "threads", "mask-key", "read", "policy", "link", "app",
+)  # fmt: skip
 POLICY_KEYS = (
     "allow", "min-class-samples", "min-test-samples", "max-norm", *RUN_KEYS,
 )  # fmt: skip
 APP_KEYS = (
     "arrays", "metrics", "configs", "max-bytes", "max-norm", "min-samples", "node-config",
 )  # fmt: skip
-NOT_OF_AN_APP = ("device", "read", "policy")
+NOT_OF_AN_APP = ("device", "mask-key", "read", "policy")
 """Keys of site.toml that are about FedSkew's own app, and have no meaning for another one."""
 LINK_KEYS = ("address", "key", "ca")
+MASK_KEY = "mask.key"
+"""The file of the key for masked sums, beside site.toml, where that names no other."""
 DATA = ("folder", "npz", "csv", "abide")
 DEVICES = ("cpu", "cuda", "auto")
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,199}")
@@ -93,6 +97,8 @@ class Site:
     """Whether a run takes part only after somebody here has approved its settings."""
     app: AppPolicy | None = None
     """The policy for another app than FedSkew's; None is FedSkew's."""
+    mask_key: Path = Path(MASK_KEY)
+    """The file of its private key for masked sums."""
 
     @property
     def cache(self) -> Path:
@@ -161,6 +167,7 @@ def read_site(path: Path) -> Site:
         max_rounds=at_least_one(policy, "max-rounds", Site.max_rounds),
         approve_runs=policy.take("approve-runs", bool, False),
         app=app_policy(table, path),
+        mask_key=path_in(table, path, "mask-key", MASK_KEY),
     )  # fmt: skip
 
 
@@ -237,9 +244,9 @@ def table_of(path: Path) -> Table:
     return Table(read_toml(path)[1], str(path), KEYS)
 
 
-def path_in(table: Table, path: Path, key: str) -> Path:
+def path_in(table: Table, path: Path, key: str, default: str | None = None) -> Path:
     """Return a key's path, from the file's folder. Raises DataError for a path that climbs."""
-    stated = table.take(key, str)
+    stated = table.take(key, str, default)
     table.require(bool(stated.strip()), key, "must name a path")
     return whole_path(table, path, key, stated)
 

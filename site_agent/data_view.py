@@ -24,6 +24,7 @@ from data.text import printable
 from site_agent.config import Site
 from site_agent.policy import Policy, check_names, check_run
 from site_agent.run_approval import check_approved
+from site_agent.sum_ledger import SumLedger
 
 DATA_HASH = "data.sha256"
 """In a site's folder of a run, the hash of the data that it has trained on."""
@@ -141,6 +142,11 @@ class ConfiguredSite:
     def threads(self) -> int:
         """Threads to train with."""
         return self.site.threads
+
+    @property
+    def sums(self) -> SumLedger | None:
+        """Its part in masked sums; None where federation.toml says sums = plain."""
+        return SumLedger(self.site) if self.site.agreement.masked else None
 
     def run_folder(self, run: str) -> Path:
         """Return the folder of a run's memory. Raises NotAgreed for a text that is not a run's id."""

@@ -1,4 +1,4 @@
-"""The node key, which identifies a site."""
+"""A site's two keys: the node key, which identifies it, and the mask key, which its masks in sums are made of."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,10 @@ from pathlib import Path
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from data import DataError
+from data.agreement import mask_key_text
 
 
 def make_key(path: Path) -> str:
@@ -22,14 +24,35 @@ def make_key(path: Path) -> str:
         serialization.PrivateFormat.OpenSSH,
         serialization.NoEncryption(),
     )
+    write_private(path, key.private_bytes(*form))
+    return public_text(key.public_key())
+
+
+def make_mask_key(path: Path) -> str:
+    """Write a new private key for masked sums (X25519, PKCS 8, for its owner alone) and return the public one.
+
+    Raises:
+        DataError: the file is there already, or cannot be written.
+    """
+    key = X25519PrivateKey.generate()
+    form = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    write_private(path, key.private_bytes(*form))
+    return mask_key_text(key.public_key())
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file for its owner alone. Raises DataError where it is there already, or cannot be written."""
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(key.private_bytes(*form))
+            file.write(content)
     except FileExistsError:
         raise DataError("is there already; a key is never overwritten", where=str(path)) from None
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror}", where=str(path)) from None
-    return public_text(key.public_key())
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -38,15 +61,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     Raises:
         DataError: no such file, one that others may read, or a key of another kind.
     """
-    try:
-        mode = path.stat().st_mode
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"the node key cannot be read: {error.strerror}", where=str(path)) from None
-    if mode & 0o077:
-        raise DataError(
-            f"others may read this key (mode {mode & 0o777:o}); chmod 600 {path}", where=str(path)
-        )
+    content = read_private(path, "node key")
     try:
         key = serialization.load_ssh_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -58,6 +73,37 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
             "must be an ECDSA P-384 key, as `fedskew-site key` makes it", where=str(path)
         )
     return key
+
+
+def read_mask_key(path: Path) -> X25519PrivateKey:
+    """Return the private key for masked sums in a file.
+
+    Raises:
+        DataError: no such file, one that others may read, or a key of another kind.
+    """
+    content = read_private(path, "mask key")
+    rule = "must be an X25519 key without a password, as `fedskew-site key` makes it"
+    try:
+        key = serialization.load_pem_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise DataError(rule, where=str(path)) from None
+    if not isinstance(key, X25519PrivateKey):
+        raise DataError(rule, where=str(path))
+    return key
+
+
+def read_private(path: Path, what: str) -> bytes:
+    """Return the content of a key's file. Raises DataError where it cannot be read, or others may read it."""
+    try:
+        mode = path.stat().st_mode
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"the {what} cannot be read: {error.strerror}", where=str(path)) from None
+    if mode & 0o077:
+        raise DataError(
+            f"others may read this key (mode {mode & 0o777:o}); chmod 600 {path}", where=str(path)
+        )
+    return content
 
 
 def public_text(key: ec.EllipticCurvePublicKey) -> str:

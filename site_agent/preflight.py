@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from data import DataError, Dataset, DataSettings, InputError
+from data.agreement import mask_key_text
 from data.data_warnings import of_samples, refuse_copies
 from site_agent.approval import approved_app
 from site_agent.config import Site, read_link, table_of
 from site_agent.data_view import SiteView
-from site_agent.keys import public_text, read_key
+from site_agent.keys import public_text, read_key, read_mask_key
 from site_agent.policy import check_names
 
 FEW = 4
@@ -54,6 +55,8 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
         yield room(site)
         return
     yield policy(site)
+    if site.agreement.masked:
+        yield mask_key(site)
     yield device(site)
     yield room(site)
     yield from data_of(site)
@@ -123,6 +126,17 @@ def policy(site: Site) -> Row:
         text = f"lets an update be made of fewer than {FEW} samples: the coordinator can then read single images"
         return Row("policy", True, text, warning=True)
     return Row("policy", True, f"updates of at least {site.min_update_samples} samples")
+
+
+def mask_key(site: Site) -> Row:
+    """The key for masked sums, which must be the one that federation.toml names for this site."""
+    agreed = site.agreement.sites[site.number].mask_key
+    try:
+        here = mask_key_text(read_mask_key(site.mask_key).public_key())
+    except DataError as error:
+        return Row("mask key", False, str(error))
+    wrong = f"{site.mask_key}: its public half is {here}, and federation.toml says {agreed}"
+    return Row("mask key", here == agreed, str(site.mask_key) if here == agreed else wrong)
 
 
 def device(site: Site) -> Row:

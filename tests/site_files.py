@@ -1,6 +1,6 @@
 """Folders of small sites for the tests: one federation.toml, and SITE/site.toml beside each site's own data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import tomli_w
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from data.agreement import mask_key_text
 
 NAMES = ("north", "east", "south")
 CLASSES = ["healthy", "ill", "other"]
@@ -21,6 +29,31 @@ def public_key(name: str) -> str:
     number = int.from_bytes(name.encode().ljust(16, b"."), "big")
     key = ec.derive_private_key(number, ec.SECP384R1()).public_key()
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+@cache
+def mask_key(name: str) -> X25519PrivateKey:
+    """Return a site's private key for masked sums, the same at every call."""
+    return X25519PrivateKey.from_private_bytes(name.encode().ljust(32, b"."))
+
+
+def with_mask_keys(names: Sequence[str] = NAMES) -> list[dict[str, Any]]:
+    """Return the [[site]] tables of sites that can mask."""
+    return [
+        {
+            "name": name,
+            "key": public_key(name),
+            "mask-key": mask_key_text(mask_key(name).public_key()),
+        }
+        for name in names
+    ]
+
+
+def write_mask_key(path: Path, name: str) -> None:
+    """Write a site's private key for masked sums, for its owner alone."""
+    form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.touch(0o600)
+    path.write_bytes(mask_key(name).private_bytes(*form))
 
 
 def agreed(**changes: Any) -> dict[str, Any]:
@@ -84,6 +117,8 @@ def site_folders(folder: Path, policy: Mapping[str, Any] | None = None, **change
         write(place / "federation.toml", entries)
         write(place / "site.toml", site_entries(name=site["name"], policy=policy))
         np.savez(place / "data.npz", **arrays(number))  # type: ignore[arg-type]
+        if "mask-key" in site:
+            write_mask_key(place / "mask.key", site["name"])
     return folder
 
 

@@ -42,6 +42,7 @@ class PriorCorrection(Variant):
             self.check_counts,
             once=True,
             question=QUESTION,
+            of_counts=self.of_counts,
         )
 
     def answer(self, client: Client, question: str) -> State:
@@ -49,6 +50,11 @@ class PriorCorrection(Variant):
         if question == QUESTION:
             return {"counts": ((client.counts_C + self.smoothing) * UNIT).round().long()}
         return {}
+
+    def of_counts(self, total: State, clients: int) -> State:
+        """Return the sum of so many clients' answers from the sum of their class counts, to the bit."""
+        smoothing = round(self.smoothing * UNIT)  # whole: a is a multiple of 2^-16
+        return {"counts": total["counts"] * UNIT + clients * smoothing}
 
     def check_counts(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the counts are of. Raises InvalidReply."""

@@ -105,6 +105,13 @@ def add(
         int | None,
         typer.Option(help="Largest number of training samples that the site may state."),
     ] = None,
+    mask_key: Annotated[
+        str,
+        typer.Option(
+            help="The key for masked sums that `fedskew-site key` printed.",
+            show_default="the one in KEY's file",
+        ),
+    ] = "",
 ) -> None:
     """Add a site to federation.toml. All sites then have to approve the new text."""
     from fedskew.federation.folder import FederationFolder, add
@@ -117,8 +124,15 @@ def add(
     agreed = re.search(r"^samples = (\d{1,18})$", text, re.MULTILINE | re.ASCII)
     if samples is None and agreed:
         samples = int(agreed[1])
-    member = add(FederationFolder(folder), name, printed[1] if printed else text, samples)
+    masks = re.search(r'^mask-key = "(.*)"$', text, re.MULTILINE)
+    if masks and not mask_key:
+        mask_key = masks[1]
+    member = add(FederationFolder(folder), name, printed[1] if printed else text, samples, mask_key)
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
+    if not member.mask_key:
+        console().print(
+            f"{member.name} has no mask-key: without one of every site all sums are plain."
+        )
     if not member.samples:
         console().print(
             f"No samples are agreed for {member.name}: it counts for as many as it states. "

@@ -215,8 +215,16 @@ def begin(
     return folder
 
 
-def add(folder: FederationFolder, name: str, key: str, samples: int | None = None) -> Member:
+def add(
+    folder: FederationFolder,
+    name: str,
+    key: str,
+    samples: int | None = None,
+    mask_key: str = "",
+) -> Member:
     """Write a site into federation.toml, under the next number; `samples` is what it may state at most.
+
+    `mask_key` is its key for masked sums, if it has one.
 
     Raises DataError for a name or a key that the agreement could not hold; the file is then as it was.
     """
@@ -224,6 +232,8 @@ def add(folder: FederationFolder, name: str, key: str, samples: int | None = Non
     before = file.read_text(encoding="utf-8")
     known = read_toml(file)[1].get("site", [])
     member: dict[str, object] = {"name": name, "key": key.strip()}
+    if mask_key:
+        member["mask-key"] = mask_key
     if samples is not None:
         member["samples"] = samples
     text = f"{before.rstrip()}\n\n[[site]]\n{lines_of(member)}"

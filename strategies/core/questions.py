@@ -11,6 +11,7 @@ from torch import Tensor
 from client_app.client import InvalidReply, Variant
 from client_app.local_site import QUESTION
 from client_app.messages import size
+from client_app.run_spec import RunSpec
 from client_app.state import State
 from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.core.exchange import QUERY, Exchange, Grid
@@ -60,6 +61,9 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
     ]
     for variant in in_order_of_asking(asking):
         upload = variant.upload
+        if rounds.masked_sums is not None:
+            rounds.states[variant.name] = masked_total(rounds, grid, variant)
+            continue
         needed = [upload.question_needs] if upload.question_needs else []
         exchange = ask_question(
             rounds,
@@ -74,9 +78,35 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
         exchange.check_enough(1.0, f"question {upload.question} for {variant.name}")
         answers = exchange.uploads(variant.name)
         total = integer_sum(answers)
+        if rounds.server.sites and upload.shapes is not None:
+            variant.check_size(int(total["counts"].sum()))  # in a simulation it is known before
         variant.check_sum(total)
         rounds.states[variant.name] = stacked(answers) if upload.by_client else total
     return bool(asking)
+
+
+def masked_total(rounds: Rounds, grid: Grid, variant: Variant) -> State:
+    """Return the sum of all sites' answers to a variant's question, of which no site's own is seen.
+
+    Raises SettingError where a variant's settings do not go with that sum, TooFewReplies where a site does not answer.
+    """
+    assert rounds.masked_sums is not None
+    upload = variant.upload
+    states: dict[str, State] = {"model": rounds.shared}
+    if upload.question_needs:
+        states[f"broadcast/{upload.question_needs}"] = rounds.states[upload.question_needs]
+
+    def ask(task: Mapping[str, int | str]) -> Exchange:
+        return rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, task, states))
+
+    run_spec = RunSpec.from_json(rounds.run_spec, user_code=False)
+    total = rounds.masked_sums.total(ask, variant, run_spec, rounds.server.model)
+    if upload.of_counts is not None:
+        total = upload.of_counts(total, rounds.clients)
+    else:
+        variant.check_size(int(total["counts"].sum()))
+    variant.check_sum(total)
+    return total
 
 
 def in_order_of_asking(variants: Sequence[Variant]) -> list[Variant]:

@@ -29,6 +29,7 @@ from strategies.core.exchange import (
     Request,
     collect_replies,
 )
+from strategies.core.masked_sums import MaskedSums
 from strategies.core.node_assignment import AnyNodeAssigner
 from strategies.core.reading import DIGESTS
 from strategies.core.round_result import AVERAGE, Diverged, RoundResult
@@ -93,6 +94,7 @@ class Rounds:
         device: str = "cpu",
         assigner: NodeAssigner | None = None,
         sites: Sequence[Member] = (),
+        masked_sums: MaskedSums | None = None,
     ) -> None:
         self.clients, self.participation = clients, participation
         self.combine = combine
@@ -101,6 +103,7 @@ class Rounds:
         self.exchange_settings = exchange or ExchangeSettings()
         self.assigner = assigner or AnyNodeAssigner()
         self.run_spec = run_spec.to_json()
+        self.masked_sums = masked_sums
         self.variants: Sequence[Variant] = run_spec.variants
         private = private_names(model, self.variants)
         # a copy: `model` is a scratchpad that evaluation loads other weights into

@@ -227,15 +227,6 @@ def test_settings_that_are_refused(changes: dict[str, Any], key: str, words: lis
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def test_heads_are_refused_between_sites(tmp_path: Path) -> None:
-    from server_app.settings import check_between_sites
-
-    settings = parse({"dataset": "digits", "model": "linear", "method": "fedncm", "rounds": 0})
-    sections = {part.name: part for part in (*settings.deploys, settings.combine)}
-    with pytest.raises(SettingError, match="fedncm is not offered between sites yet"):
-        check_between_sites(settings.general, settings.model, sections, settings.parts)
-
-
 def test_too_many_bits_for_the_samples_are_refused_before_anything_is_asked(train: Train) -> None:
     asked: list[int] = []
     grid = TamperingGrid(lambda message, records: asked.append(1))

@@ -12,6 +12,7 @@ import pytest
 import site_agent
 from client_app.local_site import NotAllowed
 from data import DataError, federate
+from data.agreement import mask_key_text
 from data.renamed_settings import print_renamed
 from site_agent import approval
 from site_agent.app_files import app_hash, build, packed_files
@@ -19,7 +20,7 @@ from site_agent.approval import approve, approved_app, check_installed
 from site_agent.audit import Audit
 from site_agent.cli import main
 from site_agent.config import read_site
-from site_agent.keys import make_key
+from site_agent.keys import make_key, read_mask_key
 from site_agent.preflight import Row, data_of
 from site_agent.run_approval import check_approved, hash_of
 
@@ -309,10 +310,20 @@ def test_key_prints_the_lines_of_federation_toml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "key", tmp_path / "node", "--name", "west") == 0
-    assert capsys.readouterr().out.startswith(
-        '[[site]]\nname = "west"\nkey = "ecdsa-sha2-nistp384 '
-    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["[[site]]", 'name = "west"']
+    assert lines[2].startswith('key = "ecdsa-sha2-nistp384 ')
+    public = mask_key_text(read_mask_key(tmp_path / "mask.key").public_key())
+    assert lines[3:] == [f'mask-key = "{public}"']
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
     assert run(monkeypatch, "key", tmp_path / "node") == 2
+
+    # Neither key is made where one of them would be written over.
+    assert run(monkeypatch, "key", tmp_path / "other") == 2
+    assert "mask.key: is there already" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    other_mask = ("--mask-key", tmp_path / "other-mask")
+    assert run(monkeypatch, "key", tmp_path / "other", *other_mask) == 0
 
 
 def test_the_hospitals_command_imports_few_packages() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 from command_line import FedSkew
 from flwr.app import Message, MetricRecord
@@ -25,7 +26,7 @@ from server_app.settings import parse
 from site_agent.config import read_site, read_sites
 from site_agent.data_view import ConfiguredSite
 from site_agent.preflight import offline
-from tests.site_files import NAMES, agreed, public_key, site_folders, write
+from tests.site_files import NAMES, agreed, public_key, site_folders, with_mask_keys, write
 
 RUN: dict[str, Any] = {
     "method": "fedavg",
@@ -193,3 +194,27 @@ def test_the_coordinator_s_command_writes_samples_and_says_what_lacks_them(
     assert [site.samples for site in FederationFolder(path).agreement.sites] == [400, 300, 0]
     assert "No samples are agreed for south" in outputs[2]
     assert not any("No samples" in output for output in outputs[:2])
+
+
+def test_the_coordinator_s_command_reads_mask_keys(tmp_path: Path, fedskew: FedSkew) -> None:
+    path = tmp_path / "study"
+    begin(path, "study", ["a", "b"], "1x8x8", [0.5], [0.5], 2, "localhost:18443", "127.0.0.1")
+    entries = {entry["name"]: entry for entry in with_mask_keys()}
+    (tmp_path / "north.txt").write_text(tomli_w.dumps({"site": [entries["north"]]}))
+    commands = (
+        ["north", str(tmp_path / "north.txt")],
+        ["east", public_key("east"), "--mask-key", entries["east"]["mask-key"]],
+        ["south", public_key("south")],
+    )
+    outputs = []
+    for words in commands:
+        status, output, error = fedskew("federation", "add", path, *words)
+        assert status == 0, error
+        outputs.append(" ".join(output.split()))
+    assert ["has no mask-key" in output for output in outputs] == [False, False, True]
+    with pytest.raises(DataError, match="site south has no mask-key"):
+        read_agreement(path / "federation.toml")
+    status, _, error = fedskew(
+        "federation", "add", path, "west", public_key("west"), "--mask-key", "x"
+    )
+    assert status == 2 and "must be a key for masked sums" in error

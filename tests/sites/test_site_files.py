@@ -1,5 +1,6 @@
 """What federation.toml and site.toml must say: everything else gets one sentence with file, key, value and rule."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,18 @@ from data import DataError, DataSettings
 from data.agreement import read_agreement
 from site_agent.config import Site, read_link, read_site, read_sites
 from site_agent.data_view import SiteView
-from tests.site_files import CLASSES, NAMES, agreed, public_key, site_entries, site_folders, write
+from site_agent.preflight import offline
+from tests.site_files import (
+    CLASSES,
+    NAMES,
+    agreed,
+    public_key,
+    site_entries,
+    site_folders,
+    with_mask_keys,
+    write,
+    write_mask_key,
+)
 
 P256 = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBA=="
 ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0cGqsdqHVxWyPvbXXLuLdwtGXpDk5qLrLtKqzN9bNu"
@@ -18,6 +30,16 @@ ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0cGqsdqHVxWyPvbXXLuLdwtGXpDk5qL
 
 def sites(*entries: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"name": name, "key": public_key(name)} for name in NAMES[:2]] + list(entries)
+
+
+def with_mask_key(text: str) -> list[dict[str, Any]]:
+    """Return three sites of which the last has this mask-key."""
+    *others, last = with_mask_keys()
+    return [*others, {**last, "mask-key": text}]
+
+
+LOW_ORDER = f"x25519 {base64.b64encode(bytes(32)).decode()}"
+"""A key with which every shared secret is 0."""
 
 
 def test_an_agreement_numbers_its_sites_and_asks_for_more_than_half(tmp_path: Path) -> None:
@@ -75,6 +97,31 @@ def test_an_agreement_numbers_its_sites_and_asks_for_more_than_half(tmp_path: Pa
             "must be a node's public key: ecdsa-sha2-nistp384",
         ),
         ({"site": sites({"name": "south", "keys": "x"})}, "keys", "there is no such key"),
+        ({"sums": "secret"}, "sums", "must be one of plain, masked"),
+        ({"sums": "masked"}, "sums", "needs a mask-key of site north, east, south"),
+        (
+            {"sums": "masked", "site": with_mask_keys(NAMES[:2])},
+            "sums",
+            "must be plain with fewer than 3 sites",
+        ),
+        (
+            {"site": [*with_mask_keys(NAMES[:2]), {"name": "s", "key": public_key("south")}]},
+            "sums",
+            "is missing: site s has no mask-key",
+        ),
+        (
+            {"site": with_mask_key("x25519 AAAA")},
+            "mask-key",
+            "must be a key for masked sums: x25519 and its base64 form",
+        ),
+        ({"site": with_mask_key(f"x25519 {44 * 'A'}")}, "mask-key", "must be a key for masked"),
+        ({"site": with_mask_key(LOW_ORDER)}, "mask-key", "must be a key for masked sums"),
+        ({"site": with_mask_key("")}, "mask-key", "must be a key for masked sums"),
+        (
+            {"site": with_mask_key(with_mask_keys()[0]["mask-key"])},
+            "mask-key",
+            "is another site's",
+        ),
     ],
 )
 def test_what_nobody_can_agree_to_is_refused(
@@ -234,3 +281,28 @@ def test_a_rehearsal_takes_all_sites_of_one_agreement(tmp_path: Path) -> None:
         read_sites(folder)
     with pytest.raises(DataError, match=r"holds no \*/site\.toml"):
         read_sites(tmp_path / "nowhere")
+
+
+def test_check_compares_the_mask_key_with_the_agreed_one(tmp_path: Path) -> None:
+    folder = site_folders(tmp_path, site=with_mask_keys())
+    path = folder / "north/site.toml"
+
+    def row() -> str:
+        (found,) = [row for row in offline(read_site(path), path) if row.subject == "mask key"]
+        return str(found)
+
+    assert row() == f"ok  mask key     {folder}/north/mask.key"
+    write_mask_key(folder / "north/mask.key", "mallory")
+    assert row().startswith("NO  mask key") and "federation.toml says x25519 " in row()
+    (folder / "north/mask.key").unlink()
+    assert "the mask key cannot be read" in row()
+    (folder / "other").mkdir()
+    write_mask_key(folder / "other/key", "north")
+    entries = site_entries(**{"mask-key": f"{folder}/other/key"})
+    assert read_site(write(path, entries)).mask_key == folder / "other/key"
+    assert row().startswith("ok  mask key")
+
+    # Without masks nobody looks for a key.
+    plain = site_folders(tmp_path / "plain", site=with_mask_keys(), sums="plain")
+    rows = offline(read_site(plain / "north/site.toml"), plain / "north/site.toml")
+    assert "mask key" not in [row.subject for row in rows]

@@ -1,0 +1,84 @@
+"""What can be summed under masks: the questions of the protocol, and what is summed for a variant.
+
+The coordinator asks twice. NONCE_QUESTION has each site compute its integers and send a nonce; LIST_QUESTION sends all
+sites' nonces, and each site answers with masked words. Server and site both work out from the run's settings what is
+summed, its purpose, so no message can name another one.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import torch
+
+from client_app.client import Client, InvalidReply, Variant
+from client_app.local_site import NotAgreed
+from client_app.masked_sum import Words, from_words, to_words
+from client_app.models import FIXED_FEATURES
+from client_app.models.classifier import Classifier
+from client_app.run_spec import RunSpec
+from client_app.state import State
+from client_app.variants.feature_statistics import LabelCounts
+from data.settings import DataSettings
+from data.sites import OF_ABIDE
+
+NONCE_QUESTION, LIST_QUESTION = "masked-sum-nonce", "masked-sum-list"
+NONCE, WORDS = "nonce", "words"
+"""The one tensor of an answer to each of them: (32,) uint8, and (n,) int64, which stand for words modulo 2^64."""
+
+
+def summed_variant(variant: Variant) -> Variant:
+    """Return the variant whose answers are summed for this one: label-counts where class counts are all it needs."""
+    return LabelCounts() if variant.upload.of_counts is not None else variant
+
+
+def purpose_of(variant: Variant, run_spec: RunSpec) -> str:
+    """Return what is summed for a variant, as a text: equal texts are one sum, in any run of a federation.
+
+    It holds all that decides about the integers: the statistics and their grid, the features, and which samples count.
+    """
+    summed = summed_variant(variant)
+    usual = DataSettings()
+    samples = {
+        field: getattr(run_spec.data, field)
+        for field in OF_ABIDE
+        if getattr(run_spec.data, field) != getattr(usual, field)
+    }
+    about: dict[str, object] = {"sum": summed.name, "samples": samples}
+    if not isinstance(summed, LabelCounts):
+        about |= {"settings": asdict(summed)}
+        about |= {"model": run_spec.model, "model-settings": asdict(run_spec.model_settings)}
+    return json.dumps(about, sort_keys=True)
+
+
+def words_of(variant: Variant, client: Client, run_spec: RunSpec) -> Words:
+    """Return a site's integers for a variant's sum.
+
+    Raises NotAgreed for features that the message's weights would decide about, InvalidReply for integers that are no
+    such statistics.
+    """
+    summed = summed_variant(variant)
+    fixed = run_spec.model in FIXED_FEATURES or run_spec.model_settings.freeze == "all"
+    if not fixed and not isinstance(summed, LabelCounts):
+        raise NotAgreed(f"features of {run_spec.model} are not summed: training changes them")
+    answer = summed.answer(client, summed.upload.question)
+    summed.upload.validate(answer, client.num_classes, len(client.samples))
+    return to_words({name: tensor.cpu().numpy() for name, tensor in answer.items()})
+
+
+def sum_of(words: Words, variant: Variant, model: Classifier) -> State:
+    """Return the sum of all sites' statistics from the sum of their words.
+
+    Raises InvalidReply where they are no statistics: a site sent other words, and masks hide which one.
+    """
+    summed = summed_variant(variant)
+    assert summed.upload.shapes is not None
+    shapes: Mapping[str, tuple[int, ...]] = summed.upload.shapes(model)
+    try:
+        tensors = {
+            name: torch.from_numpy(array) for name, array in from_words(words, shapes).items()
+        }
+    except ValueError as error:
+        raise InvalidReply(str(error)) from error
+    summed.upload.validate(tensors, model.head.out_features, None)
+    return tensors

@@ -1,0 +1,205 @@
+"""The site's ledger of masked sums: what it checks and writes down before masked words leave.
+
+A sum reveals a site where the coordinator gets two of them that differ by that site alone. So a site answers one list
+of sites per purpose, ever, and the same sites for every purpose: the same question gets the same bytes, and another
+list is refused. STATE/sums/FEDERATION/ has one file per purpose. It holds the nonce and the integers from the first
+question on, and in their place the masked words once a list is answered. A file is on the disk before anything leaves.
+
+A state that is restored from a backup repeats no mask over other integers: a nonce and its integers are kept together,
+and the masks depend on the whole list. The federation's approval is checked when `fedskew-site start` begins.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from filelock import FileLock
+
+from client_app.local_site import NotAgreed
+from client_app.masked_sum import NONCE_BYTES, SumList, Words, masked
+from client_app.tensor_files import KIND, Damaged, opened, read, write_atomically
+from data import DataError
+from data.agreement import FEWEST_MASKED, mask_key_text, mask_public
+from site_agent.audit import Audit
+from site_agent.config import Site
+from site_agent.keys import read_mask_key
+
+FILE_KIND = "masked sum"
+MOST_SUMS = 16
+"""Sums that a site takes part in at most: each is another look at the samples of all sites."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the ledger has of a purpose."""
+
+    nonce: str
+    words: Words
+    """The site's integers; the masked ones where `answered` is not empty."""
+    answered: str = ""
+    """The list that was answered, as JSON."""
+
+
+@dataclass(frozen=True)
+class SumLedger:
+    """The masked sums of one site in one federation. Implements `client_app.local_site.SiteSums`."""
+
+    site: Site
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the ledger."""
+        return self.site.state / "sums" / self.site.agreement.sha256[:32]
+
+    def nonce(self, purpose: str, compute: Callable[[], Words]) -> bytes:
+        """Return the nonce of a purpose, the same at every call; `compute` returns the integers, and is called once.
+
+        Raises:
+            NotAgreed: there are as many sums already as a site takes part in.
+            DataError: the mask key or the ledger cannot be read, or are others than they should be.
+        """
+        self.check_key()
+        with self.lock():
+            entry = self.entry(purpose)
+            if entry is None:
+                if len([*self.folder.glob("*.safetensors")]) >= MOST_SUMS:
+                    raise self.refusal(purpose, f"{MOST_SUMS} sums are asked for already")
+                # From the system: a generator's state could come back with a backup.
+                entry = Entry(secrets.token_hex(NONCE_BYTES), compute())
+                self.write(purpose, entry)
+            return bytes.fromhex(entry.nonce)
+
+    def answer(self, purpose: str, text: str) -> Words:
+        """Return the site's masked words for a list of sites, the JSON text of a SumList.
+
+        Raises:
+            NotAgreed: a list that must not be answered; the reason is in the audit log.
+            DataError: the mask key or the ledger cannot be read, or are others than they should be.
+        """
+        self.check_key()
+        with self.lock():
+            entry = self.entry(purpose)
+            sum_list, wrong = self.checked(purpose, text, entry)
+            if wrong or entry is None or sum_list is None:
+                raise self.refusal(purpose, wrong)
+            if entry.answered:
+                self.log("sum repeated", purpose, entry)
+                return entry.words
+            agreed = {member.name: member.mask_key for member in self.site.agreement.sites}
+            answer = masked(
+                entry.words,
+                sum_list.names.index(self.site.name),
+                read_mask_key(self.site.mask_key),
+                [mask_public(agreed[name]) for name in sum_list.names],
+                sum_list,
+            )
+            answered = Entry(entry.nonce, answer, text)
+            self.write(purpose, answered)
+            self.log("summed", purpose, answered, sites=list(sum_list.names))
+            return answer
+
+    def checked(self, purpose: str, text: str, entry: Entry | None) -> tuple[SumList | None, str]:
+        """Return the list of a text, and why it must not be answered, or an empty sentence."""
+        try:
+            sum_list = SumList.from_json(text)
+        except ValueError as error:
+            return None, f"the message has {error}"
+        return sum_list, self.wrong_list(purpose, sum_list) or self.wrong_answer(sum_list, entry)
+
+    def wrong_list(self, purpose: str, sum_list: SumList) -> str:
+        """Return what is wrong with a list, whatever was answered before, or an empty sentence."""
+        agreement = self.site.agreement
+        names = sum_list.names
+        strangers = [name for name in names if name not in agreement.names]
+        in_order = [name for name in agreement.names if name in names]
+        # More than half, so that no two lists without a site in common exist.
+        fewest = max(agreement.min_sites, FEWEST_MASKED, len(agreement.names) // 2 + 1)
+        rules = (
+            (sum_list.federation == agreement.sha256, "the list is of another federation.toml"),
+            (sum_list.purpose == purpose, "the list is for another sum"),
+            (not strangers, f"the list has {strangers[:1]}, which is no site of the federation"),
+            (self.site.name in names, "the list does not have this site"),
+            (len(set(names)) == len(names), "the list has a site twice"),
+            (list(names) == in_order, "the list is not in the order of federation.toml"),
+            (len(names) >= fewest, f"the list has {len(names)} sites, and {fewest} are needed"),
+            (len(set(sum_list.nonces)) == len(names), "the list has a nonce twice"),
+        )
+        return next((reason for holds, reason in rules if not holds), "")
+
+    def wrong_answer(self, sum_list: SumList, entry: Entry | None) -> str:
+        """Return why a list does not go with what this site has answered before, or an empty sentence."""
+        own = sum_list.nonces[sum_list.names.index(self.site.name)]
+        if entry is None or own != entry.nonce:
+            return "the list does not have the nonce that this site gave for this sum"
+        if entry.answered and entry.answered != sum_list.to_json():
+            return "another list was answered for this sum"
+        for file in sorted(self.folder.glob("*.safetensors")):
+            with opened(file) as opened_file:
+                other = (opened_file.metadata() or {}).get("answered", "")
+            if other and SumList.from_json(other).names != sum_list.names:
+                return "an earlier sum was of other sites"
+        return ""
+
+    # ---- the files ---------------------------------------------------------------------------------------------------
+
+    def lock(self) -> FileLock:
+        """Return the lock under which the ledger is read and written."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return FileLock(self.folder / "lock", mode=0o600)
+
+    def file(self, purpose: str) -> Path:
+        """Return the file of a purpose."""
+        return self.folder / f"{hashlib.sha256(purpose.encode()).hexdigest()[:32]}.safetensors"
+
+    def entry(self, purpose: str) -> Entry | None:
+        """Return what the ledger has of a purpose, if anything. Raises DataError for a file that is damaged."""
+        file = self.file(purpose)
+        if not file.exists():
+            return None
+        try:
+            tensors, text = read(file, {KIND: FILE_KIND, "purpose": purpose})
+            words = tensors["words"].numpy().view(np.uint64)
+            return Entry(text["nonce"], words, text["answered"])
+        except (Damaged, LookupError) as error:
+            # A new entry in its place could answer a second list.
+            raise DataError(f"the ledger of masked sums is damaged: {error}") from None
+
+    def write(self, purpose: str, entry: Entry) -> None:
+        """Write what the ledger has of a purpose; it is on the disk when this returns. Raises OSError."""
+        text = {
+            KIND: FILE_KIND,
+            "purpose": purpose,
+            "nonce": entry.nonce,
+            "answered": entry.answered,
+        }
+        words = {"words": torch.from_numpy(entry.words.view(np.int64))}
+        file = self.file(purpose)
+        file.touch(0o600)
+        write_atomically(file, words, text, flush=True)
+        file.chmod(0o600)
+
+    def check_key(self) -> None:
+        """Raise DataError where the mask key is not the one that federation.toml names for this site."""
+        agreed = self.site.agreement.sites[self.site.number].mask_key
+        if mask_key_text(read_mask_key(self.site.mask_key).public_key()) != agreed:
+            rule = f"is not the mask key that federation.toml names for {self.site.name}"
+            raise DataError(rule, where=str(self.site.mask_key))
+
+    # ---- the audit log -----------------------------------------------------------------------------------------------
+
+    def log(self, event: str, purpose: str, entry: Entry, **more: object) -> None:
+        """Write into the audit log what leaves. Raises OSError, upon which nothing does."""
+        digest = hashlib.sha256(entry.words.tobytes()).hexdigest()
+        Audit(self.site.state / "audit.jsonl").write(
+            event, sum=purpose, words=len(entry.words), sha256=digest, **more
+        )
+
+    def refusal(self, purpose: str, why: str) -> NotAgreed:
+        """Return the error of a question that is refused, once it is in the audit log."""
+        Audit(self.site.state / "audit.jsonl").write("sum refused", sum=purpose, why=why)
+        return NotAgreed(f"masked sum: {why}")

@@ -1,0 +1,124 @@
+"""The coordinator's side of masked sums: ask for nonces, send the list, add up, and keep the sum.
+
+A sum is one per federation: every run with the same results folder uses it, whatever its seed and method, and asks
+nobody again. Without the kept file the same questions get the same answers.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from client_app.client import InvalidReply, Variant
+from client_app.masked_sum import NONCE_BYTES, SumList, Words, unmasked_sum
+from client_app.models import Classifier
+from client_app.run_spec import RunSpec
+from client_app.state import State
+from client_app.summed_questions import (
+    LIST_QUESTION,
+    NONCE,
+    NONCE_QUESTION,
+    WORDS,
+    purpose_of,
+    sum_of,
+    summed_variant,
+)
+from client_app.tensor_files import KIND, read, write_atomically
+from data.agreement import Agreement
+from data.private_files import owner_only
+from strategies.core.exchange import Exchange, TooFewReplies
+
+FILE_KIND = "sum of all sites"
+REMEDY = "a site that has lost its state, or has answered another list, cannot answer: agree on a new federation.toml"
+
+Ask = Callable[[Mapping[str, int | str]], Exchange]
+"""Ask all sites a question, the task of a message."""
+
+
+@dataclass(frozen=True)
+class MaskedSums:
+    """The masked sums of a federation."""
+
+    agreement: Agreement
+    folder: Path
+    """Where sums are kept."""
+
+    def total(self, ask: Ask, variant: Variant, run_spec: RunSpec, model: Classifier) -> State:
+        """Return the sum of all sites' statistics for a variant, from the kept file or by asking.
+
+        Raises TooFewReplies where a site does not answer, or the sum is none of statistics; nothing is kept then.
+        """
+        purpose = purpose_of(variant, run_spec)
+        file = self.file(purpose)
+        if file.exists():
+            return read(file, {KIND: FILE_KIND, "purpose": purpose})[0]
+        name = summed_variant(variant).name
+        task = {"variant": variant.name, "question": NONCE_QUESTION}
+        nonces = self.answers(ask(task), NONCE, torch.uint8, f"nonce of the masked sum {name}")
+        everybody = SumList(
+            self.agreement.sha256,
+            purpose,
+            tuple(self.agreement.names),
+            tuple(nonce.numpy().tobytes().hex() for nonce in nonces),
+        )
+        task |= {"question": LIST_QUESTION, "list": everybody.to_json()}
+        answers = self.answers(ask(task), WORDS, torch.int64, f"masked sum {name}")
+        words: list[Words] = [answer.numpy().view(np.uint64) for answer in answers]
+        try:
+            total = self.summed(words, variant, model)
+        except InvalidReply as error:
+            raise TooFewReplies(
+                f"masked sum {name}: {error}. A site sent words that are not its statistics, and masks hide which"
+            ) from None
+        with owner_only():
+            write_atomically(file, total, {KIND: FILE_KIND, "purpose": purpose})
+        return total
+
+    def summed(self, words: Sequence[Words], variant: Variant, model: Classifier) -> State:
+        """Return the sum of masked words. Raises InvalidReply for one of other than statistics."""
+        lengths = {len(row) for row in words}
+        if len(lengths) > 1:
+            raise InvalidReply(f"the sites sent {min(lengths)} and {max(lengths)} words")
+        total = sum_of(unmasked_sum(words), variant, model)
+        agreed = sum(site.samples for site in self.agreement.sites)
+        samples = int(total["counts"].sum())
+        if samples > agreed and not self.agreement.without_samples:
+            raise InvalidReply(
+                f"it is of {samples} samples, and federation.toml agrees on {agreed}"
+            )
+        return total
+
+    def answers(
+        self, exchange: Exchange, part: str, dtype: torch.dtype, what: str
+    ) -> list[torch.Tensor]:
+        """Return every site's answer, in order. Raises TooFewReplies, which names the sites without one."""
+        length = NONCE_BYTES if part == NONCE else None
+        found: dict[int, torch.Tensor] = {}
+        for client, answer in sorted(exchange.answers.items()):
+            tensor = answer.named("upload").get(part, {}).get(part)
+            if tensor is None or tensor.dtype != dtype or tensor.dim() != 1:
+                exchange.refuse(client, f"the reply holds no {part}")
+            elif length is not None and len(tensor) != length:
+                exchange.refuse(client, f"its {part} has {len(tensor)} bytes, not {length}")
+            else:
+                found[client] = tensor
+        names = self.agreement.names
+        missing = [
+            f"site {names[client]}: {exchange.failures.get(client, 'no reply')}"
+            for client in range(len(names))
+            if client not in found
+        ]
+        if missing:
+            raise TooFewReplies(
+                f"{what}: every site must answer, and {len(missing)} of {len(names)} did not: "
+                f"{'; '.join(missing[:5])} ({REMEDY})"
+            )
+        return [found[client] for client in range(len(names))]
+
+    def file(self, purpose: str) -> Path:
+        """Return the file in which a sum is kept."""
+        code = hashlib.sha256(f"{self.agreement.sha256}\n{purpose}".encode()).hexdigest()
+        return self.folder / f"{code[:32]}.safetensors"

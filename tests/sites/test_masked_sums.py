@@ -1,0 +1,247 @@
+"""Masked sums between sites: the models of plain ones to the bit, one sum per federation, and what a site refuses."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+
+from client_app.client import InvalidReply
+from client_app.local_site import PERMISSIONS
+from client_app.messages import pack, unpack
+from client_app.runtime import site_runtime
+from client_app.tensor_files import read
+from data import SettingError
+from data.agreement import read_agreement
+from fedskew.engines import execute
+from fedskew.engines.rehearsal import RehearsalGrid
+from server_app.app import run
+from server_app.settings import parse
+from site_agent.audit import Audit
+from site_agent.config import read_sites
+from strategies.core.exchange import TooFewReplies
+from strategies.core.questions import ask_question
+from tests.site_files import NAMES, site_folders, with_mask_keys
+
+POLICY = {"allow": list(PERMISSIONS)}
+HEADS: dict[str, Any] = {"method": "fed3r+fed-lda", "model": "random-conv", "rounds": 0}
+TRAINED: dict[str, Any] = {"method": "fedshift", "model": "mlp-bn", "rounds": 1}
+USUAL: dict[str, Any] = {"batch-size": 8, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def forget_runtimes() -> Iterator[None]:
+    """Sites of other tests have the same agreement, and other states."""
+    site_runtime.cache_clear()
+    yield
+    site_runtime.cache_clear()
+
+
+def masking(folder: Path, **changes: Any) -> Path:
+    """Write three sites that can mask, and return their folder."""
+    return site_folders(folder, policy=POLICY, site=with_mask_keys(), **changes)
+
+
+def settings_of(folder: Path, results: Path, config: dict[str, Any], **changes: Any) -> Any:
+    dataset = f"sites:{folder}/federation.toml"
+    return parse({**USUAL, **config, "dataset": dataset, "results": str(results), **changes})
+
+
+def rehearse(folder: Path, results: Path, config: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    settings = settings_of(folder, results, config, **changes)
+    return execute(settings, "inprocess", lambda line: None, sites=str(folder))
+
+
+def events(folder: Path, name: str = "north") -> list[dict[str, Any]]:
+    """Return the entries of a site's audit log."""
+    return [json.loads(line) for line in Audit(folder / name / "state/audit.jsonl").lines()]
+
+
+def test_an_agreement_says_whether_sums_are_masked(tmp_path: Path) -> None:
+    for number, (changes, masked) in enumerate(
+        (
+            ({}, False),  # as before there were masks
+            ({"site": with_mask_keys()}, True),
+            ({"site": with_mask_keys(), "sums": "plain"}, False),
+            ({"site": with_mask_keys()[:2], "min-sites": 2}, False),
+        )
+    ):
+        folder = site_folders(tmp_path / str(number), **changes)  # type: ignore[arg-type]
+        assert read_agreement(folder / "federation.toml").masked == masked
+
+
+@pytest.mark.parametrize("config", [TRAINED, HEADS], ids=["fedshift", "heads"])
+def test_masked_sums_make_the_models_of_plain_ones(tmp_path: Path, config: dict[str, Any]) -> None:
+    masked = masking(tmp_path / "masked")
+    plain = masking(tmp_path / "plain", sums="plain")
+    hashes = []
+    for folder in (masked, plain):
+        hashes.append(rehearse(folder, tmp_path / f"{folder.name}-results", config)["hash"])
+    assert hashes[0]["deployed" if config is HEADS else "shared"]
+    assert hashes[0] == hashes[1]
+    summed = [entry for entry in events(masked) if entry["event"] == "summed"]
+    assert len(summed) == (1 if config is TRAINED else 3)
+    assert not (plain / "north/state/audit.jsonl").exists()
+
+
+def test_another_seed_and_method_ask_for_nothing(tmp_path: Path) -> None:
+    folder = masking(tmp_path / "sites")
+    results = tmp_path / "results"
+    rehearse(folder, results, TRAINED)
+    before = [events(folder, name) for name in NAMES]
+    assert [len(entries) for entries in before] == [1, 1, 1]
+    rehearse(folder, results, TRAINED, seed=1)
+    rehearse(folder, results, {**TRAINED, "method": "fedshift+iwds"}, seed=2)
+    assert [events(folder, name) for name in NAMES] == before
+
+    # Without the kept sums the same questions get the same bytes.
+    again = rehearse(folder, tmp_path / "elsewhere", TRAINED, seed=1)
+    repeated = events(folder)[-1]
+    assert repeated["event"] == "sum repeated" and repeated["sha256"] == before[0][0]["sha256"]
+    assert again["hash"] == rehearse(folder, results, TRAINED, seed=1)["hash"]
+
+
+class Changing(RehearsalGrid):
+    """A grid on which `change` gets each site's reply."""
+
+    change: Callable[[int, Message], None]
+
+    def answer_here(self, message: Message) -> Message:
+        reply = super().answer_here(message)
+        self.change(message.metadata.dst_node_id - 1, reply)
+        return reply
+
+
+def run_changed(
+    folder: Path, results: Path, config: dict[str, Any], change: Callable[[int, Message], None]
+) -> dict[str, Any]:
+    settings = settings_of(folder, results, config)
+    with Changing(read_sites(folder), read_agreement(folder / "federation.toml")) as grid:
+        grid.change = change
+        return run(grid, settings, lambda line: None)
+
+
+def test_the_coordinator_gets_words_that_say_nothing(tmp_path: Path) -> None:
+    folder = masking(tmp_path / "sites")
+    seen: dict[int, torch.Tensor] = {}
+
+    def look(client: int, reply: Message) -> None:
+        record = reply.content.array_records.get(f"{client}/upload/words")
+        if record is not None:
+            seen[client] = unpack(record)["words"]
+
+    run_changed(folder, tmp_path / "results", TRAINED, look)
+    assert sorted(seen) == [0, 1, 2]
+    assert torch.stack([*seen.values()]).sum(0).tolist() == [24, 24, 24]
+    for words in seen.values():
+        assert (words.abs() > 2**40).all()  # of three counts of 8; one in 2^23 words is as small
+
+
+def test_a_site_without_an_answer_ends_the_run_by_name_and_keeps_no_sum(tmp_path: Path) -> None:
+    folder = masking(tmp_path / "sites")
+
+    def lose(client: int, reply: Message) -> None:
+        if client == 1:
+            reply.content.array_records.pop("1/upload/words", None)
+
+    sentence = "masked sum label-counts: every site must answer, and 1 of 3 did not: site east: "
+    with pytest.raises(TooFewReplies, match=sentence):
+        run_changed(folder, tmp_path / "results", TRAINED, lose)
+    assert not [*(tmp_path / "results/sums").glob("*")]
+    # Every site gives the same bytes when it is asked again.
+    assert rehearse(folder, tmp_path / "results", TRAINED)["rounds"] == 1
+    assert [entry["event"] for entry in events(folder)] == ["summed", "sum repeated"]
+
+
+def test_words_that_are_no_statistics_end_the_run(tmp_path: Path) -> None:
+    folder = masking(tmp_path / "sites")
+
+    def lie(client: int, reply: Message) -> None:
+        name = f"{client}/upload/words"
+        if client == 1 and name in reply.content.array_records:
+            words = unpack(reply.content.array_records[name])["words"].clone()
+            words[0] += 2**62
+            reply.content[name] = pack({"words": words})
+
+    with pytest.raises(TooFewReplies, match="masks hide which"):
+        run_changed(folder, tmp_path / "results", TRAINED, lie)
+
+
+def test_a_sum_of_more_samples_than_agreed_is_refused(tmp_path: Path) -> None:
+    for samples in (30, 24):
+        sites = [{**site, "samples": samples} for site in with_mask_keys()]
+        folder = site_folders(tmp_path / str(samples), policy=POLICY, site=sites)
+
+        def more(client: int, reply: Message) -> None:
+            name = f"{client}/upload/words"
+            if client == 1 and name in reply.content.array_records:
+                words = unpack(reply.content.array_records[name])["words"].clone()
+                words[0] += 10
+                reply.content[name] = pack({"words": words})
+
+        results = tmp_path / f"results-{samples}"
+        if samples == 30:  # 72 and 10 are at most 90
+            run_changed(folder, results, TRAINED, more)
+            continue
+        with pytest.raises(TooFewReplies, match="it is of 82 samples, and"):
+            run_changed(folder, results, TRAINED, more)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_counts_leave_in_the_clear_only_where_the_agreement_says_so(
+    tmp_path: Path, masked: bool
+) -> None:
+    from server_app.app import Run
+    from server_app.run_folder import RunFolder
+    from server_app.strategy import federation_of
+
+    folder = masking(tmp_path / "sites", **({} if masked else {"sums": "plain"}))
+    settings = settings_of(folder, tmp_path / "results", TRAINED)
+    with RehearsalGrid(read_sites(folder), read_agreement(folder / "federation.toml")) as grid:
+        rounds = Run(grid, settings, federation_of(settings), RunFolder(settings.folder), print)
+        exchange = ask_question(rounds.strategy, grid, "class-counts", "logit-shift")
+    if masked:
+        assert not exchange.answers
+        assert {failure.permission for failure in exchange.reported.values()} == {"class-counts"}
+    else:
+        assert len(exchange.answers) == 3
+
+
+def test_a_head_that_needs_each_site_s_sums_is_refused_under_masks(tmp_path: Path) -> None:
+    config = {**HEADS, "method": "fedcof"}
+    masked = masking(tmp_path / "masked")
+    with pytest.raises(SettingError, match="says sums = masked: fedcof"):
+        settings_of(masked, tmp_path / "results", config)
+    plain = masking(tmp_path / "plain", sums="plain")
+    assert rehearse(plain, tmp_path / "results", config)["hash"]["deployed"]
+
+
+def test_the_ledger_is_for_its_owner_and_keeps_no_counts_in_the_clear(tmp_path: Path) -> None:
+    folder = masking(tmp_path / "sites")
+    rehearse(folder, tmp_path / "results", TRAINED)
+    state = folder / "north/state/sums"
+    (file,) = state.rglob("*.safetensors")
+    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
+    tensors, text = read(file)
+    assert text["answered"] and (tensors["words"].abs() > 2**40).all()
+    (kept,) = (tmp_path / "results/sums").glob("*.safetensors")
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_sum_that_is_no_statistics_is_an_invalid_reply(tmp_path: Path) -> None:
+    """The control of the tests above: what is compared is the sum's own check."""
+    from client_app.masked_sum import to_words
+    from client_app.models import build
+    from client_app.summed_questions import sum_of
+    from client_app.variants.feature_statistics import LabelCounts
+
+    model = build("linear", (4,), 3, 0)
+    counts = torch.tensor([1, 2, 3])
+    words = to_words({"counts": counts.numpy()})
+    assert sum_of(words, LabelCounts(), model)["counts"].tolist() == [1, 2, 3]
+    for wrong in (words[:2], to_words({"counts": -counts.numpy()})):
+        with pytest.raises(InvalidReply):
+            sum_of(wrong, LabelCounts(), model)
