@@ -219,6 +219,17 @@ def missing(settings: DataSettings) -> str:
     return ""
 
 
+def missing_names(settings: DataSettings) -> list[str]:
+    """The data sets, of all that the settings name, whose files are not there and may not be downloaded."""
+    lacking = []
+    for name in members(settings.dataset):
+        try:
+            _files((name,), settings)
+        except DataError:
+            lacking.append(name)
+    return lacking
+
+
 def _files(names: tuple[str, ...], settings: DataSettings) -> list[Path]:
     files: list[Path] = []
     for name in names:

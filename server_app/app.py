@@ -294,10 +294,9 @@ class Run:
 
     def after_round(self, round: int, arrays: ArrayRecord) -> None:
         """Evaluate when it is due, and let record and checkpoint be written while the next round trains."""
-        every = self.settings.general.evaluate_every
         began = time.perf_counter()
         self.unmeasured = {}
-        due = round == self.settings.general.rounds or (every > 0 and round % every == 0)
+        due = self.settings.general.is_evaluated(round)
         kept: dict[str, State] = {}
         models = self.evaluate(kept) if due else {}
         if round == self.settings.general.rounds:

@@ -106,6 +106,12 @@ class GeneralSettings(Settings):
             rule = f"is for server-optimizer = {', '.join(used)}"
             self.require(self.is_default(field) or self.server_optimizer in used, field, rule)
 
+    def is_evaluated(self, round: int) -> bool:
+        """Return whether a round is evaluated: every one in `evaluate_every`, and the last."""
+        return round == self.rounds or (
+            self.evaluate_every > 0 and round % self.evaluate_every == 0
+        )
+
     @property
     def optimizer(self) -> ServerOptimizer | AdaptiveOptimizer:
         """Return the server optimizer that is set."""

@@ -74,6 +74,7 @@ def strategy_of(
         assigner=None if agreement is None else SiteAssigner(agreement, waits),
         sites=() if agreement is None else agreement.sites,
         masked_sums=masked_sums_of(settings),
+        is_evaluated=settings.general.is_evaluated,
     )
 
 

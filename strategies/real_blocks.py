@@ -28,6 +28,7 @@ class RealBlocks(ServerMethod):
     name: ClassVar[str] = "real-blocks"
     needs_holdout: ClassVar[bool] = True
     needs_whole_model: ClassVar[bool] = True
+    deploys_for_evaluation: ClassVar[bool] = True
 
     steps: Annotated[int, Ge(0)] = 300
     """Mini-batches for a block in a round, from the average's weights."""

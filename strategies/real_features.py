@@ -24,6 +24,7 @@ class RealFeatures(ServerMethod):
     name: ClassVar[str] = "real-features"
     needs_holdout: ClassVar[bool] = True
     needs_whole_model: ClassVar[bool] = True
+    deploys_for_evaluation: ClassVar[bool] = True
 
     head_steps: Annotated[int, Ge(0)] = 300
     """Full-batch steps of the head in a round, from the average's."""

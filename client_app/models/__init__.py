@@ -76,6 +76,8 @@ def build(
             return Classifier(nn.Identity(), nn.Linear(width_of(name), classes))
         if is_backbone(name):
             model = backbone(name, classes, settings)
+        elif settings.width:
+            model = resnet8(shape, classes, settings.width)  # type: ignore[arg-type]
         else:
             model = MODELS[name](shape, classes)
         if settings.norm == "group":
@@ -99,6 +101,8 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     for field in ("weights", "freeze", "image_side"):
         rule = f"is for backbones ({LITE}, torchvision:NAME and timm:NAME), and model is {name}"
         settings.require(settings.is_default(field) or is_backbone(name), field, rule)
+    rule = f"is for resnet-8, and model is {name}"
+    settings.require(settings.width == 0 or name == "resnet-8", "width", rule)
     rule = f"is for the small models, and model is {name}"
     settings.require(
         settings.norm == "batch" or (name in MODELS and not is_backbone(name)), "norm", rule

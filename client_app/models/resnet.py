@@ -10,8 +10,18 @@ def load_blocks() -> None:
     import torchvision.models  # noqa: F401
 
 
-def resnet8(shape: tuple[int, int, int], classes: int) -> Classifier:
-    """CReFF's ResNet-8 (Shang et al. 2022): a block a stage, 64 to 256 channels; 1,227,594 parameters for C = 10."""
+RESNET8_WIDTH = 64
+"""Channels of its stem and first stage in CReFF's code."""
+
+
+def resnet8(shape: tuple[int, int, int], classes: int, width: int = RESNET8_WIDTH) -> Classifier:
+    """CReFF's ResNet-8 (Shang et al. 2022): a block a stage, 64 to 256 channels; 1,227,594 parameters for C = 10.
+
+    Args:
+        shape: Channels, height and width of an image.
+        classes: Number of outputs.
+        width: Channels of the stem and the first stage; the others have twice and four times as many.
+    """
     from torchvision.models.resnet import BasicBlock  # imported here: torchvision takes a second
 
     def stage(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -24,14 +34,14 @@ def resnet8(shape: tuple[int, int, int], classes: int) -> Classifier:
         return block
 
     features = nn.Sequential(
-        _small_stem(shape[0]), nn.BatchNorm2d(64), nn.ReLU(),
-        stage(64, 64, 1), stage(64, 128, 2), stage(128, 256, 2),
+        _small_stem(shape[0], width), nn.BatchNorm2d(width), nn.ReLU(),
+        stage(width, width, 1), stage(width, 2 * width, 2), stage(2 * width, 4 * width, 2),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(),
     )  # fmt: skip
     for module in features.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return Classifier(features, nn.Linear(256, classes))
+    return Classifier(features, nn.Linear(4 * width, classes))
 
 
 def resnet18(shape: tuple[int, int, int], classes: int) -> Classifier:
@@ -54,8 +64,8 @@ def resnet50_imagenet(shape: tuple[int, int, int], classes: int) -> Classifier:
     return _resnet("resnet50", shape, classes, small=False)
 
 
-def _small_stem(channels: int) -> nn.Conv2d:
-    return nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+def _small_stem(channels: int, width: int = 64) -> nn.Conv2d:
+    return nn.Conv2d(channels, width, 3, padding=1, bias=False)
 
 
 def _resnet(name: str, shape: tuple[int, int, int], classes: int, small: bool) -> Classifier:

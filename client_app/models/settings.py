@@ -23,6 +23,9 @@ class ModelSettings(Settings):
     norm: Annotated[str, OneOf("batch", "group")] = "batch"
     """batch, or group: a small model's batch norms become group norms of two groups (Reddi et al. 2021)."""
 
+    width: Annotated[int, Ge(0), Le(1024)] = 0
+    """Channels of resnet-8's stem and first stage, doubled in each of the other two; 0 is the paper's 64."""
+
     def validate(self) -> None:
         rule = "would keep random features: it needs weights"
         self.require(self.freeze == "none" or bool(self.weights), "freeze", rule)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from client_app.training import private_names
 from fedskew.costs.footprint import (
+    deploying_share,
     disk_of,
     down_of,
     memory_of,
@@ -81,17 +82,13 @@ def work_of(settings: RunSettings, sizes: Sizes) -> float:
     clients = taking * mean_steps(training, sizes) * training.batch_size
     server = 0.0
     for part in parts_of(settings):
-        server += part.work(model, sizes.holdout, taking, training).samples
+        work = part.work(model, sizes.holdout, taking, training)
+        server += work.samples * deploying_share(settings, part)
     rounds = min(rounds_left(settings), settings.general.rounds)
     return rounds * (clients + server)
 
 
 def evaluations(settings: RunSettings, left: int) -> int:
     """Return how many of the rounds that are left are evaluated."""
-    every, rounds = settings.general.evaluate_every, settings.general.rounds
-    evaluated = [
-        round
-        for round in range(rounds - left + 1, rounds + 1)
-        if round == rounds or (every and round % every == 0)
-    ]
-    return len(evaluated)
+    rounds = settings.general.rounds
+    return sum(map(settings.general.is_evaluated, range(rounds - left + 1, rounds + 1)))

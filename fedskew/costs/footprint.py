@@ -230,3 +230,11 @@ def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
             rule = f"{takes}, {short}: must be another one, or a smaller model"
             raise SettingError("method", settings.general.method, rule)
     raise SettingError("participation", settings.general.participation, f"{short}: must be lower")
+
+
+def deploying_share(settings: RunSettings, part: ServerMethod) -> float:
+    """Return in which share of the rounds a server method deploys."""
+    rounds = settings.general.rounds
+    if not part.deploys_for_evaluation or rounds == 0:
+        return 1.0
+    return sum(map(settings.general.is_evaluated, range(1, rounds + 1))) / rounds

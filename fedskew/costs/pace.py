@@ -17,7 +17,7 @@ from client_app.process import make_deterministic, tune_allocator
 from client_app.training import private_names, train_round
 from data import Samples
 from data.renamed_settings import stored
-from fedskew.costs.footprint import device_of, model_of, participants, parts_of
+from fedskew.costs.footprint import deploying_share, device_of, model_of, participants, parts_of
 from fedskew.costs.sizes import Sizes, mean_steps
 from server_app.run_folder import RunFolder
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
@@ -129,7 +129,7 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
     for part in parts_of(settings):
         work = part.work(model, sizes.holdout, taking, training)
         seconds = work.samples * sample + work.features * rates.feature
-        in_parts[bool(part.final_question)] += seconds
+        in_parts[bool(part.final_question)] += seconds * deploying_share(settings, part)
 
     # Clients that keep a part of the model each measure it on the whole test set.
     private = bool(private_names(model, settings.variants)) and not sizes.own_tests

@@ -27,6 +27,11 @@ from server_app.methods import Setting as Scalar
 
 FILE = ROOT / "experiments.yaml"
 log = logging.getLogger("fedskew")
+SMOKE = "-smoke"
+"""How the name of an entry at its smallest size ends."""
+SIZES = ("smoke", "laptop", "full")
+STATEMENTS = "statements"
+"""The key of a file that holds what papers say; it is no entry."""
 HERE = Path("experiments.yaml")
 """The user's own, in the working folder."""
 
@@ -99,6 +104,10 @@ class Experiment:
     """Rows whose model must be the same to the bit in every column and seed: heads in closed form."""
     unjudged: tuple[str, ...] = ()
     """What the paper says besides and no claim can express; the report lists it as not judged."""
+    smoke: Settings = field(default_factory=dict)
+    """Settings that make the entry a matter of seconds: `NAME-smoke` is the entry with them in force, of one seed."""
+    smoke_metrics: Mapping[str, str] = field(default_factory=dict)
+    """In place of `metrics`, where the smaller data set has other clients."""
 
     def __post_init__(self) -> None:
         where = self.name
@@ -148,6 +157,8 @@ class Experiment:
             row("same_model", label)
         for label in self.metrics:
             column("metrics", label)
+        for label in self.smoke_metrics:
+            column("smoke_metrics", label)
         for label, cells in self.cells.items():
             row("cells", label)
             rule = f"must have one number a column ({len(self.columns)})"
@@ -185,6 +196,23 @@ class Experiment:
         """Return the number of a run's record that the column shows."""
         return self.metrics.get(column, self.metric)
 
+    @property
+    def smoke_size(self) -> "Experiment":
+        """Return the entry with its `smoke` settings in force in every row and column, and one seed."""
+        kept = {column: without(settings, self.smoke) for column, settings in self.columns.items()}
+        rows = [replace(row, settings=without(row.settings, self.smoke)) for row in self.rows]
+        return replace(
+            self,
+            name=f"{self.name}{SMOKE}",
+            settings={**without(self.settings, self.smoke), **self.smoke},
+            assumed=without(self.assumed, self.smoke),
+            columns=kept,
+            rows=tuple(rows),
+            metrics={**self.metrics, **self.smoke_metrics},
+            seeds=self.seeds[:1],
+            claims=(),
+        )
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -193,6 +221,20 @@ class Suite:
     name: str
     title: str
     experiments: tuple[str, ...]
+    size: str = ""
+    """smoke, laptop or full: the suite runs what the file's statements need at that size. Empty is an ordinary one."""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Return the names of its experiments at its size."""
+        if self.size == "smoke":
+            return tuple(f"{name}{SMOKE}" for name in self.experiments)
+        return self.experiments
+
+
+def without(settings: Settings, others: Settings) -> dict[str, Scalar]:
+    """Return the settings without the keys of others."""
+    return {key: value for key, value in settings.items() if key not in others}
 
 
 def load_experiments(path: Path | None = None) -> dict[str, Experiment]:
@@ -214,6 +256,9 @@ def suite(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str
         # A suite of suites is refused: two could name each other.
         is_experiment = member in entries and "experiments" not in entries[member]
         require(is_experiment, f"{name}: experiments", member, "is no experiment")
+    if "size" in entry:
+        size = entry_as_read.size
+        require(size in SIZES, f"{name}: size", size, f"must be one of {', '.join(SIZES)}")
     return entry_as_read
 
 
@@ -244,6 +289,7 @@ def with_new_names(experiment: Experiment) -> Experiment:
         experiment,
         settings=given(experiment.settings),
         assumed=given(experiment.assumed),
+        smoke=given(experiment.smoke),
         columns={name: given(settings) for name, settings in experiment.columns.items()},
         rows=tuple(replace(row, settings=given(row.settings)) for row in experiment.rows),
     )
@@ -258,6 +304,7 @@ def refuse_wrong_settings(experiment: Experiment) -> None:
     places: dict[str, Settings] = {"settings": experiment.settings, "assumed": experiment.assumed}
     places |= {f"columns: {name}": settings for name, settings in experiment.columns.items()}
     places |= {f"methods: {row.label}": row.settings for row in experiment.rows}
+    places["smoke"] = experiment.smoke
     for place, settings in places.items():
         where = f"{experiment.name}: {place}"
         for key, value in settings.items():
@@ -320,6 +367,7 @@ def row(name: str, entry: Any) -> Row:
 def entries_in(path: Path) -> dict[str, Experiment | Suite]:
     """Return the experiments of a file by their names, then its suites. Raises SettingError as they do."""
     entries = entries_of(path)
+    entries.pop(STATEMENTS, None)
     known: dict[str, Experiment | Suite] = {}
     with naming(path.name):
         for name, entry in entries.items():
@@ -349,6 +397,16 @@ def user_file(stated: Path | None = None) -> Path | None:
     return None
 
 
+def entry_named(name: str, known: Mapping[str, Experiment | Suite]) -> Experiment | Suite | None:
+    """Return the entry of a name, or that of NAME-smoke at its smallest size; None where there is none."""
+    if name in known:
+        return known[name]
+    whole = known.get(name.removesuffix(SMOKE))
+    if name.endswith(SMOKE) and isinstance(whole, Experiment) and whole.smoke:
+        return whole.smoke_size
+    return None
+
+
 def find_all(names: Sequence[str], stated: Path | None = None) -> list[Experiment]:
     """Return the experiments of those names, each once; a suite's name stands for all of its.
 
@@ -363,7 +421,7 @@ def find_all(names: Sequence[str], stated: Path | None = None) -> list[Experimen
         log.warning("read from ./%s: %s", file, ", ".join(there))
     chosen: dict[str, Experiment] = {}
     for name in names:
-        entry = known.get(name)
+        entry = entry_named(name, known)
         if entry is None:
             near = difflib.get_close_matches(name, known, 1)
             files = " or ".join(dict.fromkeys(path.name for path in (file or FILE, FILE)))
@@ -374,8 +432,8 @@ def find_all(names: Sequence[str], stated: Path | None = None) -> list[Experimen
                 rule = f"is not in {files}; known are {', '.join(known)}"
                 remedy = ""
             raise SettingError("experiment", name, rule, remedy=remedy)
-        for member in entry.experiments if isinstance(entry, Suite) else (name,):
-            part = known[member]
+        for member in entry.members if isinstance(entry, Suite) else (name,):
+            part = entry_named(member, known)
             if not isinstance(part, Experiment):
                 raise SettingError("experiments", member, "is no experiment", where=name)
             chosen[member] = part

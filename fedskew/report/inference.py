@@ -16,6 +16,8 @@ from server_app.round_selection import Point, select
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000
+MOST_SEEDS_SOUGHT = 1000
+"""Beyond so many seeds a number that would decide is not sought any further."""
 
 
 def measure(measured: SeedResult, selection: str, metric: str) -> float | None:
@@ -349,6 +351,35 @@ def student(differences: Sequence[float]) -> tuple[float, float, float]:
     else:
         p = 2 * float(t.sf(abs(mean) / error, n - 1))
     return low, high, p
+
+
+def seeds_to_decide(comparison: Comparison, margin: float) -> int | None:
+    """Return how many seeds would tell the mean difference from a margin, if it and its spread stay as they are.
+
+    That is the smallest n, above today's, with t(n - 1) sd / sqrt(n) < |mean - margin|. Where the bootstrap's interval
+    is the wider one, its half width is taken to shrink with sqrt(n) as well. None for a single seed, which has no
+    spread, and for a mean at the margin, which no number of seeds would tell from it.
+    """
+    from scipy.stats import t
+
+    interval = comparison.interval
+    distance = abs(comparison.estimate - margin)
+    n = comparison.n
+    if n < 2 or interval is None or distance == 0:
+        return None
+    sd = float(np.std(list(comparison.by_seed.values()), ddof=1))
+    if comparison.estimate > margin:
+        half = comparison.estimate - interval.low
+    else:
+        half = interval.high - comparison.estimate
+    for seeds in range(n + 1, MOST_SEEDS_SOUGHT):
+        student_half = float(t.ppf(0.975, seeds - 1)) * sd / math.sqrt(seeds)
+        bootstrap_half = 0.0
+        if half > float(t.ppf(0.975, n - 1)) * sd / math.sqrt(n) + 1e-9:
+            bootstrap_half = half * math.sqrt(n / seeds)
+        if max(student_half, bootstrap_half) < distance:
+            return seeds
+    return MOST_SEEDS_SOUGHT
 
 
 def among_highest(values: Floats, number: int) -> Floats:

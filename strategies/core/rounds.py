@@ -95,8 +95,10 @@ class Rounds:
         assigner: NodeAssigner | None = None,
         sites: Sequence[Member] = (),
         masked_sums: MaskedSums | None = None,
+        is_evaluated: Callable[[int], bool] = lambda round: True,
     ) -> None:
         self.clients, self.participation = clients, participation
+        self.is_evaluated = is_evaluated
         self.combine = combine
         self.optimizer = optimizer or ServerOptimizer()
         self.monitors, self.deploys = monitors, deploys
@@ -308,6 +310,8 @@ class Rounds:
             for part in self.deploys:
                 if part.final_question:
                     continue  # it deploys once, after the last round
+                if part.deploys_for_evaluation and not self.is_evaluated(self.server.round):
+                    continue
                 deployment = part.deploy(self.server, self.states[part.name], shared, updates)
                 result.take(part, deployment)
         return result

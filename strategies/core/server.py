@@ -139,6 +139,9 @@ class ServerMethod(Settings):
     must then be fixed."""
     needs_sgd: ClassVar[bool] = False
     """Whether clients must take steps of SGD whose rate is the same in a round."""
+    deploys_for_evaluation: ClassVar[bool] = False
+    """Whether what it deploys matters to evaluation alone: it keeps no state and records no numbers, so that it deploys
+    in evaluated rounds and not in between."""
     units: ClassVar[Mapping[str, Unit]] = {}
     """The unit of every number that the method tells the round's record, by name."""
 

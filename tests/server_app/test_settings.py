@@ -108,7 +108,7 @@ OTHER_VALUE: dict[str, Scalar] = {
     "positive-class": "autism",
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "imbalance-factor": 2.0,
-    "batch-size": 16, "tau-norm.sweep": "0,0.5", "image-side": 40, "unseen-domain": "usps",
+    "batch-size": 16, "tau-norm.sweep": "0,0.5", "image-side": 40, "width": 16, "unseen-domain": "usps",
     "fed3r.sweep": "0.1,1", "fed3r.rho": "0.25", "fed-lda.rho": "0.25", "fed-lda-pooled.rho": "0.25",
     "local-batch-norm.refused-by": "0", "local-statistics.refused-by": "0",
     "pixel-range": "0,1", "frame": "middle", "columns": "label=x",
@@ -144,6 +144,7 @@ NEEDED: dict[str, dict[str, Scalar]] = {
     "domain-percent": {"dataset": "domains:mnist,usps"},
     "unseen-domain": {"dataset": "domains:mnist,usps"},
     "image-side": {"model": "torchvision:shufflenet_v2_x0_5", "dataset": "cifar10"},
+    "width": {"model": "resnet-8", "dataset": "cifar10"},
     **{
         f"{part}.{key}": {"dataset": "domains:mnist,usps", "unseen-domain": "usps", **shares}
         for part in ("local-batch-norm", "local-statistics")

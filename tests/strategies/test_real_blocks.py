@@ -1,14 +1,19 @@
 """Blocks re-trained on real data: what a block is, that nothing else moves, and that it helps on those data."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from server_builders import samples_of, server_of, state_of
 from torch import nn
 
-from client_app.models import Classifier, build
+from client_app.models import Classifier, ModelSettings, build
 from client_app.state import State, digest
 from data import SettingError
+from fedskew.engines import execute
+from server_app.settings import parse
 from strategies.core.server import Server
 from strategies.distillation import logits_of
 from strategies.real_blocks import RealBlocks, blocks
@@ -24,6 +29,17 @@ def test_resnet8_has_the_stem_and_three_stages() -> None:
     stem, *stages = names_of(build("resnet-8", (3, 32, 32), 10, 0))
     assert stem == ["features.0.weight", "features.1.weight", "features.1.bias"]
     assert [{name.split(".")[1] for name in stage} for stage in stages] == [{"3"}, {"4"}, {"5"}]
+
+
+def test_a_narrow_resnet8_has_the_same_blocks_and_fewer_channels() -> None:
+    narrow = build("resnet-8", (3, 32, 32), 10, 0, ModelSettings(width=16))
+    assert names_of(narrow) == names_of(build("resnet-8", (3, 32, 32), 10, 0))
+    assert narrow.head.in_features == 64
+    assert sum(parameter.numel() for parameter in narrow.parameters()) == 78_042
+    same = build("resnet-8", (3, 32, 32), 10, 0, ModelSettings(width=64)).state_dict()
+    assert digest([same]) == digest([build("resnet-8", (3, 32, 32), 10, 0).state_dict()])
+    with pytest.raises(SettingError, match="width = 16: is for resnet-8, and model is resnet-18"):
+        build("resnet-18", (3, 32, 32), 10, 0, ModelSettings(width=16))
 
 
 @pytest.mark.parametrize(
@@ -79,3 +95,36 @@ def test_no_steps_deploy_the_average() -> None:
 def test_real_blocks_need_a_holdout() -> None:
     with pytest.raises(SettingError, match="holdout-per-class = 0: real-blocks needs images"):
         RealBlocks().deploy(server_of(), {}, state_of(1), [])
+
+
+@pytest.mark.parametrize("method", ["real-blocks", "real-features"])
+def test_it_trains_in_evaluated_rounds_alone_and_ends_alike(method: str, tmp_path: Path) -> None:
+    """Between evaluations nobody reads these models, and the average does not depend on them."""
+    deployed: dict[int, dict[str, str]] = {}
+    rounds: dict[int, list[int]] = {}
+    for every in (1, 2):
+        number: list[int] = []
+        settings = parse(
+            {"method": method, "dataset": "digits", "rounds": 3, "evaluate-every": every, "holdout-per-class": 2,
+             "clients": 2, "alpha": 1.0, "results": str(tmp_path / str(every))}
+        )  # fmt: skip
+        part = settings.deploys[0]
+        original = type(part).deploy
+        assert part.deploys_for_evaluation
+
+        def counted(
+            self: Any,
+            server: Server,
+            *rest: Any,
+            number: list[int] = number,
+            deploy: Any = original,
+        ) -> Any:
+            number.append(server.round)
+            return deploy(self, server, *rest)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(part), "deploy", counted)
+            summary = execute(settings, "inprocess", lambda line: None)
+        deployed[every], rounds[every] = summary["hash"], number
+    assert rounds == {1: [1, 2, 3], 2: [2, 3]}
+    assert deployed[1] == deployed[2]
