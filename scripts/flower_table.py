@@ -40,6 +40,10 @@ PAGE = ROOT / "docs" / "guides" / "flower.md"
 BOUND = 0.05
 """The largest norm of a client's update in the tables' runs: small, so that it shrinks every one."""
 CLIENTS = 4
+REMEDIES = ("wrap FedAvg or ExactFedAvg", "leave out the method or the mod")
+"""What the sentence of a refusal ends with."""
+FLWR_ERRORS = ("division by zero", "Cannot cast ufunc")
+"""Of an update of norm 0, and of integer buffers."""
 OFF = {"fraction_evaluate": 0.0}
 SMALL = {"features_per_class": 5, "head_steps": 2}
 FLWR_STRATEGIES: dict[str, dict[str, Any]] = {
@@ -66,6 +70,11 @@ VARIANTS = (
     "silobn",
     "singleset",
     "ccvr",
+    "fedncm",
+    "fed-lda",
+    "fed-lda-pooled",
+    "fed3r",
+    "fedcof",
     "creff",
     "creff-code",
     "scaffold",
@@ -78,6 +87,11 @@ OWN: dict[str, tuple[type[flower.MethodStrategy], dict[str, Any]]] = {
     "scaffold": (flower.Scaffold, {}),
     "ratio-loss": (flower.RatioLoss, {"holdout": True}),
     "ccvr": (flower.CCVR, SMALL),
+    "fedncm": (flower.FedNCM, {"range": 32.0}),
+    "fed-lda": (flower.FedLDA, {"range": 32.0}),
+    "fed-lda-pooled": (flower.FedLDAPooled, {"range": 32.0}),
+    "fed3r": (flower.Fed3R, {"range": 32.0}),
+    "fedcof": (flower.FedCOF, {"range": 32.0}),
 }
 """The strategy that a variant belongs to; all others run under any."""
 SERVER_METHODS: dict[str, tuple[type[flower.MethodStrategy], dict[str, Any]]] = {
@@ -153,13 +167,11 @@ def outcome(
     try:
         counts = any(name in ASKING for name in variants)
         result = train(strategy, app, rounds=1, counts=counts, net=net, grid=grid)
-    except (ArithmeticError, TypeError) as error:
-        return f"flwr fails: {error}"  # a division by a norm of 0, or integer buffers
-    except (RuntimeError, ValueError) as error:
-        return f"refused: {error}"
+    except (ArithmeticError, TypeError, RuntimeError, ValueError) as error:
+        return failed(str(error))
     reasons = [*map(str, grid.errors), *grid.refusals]
     if not len(result.arrays):
-        return f"refused: {reasons[0]}"
+        return failed(reasons[0])
     assert not reasons, reasons
     if bound:
         assert max(records) <= 1, "an ArrayRecord beside the model passed a privacy mod"
@@ -171,6 +183,17 @@ def outcome(
         }
         assert norm(moved) <= BOUND * 1.01, "the model moved further than a client may"
     return "works"
+
+
+def failed(reason: str) -> str:
+    """Return "refused: REASON" for a sentence with a remedy, "flwr fails: REASON" for an error of flwr's.
+
+    Raises AssertionError for a reason that is neither.
+    """
+    if any(remedy in reason for remedy in REMEDIES):
+        return f"refused: {reason}"
+    assert any(error in reason for error in FLWR_ERRORS), reason
+    return f"flwr fails: {reason}"
 
 
 def count_records(reply: Message) -> int:

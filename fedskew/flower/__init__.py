@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedskew.flower.client import load_model, local_loss, local_round
+    from fedskew.flower.heads import CCVR, Fed3R, FedCOF, FedLDA, FedLDAPooled, FedNCM
     from fedskew.flower.mods import fedbn_mod, silobn_mod
     from fedskew.flower.questions import class_counts
     from fedskew.flower.records import flat_arrays
     from fedskew.flower.strategies import (
-        CCVR,
         CReFF,
         CReFFCode,
         ExactFedAvg,
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 MODULES = {
     "client": ("load_model", "local_loss", "local_round"),
+    "heads": ("CCVR", "Fed3R", "FedCOF", "FedLDA", "FedLDAPooled", "FedNCM"),
     "mods": ("fedbn_mod", "silobn_mod"),
     "questions": ("class_counts",),
     "records": ("flat_arrays",),
     "strategies": (
-        "CCVR",
         "CReFF",
         "CReFFCode",
         "ExactFedAvg",
@@ -60,8 +60,13 @@ __all__ = [
     "CReFF",
     "CReFFCode",
     "ExactFedAvg",
+    "Fed3R",
     "FedBE",
+    "FedCOF",
     "FedDF",
+    "FedLDA",
+    "FedLDAPooled",
+    "FedNCM",
     "FedNova",
     "Median",
     "MethodStrategy",

@@ -49,6 +49,7 @@ from fedskew.flower.variants import (
     beyond_the_loss,
     check_model,
     check_server,
+    on_grid,
     sums_class_counts,
     variants_of,
 )
@@ -79,8 +80,9 @@ def local_round(
 ) -> Message:
     """Train one round on a train message, or answer a query for the variants; return the reply.
 
-    Use it under `@app.train()`, and under `@app.query()` as well for methods that ask the clients something
-    (FedShift, reweighting, CCVR). The training loop is FedSkew's: SGD with momentum, Adam or AdamW, and seeded batches.
+    Use it under `@app.train()`, and under `@app.query()` as well for methods that ask the clients something (FedShift,
+    reweighting, CCVR, heads in closed form). The training loop is FedSkew's: SGD with momentum, Adam or AdamW, and
+    seeded batches.
 
     Args:
         message: the message of flwr's FedAvg, one of its subclasses, or one of `fedskew.flower`'s strategies.
@@ -227,9 +229,10 @@ def answer(message: Message, client: Client, variants: Sequence[Variant]) -> Mes
 
     Raises LookupError where no variant answers.
     """
-    question = str(config_of(message).get(QUESTION, ""))
+    config = config_of(message)
+    question = str(config.get(QUESTION, ""))
     content = RecordDict({REPORT: ConfigRecord({"client": client.id})})
-    for name, state in answers_of(client, variants, question).items():
+    for name, state in answers_of(client, on_grid(variants, config), question).items():
         if question == CLASS_COUNTS:
             content[METRICS] = MetricRecord({question: state["counts"].tolist()})
         else:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -64,8 +64,18 @@ def ask(
     arrays: ArrayRecord,
     timeout: float,
     min_nodes: int,
+    settings: Mapping[str, int | float] | None = None,
+    broadcast: Mapping[str, ArrayRecord] | None = None,
 ) -> Sequence[Message]:
     """Ask every connected node a question and return all replies, but for nodes that take no part in the run.
+
+    Args:
+        question: its name.
+        arrays: the model that it is about; empty where it is about the data alone.
+        timeout: seconds to wait for nodes and for answers.
+        min_nodes: nodes to wait for before asking.
+        settings: what the question states beside its name, such as the grid of the answers.
+        broadcast: what goes with it, by record name.
 
     Raises RuntimeError where too few nodes are connected in time, or one sends no reply.
     """
@@ -78,9 +88,11 @@ def ask(
             raise RuntimeError(f"{len(nodes)} nodes are connected, and {min_nodes} are needed")
         time.sleep(WAIT)
         nodes = sorted(grid.get_node_ids())
-    content = RecordDict({"config": ConfigRecord({QUESTION: question})})
+    content = RecordDict({"config": ConfigRecord({QUESTION: question, **(settings or {})})})
     if arrays:
         content["arrays"] = arrays
+    for name, record in (broadcast or {}).items():
+        content[name] = record
     messages = [
         Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in nodes
     ]

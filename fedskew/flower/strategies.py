@@ -19,8 +19,8 @@ from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
 from client_app.state import State
 from client_app.training import private_names, total_proximal_mu
+from client_app.variants.feature_statistics import GridStatistics
 from fedskew.flower.model import as_classifier, outside_names
-from fedskew.flower.questions import ask
 from fedskew.flower.records import (
     BROADCAST,
     FLAT,
@@ -35,12 +35,18 @@ from fedskew.flower.records import (
     unflatten,
 )
 from fedskew.flower.samples import samples_of
-from fedskew.flower.variants import NamedVariant, composed, largest_upload, variants_of
+from fedskew.flower.variants import (
+    GRID,
+    NamedVariant,
+    as_list,
+    composed,
+    largest_upload,
+    variants_of,
+)
 from strategies.core.server import Deployment, Server, ServerMethod, Update
 from strategies.core.validation import (
     METRICS,
     RejectedUpdate,
-    check_answer,
     check_samples,
     check_uploads,
     check_values,
@@ -54,6 +60,8 @@ from strategies.registry import SERVER_METHODS
 log = logging.getLogger("flwr")
 HEADROOM = 2**16
 """Bytes that a record may have beside its arrays' values: names, shapes and headers."""
+ONE_RECORD = "exactly one ArrayRecord"
+"""In the reasons of flwr's privacy mods, which refuse a message with more."""
 WIDEST = 8
 """Bytes of a value at most: flwr's wrappers and mods make float64 of a model."""
 
@@ -102,8 +110,9 @@ class MethodStrategy(FedAvg):
         **arguments: Any,
     ) -> None:
         names = [name for base in type(self).__mro__ for name in vars(base).get("methods", ())]
-        chosen = variants_of(variants)
-        parts = composed([*chosen], names)
+        given = as_list(variants)
+        chosen = variants_of(given)
+        parts = composed(given, names)
         kinds = [SERVER_METHODS[name] for name in (*parts.monitors, *parts.deploys)]
         combining = SERVER_METHODS[parts.combine] is not ExactMean
         if combining or self.exact:
@@ -111,6 +120,12 @@ class MethodStrategy(FedAvg):
             self._check_alone(parts.combine)
         settings = {kind.name: settings_of(kind, kinds, arguments) for kind in kinds}
         taken = {name for own in settings.values() for name in own}
+        at_work = {variant.name: variant for variant in variants_of(given, names)}
+        for name, variant in at_work.items():
+            if isinstance(variant, GridStatistics):
+                grid = {key: arguments[key] for key in GRID if key in arguments}
+                at_work[name] = replace(variant, **grid)
+                taken.update(grid)
         self.parts: list[ServerMethod] = [kind(**settings[kind.name]) for kind in kinds]
         super().__init__(**{name: v for name, v in arguments.items() if name not in taken})
 
@@ -136,6 +151,7 @@ class MethodStrategy(FedAvg):
             parameters=frozenset(self.model.trained) - private,
             proximal_mu=total_proximal_mu(chosen),
             holdout=samples,
+            variants=at_work,
         )
         for part in self.parts:
             if part.needs_holdout:
@@ -169,11 +185,7 @@ class MethodStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Ask as flwr's strategy does, and send beside the model what the methods tell the clients."""
         if not self._running and any(not isinstance(part, ExactMean) for part in self.parts):
-            raise RuntimeError(
-                f"{type(self).__name__} is inside another strategy, as flwr's privacy wrappers are, whose "
-                "clipping and noise would not cover what it makes: wrap FedAvg or ExactFedAvg, and deploy from "
-                "the wrapper's result (CCVR(model).calibrate, TauNorm(model).normalize)"
-            )
+            raise RuntimeError(self._inside_another())
         consumed = [part.consumes for part in self.parts if part.consumes]
         if consumed:
             config[UPLOADS] = consumed
@@ -238,16 +250,26 @@ class MethodStrategy(FedAvg):
 
     def _nobody_left(self, server_round: int, reasons: Sequence[str]) -> str:
         """Return the sentence about a round without any reply that can be used."""
-        consumed = " and ".join(part.consumes for part in self.parts if part.consumes)
+        beside = [part.consumes or part.name for part in self.parts if part.consumes or sends(part)]
         hint = ""
-        if consumed:
+        if beside and ONE_RECORD in reasons[0]:
             hint = (
-                f"; flwr's privacy mods refuse the upload of {consumed}, which they cannot protect: "
+                f"; flwr's privacy mods refuse {' and '.join(beside)}, which they cannot protect: "
                 "leave out the method or the mod"
             )
         return (
             f"round {server_round}: none of {len(reasons)} replies can be used, the first because: "
             f"{reasons[0]}{hint}"
+        )
+
+    def _inside_another(self) -> str:
+        """Return the sentence about a strategy that another one wraps."""
+        own = type(self).__name__
+        then = [name for name in ("calibrate", "normalize") if hasattr(self, name)]
+        remedy = "".join(f", and use {own}(model).{name} on the wrapper's result" for name in then)
+        return (
+            f"{own} is inside another strategy, as flwr's privacy wrappers are, whose clipping and noise would "
+            f"not cover what it makes: wrap FedAvg or ExactFedAvg{remedy}"
         )
 
     def _begin(self, server_round: int, arrays: ArrayRecord, clients: int) -> None:
@@ -275,7 +297,7 @@ class MethodStrategy(FedAvg):
                 whole = renamed(combined, self._outside)
                 in_order = {name: whole[name] for name in self._inside if name in whole}
                 arrays = to_record(flatten(in_order) if FLAT in arrays else in_order)
-            elif not part.final_question:
+            elif not part.final_question and not part.closed_form:
                 made = part.deploy(self.server, state, self._taken(arrays), updates)
                 self._states[part.name] = made.state
                 numbers.update(made.metrics)
@@ -401,62 +423,6 @@ class CReFFCode(MethodStrategy):
     methods = ("creff-code",)
 
 
-class CCVR(MethodStrategy):
-    """FedAvg, and after the last round `deployed["ccvr"]`: a head trained on virtual features (Luo et al. 2021).
-
-    Clients: `variants=["ccvr"]`, with `@app.query()` above the train function.
-    """
-
-    methods = ("ccvr",)
-
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **named: Any) -> Result:
-        """Run the rounds, calibrate the head, and return the result."""
-        result = super().start(grid, initial_arrays, *args, **named)
-        self.calibrate(grid, result.arrays)
-        return result
-
-    def calibrate(
-        self, grid: Grid, arrays: ArrayRecord, timeout: float = 3600
-    ) -> dict[str, Tensor]:
-        """Ask the clients for their class statistics and return the calibrated model.
-
-        `arrays` may be what any other strategy has made. The statistics leave the clients without noise, also where a
-        privacy wrapper or mod protected the training.
-
-        Raises RuntimeError where no client's answer can be used.
-        """
-        part = next(part for part in self.parts if part.final_question)
-        self._begin(self.server.round, arrays, len(list(grid.get_node_ids())))
-        limit = largest_upload(part.final_question, self.model)
-        answers: dict[int, State] = {}
-        reasons: list[str] = []
-        replies = ask(grid, part.final_question, arrays, timeout, self.min_available_nodes)
-        for reply in sorted(replies, key=client_order):
-            node = reply.metadata.src_node_id
-            try:
-                record = answer_record(reply, part.final_question)
-                check_size(record, limit, part.final_question)
-                statistics = read(to_state, record)
-                check_answer(statistics, self.server, part)
-                answers[node] = statistics
-            except RejectedUpdate as reason:
-                reasons.append(str(reason))
-                log.warning("node %d is refused: %s", node, reason)
-        if not answers:
-            raise RuntimeError(
-                f"no node's {part.final_question} can be used, the first because: {reasons[0]}; "
-                'use @app.query() and local_round(..., variants=["ccvr"]) on the clients'
-            )
-        log.info(
-            "%s of %d nodes, without noise: no privacy wrapper or mod covers them",
-            part.final_question,
-            len(answers),
-        )
-        state = self._states[part.name]
-        self._keep(part.deploy_finally(self.server, state, self.server.start, answers))
-        return self.deployed[part.name]
-
-
 class TauNorm(MethodStrategy):
     """FedAvg, and `deployed["tau-norm"]`: the head's rows divided by a power of their norms (Kang et al. 2020).
 
@@ -547,7 +513,7 @@ def settings_of(
             if other is not kind and name in {field.name for field in fields(other)}:
                 raise TypeError(
                     f"{name} is a setting of {kind.name} and of {other.name}: use one of them, and "
-                    "CCVR(model).calibrate or TauNorm(model).normalize on its result"
+                    "the other's calibrate, or TauNorm(model).normalize, on its result"
                 )
     return {name: arguments[name] for name in names}
 
@@ -555,6 +521,11 @@ def settings_of(
 def overridden(part: ServerMethod, place: str) -> bool:
     """Return whether a method fills a place: combine, monitor or deploy."""
     return getattr(type(part), place) is not getattr(ServerMethod, place)
+
+
+def sends(part: ServerMethod) -> bool:
+    """Return whether a method sends the clients something beside the model."""
+    return type(part).broadcast is not ServerMethod.broadcast
 
 
 def client_number(reply: Message) -> int:
@@ -567,16 +538,6 @@ def client_order(reply: Message) -> tuple[int, int]:
     """Return what replies are sorted by: the client, and the node where two state one number."""
     node = reply.metadata.src_node_id
     return (node if reply.has_error() else client_number(reply), node)
-
-
-def answer_record(reply: Message, question: str) -> ArrayRecord:
-    """Return the answer to a question. Raises RejectedUpdate where there is none."""
-    if reply.has_error():
-        raise RejectedUpdate(reply.error.reason)
-    record = reply.content.array_records.get(UPLOAD + question)
-    if record is None:
-        raise RejectedUpdate(f"it sends no {question}")
-    return record
 
 
 def check_size(record: ArrayRecord, largest: int, what: str, arrays: int = 8) -> None:

@@ -17,6 +17,7 @@ from client_app.state import State
 from client_app.training import Task
 from client_app.variants import VARIANTS, class_prior
 from client_app.variants.class_prior import PriorCorrection
+from client_app.variants.feature_statistics import GridStatistics
 from data import SettingError
 from server_app.composition import ComposedMethod, compose
 from server_app.methods import METHODS
@@ -42,18 +43,38 @@ BEYOND_THE_LOSS = (
     "private_names",
 )
 """The hooks of a variant that a loss function cannot carry out."""
+GRID = ("bits", "range")
+"""The settings of the grid on which a question about features is answered; the question states them."""
 IN_THE_LOSS = ("logit_offset", "logit_scale", "loss_weights")
 
 
-def method_of(chosen: NamedVariant) -> str:
-    """Return the name of the method that a variant belongs to. Raises SettingError for a name that is none."""
-    name = chosen if isinstance(chosen, str) else chosen.name
-    if name in METHODS or name not in VARIANTS:
-        return name  # compose() has the error of a name that is none
+def method_of(name: str) -> str:
+    """Return the name of the method that a variant belongs to. Raises SettingError for a variant of none."""
     for method in METHODS.values():
         if method.variants == (name,):
             return method.name
+    for method in METHODS.values():
+        if name in method.variants:
+            return method.name
     raise SettingError("variants", name, "belongs to no method")
+
+
+def methods_of(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> list[str]:
+    """Return the names of the methods that are chosen, and of those that the other variants belong to.
+
+    A variant of a method that is named already, as in `["fed3r", FeatureStatistics(range=16.0)]`, adds none.
+    """
+    names = list(methods)
+    single = []
+    for one in chosen:
+        name = one if isinstance(one, str) else one.name
+        if name in METHODS or name not in VARIANTS:
+            names.append(name)  # compose() has the error of a name that is none
+        else:
+            single.append(name)
+    covered = {name for method in names if method in METHODS for name in METHODS[method].variants}
+    names.extend(method_of(name) for name in single if name not in covered)
+    return list(dict.fromkeys(names))
 
 
 def composed(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> ComposedMethod:
@@ -61,23 +82,51 @@ def composed(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> Com
 
     Raises SettingError for a name that is none, and for parts that contradict each other.
     """
-    names = dict.fromkeys([*map(method_of, chosen), *methods])
-    return compose("+".join(names) or "fedavg")
+    return compose("+".join(methods_of(chosen, methods)) or "fedavg")
 
 
-def variants_of(chosen: Iterable[NamedVariant]) -> list[Variant]:
+def as_list(chosen: Iterable[NamedVariant]) -> list[NamedVariant]:
+    """Return what is chosen as a list; a single name or variant stands for a list of one."""
+    return [chosen] if isinstance(chosen, str | Variant) else list(chosen)
+
+
+def variants_of(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> list[Variant]:
     """Return the variants, sorted by name, with the settings that a method's name stands for.
 
     Raises SettingError as `composed` does.
     """
-    chosen = [chosen] if isinstance(chosen, str | Variant) else list(chosen)
-    parts = composed(chosen)
+    chosen = as_list(chosen)
+    parts = composed(chosen, methods)
     given = {variant.name: variant for variant in chosen if isinstance(variant, Variant)}
     variants = []
     for name in parts.variants:
         variant = given[name] if name in given else VARIANTS[name]()
         variants.append(replace(variant, **settings_of(variant, parts)))
     return sorted_by_name(variants)
+
+
+def on_grid(variants: Sequence[Variant], grid: Mapping[str, Any]) -> list[Variant]:
+    """Return the variants with the grid that a question states, so that all clients' integers can be summed.
+
+    Raises:
+        SettingError: the grid breaks a rule.
+        ValueError: a variant has been given another grid.
+    """
+    stated = {name: grid[name] for name in GRID if name in grid}
+    result = []
+    for variant in variants:
+        if not isinstance(variant, GridStatistics):
+            result.append(variant)
+            continue
+        for name, value in stated.items():
+            own = getattr(variant, name)
+            if own != value and not variant.is_default(name):
+                raise ValueError(
+                    f"{variant.name}.{name} is {own:g} here, and the server asks for {value:g}: "
+                    "set it in the strategy alone"
+                )
+        result.append(replace(variant, **stated))
+    return result
 
 
 def settings_of(variant: Variant, parts: ComposedMethod) -> dict[str, Any]:

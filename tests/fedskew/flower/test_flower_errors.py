@@ -22,11 +22,13 @@ from torch.utils.data import IterableDataset
 
 import fedskew.flower as flower
 from client_app.local_site import NOT_A_PARTICIPANT
+from client_app.variants.feature_statistics import FeatureStatistics
 from data import SettingError
 from fedskew.flower.model import as_classifier
 from fedskew.flower.samples import samples_of
 
 OFF = {"fraction_evaluate": 0.0}
+HEADS = (flower.FedNCM, flower.FedLDA, flower.FedLDAPooled, flower.Fed3R, flower.FedCOF)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
@@ -94,6 +96,89 @@ def test_a_site_that_takes_no_part_in_the_run_is_not_in_the_class_counts() -> No
     assert 0 < sum(flower.class_counts(grid)["class-counts"]) < sum(everybody)
     with pytest.raises(RuntimeError, match="3 nodes take part in the run, and 4 are needed"):
         flower.class_counts(grid, min_nodes=4)
+
+
+def test_a_grid_that_most_features_exceed_names_the_one_that_is_enough() -> None:
+    grid = FakeGrid(client_app(["fedncm"]))
+    with pytest.raises(SettingError, match=r"class-means.range = 0.001: clips .* is enough"):
+        train(flower.FedNCM(initial(), **OFF, range=0.001), grid.app, grid=grid)
+    train(flower.FedNCM(initial(), **OFF, range=32.0), grid.app, grid=grid)
+
+
+def test_a_grid_of_the_clients_own_is_not_passed_over() -> None:
+    own = FeatureStatistics(range=16.0)
+    for asked, words in ((32.0, "range is 16 here, and the server asks for 32"), (16.0, "")):
+        grid = FakeGrid(client_app(["fed3r", own]))
+        strategy = flower.Fed3R(initial(), **OFF, range=asked)
+        if words:
+            with pytest.raises(RuntimeError, match=words):
+                train(strategy, grid.app, rounds=0, grid=grid)
+        else:
+            train(strategy, grid.app, rounds=0, grid=grid)
+            assert {*strategy.deployed} == {"fed3r"}
+
+
+def wrong_answer(name: str, change: Any) -> Any:
+    """Return what makes one node's answer to the question another one."""
+
+    def spoil(number: int, reply: Message) -> None:
+        if number == 2 and f"upload/{name}" in reply.content.array_records:
+            state = reply.content[f"upload/{name}"].to_torch_state_dict()
+            reply.content[f"upload/{name}"] = ArrayRecord(change(state))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda state: {**state, "sums": state["sums"] + 2**40}, "larger than its count allows"),
+        (lambda state: {**state, "sums": state["sums"].double()}, "not int64 of shape"),
+        (lambda state: {**state, "counts": state["counts"] - 1000}, "counts are negative"),
+        (lambda state: {**state, "more": torch.ones(10**6)}, "bytes, and at most"),
+        (lambda state: state, ""),
+    ],
+)
+def test_an_answer_that_cannot_be_one_ends_with_the_nodes_reason(change: Any, words: str) -> None:
+    grid = FakeGrid(client_app(["fedcof"]))
+    grid.change = wrong_answer("client-means", change)
+    strategy = flower.FedCOF(initial(), **OFF, range=32.0)
+    if words:
+        with pytest.raises(
+            RuntimeError, match=rf"(?s)node \d+: client-means: .*{words}.*every node"
+        ):
+            train(strategy, grid.app, rounds=0, grid=grid)
+    else:
+        train(strategy, grid.app, rounds=0, grid=grid)
+
+
+def test_class_counts_that_differ_between_two_questions_are_refused() -> None:
+    def take_one(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        counts = state["counts"].clone()
+        counts[int(counts.argmax())] -= 1
+        return {**state, "counts": counts}
+
+    for change, refused in ((take_one, True), (dict, False)):
+        grid = FakeGrid(client_app(["fed-lda"]))
+        grid.change = wrong_answer("label-counts", change)
+        strategy = flower.FedLDA(initial(), **OFF, range=32.0)
+        if refused:
+            with pytest.raises(RuntimeError, match="class counts differ between label-counts and"):
+                train(strategy, grid.app, rounds=0, grid=grid)
+        else:
+            train(strategy, grid.app, rounds=0, grid=grid)
+
+
+def test_clients_without_the_heads_variant_are_told_of_it() -> None:
+    for kind in HEADS:
+        (name,) = kind.methods
+        with pytest.raises(RuntimeError, match=rf"variants=\['{name}'\]\) on the clients"):
+            train(kind(initial(), **OFF, range=32.0), client_app(["iwds"]), rounds=0)
+
+
+def test_there_is_nothing_to_calibrate_without_a_model() -> None:
+    with pytest.raises(RuntimeError, match="there is no model to calibrate"):
+        flower.CCVR(initial()).calibrate(FakeGrid(client_app(["ccvr"])), ArrayRecord())
 
 
 def test_clients_that_lack_the_upload_end_the_run_with_a_sentence() -> None:
@@ -227,17 +312,48 @@ def test_a_privacy_mod_on_the_whole_app_is_named_where_evaluation_fails(
 def test_a_privacy_mod_and_an_upload_end_with_a_sentence() -> None:
     app = client_app(["creff"], mods=[LocalDpMod(2.0, 1e-6, 1.0, 1e-5)])
     with pytest.raises(
-        RuntimeError, match="flwr's privacy mods refuse the upload of feature-gradients"
+        RuntimeError,
+        match="flwr's privacy mods refuse feature-gradients, which they cannot protect",
     ):
         train(flower.CReFF(initial(), **OFF), app)
+    app = client_app(["ratio-loss"], mods=[LocalDpMod(2.0, 1e-6, 1.0, 1e-5)])
+    with pytest.raises(RuntimeError, match="flwr's privacy mods refuse ratio-loss"):
+        train(flower.RatioLoss(initial(), **OFF, holdout=client_data(0)), app)
 
 
-@pytest.mark.parametrize("kind", [flower.TauNorm, flower.CCVR, flower.FedNova, flower.CReFF])
+def test_privacy_mods_are_not_blamed_for_other_failures() -> None:
+    with pytest.raises(RuntimeError, match="epochs") as failure:
+        train(flower.CReFF(initial(), **OFF), client_app(["creff"], epochs=0))
+    assert "privacy" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "variant, kind", [("ccvr", flower.CCVR), ("fed3r", flower.Fed3R), ("fedshift", FedAvg)]
+)
+def test_answers_that_no_mod_protects_are_named_in_the_log(
+    variant: str, kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    mod = LocalDpMod(2.0, 1e-6, 1e9, 1e-5)
+    settings: dict[str, Any] = {"range": 32.0} if variant == "fed3r" else {}
+    own = FedAvg(**OFF) if kind is FedAvg else kind(initial(PlainNet), **OFF, **settings)
+    counts = variant == "fedshift"
+    for strategy, variants, unprotected in ((own, [variant], True), (FedAvg(**OFF), [], False)):
+        caplog.clear()
+        app = client_app(variants, net=PlainNet, mods=[mod])
+        with caplog.at_level(logging.INFO, "flwr"):
+            train(strategy, app, rounds=1, net=PlainNet, counts=counts and unprotected)
+        assert ("no privacy wrapper or mod covers them" in caplog.text) is unprotected
+
+
+@pytest.mark.parametrize(
+    "kind", [flower.TauNorm, flower.CCVR, flower.FedNova, flower.CReFF, *HEADS]
+)
 def test_a_wrappers_noise_covers_what_is_deployed_or_the_run_is_refused(kind: Any) -> None:
     """TauNorm's model would be made before the wrapper adds its noise."""
     wrapped = DifferentialPrivacyServerSideFixedClipping(kind(initial(), **OFF), 1.0, 1.0, 4)
-    with pytest.raises(RuntimeError, match="clipping and noise would not cover"):
+    with pytest.raises(RuntimeError, match="clipping and noise would not cover") as failure:
         train(wrapped, client_app([]), rounds=1)
+    assert (".calibrate on" in str(failure.value)) is hasattr(kind, "calibrate")
     control = DifferentialPrivacyServerSideFixedClipping(
         flower.ExactFedAvg(initial(), **OFF), 0.0, 1.0, 4
     )
@@ -270,6 +386,12 @@ def test_settings_are_checked_and_unknown_ones_refused() -> None:
         flower.FedDF(initial(), **OFF)
     with pytest.raises(SettingError, match="keeps a part on each client"):
         flower.CCVR(initial(), **OFF, variants=["fedbn"])
+    with pytest.raises(SettingError, match="keeps a part on each client"):
+        flower.Fed3R(initial(), **OFF, variants=["fedbn"])
+    with pytest.raises(SettingError, match="must be"):
+        flower.Fed3R(initial(), **OFF, bits=99)
+    with pytest.raises(TypeError, match="bits"):
+        flower.CReFF(initial(), **OFF, bits=12)
     with pytest.raises(TypeError, match="clients_per_pass"):
         flower.local_round(None, None, Net(), None, clients_per_pass=2)  # type: ignore[arg-type]
 

@@ -22,6 +22,7 @@ from flower_grid import (
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
+from torch import Tensor
 
 import fedskew
 import fedskew.flower as flower
@@ -57,6 +58,18 @@ class ExactTauNorm(flower.TauNorm, flower.ExactFedAvg):
     """tau-normalization beside FedSkew's mean."""
 
 
+class ExactFed3R(flower.Fed3R, flower.ExactFedAvg):
+    """Ridge regression beside FedSkew's mean."""
+
+
+class ExactFedLDA(flower.FedLDA, flower.ExactFedAvg):
+    """The linear discriminant beside FedSkew's mean."""
+
+
+class ExactFedCOF(flower.FedCOF, flower.ExactFedAvg):
+    """FedCOF beside FedSkew's mean."""
+
+
 STRATEGIES = [
     (flower.ExactFedAvg, {}, [], []),
     (flower.CReFF, SMALL_CREFF, ["creff"], ["creff"]),
@@ -69,6 +82,11 @@ STRATEGIES = [
         ["creff-code"],
     ),
     (flower.CCVR, {"features_per_class": 5, "head_steps": 4}, ["ccvr"], ["ccvr"]),
+    (flower.FedNCM, {"range": 32.0}, ["fedncm", "fedprox"], ["fedncm"]),
+    (flower.FedLDA, {"rho": "auto", "range": 32.0}, ["fed-lda"], ["fed-lda"]),
+    (flower.FedLDAPooled, {"range": 32.0}, ["fed-lda-pooled"], ["fed-lda-pooled"]),
+    (flower.Fed3R, {"sweep": "0.1,1", "range": 32.0}, ["fed3r"], ["fed3r-0.1", "fed3r-1"]),
+    (flower.FedCOF, {"bits": 14, "range": 32.0}, ["fedcof"], ["fedcof"]),
     (flower.TauNorm, {"sweep": "0.5,1"}, ["iwds"], ["tau-norm-0.5", "tau-norm-1"]),
     (flower.Scaffold, {}, ["scaffold"], []),
     (flower.FedNova, {"variants": ["fedprox"]}, ["fedprox"], []),
@@ -155,10 +173,17 @@ WHOLE_RUNS = {
     "creff": (ExactCReFF, flower.CReFF),
     "ccvr": (ExactCCVR, flower.CCVR),
     "tau-norm": (ExactTauNorm, flower.TauNorm),
+    "fed3r": (ExactFed3R, flower.Fed3R),
+    "fed-lda": (ExactFedLDA, flower.FedLDA),
+    "fedcof": (ExactFedCOF, flower.FedCOF),
     "scaffold": (flower.Scaffold, None),
     "fednova": (flower.FedNova, None),
     "median": (flower.Median, None),
 }
+
+
+FIXED_FEATURES = ("fed3r", "fed-lda", "fedcof")
+"""Methods that `fedskew run` has on fixed features alone."""
 
 
 def whole_run(method: str, kind: type[flower.MethodStrategy], model: str) -> dict[str, State]:
@@ -193,9 +218,10 @@ def whole_run(method: str, kind: type[flower.MethodStrategy], model: str) -> dic
 @pytest.mark.parametrize("method", WHOLE_RUNS)
 def test_a_whole_run_has_the_weights_of_fedskew_run(method: str, tmp_path: Path) -> None:
     """To the bit with FedSkew's mean, within 1e-5 with flwr's, which sums in float32."""
+    network = "linear" if method in FIXED_FEATURES else "small-cnn"
     settings = {
         "method": method,
-        "model": "small-cnn",
+        "model": network,
         "rounds": 3,
         "local-epochs": 2,
         "learning-rate": 0.05,
@@ -215,7 +241,7 @@ def test_a_whole_run_has_the_weights_of_fedskew_run(method: str, tmp_path: Path)
     for kind, tolerance in [(exact, 0.0), (flwr_mean, 1e-5)]:
         if kind is None:
             continue  # the method combines the models itself
-        models = whole_run(method, kind, "small-cnn")
+        models = whole_run(method, kind, network)
         assert models.keys() == expected.keys()
         for name, model in models.items():
             assert model.keys() == expected[name].keys()
@@ -357,6 +383,58 @@ def test_calibration_and_tau_norm_work_on_any_strategys_result() -> None:
     assert torch.equal(model["conv.weight"], weights(result)["conv.weight"].float())
     rows = flower.TauNorm(initial()).normalize(result.arrays)["tau-norm"]["classify.weight"]
     assert torch.allclose(rows.norm(dim=1), torch.ones(10))
+
+
+def test_a_head_in_closed_form_on_a_model_that_is_not_trained() -> None:
+    """FedNCM's rows are the class means of all clients' features; how the samples are split changes nothing."""
+    net = initial()
+    features: list[Tensor] = []
+    net.classify.register_forward_pre_hook(lambda module, inputs: features.append(inputs[0]))
+    everybody = [client_data(number) for number in range(CLIENTS)]
+    inputs = torch.cat([images for images, _ in everybody])
+    labels = torch.cat([own for _, own in everybody])
+    with torch.no_grad():
+        net.eval()(inputs)
+    strategy = flower.FedNCM(initial(), **OFF, bits=20, range=32.0)
+    grid = FakeGrid(client_app(["fedncm"]))
+    result = train(strategy, grid.app, rounds=0, grid=grid)
+    assert not grid.errors
+    assert same(weights(result), dict(initial().state_dict()))
+    head = strategy.deployed["fedncm"]
+    for label in range(10):
+        mean_D = features[0][labels == label].double().mean(0)
+        assert torch.allclose(head["classify.weight"][label].double(), mean_D, atol=1e-4)
+        half = mean_D.square().sum() / 2
+        assert torch.allclose(head["classify.bias"][label].double(), -half, atol=1e-3)
+
+    models = []
+    for parts in ([inputs], list(inputs.chunk(3))):
+        app = ClientApp()
+        owned = list(zip(parts, labels.split([len(part) for part in parts]), strict=True))
+
+        @app.query()
+        def ask(message: Message, context: Context, owned: Any = owned) -> Message:
+            data = owned[int(context.node_config["partition-id"])]
+            return flower.local_round(message, context, initial(), data, variants=["fed-lda"])
+
+        strategy = flower.FedLDA(initial(), **OFF, range=32.0, min_available_nodes=1)
+        grid = FakeGrid(app, len(owned))
+        models.append(strategy.calibrate(grid, ArrayRecord(initial().state_dict())))
+    # The features of a sample may differ in their last bits with the batch that it is in.
+    assert all(torch.allclose(models[0][n], models[1][n], atol=1e-3) for n in models[0])
+
+
+def test_two_heads_in_one_strategy_and_on_the_result_of_another() -> None:
+    class Both(flower.FedNCM, flower.Fed3R):
+        pass
+
+    grid = FakeGrid(client_app(["fedncm", "fed3r"]))
+    both = Both(initial(), **OFF, range=32.0)
+    result = train(both, grid.app, grid=grid)
+    assert not grid.errors and {*both.deployed} == {"fedncm", "fed3r"}
+    alone = flower.Fed3R(initial(), range=32.0)
+    assert same(alone.calibrate(grid, result.arrays), both.deployed["fed3r"])
+    assert alone.metrics[0]["clipped-features"] == 0
 
 
 def test_a_methods_name_stands_for_its_settings_in_an_app_too() -> None:

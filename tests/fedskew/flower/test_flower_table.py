@@ -25,3 +25,11 @@ def test_an_update_that_nobody_clips_is_not_said_to_be_protected() -> None:
     assert SCRIPT["outcome"](*arguments, False) == "works"
     with pytest.raises(AssertionError, match="moved further than a client may"):
         SCRIPT["outcome"](*arguments, True)
+
+
+def test_a_reason_without_a_remedy_is_not_called_a_refusal() -> None:
+    failed = SCRIPT["failed"]
+    assert failed("leave out the method or the mod").startswith("refused")
+    assert failed("float division by zero").startswith("flwr fails")
+    with pytest.raises(AssertionError):
+        failed("'NoneType' object is not callable")
