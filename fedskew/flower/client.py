@@ -30,6 +30,7 @@ from fedskew.flower.records import (
     PRIVATE,
     QUESTION,
     REPORT,
+    SGD_ALONE,
     UPLOAD,
     UPLOADS,
     as_dtype_of,
@@ -49,6 +50,7 @@ from fedskew.flower.variants import (
     beyond_the_loss,
     check_model,
     check_server,
+    check_training,
     on_grid,
     sums_class_counts,
     variants_of,
@@ -103,7 +105,7 @@ def local_round(
         MetricRecord with `num-examples` and `train_loss`. A variant's upload is a further ArrayRecord, `upload/NAME`.
 
     Raises:
-        SettingError: a name is none, or two variants contradict each other.
+        SettingError: a name is none, two variants contradict each other, or a training setting breaks a rule.
         ValueError: the model or the data cannot be used; the message says what to change.
         LookupError: the server's strategy does not send what a variant needs.
     """
@@ -125,6 +127,7 @@ def local_round(
     asked = kind_of(message) == MessageType.QUERY
     if not asked:
         check_broadcast(message, chosen)
+        check_training(chosen, str(config.get(SGD_ALONE, "")), settings)
     samples = samples_of(data, device, label)
     few = torch.arange(min(PROBE, len(samples)), device=samples.labels_N.device)
     with as_classifier(model.to(device), head, samples.batch(few)) as classifier:

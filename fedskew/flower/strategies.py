@@ -25,6 +25,7 @@ from fedskew.flower.records import (
     BROADCAST,
     FLAT,
     REPORT,
+    SGD_ALONE,
     UPLOAD,
     UPLOADS,
     as_dtype_of,
@@ -189,6 +190,9 @@ class MethodStrategy(FedAvg):
         consumed = [part.consumes for part in self.parts if part.consumes]
         if consumed:
             config[UPLOADS] = consumed
+        for part in self.parts:
+            if part.needs_sgd:
+                config[SGD_ALONE] = part.name
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._begin(server_round, arrays, len(list(grid.get_node_ids())))
         records = {

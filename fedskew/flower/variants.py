@@ -12,6 +12,7 @@ import torch
 from client_app.client import Client, InvalidReply, Variant, overrides
 from client_app.models import Classifier
 from client_app.models.classifier import has_batch_norm
+from client_app.optimizer import TrainingSettings
 from client_app.runtime import sorted_by_name
 from client_app.state import State
 from client_app.training import Task
@@ -150,6 +151,20 @@ def check_model(variants: Sequence[Variant], model: Classifier, inputs: object) 
         is_image = isinstance(inputs, torch.Tensor) and inputs.dim() == 4
         if variant.requirements.images and not is_image:
             raise ValueError(f"{variant.name} changes images and needs inputs (N, C, H, W)")
+
+
+def check_training(variants: Sequence[Variant], method: str, settings: TrainingSettings) -> None:
+    """Raise SettingError for a local optimizer or a schedule that a variant, or the server's method, cannot take.
+
+    `method` is the server's method whose equations assume SGD; empty where there is none.
+    """
+    assuming = [variant.name for variant in variants if variant.requirements.sgd]
+    for name in [*assuming, *filter(None, [method])]:
+        rule = f"does not go with {name}, whose equations assume SGD"
+        settings.require(settings.optimizer == "sgd", "optimizer", rule, "use optimizer = sgd")
+        rule = f"does not go with {name}, whose equations assume one rate in a round"
+        by_round = settings.schedule_unit == "round"
+        settings.require(by_round, "schedule_unit", rule, "use schedule-unit = round")
 
 
 def check_server(variants: Sequence[Variant], sent: Iterable[str], uploads: Iterable[str]) -> None:

@@ -413,6 +413,29 @@ def test_variants_that_cannot_work_are_refused_on_the_client(
     assert words in str(grid.errors[0])
 
 
+@pytest.mark.parametrize(
+    "kind, variants, name",
+    [
+        (flower.Scaffold, ["scaffold"], "control-variates"),
+        (flower.FedNova, [], "fednova"),
+        (flower.ExactFedAvg, ["fedshift"], ""),
+    ],
+)
+@pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"schedule_unit": "step"}])
+def test_methods_of_sgd_refuse_another_optimizer_on_the_clients(
+    kind: Any, variants: list[str], name: str, training: dict[str, Any]
+) -> None:
+    training = {**training, "schedule": "cosine", "schedule_rounds": 2}
+    grid = FakeGrid(client_app(variants, **training))
+    strategy = kind(initial(), **OFF)
+    if name:
+        with pytest.raises(RuntimeError, match=f"does not go with {name}, whose equations assume"):
+            train(strategy, grid.app, rounds=1, grid=grid)
+    else:
+        train(strategy, grid.app, rounds=1, grid=grid, counts=True)
+        assert not grid.errors
+
+
 def test_a_loss_refuses_what_it_cannot_carry_out() -> None:
     app = ClientApp()
 
