@@ -39,6 +39,17 @@ def report(
         bool, typer.Option("--csv", help="Print one CSV line per row, column and selection.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Print the tables as LaTeX, with intervals.")
+    ] = False,
+    bibtex: Annotated[
+        bool,
+        typer.Option("--bibtex", help="Print what to cite: the methods, data sets and FedSkew."),
+    ] = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write every figure as an SVG and a PDF file."),
+    ] = None,
     results: Annotated[
         str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = None,
@@ -49,8 +60,16 @@ def report(
     ] = None,
 ) -> None:
     """Report the results of experiments and of other runs, with intervals and costs."""
-    if markdown + csv + as_json > 1:
-        raise SettingError("report", "--markdown --csv --json", "must be one of them")
+    forms = {
+        "--markdown": markdown,
+        "--csv": csv,
+        "--json": as_json,
+        "--latex": latex,
+        "--bibtex": bibtex,
+    }
+    chosen_forms = [option for option, chosen in forms.items() if chosen]
+    if len(chosen_forms) > 1:
+        raise SettingError("report", " ".join(forms), "must be one of them")
     errors = console(stderr=True)
     overrides = read_texts(settings or [], defaults())
     refuse_unknown(overrides, ())
@@ -58,7 +77,6 @@ def report(
     folder = results_folder(overrides)
     chosen = find_all(names or list(known_entries(experiments)), experiments)
     # These draw and test, and take a moment to import: a mistyped name is refused before.
-    from fedskew.report import text
     from fedskew.report.document import document
     from fedskew.report.results import command, gather
 
@@ -78,18 +96,40 @@ def report(
     if html is not None:
         write_page(documents, html)
         errors.print(f"written: {html}", markup=False)
-    page_alone = html is not None and not markdown and not as_json
-    if csv or page_alone:  # the other forms have the warnings themselves
+    if figures is not None:
+        from fedskew.report.publication import write_figures  # draws, so it takes a moment
+
+        written = write_figures(documents, figures)
+        errors.print(f"written: {len(written)} files in {figures}", markup=False)
+    if not chosen_forms and (html is not None or figures is not None):
+        print_warnings(documents, errors)  # only files were asked for
+        return
+    print_documents(documents, chosen_forms[0] if chosen_forms else "", errors)
+
+
+def print_documents(documents: "Sequence[Document]", form: str, errors: Console) -> None:
+    """Print the reports in a form, an option's name; as tables for a terminal where it is empty.
+
+    The forms that do not contain the reports' warnings get them on `errors`.
+    """
+    from fedskew.report import text
+
+    if form in ("--csv", "--latex", "--bibtex"):
         print_warnings(documents, errors)
     with to_stdout():
-        if markdown:
-            sys.stdout.write(text.markdown(documents))
-        elif csv:
-            sys.stdout.write(text.csv_text(documents))
-        elif as_json:
-            print(json.dumps(text.as_json(documents), indent=2))
-        elif html is None:
-            text.show(documents, console())
+        match form:
+            case "--markdown":
+                sys.stdout.write(text.markdown(documents))
+            case "--csv":
+                sys.stdout.write(text.csv_text(documents))
+            case "--json":
+                print(json.dumps(text.as_json(documents), indent=2))
+            case "--latex" | "--bibtex":
+                from fedskew.report.publication import bibtex, latex  # they import what draws
+
+                sys.stdout.write((latex if form == "--latex" else bibtex)(documents))
+            case _:
+                text.show(documents, console())
 
 
 def all_finished(

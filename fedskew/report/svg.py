@@ -2,8 +2,10 @@
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -81,17 +83,9 @@ class Figure:
 
 def drawn(name: str, height: float, draw: Callable[["Axes"], None], width: float = WIDTH) -> str:
     """Return an SVG element of one panel, `height` by `width` inches; `name` makes its ids unique in the page."""
-    import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    with matplotlib.rc_context(
-        {
-            "svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10, "axes.titlesize": 11,
-            "text.color": INK, "axes.labelcolor": INK, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
-            "axes.edgecolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT, "grid.color": FAINT,
-            "axes.spines.top": False, "axes.spines.right": False, "grid.linewidth": 0.4, "grid.alpha": 0.5,
-        }
-    ):  # fmt: skip
+    with look(name):
         canvas = Canvas(figsize=(width, height), layout="constrained")
         axes = canvas.subplots()
         draw(axes)
@@ -103,6 +97,52 @@ def drawn(name: str, height: float, draw: Callable[["Axes"], None], width: float
             metadata={"Date": None},
         )
     return inlined(file.getvalue(), name)
+
+
+def write_file(figure: Figure, legend: Sequence[Style], file: Path) -> None:
+    """Write a figure with its title, and with a legend of the rows where there are any, as an SVG or PDF file.
+
+    The same figure gives the same bytes: the file holds no date.
+    """
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.lines import Line2D
+
+    with look(figure.svg.name):
+        canvas = Canvas(figsize=(WIDTH, figure.svg.height), layout="constrained")
+        axes = canvas.subplots()
+        figure.svg.draw(axes)
+        if figure.title:
+            axes.set_title(figure.title)
+        if legend:
+            handles = []
+            for style in legend:
+                handle = Line2D([], [], color=style.color, label=style.label)
+                handle.set_linestyle(style.line)
+                handles.append(handle)
+            # Below the panel: rows may be many, and no corner of a panel is free in every figure.
+            canvas.legend(
+                handles=handles,
+                loc="outside lower center",
+                ncols=min(3, len(handles)),
+                fontsize=8,
+                frameon=False,
+            )
+        date = "CreationDate" if file.suffix == ".pdf" else "Date"
+        canvas.savefig(file, metadata={date: None})
+
+
+def look(name: str) -> AbstractContextManager[None]:
+    """Return a context in which matplotlib draws as the report does; `name` makes the ids of an SVG file unique."""
+    import matplotlib
+
+    return matplotlib.rc_context(
+        {
+            "svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10, "axes.titlesize": 11,
+            "text.color": INK, "axes.labelcolor": INK, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+            "axes.edgecolor": FAINT, "xtick.color": FAINT, "ytick.color": FAINT, "grid.color": FAINT,
+            "axes.spines.top": False, "axes.spines.right": False, "grid.linewidth": 0.4, "grid.alpha": 0.5,
+        }
+    )  # fmt: skip
 
 
 def inlined(text: str, name: str) -> str:

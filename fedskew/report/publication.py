@@ -1,0 +1,184 @@
+"""A report's tables as LaTeX, its figures as files, and the papers that it cites as BibTeX."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from data import SettingError
+from fedskew.report.document import Document
+from fedskew.report.figures import styles
+from fedskew.report.format import Table, TableCell
+from fedskew.report.page import drawings
+from fedskew.report.results import slug
+from fedskew.report.svg import Figure, Style, write_file
+
+REFERENCES = Path(__file__).with_name("references.bib")
+PROJECT = "project"
+"""Names the entries that every report cites."""
+TABLES = ("claims", "differences")
+"""The sections whose tables go into a paper, after the main table."""
+WITH_LEGEND = ("curves", "classes")
+"""The sections whose figures draw one line per row and so need a legend in a file of their own."""
+
+LATEX_CHARACTERS = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    "\N{MINUS SIGN}": "$-$",
+    "\N{PLUS-MINUS SIGN}": r"$\pm$",
+    "\N{MULTIPLICATION SIGN}": r"$\times$",
+    "\N{MIDDLE DOT}": r"$\cdot$",
+    "\N{EN DASH}": "--",
+    "\N{EM DASH}": "---",
+    "\N{GREEK SMALL LETTER ALPHA}": r"$\alpha$",
+    "\N{GREEK SMALL LETTER TAU}": r"$\tau$",
+    "\N{NO-BREAK SPACE}": "~",
+}
+
+
+def latex(documents: Sequence[Document]) -> str:
+    """Return one LaTeX table per table of the reports, for a document that loads the package booktabs."""
+    parts = [r"% \usepackage{booktabs}"]
+    for document in documents:
+        name = document.results.experiment.name
+        parts.append(latex_table(document.main, f"tab:{name}"))
+        for section in document.sections:
+            if section.key not in TABLES:
+                continue
+            for number, table in enumerate(section.tables, 1):
+                parts.append(latex_table(table, f"tab:{name}-{section.key}-{number}"))
+    return "\n\n".join(parts) + "\n"
+
+
+def latex_table(table: Table, label: str) -> str:
+    """Return a table with rules, its caption and the label that \\ref names."""
+    columns = len(table.headings)
+    alignment = "l" + "r" * (columns - 1)
+    if table.wordy:
+        # Sentences wrap: the columns share 90 % of the line, and the space between them takes the rest.
+        alignment = rf"p{{{0.9 / columns:.2f}\linewidth}}" * columns
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{latex_text(capitalized(table.caption))}}}",
+        rf"  \label{{{label}}}",
+        rf"  \begin{{tabular}}{{{alignment}}}",
+        r"    \toprule",
+        f"    {latex_row(table.headings)}",
+        r"    \midrule",
+    ]
+    lines += [f"    {latex_row(row)}" for row in table.rows]
+    lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
+    return "\n".join(lines)
+
+
+def capitalized(caption: str) -> str:
+    """Return a caption with a capital letter first."""
+    return caption[:1].upper() + caption[1:]
+
+
+def latex_row(cells: Sequence[TableCell]) -> str:
+    """Return a row of a LaTeX table."""
+    return " & ".join(map(latex_cell, cells)) + r" \\"
+
+
+def latex_cell(cell: TableCell) -> str:
+    """Return a cell in one line: bold where the report is, with its second line in brackets."""
+    text = latex_text(cell.text)
+    if cell.strong:
+        text = rf"\textbf{{{text}}}"
+    return f"{text} ({latex_text(cell.below)})" if cell.below else text
+
+
+def latex_text(text: str) -> str:
+    """Return a text whose characters have no meaning to LaTeX."""
+    return "".join(LATEX_CHARACTERS.get(character, character) for character in text)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An entry of references.bib."""
+
+    names: frozenset[str]
+    """The methods and data sets that it belongs to."""
+    entry: str
+    """The entry as BibTeX, without the field that holds the names."""
+
+
+@lru_cache(maxsize=1)
+def references() -> tuple[Reference, ...]:
+    """Return the entries of references.bib, in their order."""
+    entries = re.split(r"^(?=@)", REFERENCES.read_text(), flags=re.MULTILINE)[1:]
+    found = []
+    for entry in entries:
+        field = re.search(r"^  fedskew = \{(.*)\},\n", entry, re.MULTILINE)
+        assert field is not None, f"references.bib: no field fedskew in {entry[:40]!r}"
+        names = frozenset(name.strip() for name in field[1].split(","))
+        text = entry.replace(field[0], "").strip()
+        found.append(Reference(names, text))
+    return tuple(found)
+
+
+def bibtex(documents: Sequence[Document]) -> str:
+    """Return the entries of this project, of Flower, and of the methods and data sets of the reports."""
+    cited = {PROJECT}
+    for document in documents:
+        results = document.results
+        for row in results.experiment.rows:
+            cited.update(row.method.split("+"))
+        cited.update(run.settings.data.dataset for run in results.finished)
+    entries = [reference.entry for reference in references() if reference.names & cited]
+    return "\n\n".join(entries) + "\n"
+
+
+def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:
+    """Write every figure of the reports as SVG and as PDF and return the files.
+
+    A file is named after the experiment, what it shows, and the column. Raises SettingError where the folder cannot be
+    written.
+    """
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for document in documents:
+            written += write_document_figures(document, folder)
+    except OSError as error:
+        rule = f"cannot be written: {error.strerror}"
+        raise SettingError("--figures", str(folder), rule) from error
+    return written
+
+
+def write_document_figures(document: Document, folder: Path) -> list[Path]:
+    """Write the figures of one report."""
+    name = document.results.experiment.name
+    rows = list(styles(document.results).values())
+    written = []
+    for section, groups in drawings(document, name).items():
+        legend: Sequence[Style] = rows if section in WITH_LEGEND else ()
+        for group, figures in groups:
+            for figure in figures:
+                # The drawing's own name is unique in the report; the title says which column it shows.
+                stem = slug(f"{figure.svg.name} {figure.title}")
+                title = ": ".join(words for words in (group, figure.title) if words)
+                written += write_figure(replace(figure, title=title), legend, folder / stem)
+    return written
+
+
+def write_figure(figure: Figure, legend: Sequence[Style], stem: Path) -> list[Path]:
+    """Write one figure as `stem`.svg and `stem`.pdf and return both."""
+    files = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("svg", "pdf")]
+    for file in files:
+        write_file(figure, legend, file)
+    return files
