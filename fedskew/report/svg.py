@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ class Style:
         return DASHES[(self.number + self.number // len(COLORS)) % len(DASHES)]
 
     @property
-    def line(self) -> "str | tuple[float, tuple[float, ...]]":
+    def line(self) -> "Literal['-'] | tuple[float, tuple[float, ...]]":
         """The dashes as matplotlib wants them."""
         if self.dashes:
             return (0.0, tuple(map(float, self.dashes.split())))
@@ -116,8 +116,13 @@ def write_file(figure: Figure, legend: Sequence[Style], file: Path) -> None:
         if legend:
             handles = []
             for style in legend:
-                handle = Line2D([], [], color=style.color, label=style.label)
-                handle.set_linestyle(style.line)
+                handle = Line2D(
+                    [],
+                    [],
+                    color=style.color,
+                    linestyle=style.line,
+                    label=style.label,
+                )
                 handles.append(handle)
             # Below the panel: rows may be many, and no corner of a panel is free in every figure.
             canvas.legend(
