@@ -286,10 +286,10 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
     def handle(runtime: ClientRuntime, number: int, expected: ExpectedState) -> ClientReply:
         runtime.check_number(number)
         memory = expected.load_memory(runtime.memory_folder(number))
-        whole = {name: runtime.whole(shared, memory) for name, shared in deployed.items()}
+        models = {name: runtime.model_state(shared, memory) for name, shared in deployed.items()}
         scores = {}
         for kind, samples in runtime.test_sets(number).items():
-            for name, metrics in evaluate_models(runtime.model, whole, samples).items():
+            for name, metrics in evaluate_models(runtime.model, models, samples).items():
                 scores[f"{kind}/{name}"] = metrics
         numbers: dict[str, float] = {}
         if runtime.policy is not None:  # the server of sites knows no counts

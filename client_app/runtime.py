@@ -1,4 +1,4 @@
-"""The objects that a process keeps to compute for any client of a run: data, model and variants."""
+"""A process's objects for the clients of one run: data, model and variants."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from data.readers.catalog import SITES_PREFIX
 
 
 class ClientRuntime:
-    """Data, model and variants of one run, kept by a process for any client of a simulation, or for its site's."""
+    """Data, model and variants of one run. A simulation uses one for all its clients, a site one for itself."""
 
     def __init__(self, run_spec: RunSpec, site: LocalSite | None = None) -> None:
         if run_spec.code != code_version():
@@ -40,17 +40,19 @@ class ClientRuntime:
         self.site = site
         self.policy: SitePolicy | None = None
         self.digests: dict[str, str] = {}
-        """Of a site's own data; in a simulation nobody has any."""
+        """Hash of a site's own data, under "data"; empty in a simulation."""
         self.federation: Federation | LocalData
         if site is None and run_spec.data.dataset.startswith(SITES_PREFIX):
             raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:
-            device, self.run_folder = run_spec.device, run_spec.folder
-            federation = federate(run_spec.data, run_spec.seed)
-            kept = run_spec.data.cache
-            at = choose_device(device)
+            device = run_spec.device
+            self.run_folder = run_spec.folder
             self.federation = with_features(
-                federation, run_spec.model, run_spec.model_settings, kept, at
+                federate(run_spec.data, run_spec.seed),
+                run_spec.model,
+                run_spec.model_settings,
+                run_spec.data.cache,
+                choose_device(device),
             )
         else:
             site.check_run(run_spec)
@@ -62,23 +64,31 @@ class ClientRuntime:
         self.device = choose_device(device)
         dataset = self.federation.dataset
         self.classes = dataset.num_classes
-        about = (run_spec.model, dataset.shape, self.classes, initial_seed(run_spec.seed))
-        self.model = build(*about, run_spec.model_settings).to(self.device)
-        self.private = private_names(self.model, run_spec.variants)
-        self.initial = copy(
-            {name: t for name, t in self.model.state_dict().items() if name in self.private}
+        model = build(
+            run_spec.model,
+            dataset.shape,
+            self.classes,
+            initial_seed(run_spec.seed),
+            run_spec.model_settings,
         )
+        self.model = model.to(self.device)
+        self.private = private_names(self.model, run_spec.variants)
+        initial = {}
+        for name, tensor in self.model.state_dict().items():
+            if name in self.private:
+                initial[name] = tensor
+        self.initial = copy(initial)
 
     def memory_folder(self, client: int) -> Path:
         """Return the folder of a client's memory."""
         return folder_of(self.run_folder, client)
 
-    def whole(self, shared: State, memory: Mapping[str, State]) -> State:
-        """Return the model's state: the shared weights and the client's private tensors (the initial ones at first)."""
+    def model_state(self, shared: State, memory: Mapping[str, State]) -> State:
+        """Return the model's state: the shared weights with the client's private tensors, at first the initial ones."""
         return {**shared, **self.initial, **memory.get("private", {})}
 
     def test_sets(self, client: int) -> dict[str, Samples]:
-        """Return what a client's models are measured on: its test set and, where the data have one, validation set."""
+        """Return a client's evaluation data by name: its test set and, if the data have one, its validation set."""
         sets = {"test": self.federation.test(client, self.device)}
         validation = self.federation.validation(client, self.device)
         if validation is None:
@@ -86,7 +96,7 @@ class ClientRuntime:
         return {**sets, "validation": validation}
 
     def check_data(self, expected_digest: str) -> None:
-        """Raise DataChanged where the data are not those of `expected_digest`, if that is given."""
+        """Raise DataChanged if the data do not have `expected_digest`; an empty digest matches any data."""
         if expected_digest and self.digests.get("data") != expected_digest:
             raise DataChanged("the data are not those of the first answer in this run")
 
@@ -107,9 +117,9 @@ class ClientRuntime:
         node_config: Mapping[str, object] | None = None,
         load: bool = True,
     ) -> Client:
-        """Return client number `client` at the start of `round`, its weights in the runtime's model if `load`.
+        """Return client number `client` at the start of `round`; with `load`, the runtime's model gets its weights.
 
-        Raises LookupError for one that does not exist.
+        Raises LookupError for a client that does not exist.
         """
         self.check_number(client)
         if self.site is not None:
@@ -131,19 +141,23 @@ class ClientRuntime:
         return member
 
     def load(self, client: Client) -> None:
-        """Load into the runtime's model the weights that a client receives."""
+        """Load the weights that a client receives into the runtime's model."""
         self.model.load(self.state_of(client))
 
     def state_of(self, client: Client) -> State:
         """Return the model's state as a client receives it."""
-        return self.whole(client.start, client.memory)
+        return self.model_state(client.start, client.memory)
 
     @cached_property
     def vectorized(self) -> VectorizedTraining:
         """The training of several clients in one pass in this process."""
-        work = self.run_spec
-        shape = self.federation.dataset.shape
-        return VectorizedTraining(self.model, shape, work.variants, work.training, self.state_of)
+        return VectorizedTraining(
+            self.model,
+            self.federation.dataset.shape,
+            self.run_spec.variants,
+            self.run_spec.training,
+            self.state_of,
+        )
 
     def answer(self, client: Client, question: str) -> dict[str, State]:
         """Return every variant's answer to `question`."""
@@ -154,14 +168,14 @@ class ClientRuntime:
 
 
 def on_device(state: State, device: str) -> State:
-    """Return the state with its tensors on `device`; what a process is sent is on the CPU."""
+    """Return the state with its tensors on `device`; tensors arrive in a process on the CPU."""
     if device == "cpu":
         return state
     return {name: tensor.to(device) for name, tensor in state.items()}
 
 
 def sorted_by_name(variants: Sequence[Variant]) -> list[Variant]:
-    """Return the variants in the one order that every loop walks them."""
+    """Return the variants sorted by name, the order of every loop over them."""
     return sorted(variants, key=lambda variant: variant.name)
 
 
@@ -171,9 +185,9 @@ def initial_seed(run_seed: int) -> int:
 
 
 def runtime_of(run_spec: str, client: int) -> ClientRuntime:
-    """Return the runtime of a client from a RunSpec's JSON: its site's own where this process serves sites.
+    """Return the runtime of a client from a RunSpec's JSON; in a process of sites, the runtime of the client's site.
 
-    Raises NotAgreed for a client that is no site of this process.
+    Raises NotAgreed for a client that is not a site of this process.
     """
     sites = installed()
     if sites and client not in sites:

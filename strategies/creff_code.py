@@ -1,4 +1,4 @@
-"""CReFF with every setting of its authors' code, where that differs from the paper (Shang et al., IJCAI 2022)."""
+"""CReFF with the settings of its authors' code that differ from the paper (Shang et al., IJCAI 2022)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class CReFFCode(FederatedFeatures):
         )
 
     def distances(self, gradients: Tensor, wanted: Tensor) -> Tensor:
-        """Return (n, C + 1): of each row of the weight's gradient and of the bias's, which is one row."""
+        """Return (n, C + 1) distances: one per row of the weight's gradient, and one for the bias's gradient."""
         rows_NC = guarded_distances(gradients[..., :-1], wanted[..., :-1])
         bias_N = guarded_distances(gradients[..., -1], wanted[..., -1])
         return torch.cat([rows_NC, bias_N[:, None]], dim=1)
@@ -76,7 +76,10 @@ class CReFFCode(FederatedFeatures):
 
 
 def guarded_distances(left: Tensor, right: Tensor) -> Tensor:
-    """Return 1 - <a, b> / (‖a‖ ‖b‖ + 1e-6) over the last dimension: 1 where either is zero, towards 1 for tiny ones."""
+    """Return 1 - <a, b> / (‖a‖ ‖b‖ + 1e-6) over the last dimension.
+
+    The distance is 1 if either is zero, and close to 1 if both are tiny.
+    """
     distances: Tensor = 1 - (left * right).sum(-1) / (
         left.norm(dim=-1) * right.norm(dim=-1) + GUARD
     )

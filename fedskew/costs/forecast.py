@@ -22,7 +22,7 @@ from server_app.run_settings import RunSettings
 RAY_START = 15.0
 """Seconds that a run on Ray takes before its first round and after its last one."""
 START = 8.0
-"""Seconds until the command, and what its workers are forked from, have imported torch and flwr."""
+"""Seconds until the command, and the process that its workers are forked from, have imported torch and flwr."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Entry:
     settings: RunSettings
     label: str
     missing: str = ""
-    """Why its data are not there."""
+    """Why its data are missing; empty if they are present."""
     refused: str = ""
-    """Why this machine cannot hold it."""
+    """Why the run does not fit on this machine; empty if it does."""
     cost: Cost | None = None
-    """None where the data are not there and not known, or the run is refused."""
+    """None if the run is refused, or its data are missing and not in the catalog."""
     recorded: bool = False
-    """Whether the time is that of finished rounds of the same kind."""
+    """Whether the time comes from finished rounds of similar runs, not from a timed step."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a command would do."""
+    """The runs of a command, with their cost and their division over processes."""
 
     entries: Sequence[Entry]
     allocation: Allocation
@@ -55,13 +55,13 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """From beginning to end."""
+        """Estimated seconds of the command, all runs together."""
         runs = [cost.seconds for cost in self.costs]
         return START + max(sum(runs) / self.allocation.jobs, *runs, 0.0)
 
     @property
     def refusals(self) -> list[str]:
-        """What cannot be done, each said once."""
+        """The reasons why the command cannot run, each once."""
         refusals = dict.fromkeys(entry.refused for entry in self.entries if entry.refused)
         results = self.entries[0].settings.general.results
         needed = sum(cost.disk for cost in self.costs if cost.left)
@@ -80,7 +80,11 @@ def forecast(
     at_once: int = 0,
     workers: int = 0,
 ) -> Forecast:
-    """Return what conducting the runs would cost."""
+    """Return the cost of the planned runs.
+
+    `names` has each run's label by its id. `engine`, `at_once` (parallel runs) and `workers` are the command's options;
+    empty and 0 leave the choice to FedSkew.
+    """
     sizes: dict[DataSettings, Sizes | None] = {}
     jobs = []
     for settings in planned:
@@ -127,14 +131,14 @@ def entry_of(
 
 
 def free_disk(folder: Path) -> int:
-    """Return the bytes that are free where the folder is, or would be."""
+    """Return the free bytes of the disk that the folder is on, or would be on."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def as_table(forecast: Forecast) -> Table:
-    """Return a row a run."""
+    """Return a table with one row per run."""
     table = terminal_table(
         *named("run"), *numeric("rounds", "left", "time", "memory", "disk", "up", "down")
     )
@@ -155,7 +159,7 @@ def as_table(forecast: Forecast) -> Table:
 
 
 def as_lines(forecast: Forecast) -> list[str]:
-    """Return the lines below the table: the whole, how rough it is, and which data are missing."""
+    """Return the lines below the table: the totals, how rough the time is, and which data are missing."""
     allocation, costs = forecast.allocation, forecast.costs
     disk = sum(cost.disk for cost in costs)
     up = sum(cost.up for cost in costs)

@@ -1,5 +1,7 @@
-"""Verdicts on an experiment's claims: whether what a paper says of two rows holds in these runs, and why some claims
-can never be judged here."""
+"""Verdicts on an experiment's claims: whether a paper's statement about two rows holds in these runs.
+
+A claim that finished runs can never answer gets the reason.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,33 +55,36 @@ class Verdict:
     selection: str
     columns: tuple[str, ...]
     margins: Mapping[int, float]
-    """By seed: the smallest difference over the columns that count, in points; for `sooner` in rounds saved."""
+    """By seed: the smallest difference over the columns that count, in points, or in rounds saved for `sooner`."""
     estimate: float
-    """The smallest of the columns' mean differences over the seeds, likewise; NaN without seeds."""
+    """The smallest mean difference over the columns that count, in the same unit; NaN without seeds."""
     unmeasured: int
-    """Seeds for which a column lacks one of the two runs, or its number."""
+    """The number of seeds for which a column lacks one of the two runs, or its number."""
     interval: Interval | None
-    """Of the columns' intervals the lowest ends that count; its p-value is that of the column whose interval reaches
-    lowest. None without seeds, and for one seed whose test examples are not recorded."""
+    """The lowest ends of the columns' intervals that count, with the p-value of the column that reaches lowest.
+
+    None without seeds, and for one seed whose test examples are not recorded.
+    """
     p_holm: float | None = None
     """The interval's p-value, corrected for the experiment's claims; None for one seed."""
     why_not: str = ""
-    """Why the seeds that are not measured never can be; empty where any of their runs is still to come."""
+    """Why the unmeasured seeds can never be measured; empty while one of their runs is unfinished."""
 
     @property
     def holds(self) -> int:
-        """In how many seeds the difference exceeds what is claimed."""
+        """The number of seeds whose difference exceeds the claim's margin."""
         return sum(margin > self.claim.by for margin in self.margins.values())
 
     @property
     def n(self) -> int:
+        """The number of measured seeds."""
         return len(self.margins)
 
     @property
     def status(self) -> str:
-        """holds, unclear, fails, open or never.
+        """One of holds, unclear, fails, open and never.
 
-        A claim holds where the interval lies above the margin, and fails where no part of it does. One seed is always
+        A claim holds if its interval lies above the margin, and fails if no part of it does. One seed is always
         unclear: its interval says nothing about other seeds.
         """
         if not self.n:
@@ -102,7 +107,7 @@ class Margin:
 
     difference: float
     strata: Pair
-    """Test examples of the two numbers; None where they are rounds."""
+    """Test examples of the two numbers; None if the numbers are rounds."""
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
@@ -121,7 +126,7 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
 
     seeds = sorted({cell.seed for cell in results.cells})
     complete: dict[int, list[Margin]] = {}
-    reasons = []  # of every other seed why it never can be measured; empty where a run is to come
+    reasons = []  # per incomplete seed; empty while one of its runs is unfinished
     for seed in seeds:
         margins, seed_reasons = [], []
         for column in columns:
@@ -175,10 +180,10 @@ def compare_column(
 
 
 def interval_of(by_column: Sequence[Comparison], among: int) -> Interval | None:
-    """Return the interval of a claim that is made in several columns, from each column's own.
+    """Return the interval of a claim about several columns, from the interval of each column.
 
-    A claim about every column holds where every column's interval lies above the margin, which needs no correction for
-    their number (an intersection-union test). Of a claim about `among` of them the highest ends count.
+    A claim about every column holds if every column's interval lies above the margin, which needs no correction for
+    their number (an intersection-union test). A claim about `among` columns uses the `among` highest ends.
     """
     intervals = []
     for comparison in by_column:
@@ -201,7 +206,7 @@ def pair(
     selection: str,
     metric: str,
 ) -> Margin | str:
-    """Return the two runs' difference; in words why there never is one, nothing where a run is still to come."""
+    """Return the two runs' difference, or the reason why there can be none; "" while a run is unfinished."""
     # A row that never has the number is no obstacle to `sooner`: it counts as later than every round.
     needed = (claim.than,) if claim.sooner else (claim.better, claim.than)
     for row in needed:
@@ -234,7 +239,7 @@ def why_never(
     selection: str,
     metric: str,
 ) -> str:
-    """Return why a row will never have a number; empty where it has it, or its run is still to come."""
+    """Return why a row can never have a number; "" if it has one, or while its run is unfinished."""
     cells = [
         cell for cell in results.cells if (cell.row, cell.column, cell.seed) == (row, column, seed)
     ]
@@ -256,7 +261,7 @@ def why_never(
 
 
 def never_lines(results: ExperimentResults) -> list[str]:
-    """Return a sentence for every number of the main table that finished runs do not have and never will."""
+    """Return a sentence for every number of the main table that the finished runs cannot give."""
     experiment = results.experiment
     lines = []
     for column in experiment.columns:
@@ -292,7 +297,7 @@ def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Tab
 def claim_row(
     number: str, verdict: Verdict, columns: Sequence[str], claims: int
 ) -> list[TableCell]:
-    """Return the row of one claim; the experiment has `columns`, and `claims` claims in all."""
+    """Return the table row of one claim, of an experiment with these columns and this number of claims."""
     metric = verdict.metric
     claim_cell = TableCell(f"{number}{verdict.claim.says}", claim_in_words(verdict, columns))
     missing = unmeasured_words(verdict)
@@ -327,7 +332,7 @@ def claim_row(
 
 
 def claim_in_words(verdict: Verdict, columns: Sequence[str]) -> str:
-    """Return what is compared, by which number, and in which of the experiment's columns."""
+    """Return the two rows compared, the metric, the selected round and the columns, in words."""
     claim = verdict.claim
     compared = f"{claim.better} {'sooner than' if claim.sooner else 'above'} {claim.than}"
     if claim.by:
@@ -343,7 +348,7 @@ def claim_in_words(verdict: Verdict, columns: Sequence[str]) -> str:
 
 
 def unmeasured_words(verdict: Verdict) -> str:
-    """Return how many seeds a claim is not measured in, and that they never can be where that is so."""
+    """Return the number of unmeasured seeds, and whether they can still be measured; "" if there are none."""
     if not verdict.unmeasured:
         return ""
     if verdict.why_not:

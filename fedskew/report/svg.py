@@ -16,14 +16,14 @@ COLORS = ("#000001", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56
 DASHES = ("", "6 2", "1.5 1.5", "6 2 1.5 2")
 INK, FAINT = "#000002", "#000003"
 WIDTH = 4.4
-"""Inches of 72 units; a panel is as wide as a phone, and several stand side by side on a wide screen."""
+"""Inches of 72 units: a panel is as wide as a phone, and a wide screen shows several side by side."""
 WIDE = 9.0
-"""Inches of a section's only panel on a wide screen: there its text is as large as that of two panels side by side."""
+"""Inches of a section's only panel on a wide screen; its text is then as large as that of two panels side by side."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a row is drawn in every figure: no two rows have both color and dashes in common."""
+    """How a row is drawn in every figure. No two rows have the same color and the same dashes."""
 
     label: str
     number: int
@@ -72,17 +72,17 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing, and what it shows in words."""
+    """A drawing with its title and its text alternative."""
 
     title: str
     alt: str
     svg: Drawing
     fixed: bool = False
-    """Whether it is as wide as its contents, as a matrix is, however much room there is."""
+    """Whether its width is that of its contents, as for a matrix, instead of the page's."""
 
 
 def drawn(name: str, height: float, draw: Callable[["Axes"], None], width: float = WIDTH) -> str:
-    """Return an SVG element of one panel, `height` by `width` inches; `name` makes its ids unique in the page."""
+    """Return one panel as an SVG element, `height` by `width` inches; `name` makes its ids unique in the page."""
     from matplotlib.figure import Figure as Canvas
 
     with look(name):

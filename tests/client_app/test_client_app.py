@@ -222,7 +222,7 @@ def test_evaluation_measures_every_deployed_model_with_private_tensors(
     assert not torch.equal(scores["0/test/average"].loss, scores["1/test/average"].loss)
     assert not torch.equal(scores["0/test/average"].loss, scores["0/test/creff"].loss)
     judge = ClientRuntime(run_spec)
-    judge.model.load_state_dict(judge.whole(trained, {}))
+    judge.model.load_state_dict(judge.model_state(trained, {}))
     expected = measure(judge.model, judge.federation.test(1))
     assert torch.equal(scores["1/test/creff"].loss, expected.loss)
 
