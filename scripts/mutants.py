@@ -1,15 +1,18 @@
 """Break the code in one place at a time and see whether a fast test notices.
 
     make mutants
-    python scripts/mutants.py [--sample 300] [--seed 0] [--jobs 2] [--budget 40] [--write FILE]
+    python scripts/mutants.py [--sample 300] [--seed 0] [--jobs 2] [--budget 40] [--minutes M] [--write FILE]
 
 Cosmic Ray finds the places and makes each change (a mutant). For each mutant this script runs the fast tests that
 execute the changed lines, as measured once with coverage.py, and stops at the first that fails. A mutant that no test
 notices survives. Survivors are printed as diffs. A survivor that cannot change any behavior is listed, with the reason,
-in scripts/equivalent_mutants.toml and does not count.
+in scripts/equivalent_mutants.toml and does not count. With --minutes the run ends after that time: the mutants come in
+random order, so that those tested by then are a smaller random sample.
 
 A mutant counts as noticed only through a test that passes without it: before the first mutant the script checks that
-pytest finds every selected test, and after the last one it runs the tests that failed on the unchanged code.
+pytest finds every selected test, and after the last one it runs the tests that failed on the unchanged code. Where the
+tests crash or exceed their time, the same tests run on the unchanged code at once: what they take there and then is the
+measure, so that a busy machine neither hides a mutant nor makes one look noticed. The table counts these by themselves.
 
 The script works on clones of the last commit, so it never changes your working tree. The exit status is 1 if more than
 `--goal` percent of the mutants that can change something survive.
@@ -17,10 +20,10 @@ The script works on clones of the last commit, so it never changes your working 
 
 import argparse
 import ast
+import difflib
 import json
 import os
 import random
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -28,7 +31,7 @@ import time
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -68,10 +71,20 @@ BEGIN, END = "<!-- make mutants -->", "<!-- end of make mutants -->"
 CONSTANTS = "tests/test_constants.py::test_constants_are_those_of_the_table"
 """The test that compares every constant and default. It executes no line of them, as imports did so before."""
 START_UP_S = 30
-"""Seconds that a test process gets beyond its tests' own time, which include importing torch."""
+"""Seconds that a test process gets beyond its tests' own time."""
+SLOWER = 4
+"""A test process has run into its time limit where the unchanged code takes less than the limit over SLOWER."""
+NEAR_FILES = 3
+"""The tests of so many files run before the rest: most mutants are noticed there, and pytest imports no other file."""
+PASSED, FAILED, NONE_FOUND = 0, 1, 5
+"""Exit statuses of pytest."""
 
 Position = tuple[str, tuple[int, int], tuple[int, int]]
 """A file and the start and end of a node in it: lines from 1, columns from 0."""
+
+
+warm: "WarmPytest"
+"""The one of this process, where it is one that tests mutants."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +103,8 @@ class Verdict:
     """What became of a mutant.
 
     `tests` is the number of tests that were selected for it. `failed` are the tests that failed, or, where pytest could
-    not load a test file, that file; it is empty for a mutant that survived or ran into the time limit.
+    not load a test file, that file; it is empty for a mutant that survived, ended pytest itself or made it exceed the
+    time limit.
     """
 
     mutant: Mutant
@@ -114,12 +128,16 @@ def main() -> int:
         verdicts: list[Verdict] = []
         for verdict in run(clones, mutants, tests_by_line, seconds_by_test, options.budget):
             verdicts.append(verdict)
-            if verdict.survived:
-                print(f"\nSURVIVED ({verdict.tests} tests)\n{verdict.diff}", flush=True)
+            if verdict.survived or not verdict.failed:
+                word = "SURVIVED" if verdict.survived else "CRASH OR TIME LIMIT"
+                print(f"\n{word} ({verdict.tests} tests)\n{verdict.diff}", flush=True)
             if len(verdicts) % 25 == 0:
                 survivors = sum(verdict.survived for verdict in verdicts)
                 print(f"{len(verdicts)} done, {survivors} survived, {minutes(started)}", flush=True)
-        check_failures(clones[0], verdicts)
+            if options.minutes and time.monotonic() - started > 60 * options.minutes:
+                break
+        os.chdir(clones[0])
+        check_failures(verdicts, WarmPytest(Path(folder)).run)
     return report(verdicts, options, minutes(started))
 
 
@@ -130,6 +148,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the random sample")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tested at a time")
     parser.add_argument("--budget", type=float, default=40, help="seconds of tests per mutant")
+    parser.add_argument("--minutes", type=float, help="end after this time")
     parser.add_argument("--goal", type=float, default=2, help="percent that may survive")
     parser.add_argument("--only", nargs="*", default=MODULES, help="glob patterns of files")
     parser.add_argument("--write", type=Path, help="a page with markers for the table")
@@ -250,8 +269,14 @@ def check_found(folder: Path, tests_by_line: dict[str, dict[int, set[str]]]) -> 
         )
 
 
-def check_failures(folder: Path, verdicts: Sequence[Verdict]) -> None:
+def check_failures(
+    verdicts: Sequence[Verdict], run_tests: Callable[[Sequence[str]], tuple[int | None, str]]
+) -> None:
     """Check that the tests that noticed a mutant pass on the unchanged code.
+
+    Args:
+        verdicts: what became of the mutants.
+        run_tests: runs tests by their names and returns pytest's exit status and output.
 
     Raises:
         SystemExit: some test fails, so that the verdicts that rest on it show nothing.
@@ -259,12 +284,9 @@ def check_failures(folder: Path, verdicts: Sequence[Verdict]) -> None:
     tests = sorted({test for verdict in verdicts for test in verdict.failed})
     if not tests:
         return
-    command = [sys.executable, *pytest_words(tests, folder)]
-    done = subprocess.run(
-        command, cwd=folder, env=environment(folder), capture_output=True, text=True
-    )
-    if done.returncode:
-        failed = "\n".join(failed_tests(done.stdout, tests)) or done.stderr[-2000:]
+    status, output = run_tests(tests)
+    if status != PASSED:
+        failed = "\n".join(failed_tests(output, tests)) or output[-2000:]
         sys.exit(f"tests that noticed mutants fail without one:\n{failed}")
 
 
@@ -362,20 +384,69 @@ def run(
     for folder in clones:
         folders.put(folder)
     select = partial(selected, tests_by_line, seconds_by_test, budget)
-    with ProcessPoolExecutor(len(clones), initializer=enter, initargs=(folders,)) as pool:
+    pool = ProcessPoolExecutor(len(clones), initializer=enter, initargs=(folders,))
+    try:
         jobs = [pool.submit(judged, mutant, select(mutant)) for mutant in mutants]
         for job in jobs:
             yield job.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class WarmPytest:
+    """A process with torch in it that runs pytest in the working folder: see scripts/warm_pytest.py."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it. `folder` is for its files: those of a run are deleted before the next."""
+        self._folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, str(ROOT / "scripts" / "warm_pytest.py"), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # A test that starts Python would leave the compiled mutant behind.
+            env=environment(Path.cwd()) | {"PYTHONDONTWRITEBYTECODE": "1"},
+        )
+
+    def run(self, tests: Sequence[str], limit_s: float = 3600) -> tuple[int | None, str]:
+        """Run these tests up to the first that fails.
+
+        Returns:
+            pytest's exit status, or None where the time limit ended it, and its output.
+
+        Raises:
+            RuntimeError: the process has ended, or pytest found no test.
+        """
+        names = self._folder / "selected-tests.txt"
+        names.write_text("\n".join(tests))
+        arguments = ["-q", "-x", "-p", "no:cacheprovider", f"@{names}"]
+        assert self._process.stdin and self._process.stdout
+        print(
+            json.dumps({"arguments": arguments, "limit_s": limit_s}),
+            file=self._process.stdin,
+            flush=True,
+        )
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError("scripts/warm_pytest.py has ended")
+        status, output = json.loads(answer).values()
+        if status == NONE_FOUND:
+            raise RuntimeError(f"pytest found none of {len(tests)} tests: {output[-1000:]}")
+        return status, output
 
 
 def enter(folders: "Queue[Path]") -> None:
-    """Make one of the clones this process's working folder."""
+    """Make one of the clones this process's working folder and start its WarmPytest."""
+    global warm
     try:
         folder = folders.get(timeout=60)
     except Empty:
         raise RuntimeError(f"{current_process().name} found no free clone") from None
     os.chdir(folder)
     os.environ.update(environment(folder))
+    files = folder.with_name(f"{folder.name}-files")
+    files.mkdir()
+    warm = WarmPytest(files)
 
 
 def selected(
@@ -413,22 +484,81 @@ def selected(
 
 def judged(mutant: Mutant, tests_and_seconds: tuple[list[str], float]) -> Verdict:
     """Apply a mutant in this process's clone, run the tests and take the mutant back."""
-    from cosmic_ray.mutating import MutationSpec, mutate_and_test
-    from cosmic_ray.work_item import TestOutcome
+    from cosmic_ray.mutating import use_mutation
+    from cosmic_ray.plugins import get_operator
 
     tests, seconds = tests_and_seconds
-    words = [sys.executable, *pytest_words(tests, Path.cwd()), "-x"]
-    # With no test at all the command succeeds, and so the mutant survives.
-    command = shlex.join(words if tests else ["true"])
-    spec = MutationSpec(
-        Path(mutant.path), mutant.operator, mutant.occurrence, mutant.start, mutant.end
+    operator = get_operator(mutant.operator)()
+    diffs = []
+
+    def run_mutated(limit_s: float) -> tuple[int | None, str]:
+        with use_mutation(Path(mutant.path), operator, mutant.occurrence) as (before, after):
+            if after is None:
+                raise RuntimeError(f"Cosmic Ray cannot make {mutant}")
+            diffs.append(diff_of(mutant.path, before, after))
+            return run_near_first(tests, limit_s, warm.run)
+
+    def run_unchanged() -> tuple[int | None, str]:
+        return run_near_first(tests, 3600, warm.run)
+
+    status, output = outcome(run_mutated, run_unchanged, START_UP_S + SLOWER * seconds)
+    return Verdict(mutant, status == PASSED, len(tests), diffs[0], failed_tests(output, tests))
+
+
+def outcome(
+    run_mutated: Callable[[float], tuple[int | None, str]],
+    run_unchanged: Callable[[], tuple[int | None, str]],
+    limit_s: float,
+) -> tuple[int | None, str]:
+    """Return pytest's exit status, or None for a time limit, and its output with a mutant.
+
+    Where no test fails but pytest itself crashes or runs into the limit, the tests run without the mutant too. If they
+    are slow there as well, the machine is busy: the mutant gets another try with SLOWER times what they took.
+
+    Raises:
+        RuntimeError: the tests do not pass without the mutant, so that they show nothing.
+    """
+    status, output = run_mutated(limit_s)
+    if status in (PASSED, FAILED):
+        return status, output
+    started = time.monotonic()
+    status_unchanged, output_unchanged = run_unchanged()
+    took_s = time.monotonic() - started
+    if status_unchanged != PASSED:
+        raise RuntimeError(
+            f"tests end with {status_unchanged} unchanged: {output_unchanged[-2000:]}"
+        )
+    if status is None and SLOWER * took_s > limit_s:
+        return run_mutated(SLOWER * took_s)
+    return status, output
+
+
+def run_near_first(
+    tests: Sequence[str],
+    limit_s: float,
+    run_tests: Callable[[Sequence[str], float], tuple[int | None, str]],
+) -> tuple[int | None, str]:
+    """Run the tests of the first NEAR_FILES files, and the others if all of these pass.
+
+    Without any test the result is that all pass, so that the mutant survives.
+    """
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    near = set(list(files)[:NEAR_FILES])
+    status: int | None = PASSED
+    output = ""
+    for is_near in (True, False):
+        part = [test for test in tests if (test.partition("::")[0] in near) == is_near]
+        if part and status == PASSED:
+            status, output = run_tests(part, limit_s)
+    return status, output
+
+
+def diff_of(path: str, before: str, after: str) -> str:
+    """Return the change of a file as a diff."""
+    lines = difflib.unified_diff(
+        before.split("\n"), after.split("\n"), f"a/{path}", f"b/{path}", lineterm=""
     )
-    result = mutate_and_test([spec], command, timeout=START_UP_S + 4 * seconds)
-    if result.diff is None:
-        raise RuntimeError(f"Cosmic Ray cannot make {mutant}: {result.output}")
-    survived = result.test_outcome == TestOutcome.SURVIVED
-    failed = failed_tests(result.output or "", tests)
-    return Verdict(mutant, survived, len(tests), result.diff, failed)
+    return "\n".join(lines)
 
 
 def changed_lines(diff: str) -> tuple[list[str], list[str]]:
@@ -465,14 +595,16 @@ def report(verdicts: Sequence[Verdict], options: argparse.Namespace, took: str) 
     same = [verdict for verdict in verdicts if verdict.survived and equivalent(verdict)]
     survivors = [verdict for verdict in verdicts if verdict.survived and verdict not in same]
     counted = len(verdicts) - len(same)
+    by_end = sum(not verdict.survived and not verdict.failed for verdict in verdicts)
+    by_test = counted - len(survivors) - by_end
     percent = 100 * len(survivors) / max(1, counted)
     lines = [
         f"`python scripts/mutants.py --sample {options.sample} --seed {options.seed}` on {last_commit()},"
         f" {time.strftime('%Y-%m-%d')}, {took}:",
         "",
-        "| mutants | equivalent | noticed | survived | percent |",
-        "|---|---|---|---|---|",
-        f"| {len(verdicts)} | {len(same)} | {counted - len(survivors)} | {len(survivors)} | {percent:.1f} |",
+        "| mutants | equivalent | noticed by a test | by a crash or the time limit | survived | percent |",
+        "|---|---|---|---|---|---|",
+        f"| {len(verdicts)} | {len(same)} | {by_test} | {by_end} | {len(survivors)} | {percent:.1f} |",
     ]
     print("\n".join(lines))
     print(

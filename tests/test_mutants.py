@@ -4,9 +4,11 @@ Neither Cosmic Ray nor coverage.py is needed here.
 """
 
 import ast
+import subprocess
 import sys
 import tomllib
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 import mutants  # noqa: E402
+import warm_pytest  # noqa: E402
 from mutants import Mutant, Verdict  # noqa: E402
+
+PACKAGES = {"data", "client_app", "strategies", "server_app", "site_agent", "fedskew"}
 
 DIFF = """--- mutation diff ---
 --- a/data/rules.py
@@ -166,6 +171,82 @@ def test_a_test_that_fails_without_a_mutant_ends_the_measurement(tmp_path: Path)
         Verdict(mutant(1, 1), False, 1, DIFF, (f"test_here.py::test_{name}",))
         for name in ("good", "bad")
     )
-    mutants.check_failures(tmp_path, [good])
+
+    def run_tests(tests: Sequence[str]) -> tuple[int, str]:
+        command = [sys.executable, *mutants.pytest_words(tests, tmp_path)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+    mutants.check_failures([good], run_tests)
     with pytest.raises(SystemExit, match=r"without one:\ntest_here.py::test_bad"):
-        mutants.check_failures(tmp_path, [good, bad])
+        mutants.check_failures([good, bad], run_tests)
+
+
+def test_tests_of_near_files_come_first_and_others_run_only_where_these_pass() -> None:
+    tests = [f"{file}.py::test" for file in "abcd"]
+    ran = []
+
+    def run_tests(part: Sequence[str], limit_s: float) -> tuple[int, str]:
+        ran.append(list(part))
+        return int("fail.py::test" in part), ""
+
+    assert mutants.run_near_first([], 9, run_tests) == (mutants.PASSED, "")
+    assert mutants.run_near_first(tests, 9, run_tests) == (mutants.PASSED, "")
+    assert mutants.run_near_first(["fail.py::test", *tests], 9, run_tests) == (mutants.FAILED, "")
+    assert ran == [tests[:3], tests[3:], ["fail.py::test", *tests[:2]]]
+
+
+def test_a_mutant_whose_tests_never_end_is_noticed_by_the_time_limit() -> None:
+    limits = []
+
+    def run_mutated(limit_s: float) -> tuple[None, str]:
+        limits.append(limit_s)
+        return None, ""
+
+    status, _ = mutants.outcome(run_mutated, lambda: (mutants.PASSED, ""), 30)
+    assert status is None and limits == [30]
+
+
+def test_tests_that_are_slow_without_the_mutant_too_get_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine is busy: the time limit that the first try exceeded says nothing about the mutant."""
+    clock = iter([100.0, 120.0])
+    monkeypatch.setattr(mutants.time, "monotonic", lambda: next(clock))
+    limits = []
+
+    def run_mutated(limit_s: float) -> tuple[int | None, str]:
+        limits.append(limit_s)
+        return (None, "") if limit_s == 30 else (mutants.PASSED, "")
+
+    status, _ = mutants.outcome(run_mutated, lambda: (mutants.PASSED, ""), 30)
+    assert status == mutants.PASSED and limits == [30, 80.0]
+
+
+def test_a_crash_counts_only_where_the_tests_pass_without_the_mutant() -> None:
+    crashed = (-11, "")
+    assert mutants.outcome(lambda _: crashed, lambda: (mutants.PASSED, ""), 30) == crashed
+    with pytest.raises(RuntimeError, match="tests end with -11 unchanged"):
+        mutants.outcome(lambda _: crashed, lambda: crashed, 30)
+
+
+def test_warm_pytest_imports_no_module_of_the_project(tmp_path: Path) -> None:
+    """A fork of a process that has one would run the code from before the mutant."""
+    assert not {name.partition(".")[0] for name in warm_pytest.PRELOADED} & PACKAGES
+    warm_pytest.check_outside(tmp_path)
+    with pytest.raises(SystemExit, match=r"imported before the fork: .*test_mutants"):
+        warm_pytest.check_outside(ROOT)
+
+
+def test_a_fork_of_warm_pytest_answers_with_its_exit_status_or_ends_at_the_limit(
+    tmp_path: Path,
+) -> None:
+    test = tmp_path / "test_here.py"
+    test.write_text(
+        "import time\n\ndef test_it():\n    pass\n\ndef test_long():\n    time.sleep(60)\n"
+    )
+    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={tmp_path}"]
+    status, output = warm_pytest.forked([*arguments, f"{test}::test_it"], 60, tmp_path)
+    assert (status, "1 passed" in output) == (0, True), output
+    assert warm_pytest.forked([*arguments, f"{test}::test_gone"], 60, tmp_path)[0] == 4
+    assert warm_pytest.forked([*arguments, f"{test}::test_long"], 0.5, tmp_path)[0] is None
