@@ -1,5 +1,8 @@
 """Twelve tables made by hand, and more, get their names; what is known to fail there is named with its experiment."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,13 +11,16 @@ from data.partitions import Indices, iid, lda, llt
 from fedskew.diagnosis.rules import (
     ANSWERS,
     RULES,
+    Diagnosis,
     Plan,
     diagnose,
     known_failures,
+    line,
     recommended_order,
 )
-from fedskew.diagnosis.skews import p_words, skews
-from fedskew.diagnosis.statistics import Shift, statistics
+from fedskew.diagnosis.skews import Skew, p_words, skews
+from fedskew.diagnosis.skews import counted as number_of
+from fedskew.diagnosis.statistics import Shift, Statistics, statistics
 from fedskew.diagnosis.table import Counts, Moments, site_table
 from fedskew.experiments.experiments import load_experiments
 from fedskew.experiments.plan import plan
@@ -222,13 +228,146 @@ def test_a_shift_is_a_skew_where_it_is_large_and_no_chance() -> None:
     assert shifted(deviation=1.6, deviation_p=1e-9) == "standard deviations differ by 1.6"
     assert shifted(mean=0.6, mean_p=0.5) == shifted(mean=0.4, mean_p=1e-9) == ""
     assert shifted(deviation=1.6, deviation_p=0.5) == shifted(deviation=1.4, deviation_p=1e-9) == ""
+    assert shifted(mean=0.5, mean_p=0.01) and shifted(deviation=1.5, deviation_p=0.01)
+    assert not shifted(mean=0.5, mean_p=0.0101) and not shifted(deviation=1.5, deviation_p=0.0101)
 
 
 def test_a_site_of_one_value_is_said_to_be_that() -> None:
     constant = "at a site nearly all values are equal"
     assert shifted(deviation=2000.0, deviation_p=1e-9) == constant
+    assert shifted(deviation=1000.0, deviation_p=1e-9) == constant
+    assert shifted(deviation=999.0, deviation_p=1e-9) != constant
     assert shifted(deviation=float("inf"), deviation_p=1e-9) == constant
 
 
 def test_p_in_words() -> None:
     assert (p_words(0.0004), p_words(0.03)) == ("p < 0.001", "p = 0.03")
+    assert p_words(0.001) == "p = 0.001"
+
+
+def table_without_skew(**numbers: Any) -> Statistics:
+    """Return the statistics of four equal sites and classes, but for these numbers."""
+    return replace(statistics(np.full((4, 4), 200)), **numbers)
+
+
+DIFFERENT = {"information_p": 0.01, "information_share": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "named"),
+    [
+        ({}, {}),
+        (DIFFERENT, {"label": "likely"}),
+        ({**DIFFERENT, "information_p": 0.0101}, {}),
+        ({**DIFFERENT, "information_share": 0.0199}, {}),
+        ({**DIFFERENT, "information_p": 0.001}, {"label": "certain"}),
+        ({**DIFFERENT, "information_p": 0.0011}, {"label": "likely"}),
+        ({**DIFFERENT, "missing_share": 0.24, "local_tail_share": 0.5}, {"local tails": "likely"}),
+        ({**DIFFERENT, "missing_share": 0.25, "local_tail_share": 0.5}, {"label": "likely"}),
+        ({**DIFFERENT, "missing_share": 0.24, "local_tail_share": 0.49}, {"label": "likely"}),
+        ({"single_site_classes": (1,), "local_tail_share": 0.9}, {"label": "likely"}),
+        ({"imbalance": 5.0, "tail_p": 0.01}, {"global tail": "likely"}),
+        ({"imbalance": 5.0, "tail_p": 0.001}, {"global tail": "certain"}),
+        ({"imbalance": 4.99, "tail_p": 0.001}, {}),
+        ({"imbalance": 5.0, "tail_p": 0.0101}, {}),
+        ({"size_ratio": 4.0, "size_p": 0.01}, {"quantity": "likely"}),
+        ({"size_range": 5.0, "size_p": 0.001}, {"quantity": "certain"}),
+        ({"size_ratio": 3.99, "size_range": 4.99, "size_p": 0.001}, {}),
+        ({"size_ratio": 4.0, "size_range": 5.0, "size_p": 0.0101}, {}),
+    ],
+)
+def test_a_skew_begins_at_its_threshold(numbers: dict[str, Any], named: dict[str, str]) -> None:
+    """The thresholds are those of docs/guides/diagnose.md: at the threshold itself the skew is named."""
+    found = skews(table_without_skew(**numbers), None)
+    assert {skew.name: skew.confidence for skew in found} == named
+
+
+def test_the_reasons_of_a_label_skew_are_counted() -> None:
+    tailed = {**DIFFERENT, "missing_share": 0.125, "local_tail_share": 0.75}
+    (skew,) = skews(
+        table_without_skew(**tailed, one_class_sites=(2,), single_site_classes=(0, 3)), None
+    )
+    assert skew.because == (
+        "the site tells 2% of a sample's class (p = 0.01), "
+        "12% of the classes are missing where they should be, 1 site with one class, "
+        "2 classes at one site alone, 75% of the samples are at sites with a tail of their own"
+    )
+    assert (number_of(1, "site"), number_of(2, "site"), number_of(0, "site")) == (
+        "1 site",
+        "2 sites",
+        "0 sites",
+    )
+
+
+def test_the_surer_of_two_signs_of_a_scanner_says_how_sure_it_is() -> None:
+    shift = Shift("", mean=0.6, mean_p=0.01, deviation=1.6, deviation_p=1e-9)
+    (skew,) = skews(table_without_skew(), shift)
+    assert skew.confidence == "certain"
+    assert skew.because == (
+        "a site's mean is 0.6 standard deviations from all and standard deviations differ by 1.6"
+    )
+
+
+def diagnosis_of(plan: Plan | None = None, **numbers: Any) -> Diagnosis:
+    """Return the diagnosis of four sites of 800 samples without skew, but for these numbers."""
+    table = site_table("", "abcd", "wxyz", np.full((4, 4), 200))
+    return replace(diagnose(table, plan=plan), numbers=table_without_skew(**numbers))
+
+
+def test_a_site_of_one_batch_is_small() -> None:
+    table = site_table("", "abc", "xy", np.array([[16, 16], [16, 17], [8, 8]]))
+    assert diagnose(table).small_sites == ("a", "c")
+    assert diagnose(table, plan=Plan(batch_size=16)).small_sites == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("information_p", "resolution", "said"),
+    [(0.0101, 0.051, True), (0.01, 0.051, False), (0.0101, 0.05, False)],
+)
+def test_too_few_samples_are_remarked_where_a_skew_could_hide(
+    information_p: float, resolution: float, said: bool
+) -> None:
+    diagnosis = diagnosis_of(information_p=information_p, resolution=resolution)
+    assert ("too few to see a label skew" in diagnosis.remark) == said
+
+
+@pytest.mark.parametrize(("resolution", "words"), [(0.02, "none;"), (0.0201, "none that so few")])
+def test_no_skew_is_as_sure_as_the_samples_are_many(resolution: float, words: str) -> None:
+    assert line(diagnosis_of(resolution=resolution)).startswith(f"Skew: {words}")
+
+
+@pytest.mark.parametrize(
+    ("dominated", "participation", "fails"),
+    [((0, 1, 2), 1.0, True), ((0, 1), 1.0, False), ((0, 1, 2), 0.5, False)],
+)
+def test_fedshift_is_known_to_fail_where_most_sites_have_one_class_to_learn_from(
+    dominated: tuple[int, ...], participation: float, fails: bool
+) -> None:
+    diagnosis = diagnosis_of(Plan(participation=participation), dominated_sites=dominated)
+    assert ("fedshift" in {rule.method for rule in known_failures(diagnosis)}) == fails
+
+
+def test_half_the_sites_are_not_most() -> None:
+    """Of fedlc, which trains nothing at a site with one class."""
+    for single, fails in (((0, 1), False), ((0, 1, 3), True)):
+        rules = known_failures(diagnosis_of(one_class_sites=single))
+        assert ("fedlc" in {rule.method for rule in rules}) == fails
+
+
+def test_creff_fails_for_two_classes_as_one_rule_and_without_a_tail_as_another() -> None:
+    def experiments(classes: int) -> list[str]:
+        rules = known_failures(diagnosis_of(classes=classes))
+        return [rule.experiment for rule in rules if rule.method == "creff"]
+
+    assert experiments(2) == ["fails-creff-two-classes"]
+    assert experiments(3) == experiments(10) == ["fails-creff-no-tail"]
+
+
+def test_a_skew_that_is_there_perhaps_puts_no_method_first() -> None:
+    methods = ["fedavg", "fedbn", "fedshift"]
+    for confidence, order in (
+        ("perhaps", methods),
+        ("likely", ["fedbn", "fedavg", "fedshift"]),
+    ):
+        diagnosis = replace(diagnosis_of(), skews=[Skew("scanner", confidence, "")])
+        assert recommended_order(diagnosis, methods) == order
