@@ -331,7 +331,7 @@ def mutants_of(folder: Path, file: Path) -> Iterator[Mutant]:
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
     from cosmic_ray.plugins import get_operator, operator_names
 
-    tree = get_ast_from_path(file)
+    nodes = list(ast_nodes(get_ast_from_path(file)))
     code = file.read_text()
     left_out = spans_without_effect(ast.parse(code))
     for name in sorted(operator_names()):
@@ -339,7 +339,7 @@ def mutants_of(folder: Path, file: Path) -> Iterator[Mutant]:
             continue
         operator = get_operator(name)()
         occurrence = 0
-        for node in ast_nodes(tree):
+        for node in nodes:
             for start, end in operator.mutation_positions(node):
                 inside = any(first <= start and end <= last for first, last in left_out)
                 # Cosmic Ray replaces the exception of a handler only where it is a plain name, not `module.Error`.

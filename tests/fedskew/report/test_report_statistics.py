@@ -14,15 +14,19 @@ from fedskew.report.claims import judge
 from fedskew.report.differences import differences
 from fedskew.report.format import words_and_unit
 from fedskew.report.inference import (
+    Interval,
     Strata,
     Summary,
     among_highest,
     bootstrap,
+    class_weights,
     compare,
     holm,
+    independent_clients,
     measure,
     resample,
     strata,
+    verdict,
 )
 from fedskew.report.results import SeedResult
 from fedskew.report.rounds_to_target import reach, reached
@@ -225,6 +229,37 @@ def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
     assert apart.verdict(9.0) == "below", "a whole interval below what is claimed"
     one = compare({0: 5.0}, [(large[0], large[1])], ("a", "b"))
     assert one.interval is not None and one.interval.p is None and one.verdict() == "unclear"
+
+
+def test_an_interval_that_ends_at_the_margin_is_unclear() -> None:
+    interval = Interval(low=1.0, high=3.0, p=0.01, resampled="seeds")
+    for margin, side in ((0.9, "above"), (1.0, "unclear"), (3.0, "unclear"), (3.1, "below")):
+        assert verdict(interval, 2, margin) == side
+    assert verdict(interval, 1, 0.0) == "unclear"
+    assert verdict(None, 2, 0.0) == "unclear"
+
+
+def test_the_shares_of_subjects_of_runs_that_wrote_down_rows(measured: SeedResult) -> None:
+    """70 rows of 7 subjects; a client with few rows has one subject at least, one without rows none."""
+    samples = {**measured.run.samples, "client-test": [66, 4, 0]}
+    numbers = ModelNumbers({}, [1.0, 1.0], confusion=[[4, 0], [0, 3]])
+    clients = at(measured, numbers)
+    clients = replace(clients, run=replace(clients.run, origin={"samples": samples}))
+    assert independent_clients(clients) == [7, 1, 0]
+
+
+def test_local_accuracy_weighs_classes_by_the_clients_that_can_be_tested(
+    measured: SeedResult,
+) -> None:
+    """Client 0 has three quarters of class 0, client 1 a class without test samples alone, client 2 class 2 alone."""
+    samples = {"train": [[3, 5, 1], [0, 9, 0], [0, 0, 2]], "test": [4, 0, 4]}
+    run = replace(measured, run=replace(measured.run, origin={"samples": samples}))
+    weights_C = class_weights("local-accuracy.mean", run, np.array([4, 0, 4]))
+    assert weights_C is not None and weights_C.tolist() == [0.375, 0.0, 0.625]
+    balanced_C = class_weights("balanced-accuracy", run, np.array([4, 0, 4]))
+    assert balanced_C is not None and balanced_C.tolist() == [0.5, 0.0, 0.5]
+    pooled_C = class_weights("accuracy", run, np.array([6, 0, 2]))
+    assert pooled_C is not None and pooled_C.tolist() == [0.75, 0.0, 0.25]
 
 
 def test_among_the_highest_columns() -> None:
