@@ -26,7 +26,9 @@ from fedskew.report.inference import (
     measure,
     resample,
     strata,
-    verdict,
+)
+from fedskew.report.inference import (
+    verdict as side_of,
 )
 from fedskew.report.results import SeedResult
 from fedskew.report.rounds_to_target import reach, reached
@@ -234,9 +236,9 @@ def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
 def test_an_interval_that_ends_at_the_margin_is_unclear() -> None:
     interval = Interval(low=1.0, high=3.0, p=0.01, resampled="seeds")
     for margin, side in ((0.9, "above"), (1.0, "unclear"), (3.0, "unclear"), (3.1, "below")):
-        assert verdict(interval, 2, margin) == side
-    assert verdict(interval, 1, 0.0) == "unclear"
-    assert verdict(None, 2, 0.0) == "unclear"
+        assert side_of(interval, 2, margin) == side
+    assert side_of(interval, 1, 0.0) == "unclear"
+    assert side_of(None, 2, 0.0) == "unclear"
 
 
 def test_the_shares_of_subjects_of_runs_that_wrote_down_rows(measured: SeedResult) -> None:
