@@ -1,5 +1,6 @@
 """Scores against scikit-learn and plain loops."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.metrics import (
 )
 from torch import Tensor, nn
 
-from client_app.metrics import BINS, Scores, evaluate_models
+from client_app.metrics import BINS, LARGEST_LOSS, MOST, Scores, evaluate_models
 from client_app.models import Classifier
 from server_app.evaluation import calibration_error, metrics_from
 
@@ -228,3 +229,48 @@ def test_a_missing_part_is_refused(name: str) -> None:
     state = {key: tensor for key, tensor in case().measured().state().items() if key != name}
     with pytest.raises(ValueError, match="scores"):
         Scores.of(state, 5)
+
+
+def move(bins: Tensor, row: int, amount: float) -> None:
+    """Move an amount of a row of calibration sums from its fullest bin to the first; sums stay."""
+    fullest = int(bins[row].argmax())
+    bins[row, fullest] -= amount
+    bins[row, 0] += amount
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda s: s["loss"].fill_(LARGEST_LOSS * 203), ""),
+        (lambda s: s["loss"].fill_(1.001 * LARGEST_LOSS * 203), "hold a loss that no probability"),
+        (lambda s: s["brier"].fill_(2 * 203), ""),
+        (lambda s: s["brier"].fill_(2.001 * 203), "hold a Brier score that no probability gives"),
+        (lambda s: s["calibration"][2].copy_(s["calibration"][0]), ""),
+        (lambda s: s["calibration"][2].copy_(s["calibration"][0] + 0.9e-6 * 203), ""),
+        (lambda s: s["calibration"][2].copy_(s["calibration"][0] + 2e-6 * 203), "are surer"),
+        (lambda s: move(s["calibration"], 0, 1), ""),
+        (lambda s: move(s["calibration"], 0, 0.5), "have other samples in their bins"),
+        (lambda s: move(s["calibration"], 1, 1), "have other samples in their bins"),
+        (lambda s: s["calibration"][0, 3].add_(1), "have other samples in their bins"),
+        (lambda s: s["calibration"][1, -1].sub_(1), "have other samples in their bins"),
+        (lambda s: s["confusion"][0, 0].add_(MOST), "are over 2147483851 samples"),
+        (lambda s: s["confusion"][0, 0].add_(MOST - 203), "have other samples in their bins"),
+    ],
+)
+def test_sums_that_no_samples_have_are_refused(
+    change: Callable[[dict[str, Tensor]], object], reason: str
+) -> None:
+    """203 samples, none of them in the first bin: what is just possible passes, and what is beyond it does not."""
+    state = case().measured().state()
+    assert not state["calibration"][:, 0].any()
+    change(state)
+    scores = Scores(*state.values())
+    contradiction = scores.contradiction(None)
+    assert contradiction.startswith(reason) and bool(contradiction) == bool(reason)
+
+
+def test_scores_are_over_the_samples_that_were_agreed_on() -> None:
+    scores = case().measured()
+    samples_C = scores.confusion_CC.sum(1)
+    assert scores.contradiction(samples_C) == ""
+    assert scores.contradiction(samples_C.flip(0)).startswith("are over [0, ")

@@ -10,7 +10,16 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 from test_metrics import case
 
 from client_app.metrics import Scores
-from client_app.ranking import COLUMNS, Ranked, margins, order_of, ranked, ranking
+from client_app.ranking import (
+    COLUMNS,
+    MOST_RANKED,
+    Ranked,
+    contradiction,
+    margins,
+    order_of,
+    ranked,
+    ranking,
+)
 from server_app.evaluation import metrics_from
 
 
@@ -114,3 +123,50 @@ def test_sums_of_sets_are_within_them() -> None:
     assert metrics_from(both).by_class["auroc-by-class"][0] == pytest.approx(
         float(sum(weighted) / 2)
     )
+
+
+PERFECT = {
+    "pairs": 6.0,
+    "ordered": 6.0,
+    "squared-error": 36.0,
+    "positives": 2.0,
+    "precision": 2.0,
+    "sensitivity": 2.0,
+    "negatives": 3.0,
+    "specificity": 3.0,
+}
+"""Of a class with two samples beside three others: the largest that every sum can be."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"pairs": 7.0}, "are over other pairs than their samples make"),
+        ({"positives": 3.0}, "are over other pairs than their samples make"),
+        ({"negatives": 2.0}, "are over other pairs than their samples make"),
+        ({"ordered": 6.5}, "have more pairs in the right order than there are"),
+        ({"squared-error": 36.5}, "have more pairs in the right order than there are"),
+        *(({name: PERFECT[name] * (1 + 5e-10)}, "") for name in ("precision", "sensitivity")),
+        ({"specificity": 3 * (1 + 5e-10)}, ""),  # rounding
+        ({"precision": 2.01}, "have a mean above 1"),
+        ({"sensitivity": 2.01}, "have a mean above 1"),
+        ({"specificity": 3.01}, "have a mean above 1"),
+    ],
+)
+def test_sums_of_a_ranking_that_cannot_be_are_refused(
+    changes: dict[str, float], reason: str
+) -> None:
+    row = {**PERFECT, **changes}
+    other = [6.0, 6.0, 36.0, 3.0, 3.0, 3.0, 2.0, 2.0]
+    sums_CS = torch.tensor([[row[name] for name in COLUMNS], other], dtype=FLOAT)
+    assert contradiction(sums_CS, torch.tensor([2, 3])) == reason
+
+
+@pytest.mark.parametrize(("classes", "ranks"), [(MOST_RANKED, True), (MOST_RANKED + 1, False)])
+def test_of_very_many_classes_a_ranking_has_no_sums(classes: int, ranks: bool) -> None:
+    nothing_CS = torch.zeros(classes, len(COLUMNS), dtype=FLOAT)
+    samples_C = torch.ones(classes, dtype=torch.int64)
+    assert bool(contradiction(nothing_CS, samples_C)) == ranks
+    assert bool(ranking(torch.zeros(2, classes).double(), torch.tensor([0, 1])).any()) == ranks
+    assert contradiction(nothing_CS, 5 * torch.eye(classes, dtype=torch.int64)[0]) == ""
