@@ -21,6 +21,7 @@ The script works on clones of the last commit, so it never changes your working 
 import argparse
 import ast
 import difflib
+import hashlib
 import json
 import os
 import random
@@ -121,7 +122,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedskew-mutants-") as folder:
         clones = [clone(Path(folder) / f"clone-{job}") for job in range(options.jobs)]
         print(f"measuring what each fast test executes ({options.jobs} processes)", flush=True)
-        tests_by_line, seconds_by_test = measured(clones[0], options.jobs)
+        tests_by_line, seconds_by_test = measured(clones[0], options.jobs, options.tests)
         check_found(clones[0], tests_by_line)
         mutants = sample(clones[0], options.sample, random.Random(options.seed), options.only)
         print(f"{len(mutants)} mutants, after {minutes(started)}", flush=True)
@@ -151,6 +152,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="end after this time")
     parser.add_argument("--goal", type=float, default=2, help="percent that may survive")
     parser.add_argument("--only", nargs="*", default=MODULES, help="glob patterns of files")
+    parser.add_argument(
+        "--tests",
+        nargs="*",
+        default=["tests"],
+        help="files and folders of tests; fewer notice less",
+    )
     parser.add_argument("--write", type=Path, help="a page with markers for the table")
     return parser.parse_args()
 
@@ -171,13 +178,16 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
 
 
-def measured(folder: Path, jobs: int) -> tuple[dict[str, dict[int, set[str]]], dict[str, float]]:
-    """Return what `measure` does; a second run on the same commit reads it from build/."""
-    kept = ROOT / "build" / f"mutants-{last_commit()}.json"
+def measured(
+    folder: Path, jobs: int, paths: Sequence[str]
+) -> tuple[dict[str, dict[int, set[str]]], dict[str, float]]:
+    """Return what `measure` does; a second run of these tests on the same commit reads it from build/."""
+    of_paths = hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:8]
+    kept = ROOT / "build" / f"mutants-{last_commit()}-{of_paths}.json"
     if kept.exists():
         lists, seconds = json.loads(kept.read_text())
     else:
-        tests_by_line, seconds = measure(folder, jobs)
+        tests_by_line, seconds = measure(folder, jobs, paths)
         lists = {
             file: {line: sorted(tests) for line, tests in lines.items()}
             for file, lines in tests_by_line.items()
@@ -199,26 +209,30 @@ def last_commit() -> str:
     ).stdout.strip()
 
 
-def measure(folder: Path, jobs: int) -> tuple[dict[str, dict[int, set[str]]], dict[str, float]]:
-    """Run the fast tests once under coverage.py.
+def measure(
+    folder: Path, jobs: int, paths: Sequence[str]
+) -> tuple[dict[str, dict[int, set[str]]], dict[str, float]]:
+    """Run the fast tests in these files and folders once under coverage.py.
+
+    A test that fails without any mutant is named and left out: every mutant would count as noticed by it.
 
     Returns:
         The tests that execute each line, by file and line number, and the seconds of each test.
 
     Raises:
-        SystemExit: a test fails without any mutant.
+        SystemExit: pytest cannot run the tests.
     """
     data_file, times_file = folder / ".coverage", folder / "times.xml"
     sources = [f"--cov={package}" for package in ("client_app", "strategies", "data", "server_app")]
     sources += ["--cov=site_agent", "--cov=fedskew"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(jobs)]
     command += [*sources, "--cov-context=test", "--cov-report=", f"--junitxml={times_file}"]
-    command += ["-o", "junit_family=xunit1", "--timeout=900"]
+    command += ["-o", "junit_family=xunit1", "--timeout=900", *paths]
     done = subprocess.run(
         command, cwd=folder, env=environment(folder), capture_output=True, text=True
     )
-    if done.returncode:
-        sys.exit(f"the tests fail without any mutant:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+    if done.returncode not in (PASSED, FAILED):
+        sys.exit(f"pytest cannot run the tests:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
 
     import coverage
 
@@ -236,7 +250,20 @@ def measure(folder: Path, jobs: int) -> tuple[dict[str, dict[int, set[str]]], di
     for case in ElementTree.parse(times_file).iter("testcase"):
         if file := case.get("file"):
             seconds_by_test[f"{file}::{case.get('name')}"] += float(case.get("time", 0))
-    return tests_by_line, seconds_by_test
+    failed = set(failed_tests(done.stdout, seconds_by_test))
+    if failed:
+        print("left out, as they fail without any mutant:", *sorted(failed), sep="\n  ", flush=True)
+    return without(failed, tests_by_line), seconds_by_test
+
+
+def without(
+    failed: set[str], tests_by_line: dict[str, dict[int, set[str]]]
+) -> dict[str, dict[int, set[str]]]:
+    """Return the tests that execute each line, but for those that fail."""
+    return {
+        file: {line: tests - failed for line, tests in lines.items()}
+        for file, lines in tests_by_line.items()
+    }
 
 
 def pytest_words(tests: Iterable[str], folder: Path) -> list[str]:

@@ -69,6 +69,12 @@ def test_a_line_that_only_imports_execute_gets_the_tests_of_its_file() -> None:
     assert mutants.selected({}, defaultdict(float), 40, mutant(1, 1)) == ([], 0.0)
 
 
+def test_a_test_that_fails_anyway_is_selected_for_nothing() -> None:
+    by_line = {"data/rules.py": {2: {"t.py::good", "t.py::bad"}, 3: {"t.py::bad"}}}
+    kept = mutants.without({"t.py::bad"}, by_line)
+    assert kept == {"data/rules.py": {2: {"t.py::good"}, 3: set()}}
+
+
 def test_the_test_of_constants_is_found_by_its_name() -> None:
     file, _, name = mutants.CONSTANTS.partition("::")
     assert f"def {name}(" in (ROOT / file).read_text()
