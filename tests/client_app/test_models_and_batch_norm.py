@@ -344,3 +344,22 @@ def test_a_copied_model_computes_with_the_state_that_it_loads(
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert twin.trained.keys() == model.trained.keys() < dict(twin.named_parameters()).keys()
     assert not twin.train().frozen[0].training and twin.head.training
+
+
+def test_a_state_of_other_names_or_shapes_is_refused() -> None:
+    """Also where each tensor could be spread over the model's: a single number is no layer."""
+    model = build("mlp-bn", (1, 4, 4), 3, seed=0)
+    state = copy(model.state_dict())
+    model.load({name: tensor + 1 if "head" in name else tensor for name, tensor in state.items()})
+    assert torch.equal(model.head.bias, state["head.bias"] + 1)
+    first = next(iter(state))
+    others = (
+        {**state, "head.scale": torch.ones(())},
+        {name: tensor for name, tensor in state.items() if name != first},
+        {**state, first: state[first].flatten()[:1]},
+        {name: torch.zeros(1, *tensor.shape) for name, tensor in state.items()},
+        {name: torch.zeros((1,) * max(1, tensor.dim())) for name, tensor in state.items()},
+    )
+    for other in others:
+        with pytest.raises(RuntimeError, match="Error"):
+            model.load(other)

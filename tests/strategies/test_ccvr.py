@@ -133,6 +133,13 @@ def test_diagonals_are_those_of_the_full_covariances() -> None:
         pooled([full[0], diagonal[1]], CLASSES, WIDTH)
 
 
+def test_without_an_answer_every_class_is_empty() -> None:
+    counts_C, means_CD, covariances_CDD = pooled([], CLASSES, WIDTH)
+    assert counts_C.tolist() == [0] * CLASSES
+    assert means_CD.shape == (CLASSES, WIDTH) and not means_CD.any()
+    assert covariances_CDD.shape == (CLASSES, WIDTH, WIDTH) and not covariances_CDD.any()
+
+
 def test_a_model_with_diagonal_covariances(server: Server) -> None:
     answers = {
         k: class_statistics(*part, diagonal=True) for k, part in enumerate(client_data(HELD))

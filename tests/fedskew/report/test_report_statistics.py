@@ -421,15 +421,24 @@ def test_the_worst_decile_is_the_mean_of_the_lowest_clients_of_each_run() -> Non
     assert drawn_BS.tolist() == [[50.0, 0.0, 50.0], [0.0, 0.0, 0.0]]
 
 
-def test_a_tenth_of_few_clients_is_one_client(measured: SeedResult) -> None:
-    values = [0.9, 0.4, 0.6]
-    numbers = replace(
-        measured.points[-1].numbers, spreads={"client-accuracy": Spread(0.6333, 0.4, 0.4, values)}
-    )
-    made_of = strata(
-        at(measured, numbers, "0 mnist", "1 usps", "2 svhn"), "last", "client-accuracy.worst-decile"
-    )
-    assert made_of is not None and made_of.lowest == 1
+@pytest.mark.parametrize(("clients", "lowest"), [(3, 1), (19, 1), (20, 2), (29, 2)])
+def test_a_tenth_of_the_clients_is_rounded_down_but_one_at_least(
+    clients: int, lowest: int, measured: SeedResult
+) -> None:
+    values = [0.5 + 0.01 * client for client in range(clients)]
+    spreads = {"client-accuracy": Spread(0.6, 0.5, 0.5, values)}
+    run = at(measured, replace(measured.points[-1].numbers, spreads=spreads))
+    samples = {**run.run.samples, "client-independent": [10] * clients}
+    samples["client-test"] = [10] * clients
+    run = replace(run, run=replace(run.run, origin={"samples": samples}))
+    made_of = strata(run, "last", "client-accuracy.worst-decile")
+    assert made_of is not None and made_of.lowest == lowest
+
+
+def test_rates_that_rounding_leads_outside_are_drawn_as_0_and_1() -> None:
+    made_of = Strata(np.array([-1e-12, 1 + 1e-12]), np.array([5, 5]), np.array([0.25, 0.75]))
+    drawn_BS = resample([made_of], np.zeros((10, 1), int), np.random.default_rng(0))
+    assert (drawn_BS == 75.0).all()
 
 
 @pytest.mark.parametrize("values", [[0.9, math.nan, 0.6], [0.9, 0.4]])
