@@ -207,3 +207,76 @@ def test_an_answer_that_cannot_be_is_refused(name: str, change: object, reason: 
     answer[name] = change(answer[name])  # type: ignore[operator]
     with pytest.raises(InvalidReply, match=reason):
         variant.upload.validate(answer, CLASSES, 20)
+
+
+LARGEST_ANSWER: dict[str, list[int]] = {
+    "counts": [2, 0, 1],
+    "sums": [2 * 4096, -2 * 4096, 0, 0, 0, 0, 4096, -4096, 0],
+    "outside": [9, *[0] * 16],
+    "triangle": [3 * 4096**2, -3 * 4096**2, 0, 0, 0, 0],
+}
+"""Of three samples with three features, all at an end of the grid of 12 bits and most of them outside: nine values."""
+
+
+def answer_with(name: str = "", place: int = 0, add: int = 0) -> State:
+    """Return LARGEST_ANSWER with one number changed."""
+    columns = {key: torch.tensor(column) for key, column in LARGEST_ANSWER.items()}
+    if name:
+        columns[name][place] += add
+    return {**columns, "sums": columns["sums"].reshape(3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "add", "reason"),
+    [
+        ("sums", 0, 1, "a sum is larger"),
+        ("sums", 1, -1, "a sum is larger"),
+        ("sums", 3, 1, "a sum is larger"),  # of a class without samples
+        ("outside", 0, 1, "outside"),
+        ("outside", 5, -1, "outside"),
+        ("triangle", 0, 1, "a sum of products"),
+        ("triangle", 1, -1, "a sum of products"),
+        ("counts", 1, -1, "negative"),
+        ("counts", 1, 2**40 + 1, "too large"),
+    ],
+)
+def test_the_largest_answer_that_can_be_is_taken_and_nothing_beyond_it(
+    name: str, place: int, add: int, reason: str
+) -> None:
+    variant = FeatureStatistics()
+    assert variant.check_statistics(answer_with(), 3, 3) == 3
+    assert variant.check_statistics(answer_with(), 3, None) == 3
+    with pytest.raises(InvalidReply, match=reason):
+        variant.check_statistics(answer_with(name, place, add), 3, None)
+
+
+def test_counts_of_2_to_the_40_are_taken() -> None:
+    counts_C = torch.tensor([2**40, 0])
+    assert LabelCounts().check_counts({"counts": counts_C}, 2, None) == 2**40
+    with pytest.raises(InvalidReply, match="the client has 5"):
+        LabelCounts().check_counts({"counts": counts_C}, 2, 5)
+
+
+def test_the_shapes_of_an_answer_and_its_bytes() -> None:
+    """Seventeen counts of values outside: beyond 1, 2, 4, ... 65,536 times the range."""
+    model = linear_model(WIDTH, CLASSES)
+    shapes = {"counts": (3,), "sums": (3, 5), "outside": (17,)}
+    assert ClassMeans().upload.bytes(model, CLASSES) == 8 * (3 + 15 + 17)
+    assert ClassMeans().shapes(model) == shapes
+    assert FeatureStatistics().shapes(model) == {**shapes, "triangle": (15,)}
+
+
+def test_the_most_bits_that_fit() -> None:
+    """n samples of weight w and b bits need n w 4^b <= 2^63 - 1."""
+    grid = IntegerGrid(20, 8.0)
+    assert grid.most_bits(2**23 - 1, 1) == 20
+    assert grid.most_bits(2**23, 1) == 19
+    assert grid.most_bits(2**50, 1024) == 1
+    assert grid.most_bits(2**61, 1) == 0
+    assert grid.step == 8 / 2**20
+
+
+def test_values_outside_are_counted_by_doublings_of_the_range() -> None:
+    values = torch.tensor([[8.0, -8.1, 16.0, 17.0, -8 * 2.0**16, 8 * 2.0**16 + 1]])
+    outside = IntegerGrid(12, 8.0).outside(values).tolist()
+    assert outside == [5, 3, *[2] * 14, 1]
