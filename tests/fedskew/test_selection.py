@@ -22,6 +22,7 @@ from fedskew.method_selection.race import (
     Rung,
     Scores,
     conclusion,
+    entering,
     race,
     rungs,
     take,
@@ -68,6 +69,62 @@ def test_the_best_wins_and_fedavg_stays_to_the_end() -> None:
     assert [*standings[-1].means] == [
         Candidate(method, 0.1) for method in ("ccvr", "fedshift", "fedavg")
     ]
+
+
+SEEDS = (4, 5, 6)
+ONE = SEEDS[:1]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "ladder"),
+    [
+        (9, [Rung(4, ONE, 9), Rung(10, ONE, 3), Rung(10, SEEDS, 2)]),
+        (10, [Rung(4, ONE, 10), Rung(10, ONE, 4), Rung(10, SEEDS, 2)]),
+        (30, [Rung(4, ONE, 30), Rung(10, ONE, 10), Rung(10, SEEDS, 4)]),
+        (3, [Rung(4, ONE, 3), Rung(10, SEEDS, 2)]),  # a rung that drops nobody is left out
+        (2, [Rung(10, SEEDS, 2)]),
+        (1, [Rung(10, SEEDS, 2)]),
+    ],
+)
+def test_the_rungs_are_thirds_rounded_up_and_the_last_has_two_at_least(
+    candidates: int, ladder: list[Rung]
+) -> None:
+    assert rungs(candidates, 10, SEEDS) == ladder
+
+
+def test_the_last_rung_has_one_rate_of_a_method_and_fedavg_comes_beside_its_two() -> None:
+    names = [("iwds", 0.1), ("iwds", 0.2), ("ccvr", 0.1), ("fedavg", 0.1), ("fedavg", 0.2)]
+    ranked = [Candidate(*name) for name in names]
+    last = Rung(10, SEEDS, 2)
+    assert entering(ranked, last, is_last=True) == [ranked[0], ranked[2], ranked[3]]
+    assert entering(ranked, last, is_last=False) == [ranked[0], ranked[1], ranked[3]]
+    assert entering(ranked[3:], last, is_last=False) == ranked[3:]
+    assert entering(ranked[:3], last, is_last=False) == ranked[:2]
+
+
+def test_of_equal_scores_the_first_by_name_wins() -> None:
+    _, winner = race(
+        CANDIDATES,
+        [Rung(1, ONE, 12)],
+        lambda running, rung: {candidate: {4: 50.0} for candidate in reversed(running)},
+    )
+    assert winner == Candidate("ccvr", 0.05)
+
+
+def test_a_conclusion_gives_the_gain_with_its_interval_in_points() -> None:
+    winner, baseline = CANDIDATES[3], CANDIDATES[0]
+    gain = Gain({1: 84.0, 0: 82.0}, {0: 80.0, 1: 80.0})
+    assert gain.differences == [2.0, 4.0]
+    told, nobody, taken = conclusion(winner, baseline, gain)[1:]
+    # Student's with one degree of freedom: 3 points and 12.7 standard errors of 1 point to either side
+    assert told == (
+        "gain over FedAvg on the test set: +3.0 points, 95 % interval -9.7 to +15.7 over seeds "
+        "(+2.0, +4.0)"
+    )
+    assert nobody == "no method is distinguishable from FedAvg here"
+    assert taken == "take fedavg (0.1)" and take(winner, baseline, gain) == baseline
+    assert "two seeds in common" in conclusion(winner, baseline, None)[1]
+    assert conclusion(baseline, baseline, None)[1].endswith("FedAvg itself is the best")
 
 
 def test_a_candidate_whose_runs_failed_is_out() -> None:
