@@ -178,6 +178,19 @@ def test_a_variant_whose_hooks_are_mapped_says_whether_they_can_be(row: object) 
     assert marked == [hook for hook in MAPPED_HOOKS if overrides(variant, hook)]
 
 
+def test_frozen_layers_stay_as_they_are_when_clients_train_together() -> None:
+    clients = clients_of([])
+    model = clients[0].model
+    model.freeze([model.features[0]])  # type: ignore[index]
+    reports = together(clients, [], SETTINGS)
+    for report, client in zip(reports, clients, strict=True):
+        single = alone(client, [], SETTINGS)
+        assert close(report.trained.state, single.trained.state)
+        for name, tensor in report.trained.state.items():
+            unmoved = torch.equal(tensor, client.start[name])
+            assert unmoved == name.startswith("features.0."), name
+
+
 def test_augmented_images_are_drawn_as_for_one() -> None:
     clients = [
         replace(client, samples=replace(client.samples, augmentation="crop-flip"))

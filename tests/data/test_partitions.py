@@ -141,7 +141,19 @@ def test_lda_gives_up_early_where_there_is_no_hope():
         lda(labels, 1000, 0.1, draws(), min_samples=1)
 
 
-@pytest.mark.parametrize("make", ["iid", "llt 0.9"])
+def test_as_many_clients_as_images_are_taken():
+    for make in ("iid", "feddf 0.1"):
+        assert list(map(len, MAKERS[make](np.arange(10), 10, 0))) == [1] * 10
+    assert sum(map(len, MAKERS["llt 0.9"](np.arange(10), 10, 0))) == 10
+
+
+def test_the_minimum_may_be_each_clients_even_share():
+    assert sorted(map(len, lda(np.zeros(20, int), 2, 1e6, draws(), min_samples=10))) == [10, 10]
+    with pytest.raises(SettingError, match="10 images each need 20; there are 19"):
+        lda(np.zeros(19, int), 2, 1e6, draws(), min_samples=10)
+
+
+@pytest.mark.parametrize("make", ["iid", "llt 0.9", "feddf 0.1"])
 def test_more_clients_than_images(make):
     with pytest.raises(SettingError, match="50 clients on 40 images"):
         MAKERS[make](BALANCED[:40], 50, 0)

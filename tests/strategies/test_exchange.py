@@ -7,11 +7,22 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from client_app.handlers import ClientFailure, ClientOutcome, ClientReply
 from client_app.messages import FOLDED, folded, pack, unfolded, unpack
 from client_app.models import build
 from client_app.serialization import DecodeError, Expected, from_bytes, to_bytes
 from fedskew.engines.local import LocalGrid, identify
-from strategies.core.exchange import SUPERLINK, Exchange, Folding, Request, replies
+from strategies.core.exchange import (
+    SUPERLINK,
+    Exchange,
+    ExchangeSettings,
+    Folding,
+    Request,
+    TooFewReplies,
+    WorkersLost,
+    assign,
+    replies,
+)
 from strategies.core.reading import MOST_RECORDS, failure_in
 from strategies.core.rounds import largest_record
 
@@ -211,3 +222,74 @@ def test_clients_with_the_most_samples_come_first() -> None:
 def test_the_number_of_a_failure_is_a_count_of_64_bits_or_nothing(sent: Any, kept: int) -> None:
     record = ConfigRecord({"reason": "too few samples", "number": sent})
     assert failure_in(record).number == kept
+
+
+def test_clients_whose_processes_died_are_unanswered_and_told_why() -> None:
+    def outcomes() -> Iterable[ClientOutcome]:
+        yield 2, ClientReply(metrics={"loss": 1.0})
+        yield 0, ClientFailure("no memory is left")
+        raise WorkersLost("two worker processes died")
+
+    exchange = Exchange([0, 1, 2, 3])
+    exchange.take(outcomes())
+    assert list(exchange.answers) == [2] and exchange.unanswered == [1, 3]
+    exchange.close({3: "site north is not connected"})
+    assert exchange.failures == {
+        0: "no memory is left",
+        1: "no reply; a node reported: two worker processes died",
+        3: "site north is not connected",
+    }
+    assert list(exchange.reported) == [0] and not exchange.unanswered
+
+
+def test_an_exchange_without_an_error_has_no_reply_to_tell_of() -> None:
+    exchange = Exchange([7])
+    exchange.close()
+    assert exchange.failures == {7: "no reply"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "good", "share", "enough"),
+    [
+        (20, 11, 0.55, True),
+        (20, 10, 0.55, False),
+        (3, 3, 1.0, True),
+        (3, 2, 1.0, False),
+        (100, 1, 0.001, True),
+        (100, 0, 0.001, False),
+    ],
+)
+def test_so_many_of_those_asked_must_reply(
+    asked: int, good: int, share: float, enough: bool
+) -> None:
+    """0.55 * 20 is a little more than 11 in floating point; one reply is the least."""
+    exchange = Exchange(range(asked), answers={client: ClientReply() for client in range(good)})
+    assert exchange.enough(share) == enough
+    exchange.close()
+    if enough:
+        exchange.check_enough(share, "round 1")
+    else:
+        with pytest.raises(TooFewReplies, match=f"^round 1: {good} good replies of {asked}, "):
+            exchange.check_enough(share, "round 1")
+
+
+def test_five_reasons_are_given_where_too_few_reply() -> None:
+    exchange = Exchange(range(6))
+    for client in reversed(range(6)):
+        exchange.refuse(client, f"{client} " + 300 * "x")
+    with pytest.raises(TooFewReplies) as refused:
+        exchange.check_enough(1.0, "round 1")
+    reasons = str(refused.value).split("min-replies = 1; ")[1].split("; ")
+    assert reasons == [f"client {client}: {client} " + 198 * "x" for client in range(5)]
+
+
+def test_clients_are_spread_evenly_over_the_nodes_and_no_node_goes_without() -> None:
+    class Nodes:
+        def get_node_ids(self) -> list[int]:
+            return [30, 10, 20]
+
+    def of(clients: list[int]) -> Any:
+        return assign(Nodes(), clients, ExchangeSettings(nodes=3))  # type: ignore[arg-type]
+
+    assert of([4, 5, 6, 7]) == {10: [4, 7], 20: [5], 30: [6]}
+    assert of([4, 5]) == {10: [4], 20: [5]}
