@@ -118,6 +118,7 @@ class Verdict:
 def main() -> int:
     """Measure coverage, sample mutants, test them and print the survivors. Returns the exit status."""
     options = arguments()
+    commit = last_commit()  # now, as others may follow while this runs
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedskew-mutants-") as folder:
         clones = [clone(Path(folder) / f"clone-{job}") for job in range(options.jobs)]
@@ -139,7 +140,7 @@ def main() -> int:
                 break
         os.chdir(clones[0])
         check_failures(verdicts, WarmPytest(Path(folder)).run)
-    return report(verdicts, options, minutes(started))
+    return report(verdicts, options, commit, minutes(started))
 
 
 def arguments() -> argparse.Namespace:
@@ -617,7 +618,7 @@ def same_program(removed: Sequence[str], added: Sequence[str]) -> bool:
     return before == after
 
 
-def report(verdicts: Sequence[Verdict], options: argparse.Namespace, took: str) -> int:
+def report(verdicts: Sequence[Verdict], options: argparse.Namespace, commit: str, took: str) -> int:
     """Print the totals, write the table where the options ask for it, and return the exit status."""
     same = [verdict for verdict in verdicts if verdict.survived and equivalent(verdict)]
     survivors = [verdict for verdict in verdicts if verdict.survived and verdict not in same]
@@ -626,7 +627,7 @@ def report(verdicts: Sequence[Verdict], options: argparse.Namespace, took: str) 
     by_test = counted - len(survivors) - by_end
     percent = 100 * len(survivors) / max(1, counted)
     lines = [
-        f"`python scripts/mutants.py --sample {options.sample} --seed {options.seed}` on {last_commit()},"
+        f"`python scripts/mutants.py --sample {options.sample} --seed {options.seed}` on {commit},"
         f" {time.strftime('%Y-%m-%d')}, {took}:",
         "",
         "| mutants | equivalent | noticed by a test | by a crash or the time limit | survived | percent |",

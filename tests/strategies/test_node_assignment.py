@@ -13,7 +13,7 @@ from fedskew.engines.rehearsal import Node
 from server_app.run_folder import RunFolder
 from strategies.core import exchange
 from strategies.core.exchange import ExchangeSettings
-from strategies.core.node_assignment import SiteAssigner
+from strategies.core.node_assignment import SiteAssigner, absence_of, is_absence_of, listed
 from tests.site_files import NAMES, agreed, public_key, write
 
 SETTINGS = ExchangeSettings(node_wait=7.0)
@@ -114,3 +114,21 @@ def test_an_exchange_that_waits_says_so_and_takes_it_back(
     )  # type: ignore[arg-type]
     assert seen == ["waiting for site east since 60 s; left out after timeout = 3600 s"]
     assert not folder.waiting_file.exists()
+
+
+def test_a_sentence_names_at_most_twenty_clients() -> None:
+    names = [str(number) for number in range(21)]
+    twenty = ", ".join(names[:20])
+    assert listed(names[:1], "site") == "site 0"
+    assert listed(names[:2], "site") == "sites 0, 1"
+    assert listed(names[:20], "client") == f"clients {twenty}"
+    assert listed(names, "client") == f"clients {twenty} and 1 more"
+
+
+def test_an_absence_is_known_by_its_site_also_behind_a_question() -> None:
+    absence = absence_of("north")
+    assert is_absence_of("north", absence)
+    assert is_absence_of("north", f"class-statistics: {absence}")
+    assert not is_absence_of("north", absence_of("far north"))
+    assert not is_absence_of("south", absence)
+    assert not is_absence_of("north", "no reply")

@@ -30,8 +30,12 @@ from strategies.core.validation import (
     Range,
     RejectedUpdate,
     UpdateOutOfRange,
+    check_by_class,
     check_values,
     checked_metrics,
+    described,
+    differences,
+    not_finite,
 )
 from strategies.fedavg import FedAvg
 
@@ -194,3 +198,66 @@ def test_a_violation_names_the_value_that_is_not_whole() -> None:
     rule = Range(0, 100, whole=True)
     assert rule.violation(torch.tensor([1.0, 2.0])) == ""
     assert rule.violation(torch.tensor([1.0, 2.5, 3.25])) == "is 2.5 and must be whole"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (1.0, ""),
+        (3.0, ""),
+        (0.0, "is 0 and must be 1 to 3"),
+        (4.0, "is 4 and must be 1 to 3"),
+        (2.5, "is 2.5 and must be whole"),
+        (math.nan, "is not finite"),
+        (math.inf, "is not finite"),
+        (-math.inf, "is not finite"),
+    ],
+)
+def test_a_number_and_a_tensor_break_a_range_alike(value: float, reason: str) -> None:
+    of_whole_numbers = Range(1, 3, whole=True)
+    assert of_whole_numbers.breach_of(value) == reason
+    assert of_whole_numbers.violation(torch.tensor([2.0, value, 1.0])) == reason
+    assert Range(1, 3).breach_of(2.5) == Range(1, 3).violation(torch.tensor([2.5])) == ""
+    assert of_whole_numbers.violation(torch.tensor([2, 3])) == ""
+    assert of_whole_numbers.violation(torch.zeros(0)) == ""
+
+
+def rows_of(*classes: int, width: int = 2) -> dict[str, torch.Tensor]:
+    return {"classes": torch.tensor(classes).long(), "means": torch.zeros(len(classes), width)}
+
+
+def test_rows_by_class_are_of_ascending_classes() -> None:
+    rows = {"means": ((2,), torch.float32)}
+    for classes in ((), (0,), (4,), (0, 1, 4)):
+        check_by_class(rows_of(*classes), 5, rows)
+    for classes in ((-1, 2), (5,), (0, 5), (1, 1), (2, 1)):
+        with pytest.raises(RejectedUpdate, match=r"not ascending numbers from 0 to 4$"):
+            check_by_class(rows_of(*classes), 5, rows)
+    with pytest.raises(RejectedUpdate, match=r"^means is float32 of 1x3, not float32 of 1x2$"):
+        check_by_class(rows_of(1, width=3), 5, rows)
+    with pytest.raises(RejectedUpdate, match=r"^classes is missing$"):
+        check_by_class({"means": torch.zeros(0, 2)}, 5, rows)
+    with pytest.raises(RejectedUpdate, match=r"^classes is int32 of 1, not int64 of 1$"):
+        check_by_class({**rows_of(1), "classes": torch.ones(1).int()}, 5, rows)
+
+
+def test_the_first_difference_of_a_state_is_named() -> None:
+    expected = {"w": ((2, 3), torch.float32), "b": ((), torch.int64)}
+    state = {"w": torch.zeros(2, 3), "b": torch.tensor(1)}
+    assert differences(state, expected) == ""
+    assert differences({}, expected) == "b is missing"
+    assert differences({**state, "z" * 200: state["b"]}, expected) == (
+        "'" + "z" * 79 + " is not expected"
+    )
+    assert differences({**state, "b": torch.ones(())}, expected) == (
+        "b is float32 of one value, not int64 of one value"
+    )
+    deep = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)  # eight of them are shown
+    assert described(deep, torch.float32) == "float32 of 1x2x3x4x5x6x7x8"
+
+
+def test_a_tensor_that_is_not_finite_is_found_though_sums_overflow() -> None:
+    large = torch.full((9,), 3e38)
+    assert not_finite({"a": large, "b": torch.ones(2), "c": torch.tensor([1, 2])}) == ""
+    assert not_finite({"a": large, "b": torch.tensor([1.0, math.inf])}) == "b"
+    assert not_finite({"a": torch.tensor([math.nan, 1.0]), "b": large}) == "a"
