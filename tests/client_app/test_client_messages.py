@@ -169,3 +169,16 @@ def test_size_is_that_of_the_values() -> None:
         == 3 * 4 * 4 + 8
     )
     assert size({}) == 0
+
+
+def test_a_record_of_a_whole_piece_travels_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """flwr sends a record in pieces; one that fits into a single piece needs no objects of its own."""
+    record = pack({"x": torch.ones(1000)})
+    content = RecordDict({"0/model": record})
+    for piece, names in (
+        (record.count_bytes(), [FOLDED]),
+        (record.count_bytes() - 1, ["0/model", FOLDED]),
+    ):
+        monkeypatch.setattr("client_app.messages.PIECE", piece)
+        assert list(folded(content)) == names
+        assert unfolded(folded(content)) == content

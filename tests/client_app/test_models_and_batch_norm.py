@@ -363,3 +363,40 @@ def test_a_state_of_other_names_or_shapes_is_refused() -> None:
     for other in others:
         with pytest.raises(RuntimeError, match="Error"):
             model.load(other)
+
+
+def layers_of(model: Classifier) -> list[tuple[object, ...]]:
+    """Return the convolutions and poolings of a model: kind, width, kernel, stride and padding."""
+    layers: list[tuple[object, ...]] = []
+    for module in model.features.modules():
+        if isinstance(module, nn.Conv2d):
+            sizes = (module.kernel_size[0], module.stride[0], module.padding[0])
+            layers.append(("conv", module.out_channels, *sizes))
+        if isinstance(module, nn.MaxPool2d):
+            layers.append(("pool", module.kernel_size, module.stride))
+    return layers
+
+
+def test_the_convolutions_are_those_of_the_papers() -> None:
+    """FedBN's AlexNet has AlexNet's; McMahan et al. have two of 5x5 with pooling of 2x2."""
+    with torch.device("meta"):
+        alexnet = MODELS["alexnet-bn"]((3, 256, 256), 10)
+        mcmahan = MODELS["mcmahan-cnn"]((1, 28, 28), 10)
+    assert layers_of(alexnet) == [
+        ("conv", 64, 11, 4, 2),
+        ("pool", 3, 2),
+        ("conv", 192, 5, 1, 2),
+        ("pool", 3, 2),
+        ("conv", 384, 3, 1, 1),
+        ("conv", 256, 3, 1, 1),
+        ("conv", 256, 3, 1, 1),
+        ("pool", 3, 2),
+    ]
+    assert layers_of(mcmahan) == [
+        ("conv", 32, 5, 1, 2),
+        ("pool", 2, 2),
+        ("conv", 64, 5, 1, 2),
+        ("pool", 2, 2),
+    ]
+    (pooled,) = [m for m in alexnet.features.modules() if isinstance(m, nn.AdaptiveAvgPool2d)]
+    assert pooled.output_size == 6

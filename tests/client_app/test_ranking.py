@@ -17,6 +17,7 @@ from client_app.ranking import (
     contradiction,
     margins,
     order_of,
+    placements,
     ranked,
     ranking,
 )
@@ -170,3 +171,12 @@ def test_of_very_many_classes_a_ranking_has_no_sums(classes: int, ranks: bool) -
     assert bool(contradiction(nothing_CS, samples_C)) == ranks
     assert bool(ranking(torch.zeros(2, classes).double(), torch.tensor([0, 1])).any()) == ranks
     assert contradiction(nothing_CS, 5 * torch.eye(classes, dtype=torch.int64)[0]) == ""
+
+
+def test_placements_by_hand() -> None:
+    """Two samples of the class at .9 and .3, three others at .5, .3 and .1; a tie is half."""
+    score_N, label_N = np.array([0.9, 0.5, 0.3, 0.3, 0.1]), np.array([1, 0, 1, 0, 0])
+    of_class, of_others = placements(score_N, label_N)
+    assert of_class == pytest.approx([1.0, 1.5 / 3])
+    assert of_others == pytest.approx([1 / 2, 1.5 / 2, 1.0])
+    assert of_class.mean() == pytest.approx(of_others.mean())  # both are the AUROC

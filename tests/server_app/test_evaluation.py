@@ -163,6 +163,8 @@ def test_numbers_by_class_have_means_over_shot_groups() -> None:
         {"matching-loss-many": 0.2, "matching-loss-medium": 0.3, "matching-loss-few": math.nan},
         nan_ok=True,
     )
+    others = {"loss-by-class": 0.5, "class-weights": [1.0, 2.0, 3.0, 4.0]}
+    assert by_group(others, {"many": [0, 1]}) == {}
 
 
 @pytest.mark.parametrize(
