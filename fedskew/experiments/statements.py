@@ -44,7 +44,7 @@ TEST_NAME = re.compile(r"tests/[\w/]+\.py::\w+")
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a statement is measured: an entry of the file, and which of its columns."""
 
     entry: str
@@ -335,9 +335,9 @@ class Statement:
     test: Term
     number: str = ""
     """The paper's number, as text."""
-    source: Place | None = None
+    source: Location | None = None
     """The entry at the paper's own scale; `from` in the file."""
-    here: Place | None = None
+    here: Location | None = None
     """The entry for a laptop."""
     lost: str = ""
     """What the laptop's entry gives up, in a sentence."""
@@ -349,7 +349,7 @@ class Statement:
         """The paper's name."""
         return self.paper.partition(",")[0]
 
-    def place(self, size: str) -> Place | None:
+    def place(self, size: str) -> Location | None:
         """Return where it is measured at a size: smoke, laptop or full."""
         return self.source if size == "full" else self.here
 
@@ -414,13 +414,13 @@ def statement(
     return read
 
 
-def place_of(entry: Any, where: str) -> Place:
+def place_of(entry: Any, where: str) -> Location:
     """Return a place from ENTRY, or from {entry, columns}."""
     if isinstance(entry, str):
-        return Place(entry)
+        return Location(entry)
     if not isinstance(entry, dict):
         raise SettingError("entry", shown(entry), "must be ENTRY or {entry, columns}", where=where)
-    return built(Place, where, entry)  # type: ignore[no-any-return]
+    return built(Location, where, entry)  # type: ignore[no-any-return]
 
 
 def term_of(entry: Any, where: str) -> Term:
@@ -434,7 +434,7 @@ def term_of(entry: Any, where: str) -> Term:
 
 
 def refuse_unknown(
-    term: Term, place: Place, experiments: Mapping[str, Experiment], where: str
+    term: Term, place: Location, experiments: Mapping[str, Experiment], where: str
 ) -> None:
     """Raise SettingError for an entry, a column, a row, a metric or a selection that there is none of."""
     known = f"is no entry; entries are {', '.join(experiments)}"
