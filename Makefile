@@ -48,8 +48,8 @@ slow: install
 signals: install  ## send signals at six moments on every engine and in sweeps, and print a table; needs a quiet machine
 	PYTHONPATH=. $(BIN)/python tests/fedskew/signal_matrix.py
 
-federation: install  ## run four sites with their own data through gateway, TLS and keys, and compare the hash with the rehearsal's
-	$(BIN)/python deploy/try_federation.py --dataset $(DATASET)
+federation: install  ## run four sites with their own data through gateway, TLS and keys, and compare the hash with the rehearsal's; HEADS=1: heads in closed form from masked sums
+	$(BIN)/python deploy/try_federation.py --dataset $(DATASET) $(if $(HEADS),--heads)
 
 faults: install  ## inject faults into a federation, each three times, and print a table; needs root and a quiet machine
 	$(BIN)/python deploy/try_faults.py --write docs/results/reliability.md

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -156,8 +156,10 @@ class Job:
 class LocalFederation:
     """A coordinator's folder and the sites' folders below `work`, and the processes that work on them."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, site_lines: str = "") -> None:
+        """`site_lines` are more lines of each site.toml, a table such as [policy]."""
         self.work = work.resolve()
+        self.site_lines = site_lines
         self.folder, self.sites = self.work / "coordinator", self.work / "sites"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         """By site, its `fedskew-site start`; by SITE/link and SITE/train, its halves."""
@@ -207,7 +209,8 @@ class LocalFederation:
         for name, place in self.places.items():
             for file in ("federation.toml", "ca.crt"):
                 shutil.copy(self.folder / file, place)
-            (place / "site.toml").write_text(SITE.format(name=name, address=address or gateway))
+            lines = SITE.format(name=name, address=address or gateway)
+            (place / "site.toml").write_text(lines + self.site_lines)
             fedskew_site(
                 "approve", place / "federation.toml", ROOT, "--site", place / "site.toml", "--yes"
             )
@@ -290,15 +293,27 @@ class LocalFederation:
         return ["federation", "run", str(self.folder), "--results", str(self.work / results), "--json",
                 *settings(words)]  # fmt: skip
 
-    def rehearse(self, words: Sequence[str], results: str = "rehearsal") -> dict[str, Any]:
-        """Play the same site folders in this process and return the summary."""
-        stated = settings([f"dataset=sites:{self.folder / 'federation.toml'}", *words])
+    def copied_sites(self, name: str, change: Callable[[str], str] = lambda text: text) -> Path:
+        """Return a folder of the same sites without their state; `change` is made to federation.toml's text."""
+        copies = self.work / name
+        shutil.copytree(self.sites, copies, ignore=shutil.ignore_patterns("state"))
+        text = change((self.folder / "federation.toml").read_text())
+        for file in (copies / "federation.toml", *copies.glob("*/federation.toml")):
+            file.write_text(text)
+        return copies
+
+    def rehearse(
+        self, words: Sequence[str], results: str = "rehearsal", sites: Path | None = None
+    ) -> dict[str, Any]:
+        """Play the same site folders, or copies of them, in this process and return the summary."""
+        agreed = (sites or self.folder) / "federation.toml"
+        stated = settings([f"dataset=sites:{agreed}", *words])
         return dict(
             json.loads(
                 fedskew(
                     "run",
                     "--sites",
-                    self.sites,
+                    sites or self.sites,
                     "--results",
                     self.work / results,
                     "--json",
