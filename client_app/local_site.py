@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from client_app.client import Report
     from client_app.masked_sum import Words
+    from client_app.models import ModelSettings
     from client_app.run_spec import RunSpec
     from client_app.state import State
     from data import Dataset, Samples
@@ -167,6 +168,9 @@ class LocalSite(Protocol):
 
     def open_data(self, run_spec: "RunSpec") -> "LocalData":
         """Return the site's data. Raises NotAgreed or DataError for data that do not fit the agreement or the run."""
+
+    def model_settings(self, run_spec: "RunSpec") -> "ModelSettings":
+        """Return a run's settings of the model, with the site's own file of weights. Raises DataError without it."""
 
     def keep_data_hash(self, run: Path, content: str) -> None:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""

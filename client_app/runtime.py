@@ -42,6 +42,7 @@ class ClientRuntime:
         self.digests: dict[str, str] = {}
         """Hash of a site's own data, under "data"; empty in a simulation."""
         self.federation: Federation | LocalData
+        model_settings = run_spec.model_settings
         if site is None and run_spec.data.dataset.startswith(SITES_PREFIX):
             raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:
@@ -59,6 +60,7 @@ class ClientRuntime:
             device = site.device
             self.run_folder = site.run_folder(str(run_spec.folder))
             self.federation = own = site.open_data(run_spec)
+            model_settings = site.model_settings(run_spec)
             self.digests["data"] = own.dataset.content
             self.policy = site.policy(run_spec, own)
         self.device = choose_device(device)
@@ -69,7 +71,7 @@ class ClientRuntime:
             dataset.shape,
             self.classes,
             initial_seed(run_spec.seed),
-            run_spec.model_settings,
+            model_settings,
         )
         self.model = model.to(self.device)
         self.private = private_names(self.model, run_spec.variants)

@@ -21,7 +21,19 @@ from data.errors import DataError, SettingError
 from data.settings import DataSettings
 from data.toml_file import Table, read_toml
 
-KEYS = ("name", "classes", "input-shape", "mean", "std", "min-sites", "sums", "app", "site")
+KEYS = (
+    "name",
+    "classes",
+    "input-shape",
+    "mean",
+    "std",
+    "min-sites",
+    "sums",
+    "backbone",
+    "weights",
+    "app",
+    "site",
+)
 INPUT_KEYS = ("classes", "input-shape", "mean", "std")
 """What FedSkew's app reads of the data; a federation of another Flower app may leave out all four."""
 SITE_KEYS = ("name", "key", "mask-key", "samples")
@@ -29,6 +41,8 @@ MOST_SAMPLES = 10**9
 """Training samples that a client may state at most, whatever is agreed: no hospital has a billion images."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
+BACKBONE = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
+"""The name of a network that begins with a file's weights; whether there is one the coordinator's settings say."""
 KEY_KIND = "ecdsa-sha2-nistp384"
 MASK_KEY_KIND = "x25519"
 SUMS = ("plain", "masked")
@@ -71,6 +85,15 @@ class Agreement:
     """Of the file's bytes."""
     sums: str = "plain"
     """One of SUMS."""
+    backbone: str = ""
+    """The network whose weights every site has as a file; empty where none is agreed."""
+    weights: str = ""
+    """sha256 of that file."""
+
+    @property
+    def weights_in_messages(self) -> str:
+        """How messages name the file of the backbone's weights: without a path."""
+        return f"sha256:{self.weights}"
 
     @property
     def masked(self) -> bool:
@@ -174,6 +197,7 @@ def read_agreement(path: Path) -> Agreement:
         if not holds:
             raise table.error("min-sites", least, rule)
     sums = sums_of(table, sites)
+    backbone, weights = backbone_of(table)
     digest = hashlib.sha256(content).hexdigest()
     return Agreement(
         inputs.name,
@@ -186,7 +210,25 @@ def read_agreement(path: Path) -> Agreement:
         sites,
         digest,
         sums,
+        backbone,
+        weights,
     )
+
+
+def backbone_of(table: Table) -> tuple[str, str]:
+    """Return the agreed backbone and the sha256 of its weights, two empty texts where none is agreed.
+
+    Raises DataError for one without the other, and for what can be neither.
+    """
+    if not table.entries.keys() & {"backbone", "weights"}:
+        return "", ""
+    backbone: str = table.take("backbone", str)
+    weights: str = table.take("weights", str)
+    rule = "must be the name of a network, such as efficientnet-lite0 or torchvision:resnet18"
+    table.require(BACKBONE.fullmatch(backbone) is not None, "backbone", rule)
+    rule = "must be the sha256 of the file of the backbone's weights: 64 of 0-9 and a-f"
+    table.require(SHA256.fullmatch(weights) is not None, "weights", rule)
+    return backbone, weights
 
 
 def sums_of(table: Table, sites: Sequence[Member]) -> str:

@@ -266,15 +266,18 @@ class RunSettings:
 
     def run_spec(self) -> RunSpec:
         """Return the part that clients need; of sites without any path."""
-        folder, data = self.folder, self.data
+        folder, data, model_settings = self.folder, self.data, self.model
         if self.agreement is not None:
             folder = Path(self.run_id)
             data = replace(data, dataset=in_messages(self.agreement))
+            if self.model.weights:
+                agreed = self.agreement.weights_in_messages
+                model_settings = replace(self.model, weights=agreed)
         return RunSpec(
             data=data,
             training=self.training,
             model=self.general.model,
-            model_settings=self.model,
+            model_settings=model_settings,
             variants=self.variants,
             seed=self.general.seed,
             device=self.general.device,

@@ -27,10 +27,11 @@ from client_app.models import (
     is_backbone,
     is_own_model,
 )
-from client_app.models.backbone import check_weights, normalization_of
+from client_app.models.backbone import check_weights, normalization_of, sha256_of
 from client_app.optimizer import TrainingSettings
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
+from data.agreement import Agreement
 from data.readers.catalog import KNOWN, has_domains, is_sites, members
 from data.renamed_settings import OLD_NAMES, renamed
 from data.sites import agreement_of
@@ -169,9 +170,12 @@ def with_method_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> DataSettings:
-    """Return the data's settings with mean and std of the weights' own training, where they are not stated."""
+    """Return the data's settings with mean and std of the weights' own training, where they are not stated.
+
+    Between sites federation.toml states them.
+    """
     known = normalization_of(model)
-    if known is None or len(data.shape) != 3:
+    if known is None or len(data.shape) != 3 or is_sites(data.dataset):
         return data
     mean, std = known
     if data.shape[0] != 3:
@@ -318,21 +322,22 @@ def check_between_sites(
 ) -> None:
     """Raise SettingError for what does not go with sites, of whose samples and modules the server knows nothing."""
     beside = "does not go with dataset = sites:FILE"
+    agreement = agreement_of(dataset)
+    backbone = agreement.backbone
     rule = f"{beside}: no site imports a module that a message names"
-    general.require(":" not in general.model, "model", rule)
-    about.require(
-        not about.weights, "weights", f"{beside}: no site reads a file that a message names"
-    )
+    if backbone:
+        rule += f", and federation.toml agrees on the backbone {backbone}"
+    general.require(":" not in general.model or general.model == backbone, "model", rule)
+    check_agreed_weights(general, about, agreement)
     general.require(not sources_of(parts.names), "method", rule)
     general.require(
         general.participation == 1,
         "participation",
         f"{beside}: every site that is there takes part",
     )
-    masked = agreement_of(dataset).masked
     for name in parts.deploys:
         asks = sections[name].asks if sections[name].closed_form else ""
-        apart = masked and asks and sections[asks].upload.by_client
+        apart = agreement.masked and asks and sections[asks].upload.by_client
         rule = f"needs each site's own sums, and federation.toml says sums = masked: {name}"
         general.require(not apart, "method", rule)
     for name in parts.serving:
@@ -342,6 +347,23 @@ def check_between_sites(
             "method",
             f"{beside}: {name} needs images of the server's own, and it has none",
         )
+
+
+def check_agreed_weights(
+    general: GeneralSettings, about: ModelSettings, agreement: Agreement
+) -> None:
+    """Raise SettingError for a file of weights other than the one that all sites agree to."""
+    if not about.weights:
+        return
+    beside = "does not go with dataset = sites:FILE"
+    agreed = agreement.backbone != "" and general.model == agreement.backbone
+    rule = f"{beside}: no site reads a file that a message names"
+    if agreement.backbone:
+        rule = f"{beside}: federation.toml agrees on weights of {agreement.backbone}"
+    about.require(agreed, "weights", rule)
+    here = sha256_of(absolute(about.weights))
+    rule = f"has sha256 {here}, and federation.toml agrees on {agreement.weights}"
+    about.require(here == agreement.weights, "weights", rule)
 
 
 def typed(key: str, value: object, kind: type) -> Scalar:

@@ -1,6 +1,7 @@
 """From a run's settings and data to the model and the strategy that trains it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,10 @@ def federation_of(settings: RunSettings) -> Federation:
         samples = sum(len(indices) for indices in federation.train_indices)
         for variant in settings.variants:
             variant.check_size(samples)
+    elif settings.model.freeze == "all":
+        # The server has no sample: of the features it needs their number alone.
+        features = replace(federation.dataset, shape=settings.input_shape, mean=(0.0,), std=(1.0,))
+        return replace(federation, dataset=features, augmentation="none")
     # A server without a GPU can still lead clients that have one.
     device = choose_device("auto" if general.device == "cuda" else general.device)
     return with_features(federation, general.model, settings.model, settings.data.cache, device)

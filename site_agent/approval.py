@@ -41,6 +41,7 @@ def summary(site: Site, app: str) -> str:
             ),
             *two_sites(site),
             f"sums        {sums_in_words(agreement)}",
+            *backbone_lines(agreement),
             f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
             f"{site.min_test_samples} test samples, norm of an update at most: {limit}",
             f"an update   needs at least: samples in a mini-batch {site.min_batch_size}, steps {site.min_steps}, "
@@ -84,6 +85,13 @@ def sums_in_words(agreement: Agreement) -> str:
     if agreement.masked:
         return "masked: class counts and feature statistics leave in the sum of all sites alone"
     return "plain: the coordinator sees this site's own class counts and feature statistics"
+
+
+def backbone_lines(agreement: Agreement) -> list[str]:
+    """Return the line about the agreed backbone, if there is one."""
+    if not agreement.backbone:
+        return []
+    return [f"backbone    {agreement.backbone}, weights of sha256 {agreement.weights}"]
 
 
 def agreed_samples(member: Member) -> str:

@@ -15,7 +15,8 @@ from data.sites import abide_name
 from data.toml_file import Table, read_toml
 
 KEYS = (
-    "federation", "name", "data", "state", "device", "threads", "mask-key", "read", "policy", "link", "app",
+    "federation", "name", "data", "state", "device", "threads", "mask-key", "weights", "read", "policy", "link",
+    "app",
 )  # fmt: skip
 POLICY_KEYS = (
     "allow", "min-class-samples", "min-test-samples", "max-norm", *RUN_KEYS,
@@ -23,7 +24,7 @@ POLICY_KEYS = (
 APP_KEYS = (
     "arrays", "metrics", "configs", "max-bytes", "max-norm", "min-samples", "node-config",
 )  # fmt: skip
-NOT_OF_AN_APP = ("device", "mask-key", "read", "policy")
+NOT_OF_AN_APP = ("device", "mask-key", "weights", "read", "policy")
 """Keys of site.toml that are about FedSkew's own app, and have no meaning for another one."""
 LINK_KEYS = ("address", "key", "ca")
 MASK_KEY = "mask.key"
@@ -99,6 +100,8 @@ class Site:
     """The policy for another app than FedSkew's; None is FedSkew's."""
     mask_key: Path = Path(MASK_KEY)
     """The file of its private key for masked sums."""
+    weights: Path | None = None
+    """The site's own file of the agreed backbone's weights."""
 
     @property
     def cache(self) -> Path:
@@ -168,6 +171,7 @@ def read_site(path: Path) -> Site:
         approve_runs=policy.take("approve-runs", bool, False),
         app=app_policy(table, path),
         mask_key=path_in(table, path, "mask-key", MASK_KEY),
+        weights=path_in(table, path, "weights") if "weights" in table.entries else None,
     )  # fmt: skip
 
 

@@ -8,7 +8,10 @@ import numpy as np
 import torch
 
 from client_app import local_site
+from client_app.features import with_features
 from client_app.local_site import LocalData, NotAgreed
+from client_app.models import ModelSettings
+from client_app.process import choose_device
 from client_app.run_spec import RunSpec
 from data import DataError
 from data.agreement import Agreement
@@ -25,6 +28,7 @@ from site_agent.config import Site
 from site_agent.policy import Policy, check_names, check_run
 from site_agent.run_approval import check_approved
 from site_agent.sum_ledger import SumLedger
+from site_agent.weights import check_model, own_model_settings
 
 DATA_HASH = "data.sha256"
 """In a site's folder of a run, the hash of the data that it has trained on."""
@@ -169,7 +173,15 @@ class ConfiguredSite:
         data = view(self.site, run_spec)
         check_samples(self.site, int(data.counts_C.sum()))
         check_same(folder, data.dataset.content)
+        settings = self.model_settings(run_spec)
+        device = choose_device(self.device)
+        cache = str(self.site.cache)
+        data.federation = with_features(data.federation, run_spec.model, settings, cache, device)
         return data
+
+    def model_settings(self, run_spec: RunSpec) -> ModelSettings:
+        """Return a run's settings of the model, with this site's own file of weights."""
+        return own_model_settings(self.site, run_spec)
 
     def keep_data_hash(self, run: Path, content: str) -> None:
         """Keep the data's hash in the folder of a run: the data must not change from now on."""
@@ -196,11 +208,9 @@ def view(site: Site, run_spec: RunSpec) -> SiteView:
         for field in fields(data)
         if field.name not in agreed and not data.is_default(field.name)
     ]
-    file = run_spec.model_settings.weights
-    if (
-        stated or file or ":" in run_spec.model
-    ):  # neither a module nor a file, nor what another package would bring
-        raise NotAgreed(f"{', '.join(stated) or file or run_spec.model} is the site's own affair")
+    if stated:
+        raise NotAgreed(f"{', '.join(stated)} is the site's own affair")
+    check_model(site, run_spec)
     site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SiteView(data, agreement, site.number, site.data, site.cache, site.reading)
 

@@ -153,7 +153,7 @@ def check_names(site: Site) -> None:
     """Raise DataError where the policy names a method or a model that does not exist, which would allow nothing."""
     for key, names, known in (
         ("methods", site.methods or (), VARIANTS),
-        ("models", site.models or (), MODELS),
+        ("models", site.models or (), [*MODELS, *filter(None, [site.agreement.backbone])]),
     ):
         for name in names:
             if name not in known:

@@ -20,6 +20,7 @@ from site_agent.config import Site, read_link, table_of
 from site_agent.data_view import SiteView
 from site_agent.keys import public_text, read_key, read_mask_key
 from site_agent.policy import check_names
+from site_agent.weights import own_weights
 
 FEW = 4
 """Samples of a mini-batch, or of an update, below which `check` warns."""
@@ -57,6 +58,8 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
     yield policy(site)
     if site.agreement.masked:
         yield mask_key(site)
+    if site.agreement.backbone:
+        yield weights(site)
     yield device(site)
     yield room(site)
     yield from data_of(site)
@@ -137,6 +140,14 @@ def mask_key(site: Site) -> Row:
         return Row("mask key", False, str(error))
     wrong = f"{site.mask_key}: its public half is {here}, and federation.toml says {agreed}"
     return Row("mask key", here == agreed, str(site.mask_key) if here == agreed else wrong)
+
+
+def weights(site: Site) -> Row:
+    """The file of the backbone's weights, which must be the one that is agreed."""
+    try:
+        return Row("weights", True, f"{site.agreement.backbone}: {own_weights(site)}")
+    except DataError as error:
+        return Row("weights", False, str(error))
 
 
 def device(site: Site) -> Row:

@@ -1,0 +1,229 @@
+"""A backbone between sites: federation.toml names it and its weights' sha256, and each site has the file itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from client_app.local_site import PERMISSIONS, NotAgreed
+from client_app.models.backbone import sha256_of
+from client_app.runtime import site_runtime
+from data import DataError, SettingError
+from data.agreement import read_agreement
+from fedskew.engines import execute
+from server_app.settings import parse
+from site_agent.approval import summary
+from site_agent.config import read_site, read_sites
+from site_agent.data_view import ConfiguredSite
+from site_agent.preflight import offline
+from strategies.core.exchange import TooFewReplies
+from tests.site_files import (
+    NAMES,
+    agreed,
+    data_sets,
+    site_entries,
+    site_folders,
+    with_mask_keys,
+    write,
+)
+
+NAME = "torchvision:shufflenet_v2_x0_5"
+POLICY = {"allow": list(PERMISSIONS)}
+RUN: dict[str, Any] = {
+    "method": "fed3r+fed-lda",
+    "rounds": 0,
+    "model": NAME,
+    "freeze": "all",
+    "image-side": 16,
+    "batch-size": 8,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(autouse=True)
+def forget_runtimes() -> Iterator[None]:
+    site_runtime.cache_clear()
+    yield
+    site_runtime.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two files of the network's weights, of different seeds."""
+    from torchvision import models
+
+    folder = tmp_path_factory.mktemp("weights")
+    made = []
+    for seed in (99, 100):
+        torch.manual_seed(seed)
+        made.append(folder / f"{seed}.safetensors")
+        save_file(models.shufflenet_v2_x0_5(weights=None).state_dict(), made[-1])
+    return made[0], made[1]
+
+
+def folders(folder: Path, file: Path, **changes: Any) -> Path:
+    """Write three sites that agree on a file of weights, and name it in their site.toml."""
+    site_folders(
+        folder,
+        policy=POLICY,
+        backbone=NAME,
+        weights=sha256_of(str(file)),
+        site=with_mask_keys(),
+        **changes,
+    )
+    for name in NAMES:
+        name_weights(folder, name, file)
+    return folder
+
+
+def name_weights(folder: Path, name: str, file: Path | None) -> None:
+    """Write site.toml with another file of weights, or none."""
+    named = {} if file is None else {"weights": str(file)}
+    write(folder / name / "site.toml", site_entries(name=name, policy=POLICY, **named))
+
+
+def settings_of(folder: Path, results: Path, file: Path, **changes: Any) -> Any:
+    dataset = f"sites:{folder}/federation.toml"
+    stated = {**RUN, "dataset": dataset, "weights": str(file), "results": str(results)}
+    return parse({**stated, **changes})
+
+
+def rehearse(folder: Path, results: Path, file: Path, **changes: Any) -> dict[str, Any]:
+    settings = settings_of(folder, results, file, **changes)
+    return execute(settings, "inprocess", lambda line: None, sites=str(folder))
+
+
+def test_each_site_s_own_file_makes_the_simulation_s_heads(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    folder = folders(tmp_path / "sites", files[0])
+    copy = tmp_path / "elsewhere.safetensors"
+    copy.write_bytes(files[0].read_bytes())
+    name_weights(folder, "east", copy)
+    masked = rehearse(folder, tmp_path / "results", files[0])
+    plain = folders(tmp_path / "plain", files[0], sums="plain")
+    assert masked["hash"] == rehearse(plain, tmp_path / "plain-results", files[0])["hash"]
+
+    simulated = parse(
+        {
+            **RUN,
+            "dataset": data_sets(folder),
+            "classes": "healthy,ill,other",
+            "input-shape": "1x8x8",
+            "mean": "0.5",
+            "std": "0.5",
+            "weights": str(files[0]),
+            "cache": str(tmp_path / "cache"),
+            "results": str(tmp_path / "simulated"),
+        }
+    )
+    summary = execute(simulated, "inprocess", lambda line: None)
+    assert masked["hash"]["deployed"] == summary["hash"]["deployed"]
+
+
+@pytest.mark.parametrize("freeze", ["none", "stages"])
+def test_an_agreed_backbone_can_be_trained(
+    tmp_path: Path, files: tuple[Path, Path], freeze: str
+) -> None:
+    folder = folders(tmp_path / "sites", files[0])
+    trained = {"method": "fedavg", "rounds": 1, "freeze": freeze}
+    first = rehearse(folder, tmp_path / "results", files[0], **trained)
+    other = folders(tmp_path / "other", files[1])
+    second = rehearse(other, tmp_path / "other-results", files[1], **trained)
+    assert first["hash"]["shared"] != second["hash"]["shared"]
+
+
+def rows(folder: Path) -> list[str]:
+    path = folder / "north/site.toml"
+    return [str(row) for row in offline(read_site(path), path) if row.subject == "weights"]
+
+
+def test_a_wrong_or_missing_file_is_refused_with_both_hashes(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    folder = folders(tmp_path / "sites", files[0])
+    first, second = (sha256_of(str(file)) for file in files)
+    assert rows(folder) == [f"ok  weights      {NAME}: {files[0]}"]
+    name_weights(folder, "north", files[1])
+    (row,) = rows(folder)
+    assert row.startswith("NO  weights") and f"has sha256 {second}" in row and first in row
+    name_weights(folder, "north", tmp_path / "nowhere.safetensors")
+    (row,) = rows(folder)
+    assert "nowhere.safetensors: there is no such file" in row and first in row
+    name_weights(folder, "north", None)
+    (row,) = rows(folder)
+    assert row.startswith("NO  weights") and "site.toml: weights is missing" in row
+
+
+def test_the_run_names_the_site_with_another_file(tmp_path: Path, files: tuple[Path, Path]) -> None:
+    folder = folders(tmp_path / "sites", files[0])
+    name_weights(folder, "east", files[1])
+    lines: list[str] = []
+    settings = settings_of(folder, tmp_path / "results", files[0])
+    with pytest.raises(TooFewReplies, match=r"every site must answer.*site east: data"):
+        execute(settings, "inprocess", lines.append, sites=str(folder))
+    assert any("site east is not ready: data" in str(line) for line in lines)
+    sites = read_sites(folder)
+    spec = settings.run_spec()
+    assert files[0].name not in spec.to_json()  # a message names no file
+    ConfiguredSite(sites[0]).open_data(spec)
+    with pytest.raises(DataError, match=f"has sha256 {sha256_of(str(files[1]))}"):
+        ConfiguredSite(sites[1]).open_data(spec)
+
+
+def test_the_coordinator_s_file_must_be_the_agreed_one(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    folder = folders(tmp_path / "sites", files[0])
+    assert settings_of(folder, tmp_path, files[0]).model.weights == str(files[0])
+    first, second = (sha256_of(str(file)) for file in files)
+    with pytest.raises(SettingError, match=f"has sha256 {second}, .* agrees on {first}"):
+        settings_of(folder, tmp_path, files[1])
+    with pytest.raises(SettingError, match=f"agrees on weights of {NAME}"):
+        settings_of(folder, tmp_path, files[0], model="efficientnet-lite0")
+    with pytest.raises(SettingError, match="no site imports a module"):
+        settings_of(folder, tmp_path, files[0], model="torchvision:resnet18")
+
+
+def test_a_site_takes_no_other_backbone_and_no_file_that_a_message_names(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    from dataclasses import replace
+
+    folder = folders(tmp_path / "sites", files[0])
+    site = ConfiguredSite(read_sites(folder)[0])
+    spec = settings_of(folder, tmp_path, files[0]).run_spec()
+    site.open_data(spec)
+    for other in (
+        replace(spec, model="torchvision:resnet18"),
+        replace(spec, model="efficientnet-lite0"),
+        replace(spec, model_settings=replace(spec.model_settings, weights=str(files[0]))),
+        replace(spec, model_settings=replace(spec.model_settings, weights="sha256:" + 64 * "0")),
+    ):
+        with pytest.raises(NotAgreed, match="is the site's own affair"):
+            site.open_data(other)
+
+
+def test_approve_shows_the_backbone(tmp_path: Path, files: tuple[Path, Path]) -> None:
+    folder = folders(tmp_path / "sites", files[0])
+    text = summary(read_site(folder / "north/site.toml"), "app")
+    assert f"backbone    {NAME}, weights of sha256 {sha256_of(str(files[0]))}" in text
+    assert "sums        masked" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"backbone": NAME}, "weights"),
+        ({"weights": "0" * 64}, "backbone"),
+        ({"backbone": "a b", "weights": "0" * 64}, "backbone"),
+        ({"backbone": NAME, "weights": "0" * 63}, "weights"),
+    ],
+)
+def test_what_is_no_backbone_is_refused(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(DataError) as error:
+        read_agreement(write(tmp_path / "federation.toml", agreed(**changes)))
+    assert error.value.key == key
