@@ -30,6 +30,7 @@ from attacks import (
     at_the_gate,
     by_files,
     by_hand,
+    by_masked_sums,
     by_the_coordinator,
     by_users,
     impostors,
@@ -58,7 +59,12 @@ AFTER = [*by_the_coordinator.AT_WORK_ATTACKS, *impostors.ATTACKS]
 """What is tried when they have, while the federation is still up."""
 LAST = by_hand.ATTACKS
 """What is tried then by sites that this script operates by hand; the last of them removes a site."""
-IN_PROCESS = [*by_the_coordinator.ATTACKS, *by_files.ATTACKS, *replies.IN_PROCESS]
+IN_PROCESS = [
+    *by_the_coordinator.ATTACKS,
+    *by_masked_sums.ATTACKS,
+    *by_files.ATTACKS,
+    *replies.IN_PROCESS,
+]
 """What is tried on the same code, without a network."""
 APPS = ("flower-quickstart", "flower-transformer")
 """The examples that three more sites each run as an app other than FedSkew's."""

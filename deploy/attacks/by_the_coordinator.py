@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -121,16 +121,17 @@ def ask(
     method: str = "fedavg",
     norm: str = "batch",
     policy: Callable[[Site], Site] = lambda site: site,
+    more: Mapping[str, str] | None = None,
 ) -> tuple[RecordDict, Words]:
     """Let the site's code answer a message whose assignment is changed, past readiness; return the reply and its words.
 
-    `policy` changes what the site's file says.
+    `policy` changes what the site's file says; `more` are more words of the task.
     """
     site = policy(aside(stage))
     honest = settings_of(stage, "hostile", method=method, norm=norm).run_spec()
     run_spec = json.loads(honest.to_json())
     change(run_spec)
-    task: dict[str, int | str] = {"round": 1, "question": question}
+    task: dict[str, int | str] = {"round": 1, "question": question, **(more or {})}
     agreed = stage.folder.agreement
     model = build(honest.model, agreed.shape, len(agreed.classes), 0, honest.model_settings)
     state = model.state_dict()

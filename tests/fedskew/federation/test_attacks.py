@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "deploy"))
 
 import try_attacks
-from attacks import by_files, replies
+from attacks import by_files, by_masked_sums, replies
 from attacks.stage import (
     ALONE,
     Attack,
@@ -23,6 +23,12 @@ from attacks.stage import (
     require,
 )
 from try_attacks import Row, attempt, status_of, table
+
+from client_app import handlers
+from client_app.runtime import site_runtime
+from data.agreement import read_agreement
+from site_agent.sum_ledger import SumLedger
+from tests.site_files import NAMES, site_folders, with_mask_keys
 
 STAGE: Any = SimpleNamespace(federation=SimpleNamespace(work=Path("/nowhere")))
 FORBIDDEN = Refusal("HTTP 403", "not of federation.toml")
@@ -192,3 +198,33 @@ def test_a_broken_defence_is_seen_by_its_row(
     assert ends_with(attempt(row, stage)) == ("refused", 0)
     monkeypatch.setattr(*BROKEN[what])
     assert ends_with(attempt(row, stage)) == ("NOT REFUSED", 1)
+
+
+def masking_stage(folder: Path) -> Any:
+    """Return what the rows about masked sums need of a stage: three sites that can mask."""
+    site_folders(folder / "sites", site=with_mask_keys())
+    file = folder / "sites/federation.toml"
+    return SimpleNamespace(
+        federation=SimpleNamespace(work=folder),
+        folder=SimpleNamespace(agreement_file=file, agreement=read_agreement(file)),
+        place=lambda site: folder / "sites" / NAMES[site],
+    )
+
+
+@pytest.mark.parametrize("row", by_masked_sums.ATTACKS, ids=lambda row: row.what)
+def test_each_attack_on_masked_sums_is_refused_beside_an_honest_request(
+    row: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site_runtime.cache_clear()
+    assert ends_with(attempt(row, masking_stage(tmp_path))) == ("refused", 0)
+
+    if row.attempt is by_masked_sums.hundred_times:
+        return  # no rule is broken there: the ledger's own test compares the bytes
+    # A ledger that checks nothing, and a site that answers in the clear, are seen.
+    monkeypatch.setattr(SumLedger, "wrong_list", lambda self, purpose, sum_list: "")
+    monkeypatch.setattr(SumLedger, "wrong_answer", lambda self, sum_list, entry: "")
+    monkeypatch.setattr(handlers, "refuse_in_the_clear", lambda runtime, question: None)
+    site_runtime.cache_clear()
+    became, status = ends_with(attempt(row, masking_stage(tmp_path / "broken")))
+    assert became in ("NOT REFUSED", "WRONG REFUSAL") and status == 1
+    site_runtime.cache_clear()
