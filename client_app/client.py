@@ -218,6 +218,8 @@ class Requirements:
     """No other variant that corrects the class prior, as this one does: it would be corrected twice."""
     sgd: bool = False
     """Local steps of SGD whose rate is the same in a round: the equations divide by the steps' lengths."""
+    signed_loss: bool = False
+    """A server that takes a negative training loss: a term of the loss has no lower bound."""
     teacher: bool = False
     """The logits of the model as received, in eval mode and without gradient: `loss_term`'s `teacher_BC`."""
     ignored_settings: Mapping[str, str] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from client_app.client import Client, Upload
@@ -20,6 +20,9 @@ class LogitShift(PriorCorrection):
     Theorem 2; smoothing > 0 moves it a little). P_i is the distribution the client trains on, so that a sampler does
     not bias it. With smoothing 0 a class the client lacks gets s = -inf: it drops out of the softmax and its logit
     receives no gradient.
+    target = mixed is FedYoYo's distribution-aware logit adjustment (Yan et al. 2025): s_ik = scale ln((1 - g) P(k) + g
+    P_i(k)) with g = local-share. g = 1 is target = uniform up to a constant. FedYoYo's global prior counts effective
+    samples, this one samples; its authors' scale is 1.5. Its distillation between augmented views is not here.
     Identity: scale = 0.
     """
 
@@ -27,12 +30,19 @@ class LogitShift(PriorCorrection):
 
     scale: Annotated[float, Ge(0)] = 1.0
     """Factor tau on the shift; 0 is plain training."""
-    target: Annotated[str, OneOf("global", "uniform")] = "global"
-    """global: the prior P of all clients. uniform: equal classes, which needs no question (local balanced softmax)."""
+    target: Annotated[str, OneOf("global", "uniform", "mixed")] = "global"
+    """global: the prior P of all clients. uniform: equal classes, which needs no question (local balanced softmax).
+    mixed: equal classes, from a mixture of P and the client's own prior."""
+    local_share: Annotated[float, Ge(0), Le(1)] = 0.1
+    """gamma of target = mixed: the share of the client's own prior."""
+
+    def validate(self) -> None:
+        rule = "is for target = mixed"
+        self.require(self.target == "mixed" or self.is_default("local_share"), "local_share", rule)
 
     @property
     def upload(self) -> Upload:
-        asks = self.target == "global" and self.scale > 0
+        asks = self.target != "uniform" and self.scale > 0
         return super().upload if asks else Upload()
 
     def logit_offset(self, client: Client) -> Tensor | None:
@@ -40,6 +50,10 @@ class LogitShift(PriorCorrection):
         if not self.scale:
             return None
         local_C = self.local_prior(client)
+        if self.target == "mixed":
+            share = self.local_share
+            mixed_C = (1 - share) * self.global_prior(client) + share * local_C
+            return self.scale * torch.log(mixed_C)  # -inf of a class that nobody has
         if self.target == "uniform":
             target_C = torch.full_like(local_C, 1 / len(local_C))
         else:

@@ -66,6 +66,8 @@ class Range:
         return ""
 
 
+SIGNED_LOSS = Range(-1e30, 1e30)
+"""The range of the loss beside a variant whose terms have no lower bound."""
 METRICS: Mapping[str, Range] = {
     "num-examples": Range(1, COUNT, whole=True),
     "loss": Range(0, 1e30),
@@ -121,7 +123,10 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     """Return the client's number of samples. Raises RejectedUpdate unless the metrics are what the client must send."""
     if missing := METRICS.keys() - metrics.keys():
         raise RejectedUpdate(f"metric {min(missing)} is missing")
+    signed = any(variant.requirements.signed_loss for variant in server.variants.values())
     for name, allowed in METRICS.items():
+        if signed and name == "loss":
+            allowed = SIGNED_LOSS
         if reason := allowed.breach_of(metrics[name]):
             raise (UpdateOutOfRange if name == "loss" else RejectedUpdate)(
                 f"metric {name} {reason}"

@@ -21,14 +21,18 @@ from client_app.state import weighted_mean
 from client_app.training import train_round
 from client_app.variants import VARIANTS
 from client_app.variants.control_variates import ControlVariates
+from client_app.variants.dynamic_regularization import DynamicRegularization
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.focal import Focal
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_model import LocalModel
 from client_app.variants.local_statistics import LocalStatistics
 from client_app.variants.logit_shift import LogitShift
+from client_app.variants.model_contrast import ModelContrast
+from client_app.variants.not_true_distillation import NotTrueDistillation
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
+from client_app.variants.restricted_softmax import RestrictedSoftmax
 
 LIKELIHOOD_XC = torch.tensor([[0.5, 0.25], [0.25, 0.25], [0.25, 0.5]], dtype=FLOAT)
 COUNTS_KC = [(36, 4), (12, 108)]
@@ -144,6 +148,10 @@ COMPANIONS: list[list[Variant]] = [
     [LocalModel()],
     [ControlVariates()],
     [ControlVariates(option="I"), Resampling()],
+    [DynamicRegularization(0.5)],
+    [ModelContrast()],
+    [NotTrueDistillation()],
+    [RestrictedSoftmax()],
     [Resampling()],
     [Resampling(beta_start=0.5, beta_end=0.5)],
     [Proximal(0.5), FeatureGradients(), LocalBatchNorm(), Resampling()],
@@ -158,7 +166,7 @@ def test_every_variant_is_a_companion_or_says_why_not() -> None:
     uploading = {
         name for name, variant in VARIANTS.items() if not affects_training(variant)
     }  # training is untouched: test_variant_contract.py
-    minimizing_another = {"focal"}  # below
+    minimizing_another = {"focal", "decorrelation"}  # focal below
     assert VARIANTS.keys() == beside | correcting | uploading | minimizing_another
 
 

@@ -348,4 +348,10 @@ def test_the_first_step_from_the_received_weights_feels_no_pull() -> None:
     correcting = {
         variant.name for variant in all_variants() if variant.requirements.uncorrected_prior
     }
-    assert correcting == {"class-weights", "logit-calibration", "logit-shift", "reweighting"}
+    assert correcting == {
+        "class-weights",
+        "logit-calibration",
+        "logit-shift",
+        "reweighting",
+        "vacant-classes",
+    }

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from client_app.variants.augmented_gradients import AugmentedGradients
 from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.class_weights import ClassWeights
 from client_app.variants.control_variates import ControlVariates
+from client_app.variants.decorrelation import Decorrelation
+from client_app.variants.dynamic_regularization import DynamicRegularization
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.feature_statistics import (
     BalancedStatistics,
@@ -28,18 +30,24 @@ from client_app.variants.feature_statistics import (
     LabelCounts,
 )
 from client_app.variants.focal import Focal
+from client_app.variants.label_discrepancy import LabelDiscrepancy
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_model import LocalModel
 from client_app.variants.local_statistics import LocalStatistics
 from client_app.variants.logit_calibration import LogitCalibration
 from client_app.variants.logit_shift import LogitShift
+from client_app.variants.model_contrast import ModelContrast
+from client_app.variants.not_true_distillation import NotTrueDistillation
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
+from client_app.variants.restricted_softmax import RestrictedSoftmax
 from client_app.variants.reweighting import Reweighting
+from client_app.variants.vacant_classes import VacantClasses
 from data import DataSettings, SettingError
 
 SETTINGS = TrainingSettings(local_epochs=1, batch_size=4, learning_rate=0.1, momentum=0.5)
 SKEWED = [(8, 4, 2, 1), (1, 2, 4, 8)]
+MISSING = [(8, 0, 2, 1), (1, 2, 0, 0)]
 ALIKE = [(4, 3, 2, 1), (4, 3, 2, 1)]
 
 
@@ -52,6 +60,8 @@ class Row:
     """With this setting, the clients of `identity_counts` train as without the variant."""
     identity_counts: tuple[tuple[int, ...], ...] | list[tuple[int, ...]]
     changes_weights: bool = True
+    effect_counts: list[tuple[int, ...]] = field(default_factory=lambda: SKEWED)
+    """Clients for whom the default has an effect."""
     wrong: tuple[dict[str, object], ...] = ()
     """Fields that are refused."""
     answers: bool = False
@@ -93,6 +103,29 @@ ROWS = [
         SKEWED,
         wrong=({"gamma": -1.0}, {"gamma": float("inf")}, {"alpha": 0.0}, {"alpha": float("inf")}),
     ),
+    Row(
+        Decorrelation(),
+        Decorrelation(beta=0.5, form="paper"),
+        Decorrelation(beta=0.0),
+        SKEWED,
+        wrong=({"beta": -1.0}, {"beta": float("inf")}, {"form": "mean"}),
+    ),
+    Row(
+        DynamicRegularization(),
+        DynamicRegularization(alpha=0.5),
+        DynamicRegularization(alpha=0.0),
+        SKEWED,
+        wrong=({"alpha": -1.0}, {"alpha": float("inf")}),
+    ),
+    Row(
+        LabelDiscrepancy(),
+        LabelDiscrepancy(measure="l2"),
+        LabelDiscrepancy(),
+        SKEWED,
+        changes_weights=False,
+        wrong=({"measure": "cosine"},),
+        answers=True,
+    ),
     Row(LocalBatchNorm(), LocalBatchNorm(), None, SKEWED),
     Row(LocalModel(), LocalModel(), None, SKEWED),
     Row(LocalStatistics(), LocalStatistics(), None, SKEWED),
@@ -105,7 +138,7 @@ ROWS = [
     ),
     Row(
         LogitShift(),
-        LogitShift(smoothing=0.5, scale=0.5, target="uniform"),
+        LogitShift(smoothing=0.5, scale=0.5, target="mixed", local_share=0.5),
         LogitShift(scale=0.0),
         SKEWED,
         wrong=(
@@ -114,7 +147,23 @@ ROWS = [
             {"scale": -0.5},
             {"scale": float("inf")},
             {"target": "local"},
+            {"local_share": 0.5},
+            {"local_share": 1.5},
         ),
+    ),
+    Row(
+        ModelContrast(),
+        ModelContrast(mu=0.5, temperature=0.1),
+        ModelContrast(mu=0.0),
+        SKEWED,
+        wrong=({"mu": -1.0}, {"mu": float("inf")}, {"temperature": 0.0}),
+    ),
+    Row(
+        NotTrueDistillation(),
+        NotTrueDistillation(beta=0.5, temperature=3.0),
+        NotTrueDistillation(beta=0.0),
+        SKEWED,
+        wrong=({"beta": -1.0}, {"beta": float("inf")}, {"temperature": 0.0}),
     ),
     Row(
         Proximal(),
@@ -129,6 +178,25 @@ ROWS = [
         Resampling(warm_up_rounds=2),  # plain shuffles until then
         SKEWED,
         wrong=({"beta_start": 1.1}, {"beta_end": -0.1}, {"decay": 2.0}, {"warm_up_rounds": -1}),
+    ),
+    Row(
+        RestrictedSoftmax(),
+        RestrictedSoftmax(alpha=0.0),
+        RestrictedSoftmax(alpha=1.0),
+        MISSING,
+        effect_counts=MISSING,
+        wrong=({"alpha": -0.1}, {"alpha": 1.1}),
+    ),
+    Row(
+        VacantClasses(),
+        VacantClasses(calibration=0.5, distillation=1.0, suppression=0.1),
+        VacantClasses(calibration=0.0, distillation=0.0, suppression=0.0),
+        MISSING,
+        wrong=(
+            {"calibration": -1.0},
+            {"distillation": -1.0},
+            {"suppression": float("inf")},
+        ),
     ),
     Row(
         Reweighting(),
@@ -179,8 +247,8 @@ def test_identity_is_plain_training_to_the_bit(row: Row) -> None:
 
 @every_variant
 def test_the_default_has_an_effect(row: Row) -> None:
-    plain, plain_reports = train_rounds([], SKEWED, SETTINGS)
-    shared, reports = train_rounds([row.default], SKEWED, SETTINGS)
+    plain, plain_reports = train_rounds([], row.effect_counts, SETTINGS)
+    shared, reports = train_rounds([row.default], row.effect_counts, SETTINGS)
     if row.changes_weights:
         pairs = zip(reports, plain_reports, strict=True)
         assert any(not same(report.trained.state, other.trained.state) for report, other in pairs)
@@ -197,7 +265,7 @@ def test_the_default_has_an_effect(row: Row) -> None:
 def test_the_other_fields_have_an_effect(row: Row) -> None:
     if row.other == row.default:
         pytest.skip("no fields")
-    counts = [(8, 0, 2, 1), (1, 2, 4, 0)]
+    counts = [(8, 0, 0, 1), (1, 2, 4, 0)]
 
     def results(variant: Variant) -> str:
         shared, reports = train_rounds([variant], counts, SETTINGS, rounds=3)
@@ -206,10 +274,16 @@ def test_the_other_fields_have_an_effect(row: Row) -> None:
             [shared, answer, *(report.uploads.get(variant.name, {}) for report in reports)]
         )
 
+    def changed(variant: Variant, unchanged: str, fields: dict[str, object]) -> str:
+        try:
+            return results(replace(variant, **fields))
+        except SettingError:  # a field that goes with one choice of another
+            return unchanged
+
     default, other = results(row.default), results(row.other)
     for key, value in asdict(row.other).items():
-        towards = results(replace(row.default, **{key: value}))
-        back = results(replace(row.other, **{key: getattr(row.default, key)}))
+        towards = changed(row.default, default, {key: value})
+        back = changed(row.other, other, {key: getattr(row.default, key)})
         assert towards != default or back != other, key
 
 
@@ -225,7 +299,8 @@ def test_missing_classes_and_a_single_example(
         pytest.skip("no fields")
     shared, reports = train_rounds([getattr(row, which)], [counts, (3, 2, 2, 0)], SETTINGS)
     assert all(torch.isfinite(tensor).all() for tensor in shared.values())
-    assert all(0 <= report.loss < float("inf") for report in reports)
+    least = -1.0 if row.default.requirements.signed_loss else 0.0
+    assert all(least <= report.loss < float("inf") for report in reports)
     assert [report.examples for report in reports] == [sum(counts), 7]
     for report in reports:
         assert all(

@@ -129,6 +129,7 @@ NEEDED: dict[str, dict[str, Scalar]] = {
     },
     "fedbe.concentration": {"fedbe.distribution": "dirichlet"},
     "llt-form": {"partition": "llt", "clients": 20},
+    "logit-shift.local-share": {"logit-shift.target": "mixed"},
     "second-momentum": {"optimizer": "adam"},
     "epsilon": {"optimizer": "adamw"},
     "schedule-unit": {"warm-up": 3},

@@ -20,6 +20,7 @@ from client_app.optimizer import (
     expected_coefficient_sum,
 )
 from client_app.training import steps_of
+from client_app.variants.vacant_classes import VacantClasses
 from data.agreement import MOST_SAMPLES, Member
 from strategies.core import rounds as base
 from strategies.core.exchange import Exchange
@@ -261,3 +262,14 @@ def test_a_tensor_that_is_not_finite_is_found_though_sums_overflow() -> None:
     assert not_finite({"a": large, "b": torch.ones(2), "c": torch.tensor([1, 2])}) == ""
     assert not_finite({"a": large, "b": torch.tensor([1.0, math.inf])}) == "b"
     assert not_finite({"a": torch.tensor([math.nan, 1.0]), "b": large}) == "a"
+
+
+def test_a_negative_loss_is_taken_only_beside_a_variant_whose_terms_have_no_bound() -> None:
+    server = server_of()
+    metrics = stated(server, 8, loss=-0.01)
+    with pytest.raises(RejectedUpdate, match=r"metric loss is -0\.01"):
+        checked_metrics(0, metrics, server)
+    signed = replace(server, variants={"vacant-classes": VacantClasses()})
+    assert checked_metrics(0, metrics, signed) == 8
+    with pytest.raises(RejectedUpdate, match="metric loss"):
+        checked_metrics(0, {**metrics, "loss": float("-inf")}, signed)

@@ -1,0 +1,62 @@
+"""FedDyn's client side: a penalty that moves with the client's own gradients (Acar et al. 2021)."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from client_app.client import Client, Contribution, Requirements, Trained, Variant, vectorizable
+from client_app.models.classifier import Classifier
+
+
+@dataclass(frozen=True)
+class DynamicRegularization(Variant):
+    """Add alpha (w - w^t) - h_i to the gradient; after training h_i <- h_i - alpha (w_i - w^t), from zero.
+
+    That is the gradient of L_i(w) - <h_i, w> + alpha/2 ||w - w^t||^2 (Acar et al., ICLR 2021, Algorithm 1). At its
+    minimum w_i the gradient of L_i is h_i - alpha (w_i - w^t), the next h_i: it estimates the client's own gradient, so
+    that the clients' penalized minima agree where the h_i sum to 0. Only shared parameters have h_i, never buffers. The
+    client keeps h_i in float64.
+    Identity: alpha = 0.
+    """
+
+    name: ClassVar[str] = "dynamic-regularization"
+    requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
+
+    alpha: Annotated[float, Ge(0)] = 0.01
+    """Strength of the penalty; 0 is plain training at the client."""
+
+    @property
+    def proximal_mu(self) -> float:
+        return self.alpha
+
+    def kept_bytes(self, model: Classifier) -> int:
+        return sum(8 * weight.numel() for weight in model.parameters())
+
+    @vectorizable
+    def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
+        if not self.alpha or name not in client.start:
+            return None
+        pull = self.alpha * (weight - client.start[name])
+        own = client.memory.get(self.name, {}).get(name)
+        return pull if own is None else pull - own.to(pull)
+
+    def after(self, client: Client, trained: Trained) -> Contribution:
+        if not self.alpha:
+            return Contribution()
+        before = client.memory.get(self.name, {})
+        memory = {}
+        for name in parameter_names(client.model):
+            if name not in client.start:
+                continue
+            moved = trained.state[name].double() - client.start[name].double()
+            own = before.get(name, torch.zeros_like(moved))
+            memory[name] = own - self.alpha * moved
+        return Contribution(memory=memory)
+
+
+def parameter_names(model: nn.Module) -> list[str]:
+    """Return the names of the parameters in order."""
+    return sorted(name for name, _ in model.named_parameters())
