@@ -7,6 +7,8 @@ import pytest
 
 from fedskew.diagnosis.rules import Diagnosis, as_json, diagnose, line
 from fedskew.diagnosis.statistics import (
+    design_effects,
+    equal_p,
     independent_samples,
     local_tail_share,
     permutation_p,
@@ -46,6 +48,48 @@ def test_by_hand() -> None:
         and long_tail.imbalance == 8
     )
     assert long_tail.information == 0 and long_tail.information_p == 1
+
+
+def test_three_sites_by_hand() -> None:
+    counts_KC = np.array([[40, 10, 0], [30, 30, 20], [10, 20, 40]])
+    sizes_K, pooled_C = [50, 80, 70], [80, 60, 60]
+    numbers = statistics(counts_KC)
+    assert (numbers.sites, numbers.classes, numbers.samples, numbers.subjects) == (3, 3, 200, 200)
+    assert (numbers.smallest, numbers.median, numbers.largest) == (50, 70.0, 80)
+    assert (numbers.size_ratio, numbers.size_range) == (80 / 60, 1.6)
+    # chi^2 with two degrees of freedom exceeds x with probability exp(-x / 2)
+    assert numbers.size_p == pytest.approx(math.exp(-7 / 2), rel=1e-12)
+    assert numbers.tail_p == pytest.approx(math.exp(-4 / 2), rel=1e-12)
+    assert numbers.imbalance == pytest.approx(4 / 3)
+    assert numbers.missing_share == 1 / 9
+
+    entropy = -sum(size / 200 * math.log(size / 200) for size in pooled_C)
+    of_sites = -sum(size / 200 * math.log(size / 200) for size in sizes_K)
+    assert numbers.effective_sites == pytest.approx(math.exp(of_sites), rel=1e-12)
+    assert numbers.effective_classes == pytest.approx(math.exp(entropy), rel=1e-12)
+    plain = sum(
+        count / 200 * math.log(count * 200 / (sizes_K[site] * pooled_C[label]))
+        for (site, label), count in np.ndenumerate(counts_KC)
+        if count
+    )
+    assert numbers.information == pytest.approx(plain - 2 * 2 / 400, rel=1e-12)
+    assert numbers.information_share == pytest.approx(numbers.information / entropy, rel=1e-12)
+    assert numbers.resolution == pytest.approx(3.1 * math.sqrt(2 * 2 * 2) / (400 * entropy))
+    other = statistics(np.full((3, 5), 40))
+    assert other.resolution == pytest.approx(3.1 * math.sqrt(2 * 2 * 4) / (1200 * math.log(5)))
+
+
+def test_where_five_samples_are_expected_their_absence_is_counted() -> None:
+    """n_k n_c / N is 5 for the first class at the first site, and 4.9 where that site has a sample less."""
+    at_five = statistics(np.array([[0, 50], [10, 40]]))
+    assert at_five.missing_share == 1 / 4
+    below = statistics(np.array([[0, 49], [10, 41]]))
+    assert below.missing_share == 0
+
+
+def test_a_class_of_95_percent_dominates_its_site() -> None:
+    numbers = statistics(np.array([[95, 5], [94, 6], [5, 95], [7, 0]]))
+    assert numbers.dominated_sites == (0, 2, 3) and numbers.one_class_sites == (3,)
 
 
 def test_the_permutations_mean_variance_and_p_are_those_of_drawn_ones() -> None:
@@ -283,3 +327,79 @@ def test_one_patient_at_every_site_says_nothing() -> None:
     counts_SC = np.array([[7, 0, 1], [1, 6, 1], [0, 3, 5], [4, 4, 0], [2, 0, 6]])
     p = subject_permutation_p(counts_SC, Subjects(np.arange(5), counts_SC))
     assert p == 1.0
+
+
+def test_too_few_samples_or_subjects_have_no_p() -> None:
+    """Three have no variance over permutations; of four, two and two, one permutation in three gives the same table."""
+    for counts in ([[1, 0], [1, 1]], [[1, 0], [0, 1]]):
+        counts_KC = np.array(counts)
+        samples = [cell for cell, count in np.ndenumerate(counts_KC) for _ in range(count)]
+        site_S = np.array([site for site, _ in samples])
+        counts_SC = np.eye(2, dtype=np.int64)[[label for _, label in samples]]
+        assert permutation_p(counts_KC) == 1.0
+        assert subject_permutation_p(counts_KC, Subjects(site_S, counts_SC)) == 1.0
+    four = Subjects(np.array([0, 0, 1, 1]), np.eye(2, dtype=np.int64)[[0, 0, 1, 1]])
+    apart = permutation_p(np.diag([2, 2]))
+    assert 0 < apart < 0.5
+    assert subject_permutation_p(np.diag([2, 2]), four) == pytest.approx(apart)
+
+
+def test_design_effects_by_hand() -> None:
+    """Eight rows of one class each count as one; three subjects of 1, 2 and 3 rows as 36 / 14 of a size."""
+    alike = Subjects(np.zeros(3, np.int64), np.array([[8, 0, 0], [0, 8, 0], [0, 0, 8]]))
+    assert design_effects(alike) == (pytest.approx(8), 8)
+    one_each = Subjects(np.zeros(2, np.int64), np.array([[1, 1], [1, 1]]))
+    assert design_effects(one_each) == (1.0, 2.0)  # below 1, 1 is the careful choice
+    sizes = Subjects(np.array([0, 0, 1]), np.array([[1, 0], [0, 2], [3, 0]]))
+    assert design_effects(sizes)[1] == pytest.approx(14 / 6)
+    independent = independent_samples(np.array([[1, 2], [3, 0]]), sizes)
+    assert independent == pytest.approx([9 / 5, 1])
+
+
+def test_chi_square_is_divided_by_the_design_effect() -> None:
+    """60 and 40 have chi^2 = 4 with one degree of freedom: P(chi^2 > x) = erfc(sqrt(x / 2))."""
+    counts = np.array([60, 40])
+    assert equal_p(counts) == pytest.approx(math.erfc(math.sqrt(2)), rel=1e-9)
+    assert equal_p(counts, 2.0) == pytest.approx(math.erfc(1), rel=1e-9)
+
+
+@pytest.mark.parametrize(("rest", "missing"), [(8, 1 / 4), (80, 0.0)])
+def test_absence_is_counted_from_five_expected_independent_samples(
+    rest: int, missing: float
+) -> None:
+    """Eight rows of a patient count as one: 41.7 expected rows are more than five patients, 30 are less."""
+    counts_KC = np.array([[0, 96], [80, rest]])
+    patients = [(0, 1)] * 12 + [(1, 0)] * 10 + [(1, 1)] * (rest // 8)
+    site_S = np.array([site for site, _ in patients])
+    counts_SC = 8 * np.eye(2, dtype=np.int64)[[label for _, label in patients]]
+    numbers = statistics(counts_KC, Subjects(site_S, counts_SC))
+    assert numbers.design_effect == pytest.approx(8) and numbers.subjects == len(patients)
+    assert numbers.missing_share == missing
+    entropy = -sum(p * math.log(p) for p in (80 / (176 + rest), (96 + rest) / (176 + rest)))
+    expected = 3.1 * math.sqrt(2) / (2 * (176 + rest) / 8 * entropy)
+    assert numbers.resolution == pytest.approx(expected)
+
+
+def test_a_tail_needs_five_expected_independent_samples_of_two_classes() -> None:
+    counts, expected = np.array([[88, 17]]), np.full((1, 2), 20.0)
+    assert local_tail_share(counts, expected, 4.0) == 1.0
+    assert local_tail_share(counts, expected, 4.01) == 0.0
+    two_sites = np.array([[88, 17], [50, 45]])
+    assert local_tail_share(two_sites, np.full((2, 2), 20.0)) == 105 / 200
+
+
+def test_a_shift_of_sites_of_several_sizes_by_hand() -> None:
+    """Three sites: variances pool by n - 1, means by n, and F has 2 and N - 3 degrees of freedom."""
+    sizes_K = np.array([11, 21, 41])
+    moments = Moments(("",), np.array([[0.0], [1.0], [1.0]]), np.array([[1.0], [2.0], [1.0]]))
+    shift = shift_of(moments, sizes_K)
+    overall = (21 + 41) / 73
+    pooled = (10 * 1 + 20 * 4 + 40 * 1) / 70
+    assert shift.mean == pytest.approx(overall / math.sqrt(pooled))
+    between = (11 * overall**2 + 62 * (1 - overall) ** 2) / 2
+    # F with 2 and m degrees of freedom exceeds x with probability (1 + 2 x / m)^(-m / 2)
+    assert shift.mean_p == pytest.approx((1 + 2 * between / pooled / 70) ** -35)
+    center = 20 * math.log(2) / 70
+    apart = 2 * (50 * center**2 + 20 * (math.log(2) - center) ** 2)
+    assert shift.deviation == pytest.approx(2)
+    assert shift.deviation_p == pytest.approx(math.exp(-apart / 2))
