@@ -363,11 +363,14 @@ def test_chi_square_is_divided_by_the_design_effect() -> None:
     assert equal_p(counts, 2.0) == pytest.approx(math.erfc(1), rel=1e-9)
 
 
-@pytest.mark.parametrize(("rest", "missing"), [(8, 1 / 4), (80, 0.0)])
+@pytest.mark.parametrize(("rest", "missing"), [(8, 1 / 3), (80, 0.0)])
 def test_absence_is_counted_from_five_expected_independent_samples(
     rest: int, missing: float
 ) -> None:
-    """Eight rows of a patient count as one: 41.7 expected rows are more than five patients, 30 are less."""
+    """Eight rows of a patient count as one: 41.7 expected rows are more than five patients, 30 are less.
+
+    With 8 rows more at the second site three cells expect 40 rows, and one of them is empty.
+    """
     counts_KC = np.array([[0, 96], [80, rest]])
     patients = [(0, 1)] * 12 + [(1, 0)] * 10 + [(1, 1)] * (rest // 8)
     site_S = np.array([site for site, _ in patients])
