@@ -150,6 +150,36 @@ def test_terms_are_added_after_the_weights() -> None:
     torch.testing.assert_close(value, (plain_B + term_B).mean())
 
 
+@dataclass(frozen=True)
+class Margins(Variant):
+    """Margins between pairs of classes: a row of numbers for each label."""
+
+    name: ClassVar[str] = "margins"
+
+    def logit_offset(self, client: Client) -> Tensor | None:
+        return torch.arange(16.0, dtype=torch.float64).reshape(4, 4)
+
+
+@dataclass(frozen=True)
+class Shift(Variant):
+    name: ClassVar[str] = "shift"
+
+    def logit_offset(self, client: Client) -> Tensor | None:
+        return torch.tensor([1.0, 0.0, -1.0, 2.0], dtype=torch.float64)
+
+
+def test_an_offset_may_have_a_row_for_each_label() -> None:
+    logits_BC = torch.tensor([[0.5, -1.0, 2.0, 0.0], [1.0, 1.0, 0.0, -3.0]])
+    for labels in ([3, 1], [0, 0], [2, 3]):
+        labels_B = torch.tensor(labels)
+        rows_BC = torch.stack([torch.arange(4.0) + 4 * label for label in labels])
+        expected_B = F.cross_entropy(logits_BC + rows_BC, labels_B, reduction="none")
+        torch.testing.assert_close(task(Margins()).losses(logits_BC, labels_B), expected_B)
+        both_BC = logits_BC + rows_BC + torch.tensor([1.0, 0.0, -1.0, 2.0])
+        expected_B = F.cross_entropy(both_BC, labels_B, reduction="none")
+        torch.testing.assert_close(task(Shift(), Margins()).losses(logits_BC, labels_B), expected_B)
+
+
 def test_a_term_of_nothing_is_plain_training_to_the_bit() -> None:
     assert same(
         train_rounds([Norms(0.0)], COUNTS, SETTINGS)[0], train_rounds([], COUNTS, SETTINGS)[0]
