@@ -1,4 +1,4 @@
-"""FedDyn's server side: the clients' mean, moved on by all that their penalties held back (Acar et al. 2021)."""
+"""FedDyn's server side: the clients' mean, moved on by the sum of all updates (Acar et al. 2021)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ class FedDyn(ServerMethod):
         self, server: Server, state: State, updates: Sequence[Update]
     ) -> tuple[State, State]:
         shared = dict(weighted_mean([update.shared for update in updates], [1.0] * len(updates)))
-        held_back = {}
+        totals = {}
         for name, total in state.items():
             start = server.start[name].double()
             for update in updates:
                 total = total + (update.shared[name].double() - start) / server.clients
-            held_back[name] = total
+            totals[name] = total
             shared[name] = (shared[name].double() + total).to(shared[name])
-        return shared, held_back
+        return shared, totals
