@@ -76,7 +76,8 @@ class Commands(TyperGroup):
         self, context: click.Context, words: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, _, rest = super().resolve_command(context, words)
-        return name, loaded(name) if name else None, rest
+        command = loaded(name) if name else None
+        return name, command, rest
 
 
 application = typer.Typer(
@@ -119,19 +120,19 @@ class StrictCommand(DescribedCommand):
     """Refuses an option that is given twice and counts once: click would drop the first without a word."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
-        if not context.resilient_parsing:
-            for option, times in Counter(
-                self.make_parser(context).parse_args(list(words))[2]
-            ).items():
-                if (
-                    isinstance(option, click.Option)
-                    and times > 1
-                    and not (option.multiple or option.is_flag)
-                ):
-                    raise click.UsageError(
-                        f"{option.opts[0]} is given {times} times and counts once", context
-                    )
+        if not context.resilient_parsing:  # shell completion parses unfinished lines
+            self.refuse_repeated(context, words)
         return super().parse_args(context, words)
+
+    def refuse_repeated(self, context: click.Context, words: list[str]) -> None:
+        """Raise UsageError for an option that is given several times and takes one value."""
+        _, _, given = self.make_parser(context).parse_args(list(words))
+        for option, times in Counter(given).items():
+            if not isinstance(option, click.Option) or option.multiple or option.is_flag:
+                continue
+            if times > 1:
+                sentence = f"{option.opts[0]} is given {times} times and counts once"
+                raise click.UsageError(sentence, context)
 
 
 @cache
@@ -159,9 +160,8 @@ def run_command_line() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
-        status = application(
-            standalone_mode=False
-        )  # typer makes a return value of a KeyboardInterrupt
+        # typer makes a KeyboardInterrupt a return value.
+        status = application(standalone_mode=False)
         return status if isinstance(status, int) else 0
     except click.ClickException as error:  # a wrong option: the usage and one sentence
         error.show()
@@ -172,4 +172,5 @@ def run_command_line() -> int:
         from data import InputError  # whoever raises one has imported them
         from data.text import sentence
 
-        return complain(sentence(error), BAD_INPUT if isinstance(error, InputError) else FAILED)
+        status = BAD_INPUT if isinstance(error, InputError) else FAILED
+        return complain(sentence(error), status)

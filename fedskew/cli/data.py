@@ -3,7 +3,7 @@
 import functools
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,30 +65,8 @@ def list_data(
     as_json: AsJson = False,
 ) -> None:
     """List the data sets: present or missing, and how to get them."""
-    rows = [
-        {
-            "dataset": name,
-            "classes": len(known.class_names),
-            "input-shape": "x".join(map(str, known.shape)),
-            **status(name, data_root),
-        }
-        for name, known in KNOWN.items()
-    ]
-    there = {row["dataset"]: row["there"] for row in rows}
-    for alias, members in ALIASES.items():
-        missing = [name for name in members if not there[name]]
-        what = f"the domains {', '.join(members)}"
-        if missing:
-            what += f"; missing {', '.join(missing)}"
-        rows.append(
-            {
-                "dataset": alias,
-                "classes": len(KNOWN[members[0]].class_names),
-                "input-shape": "",
-                "there": not missing,
-                "what": what,
-            }
-        )
+    rows = [*named_rows(data_root)]
+    rows += alias_rows(rows)
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -103,6 +81,34 @@ def list_data(
         "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME or medmnist:PATH, hf:NAME or hf:PATH "
         "(see `fedskew data check`) and domains:NAME,NAME,..."
     )
+
+
+def named_rows(data_root: str) -> Iterator[dict[str, Any]]:
+    """Yield a row per named data set, as `--json` prints it."""
+    for name, known in KNOWN.items():
+        row = {
+            "dataset": name,
+            "classes": len(known.class_names),
+            "input-shape": "x".join(map(str, known.shape)),
+        }
+        yield row | status(name, data_root)
+
+
+def alias_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a row per name of several data sets, from the rows of these."""
+    there = {row["dataset"]: row["there"] for row in rows}
+    for alias, members in ALIASES.items():
+        missing = [name for name in members if not there[name]]
+        what = f"the domains {', '.join(members)}"
+        if missing:
+            what += f"; missing {', '.join(missing)}"
+        yield {
+            "dataset": alias,
+            "classes": len(KNOWN[members[0]].class_names),
+            "input-shape": "",
+            "there": not missing,
+            "what": what,
+        }
 
 
 def status(name: str, data_root: str) -> dict[str, Any]:
@@ -146,17 +152,19 @@ def show(
         draw_class_matrix(counts_KC, classes, federation.client_names).savefig(png)
     print_warnings(chosen.data, federation, console(stderr=as_json))
     if as_json:
-        print(
-            json.dumps({"hash": federation.hash, "classes": classes, "counts": counts_KC.tolist()})
-        )
+        found = {"hash": federation.hash, "classes": classes, "counts": counts_KC.tolist()}
+        print(json.dumps(found))
         return
-    title = f"{chosen.data.dataset}, partition {chosen.data.partition}, seed {chosen.general.seed}: training samples"
-    table = matrix_table(federation, title)
-    out.print(table if fits(table, out) else matrix_table(federation, title, whole=False))
-    tests = len(federation.global_test)
-    out.print(
-        f"{counts_KC.sum()} training and {tests} test samples; hash of data and partition {federation.hash}"
+    data = chosen.data
+    title = (
+        f"{data.dataset}, partition {data.partition}, seed {chosen.general.seed}: training samples"
     )
+    table = matrix_table(federation, title)
+    if not fits(table, out):
+        table = matrix_table(federation, title, full_names=False)
+    out.print(table)
+    samples = f"{counts_KC.sum()} training and {len(federation.global_test)} test samples"
+    out.print(f"{samples}; hash of data and partition {federation.hash}")
     if diagnosis := line_of(federation):
         out.print(f"{whose_partition(chosen.data)}: {diagnosis}", markup=False)
 
@@ -181,52 +189,53 @@ def save(
     if table is not None:
         partition = partition_by_table(table, load(chosen.data))
         write_partition(file, partition)
-        held = sum(map(len, partition.train))
+        clients = len(partition.train)
+        samples = sum(map(len, partition.train))
         tests = len(partition.test)
-        out.print(f"{file}: {len(partition.train)} clients, {held} training and {tests} test")
-        return
-    federation = federate(chosen.data, chosen.general.seed)
-    save_partition(federation, file)
-    tests = len(federation.global_test)
-    out.print(
-        f"{file}: {federation.clients} clients, {federation.counts_KC.sum()} training and {tests} test"
-    )
+    else:
+        federation = federate(chosen.data, chosen.general.seed)
+        save_partition(federation, file)
+        clients = federation.clients
+        samples = federation.counts_KC.sum()
+        tests = len(federation.global_test)
+    out.print(f"{file}: {clients} clients, {samples} training and {tests} test")
 
 
-def matrix_table(federation: Federation, title: str, whole: bool = True) -> Table:
-    """Return a row a client: its samples of each class, brighter where they are more of the client's own. The classes'
-    names are whole, or numbers with a legend below."""
+def matrix_table(federation: Federation, title: str, full_names: bool = True) -> Table:
+    """Return a row per client: its samples of each class, brighter where they are more of the client's own.
+
+    Beyond SHOWN_CLASSES a row has the client's largest class in place of all. The headings are the classes' names, or
+    without `full_names` numbers with a legend below.
+    """
     counts_KC = federation.counts_KC
     names = federation.dataset.class_names
-    table = terminal_table(title=title)
     few = len(names) <= SHOWN_CLASSES
-    digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
-    headings, legend = (list(names), "") if whole or not few else numbered(names)
+    headings, legend = ["classes held", "largest class", "its share"], ""
+    if few and full_names:
+        headings = list(names)
+    elif few:
+        headings, legend = numbered(names)
+
+    table = terminal_table(title=title)
     table.caption = f"Classes: {legend}" if legend else None
-    for heading in (
-        "client",
-        *(headings if few else ("classes held", "largest class", "its share")),
-        "all",
-    ):
-        table.add_column(
-            heading,
-            justify="right",
-            no_wrap=True,
-            min_width=digits,
-        )
-    for client, row in zip(federation.client_names, counts_KC, strict=True):
+    digits = len(str(counts_KC.sum()))  # a cut name can be read, a cut number cannot
+    for heading in ("client", *headings, "all"):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=digits)
+    for client, counts_C in zip(federation.client_names, counts_KC, strict=True):
+        samples = counts_C.sum()
         if few:
-            cells = [Text(str(count), shade(count / row.sum())) for count in row.tolist()]
+            cells = [Text(str(count), shade(count / samples)) for count in counts_C.tolist()]
         else:
-            largest = int(row.argmax())
+            largest = int(counts_C.argmax())
             cells = [
-                Text(str(np.count_nonzero(row))),
+                Text(str(np.count_nonzero(counts_C))),
                 Text(names[largest]),
-                Text(f"{row[largest] / row.sum():.0%}"),
+                Text(f"{counts_C[largest] / samples:.0%}"),
             ]
-        table.add_row(client, *cells, str(row.sum()))
+        table.add_row(client, *cells, str(samples))
     if few:
-        table.add_row("all", *map(str, counts_KC.sum(axis=0)), str(counts_KC.sum()), style="bold")
+        totals = map(str, counts_KC.sum(axis=0))
+        table.add_row("all", *totals, str(counts_KC.sum()), style="bold")
     return table
 
 
@@ -255,54 +264,52 @@ def check(
     settings: Settings = None,
 ) -> None:
     """Check whether your data can be used, reading every image, and print the command that uses them."""
-    limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}
-    stated: dict[str, Any] = {
+    given: dict[str, Any] = {
         "dataset": own_name(path),
         "classes": classes,
         "input-shape": input_shape,
     }
-    stated |= {
-        key: value
-        for key, value in limits.items()
-        if value != getattr(DataSettings, key.replace("-", "_"))
-    }
-    stated |= parse_texts(settings or [])
+    # The command that is printed at the end states only limits that differ from the defaults.
+    limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}
+    for key, value in limits.items():
+        default = getattr(DataSettings, key.replace("-", "_"))
+        if value != default:
+            given[key] = value
+    given |= parse_texts(settings or [])
     with tempfile.TemporaryDirectory() as copies:
-        checked = look_through(stated, copies)
+        checked = look_through(given, copies)
         out.print(f"{path} will work.", style="green")
         for note in checked.notes:
-            out.print(
-                f"Note: {note}.",
-                style="yellow",
-                markup=False,
-                soft_wrap=True,
-            )
+            out.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
         if checked.federation is not None:
             print_warnings(checked.partitioned, checked.federation, out)
         out.print(counts_table(checked.data))
         if checked.refusal:
-            out.print(
-                f"With the default partition it will not: {checked.refusal}",
-                style="yellow",
-                markup=False,
-            )
+            refusal = f"With the default partition it will not: {checked.refusal}"
+            out.print(refusal, style="yellow", markup=False)
         if checked.federation is not None:
             diagnosis = line_of(checked.federation)
             if diagnosis:  # of a single client there is none
                 whose = whose_partition(checked.partitioned)
                 out.print(f"{whose}: {diagnosis}", markup=False)
-        print(f"fedskew run {as_words(checked.stated)}")
+        print(f"fedskew run {as_words(checked.settings)}")
 
 
 def own_name(path: str) -> str:
-    """Return KIND:PATH with the whole path, of a path with or without its kind. Raises DataError where nothing is."""
-    kind, _, place = path.partition(":") if is_own(path) else ("", "", path)
-    if kind in NAMED_KINDS and not Path(place).expanduser().exists():
+    """Return KIND:PATH with the absolute path, of a path with or without its kind.
+
+    Raises:
+        DataError: there is no such file or folder.
+    """
+    kind, location = "", path
+    if is_own(path):
+        kind, _, location = path.partition(":")
+    file = Path(location).expanduser().absolute()
+    if file.exists():
+        return f"{kind or kind_of_path(file)}:{file}"
+    if kind in NAMED_KINDS:  # the name of a data set that is downloaded
         return path
-    file = Path(place).expanduser().absolute()
-    if not file.exists():
-        raise DataError("there is no such file or folder", where=place)
-    return f"{kind or kind_of_path(file)}:{file}"
+    raise DataError("there is no such file or folder", where=location)
 
 
 @application.command(name="cache")
@@ -315,16 +322,15 @@ def cache_command(
 ) -> None:
     """List or delete the cached copies of data sets, including your own images."""
     require(listed != clear, "--list", listed, "must be given, or --clear, one of the two")
-    place = cache.cache_folder(folder)
-    there = cache.copies(place)
-    for path, size in there.items():
+    cache_path = cache.cache_folder(folder)
+    sizes = cache.copies(cache_path)
+    for path, size in sizes.items():
         print(f"{size / 2**20:9.1f} MiB  {path.name}")
     if clear:
-        cache.clear(place)
-    print(
-        f"{place}: {len(there)} copies of {sum(there.values()) / 2**20:.1f} MiB in all"
-        + ", deleted" * clear
-    )
+        cache.clear(cache_path)
+    mib = sum(sizes.values()) / 2**20
+    deleted = ", deleted" if clear else ""
+    print(f"{cache_path}: {len(sizes)} copies of {mib:.1f} MiB in all{deleted}")
 
 
 @application.command()
@@ -343,12 +349,16 @@ def export_sites(
         name = dataset
     else:
         name = own_name(dataset)
-    stated = {**parse_texts(settings or []), "dataset": name}
-    chosen = parse(stated | ({"clients": sites} if sites else {}))
+    given = {**parse_texts(settings or []), "dataset": name}
+    if sites:
+        given["clients"] = sites
+    chosen = parse(given)
     federation = federate(chosen.data, chosen.general.seed)
-    folders = write_sites(federation, out_folder, domain_names((dataset,))[0])
-    for folder, row in zip(folders, federation.counts_KC.tolist(), strict=True):
-        out.print(f"{folder}: {sum(row)} training samples of {sum(map(bool, row))} classes")
+    (name_of_domain,) = domain_names((dataset,))
+    folders = write_sites(federation, out_folder, name_of_domain)
+    for folder, counts_C in zip(folders, federation.counts_KC, strict=True):
+        classes = np.count_nonzero(counts_C)
+        out.print(f"{folder}: {counts_C.sum()} training samples of {classes} classes")
     out.print(f"{out_folder / 'federation.toml'}: its empty keys must be filled in")
 
 
@@ -371,7 +381,8 @@ def counts_table(data: Dataset) -> Table:
 
     table = terminal_table(*numeric("class", *splits))
     for name, *row in zip(data.class_names, *counts, strict=True):
-        table.add_row(name, *(str(count) if count else Text("0", "yellow") for count in row))
+        cells = [str(count) if count else Text("0", "yellow") for count in row]
+        table.add_row(name, *cells)
     return table
 
 
@@ -382,7 +393,7 @@ LETTER_INCHES, LINE_INCHES = 0.075, 0.22
 def draw_class_matrix(
     counts_KC: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str]
 ) -> "Figure":
-    """Return a picture with a row a client and a column a class, the darker the more samples (by square root).
+    """Return a picture with a row per client and a column per class, the darker the more samples (by square root).
 
     A cell with room for it shows its number; classes beyond 40 and clients beyond 60 go without names.
     """
@@ -391,14 +402,20 @@ def draw_class_matrix(
     rows, columns = counts_KC.shape
     classes = classes if columns <= 40 else []
     clients = clients if rows <= 60 else []
-    longest = max(map(len, [*classes, str(counts_KC.max())]))
-    wide = LETTER_INCHES * longest + 0.1 if classes else 0.06
-    high = LINE_INCHES if clients else 0.08
-    beside = LETTER_INCHES * max(map(len, clients), default=0) + 0.3
-    above = LINE_INCHES * bool(classes) + 0.3
-    figure = Figure(figsize=(wide * columns + beside, high * rows + above), layout="constrained")
+
+    # In inches: one cell, then the margins for the clients' names and the classes' names.
+    longest_in_column = max(map(len, [*classes, str(counts_KC.max())]))
+    cell_width = LETTER_INCHES * longest_in_column + 0.1 if classes else 0.06
+    cell_height = LINE_INCHES if clients else 0.08
+    longest_client = max(map(len, clients), default=0)
+    left = LETTER_INCHES * longest_client + 0.3
+    top = (LINE_INCHES if classes else 0) + 0.3
+    size = (cell_width * columns + left, cell_height * rows + top)
+
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    strength_KC = np.sqrt(counts_KC / max(counts_KC.max(), 1))
+    largest = max(counts_KC.max(), 1)
+    strength_KC = np.sqrt(counts_KC / largest)
     axes.imshow(strength_KC, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.tick_params(
         length=0, labelsize=8, top=True, labeltop=True, bottom=False, labelbottom=False
@@ -406,16 +423,10 @@ def draw_class_matrix(
     axes.set_xticks(range(len(classes)), classes)
     axes.set_yticks(range(len(clients)), clients)
     axes.spines[:].set_visible(False)
+    if not classes or not clients:
+        return figure
     for (row, column), count in np.ndenumerate(counts_KC):
-        if count and classes and clients:
+        if count:
             ink = "white" if strength_KC[row, column] > 0.5 else "black"
-            axes.text(
-                column,
-                row,
-                str(count),
-                color=ink,
-                fontsize=8,
-                ha="center",
-                va="center",
-            )
+            axes.text(column, row, str(count), color=ink, fontsize=8, ha="center", va="center")
     return figure

@@ -20,63 +20,75 @@ class Checked:
     data: Dataset
     notes: list[str]
     """What a user has to know, a sentence each."""
-    stated: dict[str, Any]
+    settings: dict[str, Any]
     """The settings of a run on them, by key."""
     federation: Federation | None
+    """None where no partition fits."""
     partitioned: DataSettings
-    """The settings that deal out the federation."""
+    """The settings of the federation."""
     refusal: str
     """Why the default partition does not fit; empty where it does."""
 
 
-def look_through(stated: Mapping[str, Any], cache: str) -> Checked:
-    """Read all of one's own data by the settings `stated`, and find those that are left out.
+def look_through(given: Mapping[str, Any], cache: str) -> Checked:
+    """Read all of the user's data by the settings `given`, and find those that are left out.
 
     Raises:
-        DataError: data that cannot be trained on, said in one sentence with what settles it.
+        DataError: data that cannot be trained on, in one sentence with the remedy.
         SettingError: a setting that is wrong, or changes nothing here.
     """
-    kept = {key: value for key, value in stated.items() if value not in ("", None)}
-    guess = look(str(kept["dataset"]), built(DataSettings, kept))
-    chosen: dict[str, Any] = {"dataset": kept["dataset"]}
-    for key, value in {**guess.settings, **kept}.items():
-        chosen[key] = type(getattr(DataSettings, key.replace("-", "_"), value))(value)
+    given = {key: value for key, value in given.items() if value not in ("", None)}
+    guess = look(str(given["dataset"]), built(DataSettings, given))
+    chosen: dict[str, Any] = {"dataset": given["dataset"]}
+    for key, value in {**guess.settings, **given}.items():
+        default = getattr(DataSettings, key.replace("-", "_"), value)
+        chosen[key] = type(default)(value)
     settings = parse({**chosen, "cache": cache}).data
     data = load(settings)
     notes = list(guess.notes)
     if beyond_one(data):
         notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
-    refusal, federation = "", None
+
+    # The default partition first; where it does not fit, ever simpler ones.
     samples = len(data.train_labels)
-    ways: tuple[dict[str, Any], ...] = (
+    few_clients = min(10, max(2, samples // 10))
+    partitions: tuple[dict[str, Any], ...] = (
         {},
-        {"partition": "iid", "clients": min(10, max(2, samples // 10))},
+        {"partition": "iid", "clients": few_clients},
+        {"partition": "iid", "clients": 1},
     )
-    for way in (*ways, {"partition": "iid", "clients": 1}):
+    refusal = ""
+    federation = None
+    for partition in partitions:
         try:
-            run = parse({**chosen, **way, **kept, "cache": cache})
+            run = parse({**chosen, **partition, **given, "cache": cache})
             federation = federate(run.data, run.general.seed)
-            settings = run.data
         except SettingError as error:
             refusal = refusal or str(error)
             continue
-        chosen |= {key: value for key, value in way.items() if key not in chosen}
-        break
-    if federation is not None:
+        settings = run.data
         refuse_untrainable(settings, federation)
-    stated_here = {"dataset": chosen.pop("dataset"), **chosen}
-    return Checked(data, notes, stated_here, federation, settings, refusal)
-
-
-def as_words(stated: Mapping[str, Any]) -> str:
-    """Return settings as a shell takes them."""
-    texts = [
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
-        for key, value in stated.items()
-    ]
-    return " ".join(
-        "--set " + (shlex.quote(text) if "'" in text else f"'{text}'") for text in texts
+        chosen = chosen | {key: partition[key] for key in partition if key not in chosen}
+        break
+    return Checked(
+        data=data,
+        notes=notes,
+        settings=chosen,
+        federation=federation,
+        partitioned=settings,
+        refusal=refusal,
     )
+
+
+def as_words(settings: Mapping[str, Any]) -> str:
+    """Return settings as words of a command line that a shell does not change."""
+    words = []
+    for key, value in settings.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        setting = f"{key}={text}"
+        quoted = shlex.quote(setting) if "'" in setting else f"'{setting}'"
+        words.append(f"--set {quoted}")
+    return " ".join(words)
 
 
 def beyond_one(data: Dataset) -> bool:

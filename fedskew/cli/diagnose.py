@@ -54,19 +54,15 @@ def diagnose_source(
     diagnoses = {source.title: diagnosed(source, moments) for source in sources}
     with to_stdout():
         if in_json:
-            print(
-                json.dumps(
-                    [{"of": title, **as_json(found)} for title, found in diagnoses.items()],
-                    indent=2,
-                )
-            )
+            entries = [{"of": title, **as_json(found)} for title, found in diagnoses.items()]
+            print(json.dumps(entries, indent=2))
             return
         for title, diagnosis in diagnoses.items():
             show(title, diagnosis, console())
 
 
 def diagnosed(source: Source, moments_file: Path | None) -> Diagnosis:
-    """Return the diagnosis of a source, by a file's moments where one is stated. Raises TableError for that file."""
+    """Return the diagnosis of a source, with the moments of a file if there is one. Raises TableError for that file."""
     moments = source.moments
     if moments_file is not None:
         moments = read_moments(moments_file, source.table.sites, source.own_names)
@@ -84,35 +80,35 @@ def sources_of(source: str, overrides: Sequence[str]) -> Sources:
 
 
 def subjects_line(numbers: Statistics) -> str:
-    """Return how many subjects there are, and how much their samples say of the classes beside independent ones."""
+    """Return the number of subjects, and how many samples of one subject count as an independent one."""
     effect = f"{numbers.design_effect:.2g}"
     if effect == "1":
-        worth = "the classes within one are as mixed as among all, so that each sample counts"
+        meaning = "the classes within one are as mixed as among all, so that each sample counts"
     else:
-        worth = f"in how the classes are spread, {effect} samples count as one independent sample"
-    return f"of {numbers.subjects} subjects, whom chance is reckoned by: {worth}"
+        meaning = f"in how the classes are spread, {effect} samples count as one independent sample"
+    return f"of {numbers.subjects} subjects, whom chance is reckoned by: {meaning}"
 
 
 def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
     """Print a diagnosis."""
-    numbers, small = diagnosis.numbers, diagnosis.small_sites
+    numbers = diagnosis.numbers
     out.print(title, style="bold")
-    sizes = f"{numbers.smallest} to {numbers.largest} a site"
-    out.print(
-        f"{numbers.samples} samples of {numbers.classes} classes at {numbers.sites} sites, {sizes}"
-    )
+    samples = f"{numbers.samples} samples of {numbers.classes} classes at {numbers.sites} sites"
+    out.print(f"{samples}, {numbers.smallest} to {numbers.largest} a site")
     if numbers.subjects != numbers.samples:
         out.print(subjects_line(numbers))
     for skew in diagnosis.skews:
         out.print(f"{skew.name} skew, {skew.confidence}: {skew.because}", style="yellow")
     if not diagnosis.skews:
         out.print("no skew" if diagnosis.shift else "no skew in the counts", style="green")
+    small = diagnosis.small_sites
     if small:
-        out.print(
-            f"{counted(len(small), 'site')} of a batch ({diagnosis.plan.batch_size}) or less: {', '.join(small[:5])}"
-        )
-    if diagnosis.table.without:
-        out.print(f"without samples, and left out: {', '.join(diagnosis.table.without[:10])}")
+        sites = counted(len(small), "site")
+        batch = f"of a batch ({diagnosis.plan.batch_size}) or less"
+        out.print(f"{sites} {batch}: {', '.join(small[:5])}")
+    empty = diagnosis.table.without
+    if empty:
+        out.print(f"without samples, and left out: {', '.join(empty[:10])}")
     if diagnosis.remark:
         out.print(diagnosis.remark, style="dim")
     for rule in known_failures(diagnosis):

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Column, Table
@@ -52,7 +52,8 @@ def export(
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
     trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished)
-    for file in from_run.export(trained, output or path / "export" / trained.model, onnx):
+    folder = output or path / "export" / trained.model
+    for file in from_run.export(trained, folder, onnx):
         out.print(str(file), markup=False)
 
 
@@ -80,64 +81,52 @@ def predict(
 ) -> None:
     """Predict with an exported model; with known classes, also print the metrics."""
     folder = ModelFolder(model)
-    stated = reading(parse_texts(settings or []))
-    read_by = replace(
+    reading_settings = replace(
         folder.description.data,
-        **stated,
+        **reading(parse_texts(settings or [])),
         max_image_pixels=max_image_pixels,
         max_unpacked_mib=max_unpacked_mib,
     )
-    inputs = read_inputs(data, folder.description, choose_device("auto"), read_by)
+    inputs = read_inputs(data, folder.description, choose_device("auto"), reading_settings)
     predictions, numbers = predict_inputs(folder, inputs, site)
     if output is not None:
         write_csv(output, predictions)
     if as_json:
-        rows = [
-            {key: value for key, value in asdict(row).items() if value is not None}
-            for row in predictions
-        ]
-        print(
-            json.dumps(
-                {"predictions": rows, **({} if numbers is None else {"metrics": to_json(numbers)})},
-                indent=2,
-            )
-        )
+        print(json.dumps(predictions_json(predictions, numbers), indent=2))
         return
     out.print(predictions_table(predictions))
-    if len(predictions) > SHOWN_ROWS:
-        out.print(
-            f"and {len(predictions) - SHOWN_ROWS} more; --output FILE writes all", style="dim"
-        )
+    others = len(predictions) - SHOWN_ROWS
+    if others > 0:
+        out.print(f"and {others} more; --output FILE writes all", style="dim")
     if numbers is not None:
-        out.print(numbers_table(numbers, folder.description.class_names))
+        classes = folder.description.class_names
+        out.print(numbers_table(numbers, classes))
         if numbers.confusion is not None and len(numbers.confusion) <= SHOWN_CLASSES:
-            out.print(confusion_table(numbers.confusion, folder.description.class_names))
+            out.print(confusion_table(numbers.confusion, classes))
+
+
+def predictions_json(predictions: list[Prediction], numbers: ModelNumbers | None) -> dict[str, Any]:
+    """Return the predictions as `--json` prints them; the metrics only where the classes are known."""
+    rows = []
+    for prediction in predictions:
+        entries = asdict(prediction).items()
+        rows.append({key: value for key, value in entries if value is not None})
+    result: dict[str, Any] = {"predictions": rows}
+    if numbers is not None:
+        result["metrics"] = to_json(numbers)
+    return result
 
 
 def write_csv(file: Path, predictions: list[Prediction]) -> None:
-    """Write a row an input, with a column `p CLASS` a class; label is empty where the true class is unknown."""
+    """Write one row per input, with one column `p CLASS` per class; label is empty where the true class is unknown."""
+    classes = [f"p {name}" for name in predictions[0].probabilities]
+    rows: list[list[Any]] = [["input", "prediction", "probability", "label", *classes]]
+    for row in predictions:
+        probabilities = row.probabilities.values()
+        rows.append([row.input, row.prediction, row.probability, row.label, *probabilities])
     try:
         with file.open("w", newline="") as opened:
-            rows = csv.writer(opened)
-            rows.writerow(
-                [
-                    "input",
-                    "prediction",
-                    "probability",
-                    "label",
-                    *(f"p {k}" for k in predictions[0].probabilities),
-                ]
-            )
-            for row in predictions:
-                rows.writerow(
-                    [
-                        row.input,
-                        row.prediction,
-                        row.probability,
-                        row.label,
-                        *row.probabilities.values(),
-                    ]
-                )
+            csv.writer(opened).writerows(rows)
     except OSError as error:
         raise SettingError("--output", str(file), f"cannot be written: {error.strerror}") from error
 
@@ -160,10 +149,9 @@ def predictions_table(predictions: list[Prediction]) -> Table:
 
 
 def confusion_table(confusion: Sequence[Sequence[int]], classes: tuple[str, ...]) -> Table:
-    """Return the confusion matrix: a row a true class, a column a prediction."""
-    table = terminal_table(
-        "true class", *numeric(*classes), title="How often which class is predicted"
-    )
+    """Return the confusion matrix: one row per true class, one column per prediction."""
+    title = "How often which class is predicted"
+    table = terminal_table("true class", *numeric(*classes), title=title)
     for name, row in zip(classes, confusion, strict=True):
         table.add_row(Text(name), *map(str, row))
     return table

@@ -72,25 +72,31 @@ def new(
     from fedskew.federation.certificates import read_certificate
     from fedskew.federation.folder import begin
 
-    for option, stated in (("--classes", classes), ("--input-shape", input_shape)):
-        if app is None and not stated:
+    for option, value in (("--classes", classes), ("--input-shape", input_shape)):
+        if app is None and not value:
             raise typer.BadParameter("FedSkew's app needs it", param_hint=option)
-    scales = numbers("--mean", mean), numbers("--std", std)
-    names = [word.strip() for word in classes.split(",")] if classes else []
-    begun = begin(
-        folder, name, names, input_shape, scales[0], scales[1], min_sites, address, listen, app
+    class_names = [word.strip() for word in classes.split(",")] if classes else []
+    federation = begin(
+        folder,
+        name,
+        class_names,
+        input_shape,
+        numbers("--mean", mean),
+        numbers("--std", std),
+        min_sites,
+        address,
+        listen,
+        app,
     )
-    last = read_certificate(begun.server[0]).not_valid_after_utc
+    agreement = federation.agreement_file
+    certificate = federation.server[0]
+    last = read_certificate(certificate).not_valid_after_utc
+    renew = f"`fedskew federation renew {folder}` makes the next"
     out = console()
-    out.print(
-        f"{begun.agreement_file}: name, classes, shape and the app's hash; sites are added by `add`"
-    )
-    out.print(
-        f"{begun.server[0]}: holds until {last:%Y-%m-%d}; `fedskew federation renew {folder}` makes the next"
-    )
-    out.print(
-        f"Sites get {begun.agreement_file.name} and {begun.authority[0].name}. Nobody gets a .key file."
-    )
+    out.print(f"{agreement}: name, classes, shape and the app's hash; sites are added by `add`")
+    out.print(f"{certificate}: holds until {last:%Y-%m-%d}; {renew}")
+    handed_out = f"{agreement.name} and {federation.authority[0].name}"
+    out.print(f"Sites get {handed_out}. Nobody gets a .key file.")
 
 
 @application.command()
@@ -116,18 +122,19 @@ def add(
     """Add a site to federation.toml. All sites then have to approve the new text."""
     from fedskew.federation.folder import FederationFolder, add
 
+    text = key
     if not key.startswith("ecdsa") and Path(key).is_file():
         text = Path(key).read_text(encoding="utf-8")
-    else:
-        text = key
-    printed = re.search(r'^key = "(.*)"$', text, re.MULTILINE)
-    agreed = re.search(r"^samples = (\d{1,18})$", text, re.MULTILINE | re.ASCII)
-    if samples is None and agreed:
-        samples = int(agreed[1])
-    masks = re.search(r'^mask-key = "(.*)"$', text, re.MULTILINE)
-    if masks and not mask_key:
-        mask_key = masks[1]
-    member = add(FederationFolder(folder), name, printed[1] if printed else text, samples, mask_key)
+    # The output of `fedskew-site key` is a few lines of TOML, of which the key is one.
+    key_line = re.search(r'^key = "(.*)"$', text, re.MULTILINE)
+    samples_line = re.search(r"^samples = (\d{1,18})$", text, re.MULTILINE | re.ASCII)
+    mask_key_line = re.search(r'^mask-key = "(.*)"$', text, re.MULTILINE)
+    site_key = key_line[1] if key_line else text
+    if samples is None and samples_line:
+        samples = int(samples_line[1])
+    if mask_key_line and not mask_key:
+        mask_key = mask_key_line[1]
+    member = add(FederationFolder(folder), name, site_key, samples, mask_key)
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
     if not member.mask_key:
         console().print(
@@ -160,10 +167,9 @@ def up(folder: Folder) -> None:
 
     federation = FederationFolder(folder)
     up(federation)
+    name = federation.agreement.name
     coordinator = federation.coordinator
-    console().print(
-        f"{federation.agreement.name}: sites reach it at {coordinator.host}:{coordinator.port}"
-    )
+    console().print(f"{name}: sites reach it at {coordinator.host}:{coordinator.port}")
 
 
 @application.command()
@@ -205,17 +211,14 @@ def status(
     federation.require_own_app(own=False)
     basis, sites = site_status(federation, parse_texts(settings or []))
     if as_json:
-        print(
-            json.dumps(
-                {"basis": basis, "sites": {name: vars(site) for name, site in sites.items()}},
-                indent=2,
-            )
-        )
+        by_name = {name: vars(site) for name, site in sites.items()}
+        print(json.dumps({"basis": basis, "sites": by_name}, indent=2))
     else:
         console().print(basis)
         for name, site in sites.items():
             console().print(f"{name}: {site}")
-    if sum(site.state == READY for site in sites.values()) < federation.agreement.min_sites:
+    ready = sum(site.state == READY for site in sites.values())
+    if ready < federation.agreement.min_sites:
         raise typer.Exit(1)
 
 
@@ -238,21 +241,17 @@ def run(
     from fedskew.signals import one_interrupt
     from server_app.settings import parse, parse_texts
 
-    stated = parse_texts(settings or [])
-    require(
-        "dataset" not in stated,
-        "dataset",
-        stated.get("dataset"),
-        "is the sites' own in a federation",
-    )
+    given = parse_texts(settings or [])
+    rule = "is the sites' own in a federation"
+    require("dataset" not in given, "dataset", given.get("dataset"), rule)
     federation = FederationFolder(folder)
     federation.require_own_app(own=False)
-    whole = {**stated, "dataset": f"sites:{federation.agreement_file.resolve()}"}
+    dataset = f"sites:{federation.agreement_file.resolve()}"
+    results_path = str(Path(results).resolve())
     out = console(stderr=as_json)
     with one_interrupt():
-        summary = run(
-            federation, parse({**whole, "results": str(Path(results).resolve())}), out.print
-        )
+        planned = parse({**given, "dataset": dataset, "results": results_path})
+        summary = run(federation, planned, out.print)
     if as_json:
         print(json.dumps(summary, indent=2))
 

@@ -46,44 +46,64 @@ def list_topic(
     """List the available methods, settings, models or experiments."""
     rows: list[dict[str, Any]]
     if topic is Topic.methods:
-        rows = [
-            {"method": method.name, "what": method.what,
-             "parts": "+".join((*method.variants, *method.serving)) or "fedavg",
-             "uploads beside the model": method.reveals, "paper": method.paper}
-            for method in (*METHODS.values(), *installed_methods())
-        ]  # fmt: skip
+        rows = method_rows()
     elif topic is Topic.settings:
-        from server_app.settings import (
-            defaults,
-            explanations,
-        )  # with torch, a second; so are the others
-
-        meaning = explanations()
-        rows = [
-            {"key": key, "default": value, "meaning": meaning[key]}
-            for key, value in defaults().items()
-        ]
+        rows = setting_rows()
     elif topic is Topic.models:
-        from client_app.models import MODELS
-
-        rows = [
-            {"model": name, "what": (build.__doc__ or "").splitlines()[0]}
-            for name, build in MODELS.items()
-        ]
+        rows = model_rows()
     else:
         from fedskew.experiments.experiments import known_entries
 
-        rows = [
-            {"experiment": name, "what": entry.title}
-            for name, entry in known_entries(experiments).items()
-        ]
+        entries = known_entries(experiments)
+        rows = [{"experiment": name, "what": entry.title} for name, entry in entries.items()]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
     name, *others = rows[0]
     table = terminal_table(*named(name), *others)
     for row in rows:
-        table.add_row(
-            *(json.dumps(value) if key == "default" else str(value) for key, value in row.items())
-        )
+        cells = []
+        for key, value in row.items():
+            # A default is shown as --set takes it: true and not True.
+            cells.append(json.dumps(value) if key == "default" else str(value))
+        table.add_row(*cells)
     console().print(table)
+
+
+def method_rows() -> list[dict[str, Any]]:
+    """Return a row per method, those of installed packages last."""
+    rows = []
+    for method in (*METHODS.values(), *installed_methods()):
+        parts = (*method.variants, *method.serving)
+        rows.append(
+            {
+                "method": method.name,
+                "what": method.what,
+                "parts": "+".join(parts) or "fedavg",
+                "uploads beside the model": method.reveals,
+                "paper": method.paper,
+            }
+        )
+    return rows
+
+
+def setting_rows() -> list[dict[str, Any]]:
+    """Return a row per setting."""
+    from server_app.settings import defaults, explanations  # with torch, which takes a second
+
+    meanings = explanations()
+    rows = []
+    for key, value in defaults().items():
+        rows.append({"key": key, "default": value, "meaning": meanings[key]})
+    return rows
+
+
+def model_rows() -> list[dict[str, Any]]:
+    """Return a row per model, with the first line of its docstring."""
+    from client_app.models import MODELS
+
+    rows = []
+    for name, build in MODELS.items():
+        first_line = (build.__doc__ or "").splitlines()[0]
+        rows.append({"model": name, "what": first_line})
+    return rows

@@ -34,34 +34,55 @@ class Line:
 def lines(
     cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]
 ) -> list[Line]:
-    """Return a line a cell of experiments, or a model of runs without any; of finished runs alone."""
-
-    def line(experiment: str, row: str, column: str, settings: RunSettings, deployed: str) -> Line:
-        summary = summaries[settings.run_id]
-        best = selected(summary, deployed, "best-test")["balanced-accuracy"]
-        return Line(experiment, row, column, settings, selected(summary, deployed), best)
-
-    if cells:  # columns that read other numbers of the same runs are one line
-        once = {
-            (cell.experiment, cell.row, cell.run.run_id, cell.deployed): cell
-            for cell in reversed(cells)
-        }
-        return [
-            line(cell.experiment, cell.row, cell.column, cell.run, cell.deployed)
-            for cell in reversed(once.values())
-            if cell.deployed in summaries.get(cell.run.run_id, {"models": {}})["models"]
-        ]
+    """Return one line per cell of experiments, or per model of runs without any; of finished runs alone."""
+    if cells:
+        return lines_of_cells(cells, summaries)
     lines = []
     for settings in planned:
         summary = summaries[settings.run_id]
         for name in summary["models"]:
-            lines.append(line("", summary["rows"][name], "", settings, name))
+            lines.append(line_of("", summary["rows"][name], "", settings, name, summary))
     return lines
 
 
-def results_table(shown: Sequence[Line], by_class: bool = True, whole: bool = True) -> Table:
-    """Return one row a deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, and recalls by
-    class, whose names are whole or numbers with a legend below."""
+def lines_of_cells(cells: Sequence[Cell], summaries: Mapping[str, dict[str, Any]]) -> list[Line]:
+    """Return one line per model of a row; columns that show other numbers of the same run share it."""
+    # The line has the first of a model's columns, and stands where the last one does.
+    first_cells: dict[tuple[str, ...], Cell] = {}
+    for cell in cells:
+        model = (cell.experiment, cell.row, cell.run.run_id, cell.deployed)
+        first_cells[model] = first_cells.pop(model, cell)
+
+    lines = []
+    for cell in first_cells.values():
+        summary = summaries.get(cell.run.run_id)
+        if summary is None or cell.deployed not in summary["models"]:
+            continue
+        lines.append(
+            line_of(cell.experiment, cell.row, cell.column, cell.run, cell.deployed, summary)
+        )
+    return lines
+
+
+def line_of(
+    experiment: str,
+    row: str,
+    column: str,
+    settings: RunSettings,
+    deployed: str,
+    summary: dict[str, Any],
+) -> Line:
+    """Return the line of a deployed model."""
+    last = selected(summary, deployed)
+    best = selected(summary, deployed, "best-test")["balanced-accuracy"]
+    return Line(experiment, row, column, settings, last, best)
+
+
+def results_table(shown: Sequence[Line], by_class: bool = True, full_names: bool = True) -> Table:
+    """Return one row per deployed model, in percent: balanced accuracy, macro-F1, AUROC of two classes, and recalls.
+
+    The recalls' headings are the classes' names, or without `full_names` numbers with a legend below.
+    """
     class_names = {line.settings.data.class_names for line in shown}
     classes = class_names.pop() if len(class_names) == 1 else ()
     recalls = classes if by_class and len(classes) <= SHOWN_CLASSES else ()
@@ -76,15 +97,13 @@ def results_table(shown: Sequence[Line], by_class: bool = True, whole: bool = Tr
         names.insert(0, "experiment")
     if columns:
         names.append("column")
-    headings, legend = (recalls, "") if whole else numbered(recalls)
+    headings, legend = (recalls, "") if full_names else numbered(recalls)
     seed_heading = ["seed"] if seeds else []
     numbers = numeric(*seed_heading, *means.values(), *headings)
     title = "Last round (best: the round that was best on the test set). Percent"
-    table = terminal_table(
-        *named(*names),
-        *numbers,
-        title=f"{title}; right: recall by class" if recalls else title,
-    )
+    if recalls:
+        title += "; right: recall by class"
+    table = terminal_table(*named(*names), *numbers, title=title)
     table.caption = f"Classes: {legend}" if legend else None
     for line in shown:
         cells = [line.row]
@@ -103,7 +122,7 @@ def results_table(shown: Sequence[Line], by_class: bool = True, whole: bool = Tr
 
 
 def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> Table:
-    """Return one row a deployed model and way to its batch norm on the site nobody trained with, in percent."""
+    """Return one row per deployed model and source of its batch norm on the site nobody trained with, in percent."""
     headings = (*named("site", "method", "seed", "batch norm"), *numeric("balanced", "F1"))
     table = terminal_table(*headings, title="A site nobody trained with, last round. Percent.")
     shown: set[tuple[str, ...]] = set()

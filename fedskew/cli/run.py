@@ -108,14 +108,11 @@ def run(
     several = bool(choice.experiments)
     require(several or not jobs, "--jobs", jobs, "is for several runs")
     require(several or not cluster, "--cluster", cluster, "is for several runs")
-    require(
-        not (dry_run and cluster),
-        "--cluster",
-        cluster,
-        "does not go with --dry-run, which estimates this machine",
-    )
+    rule = "does not go with --dry-run, which estimates this machine"
+    require(not (dry_run and cluster), "--cluster", cluster, rule)
     require(not (several and sites), "--sites", sites, "is for one run")
-    with at_once():  # with torch, a second: who mistypes is told before
+    # Imports torch, which takes a second: a mistyped option is refused before.
+    with at_once():
         from fedskew.cli.run_execution import run_choice
     run_choice(
         choice,

@@ -1,7 +1,7 @@
 """The work of `fedskew run`: print the plan and its cost, or execute the runs and print their table."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -36,49 +36,59 @@ def run_choice(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Conduct what is chosen, or print its cost; runs that failed end with FAILED."""
+    """Execute the selected runs, or print their cost; exit with FAILED if some failed."""
     cells = selected(choice.cells(), rows, columns)
     planned = runs(cells) if choice.experiments else [parse(choice.overrides)]
     out = console(stderr=as_json)
     if dry_run:
         show_forecast(planned, cells, out, engine, jobs, workers, as_json)
         return
-    usual = "inprocess" if sites else "workers"
-    if not choice.experiments:
-        done = {
-            planned[0].run_id: run_one(
-                planned[0], engine or usual, out, workers, federation_config, sites
-            )
-        }
-        failed: dict[str, str] = {}
-    else:
-        done, failed = run_all(
+
+    summaries: dict[str, dict[str, Any]]
+    failed: dict[str, str] = {}
+    if choice.experiments:
+        summaries, failed = run_all(
             planned, cells, out, engine, jobs, workers, federation_config, cluster
         )
-    if as_json:
-        lost = [{"run": name, "failed": reason} for name, reason in failed.items()]
-        print(
-            json.dumps(
-                [*done.values(), *lost] if choice.experiments else done[planned[0].run_id], indent=2
-            )
-        )
     else:
-        shown = lines(cells, planned, done)
-        tables = (
-            results_table(shown),
-            results_table(shown, whole=False),
-            results_table(shown, by_class=False),
-        )
-        out.print(next((table for table in tables if fits(table, out)), tables[-1]))
-        if any("unseen" in summary for summary in done.values()):
-            out.print(unseen_table(planned, done))
-        for config in planned:
-            out.print(str(config.folder), style="dim")
+        (single,) = planned
+        default_engine = "inprocess" if sites else "workers"
+        summary = run_one(single, engine or default_engine, out, workers, federation_config, sites)
+        summaries = {single.run_id: summary}
+
+    if not as_json:
+        show_results(cells, planned, summaries, out)
+    elif choice.experiments:
+        failures = [{"run": name, "failed": reason} for name, reason in failed.items()]
+        print(json.dumps([*summaries.values(), *failures], indent=2))
+    else:
+        print(json.dumps(summaries[planned[0].run_id], indent=2))
     if failed:
         complain(f"{len(failed)} of {len(planned)} runs failed", FAILED)
         for name, reason in failed.items():
             complain(f"{name}: {reason}", FAILED)
         raise typer.Exit(FAILED)
+
+
+def show_results(
+    cells: Sequence[Cell],
+    planned: Sequence[RunSettings],
+    summaries: Mapping[str, dict[str, Any]],
+    out: Console,
+) -> None:
+    """Print the most detailed table that fits the terminal, and the runs' folders."""
+    shown = lines(cells, planned, summaries)
+    tables = (
+        results_table(shown),
+        results_table(shown, full_names=False),
+        results_table(shown, by_class=False),
+    )
+    fitting = [table for table in tables if fits(table, out)]
+    out.print(fitting[0] if fitting else tables[-1])
+    if any("unseen" in summary for summary in summaries.values()):
+        out.print(unseen_table(planned, summaries))
+    for settings in planned:
+        out.print(str(settings.folder), style="dim")
 
 
 def show_forecast(
@@ -93,26 +103,26 @@ def show_forecast(
     """Print what a command would do and what it would cost; runs that cannot fit end with BAD_INPUT."""
     from fedskew.costs.forecast import as_json, as_lines, as_table, forecast
 
-    whole = forecast(planned, labels(planned, cells), engine, jobs, workers)
+    estimate = forecast(planned, labels(planned, cells), engine, jobs, workers)
     if in_json:
-        print(json.dumps(as_json(whole), indent=2))
+        print(json.dumps(as_json(estimate), indent=2))
     else:
-        out.print(as_table(whole))
-        for line in as_lines(whole):
+        out.print(as_table(estimate))
+        for line in as_lines(estimate):
             out.print(line, markup=False)
-    for refusal in whole.refusals:
+    for refusal in estimate.refusals:
         complain(refusal, BAD_INPUT)
-    if whole.refusals:
+    if estimate.refusals:
         raise typer.Exit(BAD_INPUT)
 
 
 def is_finished(settings: RunSettings) -> bool:
-    """Return whether a run is done, so that nobody looks at its data any more, or its folder cannot be read."""
+    """Return whether a run is done, so that its data need no check; also True where its folder cannot be read."""
     try:
-        done = RunFolder(settings.folder).finished(settings.general.rounds) is not None
-    except OSError:  # the run itself says why
+        summary = RunFolder(settings.folder).finished(settings.general.rounds)
+    except OSError:  # the run itself reports why
         return True
-    return done and not settings.general.overwrite
+    return summary is not None and not settings.general.overwrite
 
 
 def run_one(
@@ -130,11 +140,11 @@ def run_one(
         federation = federate(settings.data, settings.general.seed)
         refuse_untrainable(settings.data, federation)
         print_warnings(settings.data, federation, out)
-    from fedskew.engines import (
-        execute,
-    )  # flwr takes a moment to import; wrong settings should be told at once
+    # flwr takes a moment to import: wrong settings are refused before.
+    from fedskew.engines import execute
 
-    title = f"{settings.general.method} on {settings.data.dataset}, seed {settings.general.seed}, engine {engine}"
+    general = settings.general
+    title = f"{general.method} on {settings.data.dataset}, seed {general.seed}, engine {engine}"
     out.print(title, style="bold")
     with out.status(Text(title)):
         return execute(

@@ -48,45 +48,57 @@ def choose(
     seeds: Sequence[str],
     options: Mapping[str, Scalar | None],
 ) -> Choice:
-    """Return what is asked for: `methods` and `seeds` are lists with commas, `options` settings by their own options.
+    """Return the runs of a command line; several methods or seeds without an experiment become an experiment.
 
-    Several methods or seeds without a named experiment are one made on the spot. Raises SettingError for what is
-    stated twice, and for methods beside experiments, which name theirs.
+    Args:
+        names: of experiments.
+        file: the user's file of experiments.
+        settings: the texts KEY=VALUE of --set.
+        methods: the lists with commas of --method.
+        seeds: those of --seed.
+        options: the settings that have an option of their own, None where it is not given.
+
+    Raises:
+        SettingError: a setting that is given twice, or methods beside experiments, which name theirs.
     """
     overrides = read_texts(settings, defaults())
-    several = {"method": words("method", methods), "seed": words("seed", seeds)}
-    for key in several:
+    method_names = words("method", methods)
+    seed_words = words("seed", seeds)
+    for key in ("method", "seed"):
         value = overrides.get(key, "")
-        require(
-            "," not in str(value),
-            key,
-            value,
-            f"several are stated as `--{key} {value}`: a run of each",
-        )
-    stated = {key: value for key, value in options.items() if value is not None}
-    for key, value in {
-        **stated,
-        **{key: ",".join(values) for key, values in several.items() if values},
-    }.items():
+        rule = f"several are stated as `--{key} {value}`: a run of each"
+        require("," not in str(value), key, value, rule)
+
+    by_option = {key: value for key, value in options.items() if value is not None}
+    with_own_option = dict(by_option)
+    if method_names:
+        with_own_option["method"] = ",".join(method_names)
+    if seed_words:
+        with_own_option["seed"] = ",".join(seed_words)
+    for key, value in with_own_option.items():
         require(key not in overrides, f"--{key}", value, "--set states it as well")
-    refuse_unknown(overrides, several["method"])
-    overrides |= stated
-    numbers = [number("seed", word) for word in several["seed"]]
+
+    refuse_unknown(overrides, method_names)
+    overrides |= by_option
+    seed_numbers = [number("seed", word) for word in seed_words]
     if names:
         rule = "does not go with experiments, which name their methods themselves"
-        require(not several["method"], "--method", ",".join(several["method"]), rule)
-        return Choice(find_all(names, file), overrides, numbers)
-    if max(len(values) for values in several.values()) > 1:
-        chosen = several["method"] or [str(overrides.pop("method", defaults()["method"]))]
+        require(not method_names, "--method", ",".join(method_names), rule)
+        return Choice(find_all(names, file), overrides, seed_numbers)
+    if len(method_names) > 1 or len(seed_numbers) > 1:
+        chosen = method_names or [str(overrides.pop("method", defaults()["method"]))]
         rows = tuple(Row(method, method) for method in chosen)
-        return Choice([Experiment("comparison", " and ".join(chosen), rows)], overrides, numbers)
-    overrides |= {"method": several["method"][0]} if several["method"] else {}
-    overrides |= {"seed": numbers[0]} if numbers else {}
+        comparison = Experiment("comparison", " and ".join(chosen), rows)
+        return Choice([comparison], overrides, seed_numbers)
+    if method_names:
+        overrides["method"] = method_names[0]
+    if seed_numbers:
+        overrides["seed"] = seed_numbers[0]
     return Choice([], overrides, ())
 
 
 def refuse_unknown(overrides: Mapping[str, Scalar], methods: Sequence[str]) -> None:
-    """Raise SettingError for a key or a method that there is none of, but for those that only loading code can tell."""
+    """Raise SettingError for an unknown key or method. Keys with a dot and plugins are checked when code is loaded."""
     for key, value in overrides.items():
         if key not in defaults() and "." not in key:
             raise no_such(key, value, defaults())

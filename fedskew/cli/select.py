@@ -62,53 +62,39 @@ def select(
         require(match_counts is None, "--match-counts", str(match_counts), rule)
         print_renamed("--like", "--match-counts")
         match_counts = like
-    stated = {**parse_texts(settings or []), "results": results}
+    given = {**parse_texts(settings or []), "results": results}
     for key in ("method", "seed", "evaluate-every", "evaluate-on"):
-        require(
-            key not in stated,
-            key,
-            stated.get(key, ""),
-            "is the race's own: methods are stated by --method",
-        )
+        rule = "is the race's own: methods are stated by --method"
+        require(key not in given, key, given.get(key, ""), rule)
     methods = words("method", method or []) or list(METHODS)
     out = console()
-    digest = ""
-    if match_counts is not None and match_counts.is_file():
-        digest = hashlib.sha256(match_counts.read_bytes()).hexdigest()
-    identity = json.dumps(
-        [stored({**stated, "results": ""}), methods, minutes, digest], sort_keys=True
-    )
-    folder = Path(results) / f"race-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
-    stated = with_matching_partition(match_counts, stated, folder)
-    kept = validation(stated)
+    folder = Path(results) / race_name(given, methods, minutes, match_counts)
+    given = with_matching_partition(match_counts, given, folder)
+    validation_settings = validation(given)
     warned = set[str]()
-    base = parse({**stated, "method": BASELINE}).data
+    base = parse({**given, "method": BASELINE}).data
     federation = federate(base, 0)
     refuse_untrainable(base, federation)
     print_warnings(base, federation, out, warned)
-    if (file := folder / "plan.json").exists():
+    file = folder / "plan.json"
+    if file.exists():
         plan = Plan.load(file)
         out.print(f"the race goes on: {file}")
     else:
-        runs = possible(methods, stated)
-        if (diagnosis := diagnosis_of(runs[BASELINE])) is not None:
-            whose = whose_partition(runs[BASELINE].data)
-            out.print(f"{whose}: {line(diagnosis)}", markup=False)
-            runs = {
-                name: runs[name] for name in (BASELINE, *recommended_order(diagnosis, [*runs][1:]))
-            }
-        sizes = sizes_of(runs[BASELINE].data, 0)
-        assert sizes is not None, "the data are there"
-        plan = affordable(runs, sizes, minutes, jobs)
+        plan = planned(methods, given, minutes, jobs, out)
         plan.save(file)
     show_plan(plan, out)
-    racing = Runs(stated, kept, out, jobs, warned)
+    racing = Runs(given, validation_settings, out, jobs, warned)
     rungs, winner = race(plan.candidates, plan.ladder, racing.on_validation)
     for rung_result in rungs:
         show(rung_result, out)
-    baseline = next((c for c in rungs[-1].means if c.method == BASELINE), None)
+    finalists = rungs[-1].means
+    baseline = next((finalist for finalist in finalists if finalist.method == BASELINE), None)
     gain = None if baseline is None else racing.gain(winner, baseline, plan.last)
     lines = conclusion(winner, baseline, gain)
+    standings = []
+    for rung_result in rungs:
+        standings.append({str(candidate): mean for candidate, mean in rung_result.means.items()})
     outcome = {
         "winner": vars(winner),
         "take": vars(take(winner, baseline, gain)),
@@ -116,42 +102,67 @@ def select(
         "gain-by-seed": None if gain is None else gain.differences,
         "interval": None if gain is None else (gain.interval.low, gain.interval.high),
         "interval-over": None if gain is None else gain.interval.resampled,
-        "standings": [{str(candidate): mean for candidate, mean in s.means.items()} for s in rungs],
+        "standings": standings,
     }
     write_text(folder / "result.json", json.dumps(outcome, indent=2) + "\n")
     out.print("\n".join(lines))
 
 
+def race_name(
+    given: Mapping[str, Scalar], methods: list[str], minutes: float, match_counts: Path | None
+) -> str:
+    """Return the name of a race's folder. The same command has the same name, so that it resumes its race."""
+    counts_hash = ""
+    if match_counts is not None and match_counts.is_file():
+        counts_hash = hashlib.sha256(match_counts.read_bytes()).hexdigest()
+    settings = stored({**given, "results": ""})  # results may be moved
+    identity = json.dumps([settings, methods, minutes, counts_hash], sort_keys=True)
+    return f"race-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
+
+
+def planned(
+    methods: list[str], given: Mapping[str, Scalar], minutes: float, jobs: int, out: Console
+) -> Plan:
+    """Return the plan of a race. Methods that the diagnosis recommends come first: time may not be enough for all."""
+    runs = possible(methods, given)
+    baseline = runs[BASELINE]
+    diagnosis = diagnosis_of(baseline)
+    if diagnosis is not None:
+        out.print(f"{whose_partition(baseline.data)}: {line(diagnosis)}", markup=False)
+        others = [name for name in runs if name != BASELINE]
+        order = [BASELINE, *recommended_order(diagnosis, others)]
+        runs = {name: runs[name] for name in order}
+    sizes = sizes_of(baseline.data, 0)
+    assert sizes is not None, "the data are there"
+    return affordable(runs, sizes, minutes, jobs)
+
+
 def with_matching_partition(
-    match_counts: Path | None, stated: Mapping[str, Scalar], folder: Path
+    match_counts: Path | None, given: Mapping[str, Scalar], folder: Path
 ) -> dict[str, Scalar]:
-    """Return the settings with a partition file made of a table of counts, where one is given."""
+    """Return the settings with a partition file made from a table of counts, if there is one."""
     if match_counts is None:
-        return dict(stated)
+        return dict(given)
+    rule = "does not go with --match-counts, which says who holds what"
     for key in ("partition", "partition-file", "alpha", "clients"):
-        require(
-            key not in stated,
-            key,
-            stated.get(key, ""),
-            "does not go with --match-counts, which says who holds what",
-        )
+        require(key not in given, key, given.get(key, ""), rule)
     table = read_counts(match_counts)
-    if not (file := folder / "partition.json").exists():
+    file = folder / "partition.json"
+    if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        data = load(parse({**stated, "method": BASELINE}).data)
+        data = load(parse({**given, "method": BASELINE}).data)
         partition_by_counts(table, data, file, str(match_counts))
-    return {**stated, "partition-file": str(file.resolve())}
+    return {**given, "partition-file": str(file.resolve())}
 
 
-def validation(stated: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the settings by which clients have validation data: none where the data bring them, or they are stated,
-    else a share of every client's samples."""
-    run = parse({**stated, "method": BASELINE})
+def validation(given: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the settings that give every client validation data; empty where data or settings give them already."""
+    run = parse({**given, "method": BASELINE})
     if federate(run.data, 0).validated:
         return {}
-    cut: dict[str, Scalar] = {"validation-fraction": SHARE}
-    federate(parse({**stated, **cut, "method": BASELINE}).data, 0)
-    return cut
+    fraction: dict[str, Scalar] = {"validation-fraction": SHARE}
+    federate(parse({**given, **fraction, "method": BASELINE}).data, 0)  # refuses what is too small
+    return fraction
 
 
 def show_plan(plan: Plan, out: Console) -> None:
@@ -167,7 +178,7 @@ def show_plan(plan: Plan, out: Console) -> None:
 
 
 def show(rung_result: RungResult, out: Console) -> None:
-    """Print how the candidates stood after a rung: balanced accuracy on the clients' validation data."""
+    """Print the candidates' balanced accuracy on the clients' validation data after a rung."""
     rung = rung_result.rung
     ranked = ", ".join(f"{candidate} {mean:.1f}" for candidate, mean in rung_result.means.items())
     out.print(f"after {rung.rounds} rounds, {len(rung.seeds)} seeds: {ranked}")

@@ -44,9 +44,7 @@ class HarmlessConsole(Console):
             if segment.control or segment.text.replace("\n", "").isprintable():
                 yield segment
             else:
-                from data.text import (
-                    escaped,
-                )  # it loads numpy, which most of what is printed does without
+                from data.text import escaped  # loads numpy, which most output does without
 
                 yield segment._replace(text=escaped(segment.text, keep="\n"))
 
@@ -66,10 +64,11 @@ def console(stderr: bool = False) -> Console:
 
 @contextmanager
 def to_stdout() -> Iterator[None]:
-    """Within this context print what the command is for; at its end all of it is out.
+    """Return a context in which a command prints its result, which is flushed at the end.
 
-    Raises DataError where stdout takes no more, as on a full disk; what is left of it is then dropped, or Python would
-    try it, and fail, once more when it ends.
+    Raises:
+        DataError: stdout takes no more, as on a full disk. The rest is dropped: Python would write it when it exits,
+            and fail again.
     """
     try:
         yield

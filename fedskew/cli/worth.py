@@ -1,8 +1,9 @@
 """`fedskew worth`: what each site gains by joining, and what it adds."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -57,19 +58,11 @@ def worth(
     """Show what each site of a simulated federation gains by joining, and what it adds for all."""
     require(head in STATISTICS, "--head", head, f"must be one of {', '.join(STATISTICS)}")
     require(target in TARGETS, "--target", target, f"must be one of {', '.join(TARGETS)}")
-    require(
-        permutations % 2 == 0,
-        "--permutations",
-        permutations,
-        "must be even: orders and their reverses",
-    )
+    rule = "must be even: orders and their reverses"
+    require(permutations % 2 == 0, "--permutations", permutations, rule)
     of_run = settings_of_run(run, results) if run else {}
-    found = worth_of(
-        settings_of(head, of_run, parse_texts(settings or [])),
-        target,
-        all_features=all_features,
-        pairs=permutations // 2,
-    )
+    chosen = settings_of(head, of_run, parse_texts(settings or []))
+    found = worth_of(chosen, target, all_features=all_features, pairs=permutations // 2)
     with to_stdout():
         if as_json:
             print(json.dumps(found.as_json(), indent=2))
@@ -80,7 +73,9 @@ def worth(
 def settings_of_run(run: str, results: Path) -> dict[str, Scalar]:
     """Return the settings of a run, by its folder or its name below `results`. Raises DataError where it is none."""
     path = Path(run) if Path(run).is_dir() else results / run
-    origin = RunFolder(path, moved=True).origin() if path.is_dir() else {}
+    origin: Mapping[str, Any] = {}
+    if path.is_dir():
+        origin = RunFolder(path, moved=True).origin()
     if not origin:
         raise DataError("is no run's folder: settings.json is missing or broken", where=str(path))
     return dict(renamed(origin["settings"]))
@@ -90,12 +85,10 @@ def show(found: Worth, out: Console) -> None:
     """Print the worth of the sites as a table."""
     name = found.target.replace("-", " ")
     out.print(f"{found.head}, {name} in percent, with 95 % intervals", style="bold")
-    table = terminal_table(
-        "site",
-        *numeric(
-            "samples", "alone", "together", "own weighted up", "gain", "Shapley", "as the last"
-        ),
+    headings = numeric(
+        "samples", "alone", "together", "own weighted up", "gain", "Shapley", "as the last"
     )
+    table = terminal_table("site", *headings)
     for site in found.sites:
         table.add_row(
             site.name,
@@ -117,19 +110,17 @@ def show(found: Worth, out: Console) -> None:
 
 def with_interval(number: Estimate, sign: bool = True) -> str:
     """Return a number and its interval in percent."""
-    mark = "+" if sign else ""
-    value, low, high = (
-        f"{100 * part:{mark}.1f}" for part in (number.value, number.low, number.high)
-    )
-    return f"{value} [{low}, {high}]"
+    form = "+.1f" if sign else ".1f"
+    low = format(100 * number.low, form)
+    high = format(100 * number.high, form)
+    return f"{format(100 * number.value, form)} [{low}, {high}]"
 
 
 def how(found: Worth) -> str:
     """Return how the Shapley values were computed."""
-    sites = len(found.sites)
-    coalitions = (
-        f"all {2**sites} coalitions" if not found.orders else f"{found.orders} random orders"
-    )
+    coalitions = f"all {2 ** len(found.sites)} coalitions"
+    if found.orders:
+        coalitions = f"{found.orders} random orders"
     seen = "all features"
     if found.features < found.all_features:
         seen = f"{found.features} principal components of {found.all_features} features"

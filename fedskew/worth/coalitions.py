@@ -53,7 +53,11 @@ class SiteStatistics:
         )
 
     def __rmul__(self, times: int) -> "SiteStatistics":
-        return SiteStatistics(times * self.counts_C, times * self.sums_CD, times * self.products_DD)
+        return SiteStatistics(
+            times * self.counts_C,
+            times * self.sums_CD,
+            times * self.products_DD,
+        )
 
     @property
     def samples(self) -> int:
@@ -62,8 +66,11 @@ class SiteStatistics:
 
     def in_units(self, step: float) -> Statistics:
         """Return the same in units of the features, with the grid's `step`."""
-        means_CD = self.sums_CD.double() * step / self.counts_C.clamp(min=1)[:, None]
-        square_DD = self.products_DD.double() * step**2 if self.products_DD.numel() else None
+        divisors_C1 = self.counts_C.clamp(min=1)[:, None]  # a class without samples has sums of 0
+        means_CD = self.sums_CD.double() * step / divisors_C1
+        square_DD = None
+        if self.products_DD.numel():
+            square_DD = self.products_DD.double() * step**2
         return Statistics(self.counts_C, means_CD, square_DD)
 
     def projected(self, axes_DM: Tensor) -> "SiteStatistics":
@@ -71,12 +78,13 @@ class SiteStatistics:
 
         Rounding, at most half a unit of the grid in each sum, makes sums of sites independent of their order.
         """
-        sums_CM = (self.sums_CD.double() @ axes_DM).round().long()
-        if not self.products_DD.numel():
-            return SiteStatistics(self.counts_C, sums_CM, self.products_DD)
-        products_MM = axes_DM.T @ self.products_DD.double() @ axes_DM
-        symmetric_MM = (products_MM + products_MM.T) / 2
-        return SiteStatistics(self.counts_C, sums_CM, symmetric_MM.round().long())
+        sums_CM = self.sums_CD.double() @ axes_DM
+        products_MM = self.products_DD
+        if products_MM.numel():
+            products_MM = axes_DM.T @ products_MM.double() @ axes_DM
+            products_MM = (products_MM + products_MM.T) / 2  # symmetric before it is rounded
+            products_MM = products_MM.round().long()
+        return SiteStatistics(self.counts_C, sums_CM.round().long(), products_MM)
 
 
 def from_answer(answer: State) -> SiteStatistics:
@@ -90,10 +98,8 @@ def from_answer(answer: State) -> SiteStatistics:
 
 def total(parts: Sequence[SiteStatistics]) -> SiteStatistics:
     """Return the sum of at least one site's statistics."""
-    result = parts[0]
-    for part in parts[1:]:
-        result = result + part
-    return result
+    first, *others = parts
+    return sum(others, start=first)
 
 
 def principal_axes(statistics: SiteStatistics, step: float, components: int) -> Tensor:
@@ -141,8 +147,10 @@ class Coalitions:
         if rho != "auto":
             return self
         factor = FACTOR if isinstance(self.method, FedLDA) else 1.0
-        number = chosen_rho(rho, self.everybody.in_units(self.step).of_held(), factor)
-        return replace(self, method=replace(self.method, rho=repr(number)))  # type: ignore[call-arg]
+        pooled = self.everybody.in_units(self.step).of_held()
+        number = chosen_rho(rho, pooled, factor)
+        method = replace(self.method, rho=repr(number))  # type: ignore[call-arg]
+        return replace(self, method=method)
 
     def sum_of(self, coalition: Coalition) -> SiteStatistics:
         """Return the sum of the sites' statistics; quickest for a coalition that is near the one before."""
@@ -166,18 +174,31 @@ class Coalitions:
 
         Without any sample every class is as good as another: 1 on each test sample, the mean of a guess.
         """
-        return self.hits([self.head(self.sum_of(coalition)) for coalition in coalitions])
+        heads = []
+        for coalition in coalitions:
+            statistics = self.sum_of(coalition)
+            heads.append(self.head(statistics))
+        return self.hits(heads)
 
     def hits(self, heads: Sequence[Head | None]) -> list[Integers]:
         """Return for each head (T,) int64: C where it is right, 0 where it is wrong, 1 where there is none."""
+        existing = [head for head in heads if head is not None]
+        columns_ST = iter(self.hits_of_existing(existing)) if existing else iter(())
         guess_T = np.ones(len(self.labels_T), np.int64)
-        there = [head for head in heads if head is not None]
-        if not there:
-            return [guess_T for _ in heads]
-        weights_SCD = torch.stack([weight_CD for weight_CD, _ in there])
-        biases_SC = torch.stack([bias_C for _, bias_C in there])
-        scores_TM = self.features_TD @ weights_SCD.flatten(0, 1).T + biases_SC.flatten()
-        chosen_TS = scores_TM.view(-1, *biases_SC.shape).argmax(2).numpy()
-        right_TS = (chosen_TS == self.labels_T[:, None]) * self.classes
-        columns = iter(right_TS.T.astype(np.int64))
-        return [guess_T if head is None else next(columns) for head in heads]
+        hits = []
+        for head in heads:
+            hits.append(guess_T if head is None else next(columns_ST))
+        return hits
+
+    def hits_of_existing(self, heads: Sequence[Head]) -> Integers:
+        """Return (S, T) int64 for S heads: C where one is right on a test sample, 0 where it is wrong."""
+        weights_SCD = torch.stack([weight_CD for weight_CD, _ in heads])
+        biases_SC = torch.stack([bias_C for _, bias_C in heads])
+        # One matrix product for all heads, whose classes stand side by side in its columns.
+        weights_MD = weights_SCD.flatten(0, 1)
+        scores_TM = self.features_TD @ weights_MD.T + biases_SC.flatten()
+        scores_TSC = scores_TM.view(-1, *biases_SC.shape)
+        predictions_TS = scores_TSC.argmax(2).numpy()
+        is_right_TS = predictions_TS == self.labels_T[:, None]
+        hits_ST: Integers = (is_right_TS.T * self.classes).astype(np.int64)
+        return hits_ST

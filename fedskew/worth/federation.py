@@ -1,7 +1,7 @@
 """What each site of a simulated federation gains by joining, and what it adds for the others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ STATISTICS = {
 }
 """Heads whose sums over a coalition are the sums of its sites', each with the variant that it asks."""
 TARGETS = ("balanced-accuracy", "accuracy")
-KEPT = ("model", "seed", "device")
+GENERAL_SETTINGS = ("model", "seed", "device")
 """General settings of a run that the worth of its sites depends on, or that say where it is computed."""
 
 
@@ -102,26 +102,31 @@ class Worth:
 
 
 def settings_of(
-    head: str, of_run: Mapping[str, Scalar], stated: Mapping[str, Scalar]
+    head: str, of_run: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
 ) -> RunSettings:
     """Return the settings of a run without rounds that asks for `head`'s statistics.
 
     Args:
-        head: one of HEADS.
+        head: one of STATISTICS.
         of_run: settings of a finished run, of which those that concern data and model are kept.
-        stated: settings that replace these; any other than of data, model and head is refused.
+        overrides: settings that replace these; any other than of data, model and head is refused.
 
     Raises:
-        SettingError: a setting that is not for this, features that are not fixed, or data between sites.
+        SettingError: a setting that has no effect here, features that are not fixed, or data between sites.
     """
+    keys = {GeneralSettings.key(field) for field in GENERAL_SETTINGS}
     groups: tuple[type[Settings], ...] = (DataSettings, ModelSettings)
-    keys = {group.key(field.name) for group in groups for field in fields(group)}
-    keys |= {GeneralSettings.key(field) for field in KEPT}
+    for group in groups:
+        keys.update(group.key(field.name) for field in fields(group))
+
+    methods = (head, STATISTICS[head])
     rule = f"has no effect on the worth of sites: state those of data, model and {head}"
-    for key, value in stated.items():
-        require(key in keys or key.partition(".")[0] in (head, STATISTICS[head]), key, value, rule)
-    kept = {key: value for key, value in of_run.items() if key in keys}
-    settings = parse({**kept, **stated, "method": head, "rounds": 0})
+    for key, value in overrides.items():
+        method = key.partition(".")[0]
+        require(key in keys or method in methods, key, value, rule)
+
+    inherited = {key: value for key, value in of_run.items() if key in keys}
+    settings = parse({**inherited, **overrides, "method": head, "rounds": 0})
     between = "is between sites, whose sums by coalition nobody may see: state a simulation's data"
     require(settings.agreement is None, "dataset", settings.data.dataset, between)
     return settings
@@ -137,24 +142,29 @@ class SimulatedSites:
             SettingError: the features leave the grid, or the sums could overflow.
         """
         self.runtime = ClientRuntime(settings.run_spec())
-        federation, (variant,) = self.runtime.federation, settings.variants
+        federation = self.runtime.federation
+        (variant,) = settings.variants
+        (method,) = settings.deploys
         assert isinstance(federation, Federation), "these are no sites with data of their own"
         assert isinstance(variant, GridStatistics), "the heads here ask for statistics"
+        assert isinstance(method, ClosedFormHead), "the heads here are in closed form"
         self.federation: Federation = federation
         self.variant: GridStatistics = variant
-        (method,) = settings.deploys
-        assert isinstance(method, ClosedFormHead), "the heads here are in closed form"
         self.method = method
 
-        self.variant.check_size(int(self.federation.counts_KC.sum()))
+        samples = int(federation.counts_KC.sum())
+        variant.check_size(samples)
         state = self.runtime.model.state_dict()
-        clients = (
-            self.runtime.client(number, 0, state, {}, {})
-            for number in range(self.federation.clients)
-        )
-        answers = [self.variant.answer(client, self.variant.name) for client in clients]
-        names = answers[0].keys()
-        self.variant.check_sum({name: sum_of([a[name] for a in answers]) for name in names})
+        answers = []
+        for number in range(federation.clients):
+            client = self.runtime.client(number, 0, state, {}, {})
+            answers.append(variant.answer(client, variant.name))
+
+        # Each client's sums fit their type; the sum over all clients must fit as well.
+        sums = {}
+        for name in answers[0]:
+            sums[name] = sum_of([answer[name] for answer in answers])
+        variant.check_sum(sums)
         self.statistics = [from_answer(answer) for answer in answers]
 
     def features_of(self, samples: Samples) -> Tensor:
@@ -209,11 +219,13 @@ def judges_of(samples: Samples, classes: int, target: str) -> Judges:
     weights_T = np.ones(len(labels_T))
     if target == "balanced-accuracy":
         weights_T = 1 / np.bincount(labels_T)[labels_T]
-    groups_T = samples.groups_N if samples.groups_N is not None else samples.subjects_N
+    weights_T = weights_T / weights_T.sum()
+
     subjects_T = np.arange(len(labels_T))
+    groups_T = samples.groups_N if samples.groups_N is not None else samples.subjects_N
     if groups_T is not None:
-        subjects_T = np.unique(groups_T.cpu().numpy(), return_inverse=True)[1]
-    return Judges(labels_T, weights_T / weights_T.sum(), subjects_T, classes)
+        _, subjects_T = np.unique(groups_T.cpu().numpy(), return_inverse=True)
+    return Judges(labels_T, weights_T, subjects_T, classes)
 
 
 def worth_of(
@@ -237,50 +249,52 @@ def worth_of(
     require(number > 1, "clients", number, "must be at least 2: a single site joins nobody")
     rule = f"must be at most {MOST_EXACT} with --exact, which looks at all coalitions"
     require(not all_features or number <= MOST_EXACT, "clients", number, rule)
-    whole = sites.coalitions().with_rho_of_all()
-    test = judges_of(sites.federation.test(None), whole.classes, target)
+    coalitions = sites.coalitions().with_rho_of_all()
+    test = judges_of(sites.federation.test(None), coalitions.classes, target)
 
-    seen = whole if all_features else whole.compressed(COMPONENTS)
+    # Shapley values need the heads of many coalitions, so these see fewer features.
+    quick = coalitions if all_features else coalitions.compressed(COMPONENTS)
     everybody = frozenset(range(number))
-    all_T, *without_KT = seen.outcomes([everybody, *(everybody - {site} for site in range(number))])
-    orders = 0 if number <= MOST_EXACT else 2 * pairs
-    if orders:
-        draws = np.random.default_rng(settings.general.seed)
-        parts = sampled(number, seen.outcomes, pairs, test.weights_T, draws)
+    all_but_one = [everybody - {site} for site in range(number)]
+    all_T, *without_KT = quick.outcomes([everybody, *all_but_one])
+    if number <= MOST_EXACT:
+        orders = 0
+        contributions = exact(number, quick.outcomes)
     else:
-        parts = exact(number, seen.outcomes)
+        orders = 2 * pairs
+        draws = np.random.default_rng(settings.general.seed)
+        contributions = sampled(number, quick.outcomes, pairs, test.weights_T, draws)
 
     found = []
     for site, name in enumerate(sites.federation.client_names):
-        alone, together, weighted, gain = joining(sites, whole, site, target)
-        shapley = test.estimate(parts.shares_KT[site], float(parts.errors_K[site]))
+        alone, together, weighted, gain = joining(sites, coalitions, site, target)
+        error = float(contributions.errors_K[site])
+        shapley = test.estimate(contributions.shares_KT[site], error)
         last = test.estimate(all_T - without_KT[site])
         samples = sites.statistics[site].samples
         found.append(SiteWorth(name, samples, alone, together, weighted, gain, shapley, last))
     return Worth(
-        sites.method.name,
-        target,
-        seen.features_TD.shape[1],
-        whole.features_TD.shape[1],
-        orders,
-        test.estimate(all_T),
-        1 / whole.classes,
-        tuple(found),
+        head=sites.method.name,
+        target=target,
+        features=quick.features_TD.shape[1],
+        all_features=coalitions.features_TD.shape[1],
+        orders=orders,
+        everybody=test.estimate(all_T),
+        guess=1 / coalitions.classes,
+        sites=tuple(found),
     )
 
 
 def joining(
-    sites: SimulatedSites, whole: Coalitions, site: int, target: str
+    sites: SimulatedSites, coalitions: Coalitions, site: int, target: str
 ) -> tuple[Estimate, Estimate, Estimate, Estimate]:
     """Return a site's accuracy alone, together, together with its own samples weighted up, and what joining gains."""
     samples = sites.test_of(site)
-    judges = judges_of(samples, whole.classes, target)
+    judges = judges_of(samples, coalitions.classes, target)
+    own_test = replace(coalitions, features_TD=sites.features_of(samples), labels_T=judges.labels_T)
     own = sites.statistics[site]
-    own_test = Coalitions(
-        whole.method, whole.sites, whole.step, sites.features_of(samples), judges.labels_T
-    )
-    pooled = whole.everybody
-    heads = [whole.head(part) for part in (own, pooled, weighted_up(own, pooled))]
+    pooled = coalitions.everybody
+    heads = [coalitions.head(sums) for sums in (own, pooled, weighted_up(own, pooled))]
     alone_T, together_T, weighted_T = own_test.hits(heads)
     return (
         judges.estimate(alone_T),
@@ -293,5 +307,7 @@ def joining(
 def weighted_up(own: SiteStatistics, pooled: SiteStatistics) -> SiteStatistics:
     """Return the sum of all sites in which one counts a whole number of times, about as much as all others."""
     others = pooled - own
-    times = max(1, round(others.samples / own.samples)) if own.samples else 1
+    times = 1
+    if own.samples:
+        times = max(1, round(others.samples / own.samples))
     return others + times * own

@@ -18,20 +18,20 @@ Outcomes = Callable[[list[Coalition]], list[Integers]]
 """Returns for each coalition (T,) how right its model is on each test sample, in whole units, such as 0 or 1."""
 
 MOST_EXACT = 12
-"""Sites of which all coalitions are looked at: 4,096."""
+"""Up to this number of sites all coalitions are evaluated: 4,096."""
 TOGETHER = 32
-"""Coalitions that are asked for at a time."""
+"""Coalitions per batch: their heads are applied to the test samples in one matrix product."""
 
 
 @dataclass(frozen=True)
 class Contributions:
-    """Each site's part in the result on each test sample."""
+    """What each site contributes to the result on each test sample."""
 
     scaled_KT: Integers | Floats
     """phi of each site on each test sample, times `scale`."""
     scale: int
     errors_K: Floats
-    """Standard error of the mean over permutations, in units of the outcomes; 0 where all coalitions were looked at."""
+    """Standard error of the mean over permutations, in units of the outcomes; 0 if all coalitions were evaluated."""
 
     @property
     def shares_KT(self) -> Floats:
@@ -52,6 +52,7 @@ def exact(sites: int, outcomes: Outcomes) -> Contributions:
     """
     if sites > MOST_EXACT:
         raise ValueError(f"{2**sites} coalitions of {sites} sites, at most {MOST_EXACT} sites")
+    # |S|! (K - |S| - 1)! / K! is 1 / (K * comb(K - 1, |S|)): all are whole multiples of 1 / (K * lcm).
     ways = [math.comb(sites - 1, size) for size in range(sites)]
     common = math.lcm(*ways)
     factors = [common // way for way in ways]
@@ -106,11 +107,15 @@ def sampled(
 
 def gains(order: list[int], outcomes: Outcomes) -> Integers:
     """Return (K, T): what each site adds when the sites join in this order."""
-    growing = [frozenset(order[:size]) for size in range(len(order) + 1)]
-    steps = [outcome_T for _, outcome_T in evaluated(iter(growing), outcomes)]
-    gains_KT = np.zeros((len(order), len(steps[0])), np.int64)
-    for place, site in enumerate(order):
-        gains_KT[site] = steps[place + 1] - steps[place]
+    sites = len(order)
+    growing = [frozenset(order[:size]) for size in range(sites + 1)]
+    outcomes_by_size = [outcome_T for _, outcome_T in evaluated(iter(growing), outcomes)]
+    samples = len(outcomes_by_size[0])
+    gains_KT = np.zeros((sites, samples), np.int64)
+    for size, site in enumerate(order):
+        before_T = outcomes_by_size[size]
+        after_T = outcomes_by_size[size + 1]
+        gains_KT[site] = after_T - before_T
     return gains_KT
 
 
@@ -118,13 +123,14 @@ def evaluated(
     coalitions: Iterator[Coalition], outcomes: Outcomes
 ) -> Iterator[tuple[Coalition, Integers]]:
     """Yield each coalition with its outcome; `outcomes` gets TOGETHER of them at a time."""
-    waiting: list[Coalition] = []
+    batch: list[Coalition] = []
     for coalition in coalitions:
-        waiting.append(coalition)
-        if len(waiting) == TOGETHER:
-            yield from zip(waiting, outcomes(waiting), strict=True)
-            waiting = []
-    yield from zip(waiting, outcomes(waiting) if waiting else [], strict=True)
+        batch.append(coalition)
+        if len(batch) == TOGETHER:
+            yield from zip(batch, outcomes(batch), strict=True)
+            batch = []
+    if batch:
+        yield from zip(batch, outcomes(batch), strict=True)
 
 
 @dataclass(frozen=True)

@@ -95,10 +95,10 @@ def test_names_of_classes_are_whole_or_have_a_legend(tmp_path: Path) -> None:
     assert [column.header for column in matrix_table(named, "").columns][1:11] == [
         f"species {k}" for k in range(10)
     ]
-    numbered = matrix_table(named, "", whole=False)
+    numbered = matrix_table(named, "", full_names=False)
     assert [column.header for column in numbered.columns][1:11] == list("0123456789")
     assert str(numbered.caption).startswith("Classes: 0 species 0, 1 species 1")
-    assert matrix_table(federation, "", whole=False).caption is None
+    assert matrix_table(federation, "", full_names=False).caption is None
 
 
 def test_a_saved_partition_is_shown_again(tmp_path: Path, fedskew: FedSkew) -> None:

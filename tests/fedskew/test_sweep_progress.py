@@ -167,7 +167,7 @@ def test_classes_are_called_by_their_names_or_by_numbers_with_a_legend(tmp_path:
     }
     shown = lines([], [config], {config.run_id: models})
     assert [column.header for column in results_table(shown).columns][-3:] == names
-    numbered = results_table(shown, whole=False)
+    numbered = results_table(shown, full_names=False)
     assert [column.header for column in numbered.columns][-3:] == ["0", "1", "2"]
     assert numbered.caption == "Classes: 0 normal, 1 pneumonia, 2 pneumothorax"
     assert results_table(shown, by_class=False).columns[-1].header == "F1"
