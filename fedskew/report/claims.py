@@ -1,6 +1,6 @@
 """Verdicts on an experiment's claims: whether a paper's statement about two rows holds in these runs.
 
-A claim that finished runs can never answer gets the reason.
+A claim that finished runs can never answer gets the reason. So do rows whose model must be the same everywhere.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,8 +91,9 @@ class Verdict:
             return "never" if self.why_not else "open"
         if verdict(self.interval, self.n, self.claim.by) == "above":
             return "holds"
-        refuted = self.interval is not None and self.n > 1 and self.interval.high <= self.claim.by
-        return "fails" if refuted else "unclear"
+        if self.n == 1 or self.interval is None:
+            return "unclear"
+        return "fails" if self.interval.high <= self.claim.by else "unclear"
 
     @property
     def unit(self) -> str:
@@ -141,6 +142,7 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
             reasons.append(seed_reasons[0] if seed_reasons else "")
 
     one_metric = len(set(metrics.values())) == 1
+    never_measured = all(reasons)
     unjudged = Verdict(
         claim=claim,
         metric=metrics[columns[0]] if one_metric else experiment.metric,
@@ -150,7 +152,7 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
         estimate=float("nan"),
         unmeasured=len(seeds) - len(complete),
         interval=None,
-        why_not="; ".join(dict.fromkeys(reasons)) if all(reasons) else "",
+        why_not="; ".join(dict.fromkeys(reasons)) if never_measured else "",
     )
     if not complete:
         return unjudged
@@ -158,11 +160,12 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
     among = claim.in_columns or len(columns)
     by_column = [compare_column(claim, complete, number) for number in range(len(columns))]
     differences_LS = np.array([list(comparison.by_seed.values()) for comparison in by_column])
-    margins_S = among_highest(differences_LS, among)
+    means_L = differences_LS.mean(1)
+    margins_S = among_highest(differences_LS, among).tolist()
     return replace(
         unjudged,
-        margins=dict(zip(complete, map(float, margins_S), strict=True)),
-        estimate=float(among_highest(differences_LS.mean(1), among)),
+        margins=dict(zip(complete, margins_S, strict=True)),
+        estimate=float(among_highest(means_L, among)),
         interval=interval_of(by_column, among),
     )
 
@@ -210,7 +213,8 @@ def pair(
     # A row that never has the number is no obstacle to `sooner`: it counts as later than every round.
     needed = (claim.than,) if claim.sooner else (claim.better, claim.than)
     for row in needed:
-        if reason := why_never(results, row, column, seed, selection, metric):
+        reason = why_never(results, row, column, seed, selection, metric)
+        if reason:
             return reason
     better = by_seed(results, claim.better, column, seed)
     than = by_seed(results, claim.than, column, seed)
@@ -218,7 +222,8 @@ def pair(
         return ""
 
     if claim.sooner:
-        if reason := no_level(than, selection, metric):
+        reason = no_level(than, selection, metric)
+        if reason:
             return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
         if in_last_alone(better, than):
             return f"{claim.better} has a model in the last round alone"
@@ -323,18 +328,17 @@ def claim_row(
         if interval.p is not None and verdict.p_holm is not None:
             corrected = f" [{p_value(verdict.p_holm)}]" if claims > 1 else ""
             p = TableCell(p_value(interval.p) + corrected, f"over {interval.resampled}")
-    status = TableCell(
-        SAYS[verdict.status],
-        f"{seeds}, {missing}" if missing else seeds,
-        strong=verdict.status == "holds",
-    )
+    if missing:
+        seeds += f", {missing}"
+    status = TableCell(SAYS[verdict.status], seeds, strong=verdict.status == "holds")
     return [claim_cell, status, TableCell(difference, by_seeds), p]
 
 
 def claim_in_words(verdict: Verdict, columns: Sequence[str]) -> str:
     """Return the two rows compared, the metric, the selected round and the columns, in words."""
     claim = verdict.claim
-    compared = f"{claim.better} {'sooner than' if claim.sooner else 'above'} {claim.than}"
+    relation = "sooner than" if claim.sooner else "above"
+    compared = f"{claim.better} {relation} {claim.than}"
     if claim.by:
         compared += f" by more than {claim.by:g} {verdict.unit}".rstrip()
     where = ""
@@ -354,3 +358,87 @@ def unmeasured_words(verdict: Verdict) -> str:
     if verdict.why_not:
         return f"{verdict.unmeasured} cannot be"
     return f"{verdict.unmeasured} not measured yet"
+
+
+ABOUT_SAME_MODEL = (
+    "A head in closed form is computed from integer sums over all samples, so how these are split between clients "
+    "may change no bit of it. The hash is of all weights of the deployed model, head and shared ones."
+)
+HASH_DIGITS = 16
+"""Digits of a hash that the table shows."""
+
+
+@dataclass(frozen=True)
+class ModelVerdict:
+    """Whether one row has one model."""
+
+    row: str
+    hashes: dict[str, list[str]]
+    """The columns and seeds that end in a model, by its hash."""
+    missing: int
+    """Columns and seeds without a finished run."""
+
+    @property
+    def runs(self) -> int:
+        """Columns and seeds with a finished run."""
+        return sum(map(len, self.hashes.values()))
+
+    @property
+    def status(self) -> str:
+        """The verdict in words."""
+        if len(self.hashes) > 1:
+            return "does not hold"
+        if self.missing or not self.hashes:
+            return "not measured yet"
+        return "holds"
+
+
+def judge_models(results: ExperimentResults) -> list[ModelVerdict]:
+    """Return the verdict on each row of `same_model`."""
+    return [judge_row(results, row) for row in results.experiment.same_model]
+
+
+def judge_row(results: ExperimentResults, row: str) -> ModelVerdict:
+    """Return the verdict on one row."""
+    hashes: dict[str, list[str]] = {}
+    missing = 0
+    for cell in results.cells:
+        if cell.row != row:
+            continue
+        summary = results.runs[cell.run.run_id].summary or {}
+        code = summary.get("model-hashes", {}).get(cell.deployed)
+        if code is None:
+            missing += 1
+            continue
+        where = f"seed {cell.seed}"
+        if cell.column:
+            where = f"{cell.column}, {where}"
+        hashes.setdefault(code, []).append(where)
+    return ModelVerdict(row, hashes, missing)
+
+
+def models_in_words(verdicts: Sequence[ModelVerdict]) -> str:
+    """Return the verdicts, a sentence per row."""
+    sentences = []
+    for judged in verdicts:
+        number = len(judged.hashes)
+        models = "one model" if number == 1 else f"{number} models"
+        planned = judged.runs + judged.missing
+        finished = f"{judged.runs} of {planned} runs"
+        sentences.append(f"{judged.row}: {models} in {finished}: {judged.status}.")
+    return " ".join(sentences)
+
+
+def same_model_tables(results: ExperimentResults) -> list[Table]:
+    """Return the table of the rows' models; none where the experiment says of no row that it has one."""
+    rows = []
+    for judged in judge_models(results):
+        status = TableCell(judged.status, strong=judged.status == "holds")
+        for code, runs in judged.hashes.items():
+            where = f"all {len(runs)}" if len(judged.hashes) == 1 else "; ".join(runs)
+            model = TableCell(code[:HASH_DIGITS])
+            rows.append([TableCell(judged.row), status, model, TableCell(where)])
+    if not rows:
+        return []
+    headings = [TableCell(word) for word in ("method", "verdict", "hash", "runs")]
+    return [Table("Each model's hash, over all columns and seeds.", headings, rows, wordy=True)]

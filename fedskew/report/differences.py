@@ -126,8 +126,10 @@ def compare_rows(
 
 def interval_words(difference: Difference, metric: str) -> str:
     """Return the difference with its unit and its interval."""
+    number = signed(difference.estimate, metric)
     unit = " points" if in_percent(metric) else ""
-    return signed(difference.estimate, metric) + unit + ends_words(*difference.ends, metric)
+    low, high = difference.ends
+    return number + unit + ends_words(low, high, metric)
 
 
 def difference_tables(results: ExperimentResults) -> list[Table]:
@@ -171,11 +173,12 @@ def comparison(results: ExperimentResults, column: str) -> str:
     """Return in a sentence which rows of a column are distinguishable from the one they are compared with."""
     experiment = results.experiment
     metric = experiment.metric_of(column)
-    shown = differences(results, column)
-    # A row with a single seed would make the sentence about all rows weaker than it is.
-    shown = [difference for difference in shown if difference.n > 1] or shown
-    if not shown:
+    all_rows = differences(results, column)
+    if not all_rows:
         return ""
+    # A row with a single seed would make the sentence about all rows weaker than it is.
+    several_seeds = [difference for difference in all_rows if difference.n > 1]
+    shown = several_seeds or all_rows
     standard = shown[0].than
     summary = summarize_seeds(results.of(standard, column), experiment.selection, metric)
     percent = " percent" if in_percent(metric) else ""
@@ -210,9 +213,10 @@ def distinguished(shown: Sequence[Difference], base: str, metric: str) -> str:
     parts: list[str] = []
     for difference in certain:
         side = "above" if difference.estimate > 0 else "below"
-        than = difference.than if parts else base
+        than = difference.than if parts else base  # the first one also names the base's number
         by = plain(abs(difference.estimate), metric) + unit
-        ends = ends_words(*difference.ends, metric)
+        low, high = difference.ends
+        ends = ends_words(low, high, metric)
         parts.append(f"{difference.row} is {side} {than} by {by}{ends}")
 
     text = ", ".join(parts)

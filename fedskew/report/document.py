@@ -3,7 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedskew.report.claims import SAYS, Verdict, claims_table, judge, never_lines
+from fedskew.report.claims import (
+    ABOUT_SAME_MODEL,
+    SAYS,
+    Verdict,
+    claims_table,
+    judge,
+    judge_models,
+    models_in_words,
+    never_lines,
+    same_model_tables,
+)
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables
 from fedskew.report.format import Table
@@ -13,8 +23,6 @@ from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reach_table
 from fedskew.report.run_summary import outlier_tables, runs_table, time_tables, what_was_run
-from fedskew.report.same_model import ABOUT as ABOUT_SAME_MODEL
-from fedskew.report.same_model import judge_models, models_in_words, same_model_tables
 from fedskew.report.tables import (
     bar_lines,
     client_tables,

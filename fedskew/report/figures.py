@@ -46,8 +46,10 @@ def curve(group: Sequence[SeedResult], metric: str) -> tuple[list[int], Floats] 
 
 
 def curves(results: ExperimentResults, column: str, metric: str, name: str) -> Figure | None:
-    """Return a number over the rounds: the mean over seeds, and a band from the lowest to the highest; of more than
-    three rows a bar beside the last round. A dotted line is chance."""
+    """Return a number over the rounds: the mean over seeds, and a band from the lowest to the highest.
+
+    With more than three rows a bar beside the last round stands for the band. A dotted line is chance.
+    """
     from matplotlib.ticker import MaxNLocator
 
     drawable = {}
@@ -112,18 +114,19 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
 
     ends = {row: float(values[:, -1].mean()) for row, (_, values) in drawable.items()}
     last_round = max(rounds[-1] for rounds, _ in drawable.values())
-    return Figure(column, ends_in_words(ends, metric, last_round), Drawing(name, 3.0, draw))
+    alt = ends_in_words(ends, metric, last_round)
+    return Figure(column, alt, Drawing(name, 3.0, draw))
 
 
 def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
     """Return the curves' last values, the highest first."""
-    finite = [(row, value) for row, value in ends.items() if not np.isnan(value)]
-    finite.sort(key=lambda row_and_value: row_and_value[1], reverse=True)
-    shown = ", ".join(f"{row} {plain(value, metric)}" for row, value in finite)
-    if not finite:
-        shown = "nothing finite"
+    finite = {row: value for row, value in ends.items() if not np.isnan(value)}
+    shown = []
+    for row in sorted(finite, key=finite.__getitem__, reverse=True):
+        shown.append(f"{row} {plain(finite[row], metric)}")
     number = words_and_unit(metric).capitalize()
-    return f"{number} by round; in round {round}: {shown}."
+    values = ", ".join(shown) or "nothing finite"
+    return f"{number} by round; in round {round}: {values}."
 
 
 def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
@@ -139,20 +142,18 @@ def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
         return None
     counts_KC = np.array(samples["train"])
     clients, classes = counts_KC.shape
+    # In inches; 0.7 of the height, and of a panel's width all but 3.6, are for the axes' labels.
     height = float(np.clip(0.22 * clients + 0.7, 1.6, 6.0))
-    room = min(3.6 / classes, (height - 0.7) / clients) * 72
+    column_width = 3.6 / classes
+    row_height = (height - 0.7) / clients
+    room = min(column_width, row_height) * 72  # matplotlib's sizes are in points
 
     def draw(axes: "Axes") -> None:
         rows, columns = np.nonzero(counts_KC)
         shares = counts_KC[rows, columns] / counts_KC.max()
         if room >= ROOM_FOR_DISCS:
-            axes.scatter(
-                columns,
-                rows,
-                s=np.clip(0.8 * room * room * shares, 0.8, None),
-                color=COLORS[1],
-                linewidth=0,
-            )
+            areas = np.clip(0.8 * room * room * shares, 0.8, None)
+            axes.scatter(columns, rows, s=areas, color=COLORS[1], linewidth=0)
         else:
             fields = [
                 Rectangle((x - 0.5, y - 0.5), 1, 1) for x, y in zip(columns, rows, strict=True)
@@ -165,19 +166,22 @@ def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
             )
             axes.add_collection(dense)
         axes.set(
-            xlim=(-0.7, classes - 0.3), ylim=(clients - 0.3, -0.7), xlabel="class", ylabel="client"
+            xlim=(-0.7, classes - 0.3),
+            ylim=(clients - 0.3, -0.7),  # the first client is at the top
+            xlabel="class",
+            ylabel="client",
         )
         if clients <= 24:
             axes.set_yticks(range(clients), samples["clients"])
         if classes <= 12:
             names = measured.run.settings.data.class_names
             turned = max(map(len, names)) * classes > 40
-            axes.set_xticks(
-                range(classes), list(map(shortened, names)), rotation=90 if turned else 0
-            )
+            labels = list(map(shortened, names))
+            axes.set_xticks(range(classes), labels, rotation=90 if turned else 0)
 
     classes_K = (counts_KC > 0).sum(1)
-    sizes_K, sizes_C = counts_KC.sum(1), counts_KC.sum(0)
+    sizes_K = counts_KC.sum(1)
+    sizes_C = counts_KC.sum(0)
     alt = (
         f"{counts_KC.sum()} training samples of {classes} classes at {clients} clients, seed {measured.cell.seed}: "
         f"a client holds {classes_K.min()} to {classes_K.max()} classes "
@@ -196,7 +200,8 @@ def confusion(counts_CC: Floats, names: Sequence[str], title: str, name: str) ->
     """Return the confusion matrix: of every class the share predicted as each, in percent where there is room."""
     from matplotlib.patches import Rectangle
 
-    shares_CC = 100 * counts_CC / np.maximum(counts_CC.sum(1, keepdims=True), 1)
+    samples_C1 = counts_CC.sum(1, keepdims=True)
+    shares_CC = 100 * counts_CC / np.maximum(samples_C1, 1)
     classes = len(names)
     labels = list(map(shortened, names))
 
@@ -211,15 +216,8 @@ def confusion(counts_CC: Floats, names: Sequence[str], title: str, name: str) ->
                 linewidth=0,
             )
             axes.add_patch(square)
-            if classes <= 10 and share >= 0.5:
-                axes.text(
-                    column,
-                    row,
-                    f"{share:.0f}",
-                    ha="center",
-                    va="center",
-                    fontsize=9,
-                )
+            if classes <= 10 and share >= 0.5:  # a smaller share would read 0
+                axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=9)
         axes.set(
             xlim=(-0.5, classes - 0.5),
             ylim=(classes - 0.5, -0.5),
@@ -230,11 +228,12 @@ def confusion(counts_CC: Floats, names: Sequence[str], title: str, name: str) ->
         axes.set_xticks(range(classes), labels, rotation=90 if turned else 0)
         axes.set_yticks(range(classes), labels)
 
-    right = ", ".join(
-        f"{label} {share:.0f}" for label, share in zip(names, shares_CC.diagonal(), strict=True)
-    )
-    return Figure(title, f"Confusion matrix, {title}: percent predicted rightly: {right}.",
-                  Drawing(name, min(4.2, 1.6 + 0.26 * classes), draw), fixed=True)  # fmt: skip
+    recalls = []
+    for label, share in zip(names, shares_CC.diagonal(), strict=True):
+        recalls.append(f"{label} {share:.0f}")
+    alt = f"Confusion matrix, {title}: percent predicted rightly: {', '.join(recalls)}."
+    height = min(4.2, 1.6 + 0.26 * classes)
+    return Figure(title, alt, Drawing(name, height, draw), fixed=True)
 
 
 def recall_curve(
@@ -280,31 +279,34 @@ def spread(
     what: str,
     name: str,
 ) -> Figure:
-    """Return a strip of the clients of all seeds a row: a dot each, a bar at the mean and a circle at the worst decile,
-    both means over the seeds."""
+    """Return one strip per row with the clients of all seeds, one dot each.
+
+    A bar is at the mean and a circle at the worst decile, both means over the seeds.
+    """
     means, lowest = {}, {}
     for row, runs in accuracies.items():
         means[row] = float(np.mean([np.mean(values) for values in runs]))
         lowest[row] = float(np.mean([worst_decile(values) for values in runs]))
 
     def draw(axes: "Axes") -> None:
-        for place, (row, runs) in enumerate(accuracies.items()):
-            color = looks[row].color
+        for y, (row, runs) in enumerate(accuracies.items()):
             ordered = np.sort(np.concatenate(runs))
-            offsets = 0.26 * np.sin(2.4 * np.arange(len(ordered)))  # apart, and the same every time
-            crowd = min(1.0, 60 / len(ordered))  # many melt into a bar
+            # Neighbors stand apart, and without a random number: a report is the same every time.
+            offsets = 0.26 * np.sin(2.4 * np.arange(len(ordered)))
+            sparse = min(1.0, 60 / len(ordered))  # many dots would melt into a bar
             axes.scatter(
                 ordered,
-                place + offsets,
-                s=4 + 8 * crowd,
-                color=color,
-                alpha=0.25 + 0.35 * crowd,
+                y + offsets,
+                s=4 + 8 * sparse,
+                color=looks[row].color,
+                alpha=0.25 + 0.35 * sparse,
                 linewidth=0,
             )
-            axes.plot([means[row]] * 2, [place - 0.4, place + 0.4], color=INK, linewidth=2.2)
+            mean = means[row]
+            axes.plot([mean, mean], [y - 0.4, y + 0.4], color=INK, linewidth=2.2)
             axes.scatter(
                 [lowest[row]],
-                [place],
+                [y],
                 s=70,
                 facecolor="none",
                 edgecolor=INK,
@@ -315,34 +317,35 @@ def spread(
         axes.set(ylim=(len(accuracies) - 0.5, -0.5), xlabel=f"{what}, %")
         axes.grid(axis="x")
 
-    spreads = "; ".join(
-        f"{row} mean {means[row]:.1f}, worst decile {lowest[row]:.1f}" for row in accuracies
-    )
-    return Figure(
-        column,
-        f"{what.capitalize()} of the clients in percent: {spreads}.",
-        Drawing(name, 0.34 * len(accuracies) + 0.8, draw),
-    )
+    spreads = []
+    for row in accuracies:
+        spreads.append(f"{row} mean {means[row]:.1f}, worst decile {lowest[row]:.1f}")
+    alt = f"{what.capitalize()} of the clients in percent: {'; '.join(spreads)}."
+    height = 0.34 * len(accuracies) + 0.8
+    return Figure(column, alt, Drawing(name, height, draw))
 
 
 def worst_decile(values: Sequence[float]) -> float:
     """Return the mean of the lowest tenth, at least of one."""
-    return float(np.sort(values)[: max(1, len(values) // 10)].mean())
+    number = max(1, len(values) // 10)
+    return float(np.sort(values)[:number].mean())
 
 
 def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) -> Figure:
     """Return seconds per round as bars of parts, one bar per training."""
 
+    trainings = list(split)
+    parts = list(split[trainings[0]])
+    bars = range(len(trainings))
+
     def draw(axes: "Axes") -> None:
-        bars = range(len(split))
-        left = np.zeros(len(split))
-        parts = next(iter(split.values()))
+        left = np.zeros(len(trainings))
         for part, color in zip(parts, COLORS[1:], strict=False):
             widths = np.array([seconds[part] for seconds in split.values()])
             axes.barh(bars, widths, left=left, color=color, height=0.6)
             left += widths
-        axes.set_yticks(bars, list(split))
-        axes.set(ylim=(len(split) - 0.4, -0.6), xlabel="seconds a round")
+        axes.set_yticks(bars, trainings)
+        axes.set(ylim=(len(trainings) - 0.4, -0.6), xlabel="seconds a round")
 
     totals = []
     for row, seconds in split.items():
@@ -364,7 +367,7 @@ class Effect:
     beyond: float = 0.0
     """The margin that a claim names."""
     decided: bool = False
-    """Whether the interval leaves that out, of more than one seed."""
+    """Whether the interval leaves out the margin, with more than one seed."""
 
 
 def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figure:
@@ -373,46 +376,45 @@ def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figur
     The diamond is filled where the interval leaves out the tick, which is what is claimed.
     """
 
+    color = COLORS[1]
+
     def draw(axes: "Axes") -> None:
-        for place, effect in enumerate(effects):
+        for y, effect in enumerate(effects):
             if effect.ends:
                 axes.plot(
                     effect.ends,
-                    [place, place],
-                    color=COLORS[1],
+                    [y, y],
+                    color=color,
                     linewidth=6,
                     alpha=0.3,
                     solid_capstyle="butt",
                 )
+            seeds = len(effect.by_seed)
             axes.scatter(
-                effect.by_seed,
-                np.full(len(effect.by_seed), place),
-                s=14,
-                color=COLORS[1],
-                linewidth=0,
-                zorder=3,
+                effect.by_seed, np.full(seeds, y), s=14, color=color, linewidth=0, zorder=3
             )
-            face = COLORS[1] if effect.decided else "none"
             axes.scatter(
                 [effect.estimate],
-                [place],
+                [y],
                 s=60,
                 marker="D",
-                facecolor=face,
-                edgecolor=COLORS[1],
+                facecolor=color if effect.decided else "none",
+                edgecolor=color,
                 zorder=3,
             )
-            axes.plot([effect.beyond] * 2, [place - 0.32, place + 0.32], color=INK, linewidth=1.6)
+            margin = effect.beyond
+            axes.plot([margin, margin], [y - 0.32, y + 0.32], color=INK, linewidth=1.6)
         axes.set_yticks(range(len(effects)), [wrapped(effect.name) for effect in effects])
         axes.set(
-            ylim=(len(effects) - 0.5, -0.5), xlabel=f"difference, {unit}" if unit else "difference"
+            ylim=(len(effects) - 0.5, -0.5),
+            xlabel=f"difference, {unit}" if unit else "difference",
         )
         axes.grid(axis="x")
 
     estimates = "; ".join(f"{effect.name} {effect.estimate:+.1f}" for effect in effects)
-    return Figure(
-        title, f"Differences in {unit}: {estimates}.", Drawing(name, 0.4 * len(effects) + 0.8, draw)
-    )
+    alt = f"Differences in {unit}: {estimates}."
+    height = 0.4 * len(effects) + 0.8
+    return Figure(title, alt, Drawing(name, height, draw))
 
 
 def wrapped(name: str, width: int = 26) -> str:

@@ -23,13 +23,18 @@ for method in SERVER_METHODS.values():
 def unit_of(metric: str) -> Unit:
     """Return the unit of a number, of a part of one over the clients (`X.worst`), or of a mean over a shot group."""
     name = metric.partition(".")[0]
-    of_group = UNITS.get(name.rpartition("-")[0] + BY_CLASS, Unit.PERCENT)
-    return UNITS.get(name, of_group)
+    if name in UNITS:
+        return UNITS[name]
+    by_class = (
+        name.rpartition("-")[0] + BY_CLASS
+    )  # the mean over a shot group has its classes' unit
+    return UNITS.get(by_class, Unit.PERCENT)
 
 
 def chance_of(metric: str, classes: int) -> float | None:
-    """Return what a number comes to by chance, in percent; None where that depends on more than the classes."""
-    return {"balanced-accuracy": 100 / classes, "auroc": 50.0}.get(metric)
+    """Return a number's value by chance, in percent; None where that depends on more than the classes."""
+    by_chance = {"balanced-accuracy": 100 / classes, "auroc": 50.0}
+    return by_chance.get(metric)
 
 
 def in_percent(metric: str) -> bool:
@@ -81,7 +86,7 @@ def words(metric: str) -> str:
 def words_and_unit(metric: str) -> str:
     """Return a metric's key as words, with its unit where it has one."""
     unit = unit_of(metric)
-    return words(metric) + (f" in {unit}" if unit else "")
+    return f"{words(metric)} in {unit}" if unit else words(metric)
 
 
 def plain(number: float | None, metric: str = "") -> str:
@@ -94,7 +99,8 @@ def plain(number: float | None, metric: str = "") -> str:
 
 def signed(number: float, metric: str = "") -> str:
     """Return a number with its sign."""
-    return ("+" if number >= 0 else "") + plain(number, metric)
+    sign = "+" if number >= 0 else ""  # `plain` writes the minus
+    return sign + plain(number, metric)
 
 
 def ends_words(low: float, high: float, metric: str = "") -> str:
@@ -110,11 +116,11 @@ def named(column: str) -> str:
 
 
 def fitted(table: Table, corner: str) -> Table:
-    """Return the table, rows and columns exchanged where its headings are wider than a page; `corner` then names the
-    rows."""
+    """Return the table, transposed if its headings are wider than a page; `corner` then is the first heading."""
     width = sum(len(heading.text) + 3 for heading in table.headings)  # 3 for a column's margins
     if width <= WIDEST or len(table.rows) >= len(table.headings):
         return table
-    headings, *rows = (list(cells) for cells in zip(table.headings, *table.rows, strict=True))
-    headings[0] = TableCell(corner)
+    columns = zip(table.headings, *table.rows, strict=True)
+    names, *rows = columns
+    headings = (TableCell(corner), *names[1:])
     return Table(table.caption, headings, rows, table.wordy)

@@ -187,17 +187,19 @@ def resample(
     """
     sizes_RG = np.stack([run.sizes_G for run in runs])
     rates_RG = np.stack([run.rates_G for run in runs])
-    rates_RG = np.clip(rates_RG, 0.0, 1.0)  # rounding can lead outside
-    right_BSG = draws.binomial(sizes_RG[chosen_BS], rates_RG[chosen_BS])
-    divisors_RG = np.maximum(sizes_RG, 1)  # a group can be empty
-    drawn_BSG = right_BSG / divisors_RG[chosen_BS]
+    sizes_BSG = sizes_RG[chosen_BS]
+    rates_BSG = np.clip(rates_RG[chosen_BS], 0.0, 1.0)  # rounding can lead outside
+    right_BSG = draws.binomial(sizes_BSG, rates_BSG)
+    drawn_BSG = right_BSG / np.maximum(sizes_BSG, 1)  # a group can be empty
     if runs[0].weights_G is None:
         lowest = runs[0].lowest
-        drawn_BSG = np.sort(drawn_BSG)[..., :lowest]
-        return np.asarray(100 * drawn_BSG.mean(-1))
-    weights_RG = np.stack([run.weights_G for run in runs if run.weights_G is not None])
-    weighted_BSG = drawn_BSG * weights_RG[chosen_BS]
-    return np.asarray(100 * weighted_BSG.sum(-1))
+        lowest_BSG = np.sort(drawn_BSG)[..., :lowest]
+        numbers_BS = lowest_BSG.mean(-1)
+    else:
+        weights_RG = np.stack([run.weights_G for run in runs if run.weights_G is not None])
+        weighted_BSG = drawn_BSG * weights_RG[chosen_BS]
+        numbers_BS = weighted_BSG.sum(-1)
+    return np.asarray(100 * numbers_BS)
 
 
 Pair = tuple[Strata | None, Strata | None]
@@ -279,7 +281,9 @@ def compare(
     values = list(differences.values())
     seed = zlib.crc32("\n".join(sorted(names)).encode())
 
-    ordered = [pair[::-1] for pair in pairs] if mirrored else pairs
+    ordered: Sequence[Pair] = pairs
+    if mirrored:
+        ordered = [(second_run, first_run) for first_run, second_run in pairs]
     drawn = bootstrap(sign * np.array(values), ordered, seed)
     ends: list[float] = []
     p = None
@@ -288,7 +292,8 @@ def compare(
     if len(values) > 1:
         low, high, _ = student(values)
         ends += [low, high]
-        p = student([value - margin for value in values])[2]
+        # The interval is about the difference, the p-value about what exceeds the margin.
+        _, _, p = student([value - margin for value in values])
     if not ends:
         return Comparison(differences, None)
     units = "seeds" if drawn is None else drawn.what

@@ -1,5 +1,6 @@
 """The report as one HTML file that opens offline: tables and figures in a Jinja2 template, no script."""
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,36 +66,50 @@ def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
     columns = list(results.experiment.columns)
     metric_of = results.experiment.metric_of
 
-    def panels(key: str, draw: Callable[[str, str], Figure | None]) -> list[Figure]:
-        drawn = [draw(column, f"{prefix}-{key}-{number}") for number, column in enumerate(columns)]
-        return [figure for figure in drawn if figure is not None]
-
-    def curves(metric: str) -> list[Figure]:
-        """Return the curves of a metric; of the empty name, of each column's own."""
-        key = re.sub(r"\W", "-", f"curve-{metric}")
-        return panels(key, lambda c, n: figures.curves(results, c, metric or metric_of(c), n))
+    def panels(
+        key: str, draw: Callable[[ExperimentResults, str, str], Figure | None]
+    ) -> list[Figure]:
+        """Return one panel per column; `draw` gets results, column and an id."""
+        drawn = []
+        for number, column in enumerate(columns):
+            figure = draw(results, column, f"{prefix}-{key}-{number}")
+            if figure is not None:
+                drawn.append(figure)
+        return drawn
 
     metrics = {metric_of(column) for column in columns}
     main = words(min(metrics)) if len(metrics) == 1 else "the table's numbers"
-    shown = {main: ""}
-    shown |= {words(metric): metric for metric in results.experiment.series}
-    all_curves = [(title[0].upper() + title[1:], curves(metric)) for title, metric in shown.items()]
+    curves = {main: panels("curve-", main_curves)}
+    for metric in results.experiment.series:
+        key = re.sub(r"\W", "-", f"curve-{metric}")
+        draw = functools.partial(series_curves, metric=metric)
+        curves[words(metric)] = panels(key, draw)
 
     sections: dict[str, Drawings] = {
         "claims": [("", forests(document.verdicts, prefix))],
-        "differences": [("", panels("effect", lambda c, n: effects(results, c, n)))],
-        "curves": all_curves,
-        "classes": [("", panels("recall", lambda c, n: recall_curve(results, c, n)))],
+        "differences": [("", panels("effect", effects))],
+        "curves": [(title[0].upper() + title[1:], group) for title, group in curves.items()],
+        "classes": [("", panels("recall", recall_curve))],
         "ranking": [("Confusion of the classes", confusions(results, f"{prefix}-confusion"))],
         "clients": [
-            ("Who holds what", panels("matrix", lambda c, n: matrix(results, c, n))),
-            ("Spread over the clients", panels("spread", lambda c, n: spread(results, c, n))),
+            ("Who holds what", panels("matrix", matrix)),
+            ("Spread over the clients", panels("spread", spread)),
         ],
-        "time": [("", panels("time", lambda c, n: time(results, c, n)))],
+        "time": [("", panels("time", time))],
     }
     for key, groups in sections.items():
         sections[key] = [(title, group) for title, group in groups if group]
     return sections
+
+
+def main_curves(results: ExperimentResults, column: str, name: str) -> Figure | None:
+    """Return the curves of a column's own number."""
+    return figures.curves(results, column, results.experiment.metric_of(column), name)
+
+
+def series_curves(results: ExperimentResults, column: str, name: str, metric: str) -> Figure | None:
+    """Return the curves of a further number."""
+    return figures.curves(results, column, metric, name)
 
 
 def forests(verdicts: Sequence[Verdict], prefix: str) -> list[Figure]:
@@ -193,10 +208,9 @@ def spread(results: ExperimentResults, column: str, name: str) -> Figure | None:
     runs_of_row = {row.label: results.of(row.label, column) for row in results.experiment.rows}
     key = "local-accuracy"
     for runs in runs_of_row.values():
-        if any(
-            measured.run.agreement or measured.run.samples.get("client-test") for measured in runs
-        ):
-            key = "client-accuracy"
+        for measured in runs:
+            if measured.run.agreement or measured.run.samples.get("client-test"):
+                key = "client-accuracy"
 
     by_row: dict[str, list[list[float]]] = {}
     for row, runs in runs_of_row.items():

@@ -125,18 +125,21 @@ def drawn_weights(
     """
     if subjects_N is None:
         subjects_N = np.arange(len(labels_N))
-    index_N = np.unique(subjects_N, return_inverse=True)[1]
-    classes_S: list[set[int]] = [set() for _ in range(int(index_N.max()) + 1)]
+    subjects, index_N = np.unique(subjects_N, return_inverse=True)
+    classes_S: list[set[int]] = [set() for _ in subjects]
     for index, label in zip(index_N.tolist(), labels_N.tolist(), strict=True):
         classes_S[index].add(label)
     strata: dict[tuple[int, ...], list[int]] = {}
     for subject, labels in enumerate(classes_S):
-        strata.setdefault(tuple(sorted(labels)), []).append(subject)
+        members = strata.setdefault(tuple(sorted(labels)), [])
+        members.append(subject)
 
-    weights_BS = np.zeros((number, len(classes_S)))
+    weights_BS = np.zeros((number, len(subjects)))
+    # The order of the strata is the order of the draws, and so part of the numbers.
     for _, members in sorted(strata.items()):
-        even = np.full(len(members), 1 / len(members))
-        weights_BS[:, members] = draws.multinomial(len(members), even, number)
+        size = len(members)
+        even = np.full(size, 1 / size)
+        weights_BS[:, members] = draws.multinomial(size, even, number)
     return np.asarray(weights_BS[:, index_N])
 
 
@@ -202,8 +205,10 @@ def ranking_tables(results: ExperimentResults) -> list[Table]:
     def cell(row: str, column: str, heading: str) -> TableCell:
         key = HEADINGS[heading]
         low, high = ends_of[row, column].get(key, (math.nan, math.nan))
-        summary = summarize_seeds(results.of(row, column), "last", key)
-        ends = ends_words(low, high, key).replace("+", "").strip()
+        group = results.of(row, column)
+        summary = summarize_seeds(group, "last", key)
+        ends = ends_words(low, high, key)
+        ends = ends.replace("+", "").strip()  # the numbers are no differences
         return TableCell(spread_words(summary, key), ends)
 
     tables = per_column(results, caption, shown, cell)
@@ -241,7 +246,9 @@ def class_tables_of(
 
     def cell(row: str, column: str, name: str) -> TableCell:
         values_C = by_class(results.of(row, column), key)
-        value = math.nan if values_C is None else values_C[classes.index(name)]
+        if values_C is None:
+            return TableCell(NONE)
+        value = values_C[classes.index(name)]
         if math.isnan(value):
             return TableCell(NONE)
         return TableCell(f"{100 * value:.0f}", heat=value)
@@ -276,14 +283,22 @@ def delong(
     label_N: NDArray[np.int64],
     subject_N: NDArray[np.int64] | None = None,
 ) -> tuple[float, float, float]:
-    """Return the difference of two AUROCs on the same samples, its standard error, and the two-sided p (DeLong et al.
-    1988), of scores and labels 0 and 1; with the samples' subjects as Obuchowski (1997) has it for clustered samples.
+    """Return the difference of two AUROCs on the same samples, its standard error, and the two-sided p.
 
-    p is 1 where the scores rank alike, NaN where a class has a single sample or subject.
+    The test is DeLong's (DeLong et al. 1988), with subjects Obuchowski's (1997) for clustered samples. p is 1 where
+    the scores rank alike, NaN where a class has a single sample or subject.
+
+    Args:
+        first_N: scores of the one model.
+        second_N: scores of the other.
+        label_N: 0 or 1.
+        subject_N: whose the samples are; None where each is a subject of its own.
     """
     first_1, first_0 = placements(first_N, label_N)
     second_1, second_0 = placements(second_N, label_N)
-    apart_1, apart_0 = first_1 - second_1, first_0 - second_0
+    # AUROC is the mean of either class's placements, so their differences give that of the AUROCs and its variance.
+    apart_1 = first_1 - second_1
+    apart_0 = first_0 - second_0
     difference = float(apart_1.mean())
     subjects = np.arange(len(label_N)) if subject_N is None else subject_N
     variance = clustered_variance((apart_1, apart_0), subjects, label_N)
@@ -310,7 +325,8 @@ def delong_tables(results: ExperimentResults) -> list[Table]:
 def delong_table(results: ExperimentResults, column: str) -> Table | None:
     """Return one table of `delong_tables`; None where no two runs have predictions that are comparable."""
     standard = reference(results.experiment)
-    rows, of_subjects = [], False
+    rows = []
+    of_subjects = False
     for row in results.experiment.rows:
         if row.label == standard:
             continue
@@ -321,17 +337,17 @@ def delong_table(results: ExperimentResults, column: str) -> Table | None:
             if ours is None or theirs is None or not comparable(ours, theirs):
                 continue
             of_subjects = of_subjects or ours.subjects_N is not None
-            difference, error, p = delong(
-                log_odds(ours), log_odds(theirs), ours.labels_N, ours.subjects_N
-            )
-            texts = (
-                row.label,
-                str(measured.cell.seed),
-                f"{signed(100 * difference)} points",
-                plain(100 * error),
-                p_value(p),
-            )
-            rows.append(list(map(TableCell, texts)))
+            our_odds = log_odds(ours)
+            their_odds = log_odds(theirs)
+            difference, error, p = delong(our_odds, their_odds, ours.labels_N, ours.subjects_N)
+            row_cells = [
+                TableCell(row.label),
+                TableCell(str(measured.cell.seed)),
+                TableCell(f"{signed(100 * difference)} points"),
+                TableCell(plain(100 * error)),
+                TableCell(p_value(p)),
+            ]
+            rows.append(row_cells)
     if not rows:
         return None
     caption = (

@@ -34,8 +34,11 @@ def short_name(dataset: str) -> str:
     names = list(members(dataset))
     shown = []
     for name in names:
-        path = name.partition(":")[2]
-        shown.append(Path(path).name if is_own(name) or is_sites(name) else name)
+        if is_own(name) or is_sites(name):
+            _, _, path = name.partition(":")
+            shown.append(Path(path).name)
+        else:
+            shown.append(name)
     return ", ".join(shown) if shown != names else dataset
 
 
@@ -120,7 +123,8 @@ class RunRecords:
     @property
     def sites(self) -> list[str]:
         """The clients' names; none where there are too many, or an old run has none."""
-        return list(self.agreement.get("sites", ())) or site_names(self.samples.get("clients", ()))
+        of_agreement = list(self.agreement.get("sites", ()))
+        return of_agreement or site_names(self.samples.get("clients", ()))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -180,8 +184,9 @@ class SeedResult:
         names = settings.data.class_names
         chosen = point.numbers.positive_class or settings.general.positive_class
         train_KC = self.run.samples.get("train", ())
-        trained_C = [sum(counts) for counts in zip(*train_KC, strict=True)]
-        tested_C = [sum(row) for row in point.numbers.confusion or ()]
+        trained_C = [sum(counts_K) for counts_K in zip(*train_KC, strict=True)]
+        confusion_CC = point.numbers.confusion or ()
+        tested_C = [sum(row) for row in confusion_CC]
         by_counts = positive_class(names, "", trained_C, tested_C)
         if chosen not in names:
             return by_counts
@@ -217,7 +222,7 @@ class ExperimentResults:
 
     @property
     def assumed(self) -> dict[str, str]:
-        """What the paper leaves open, as it is in force in these runs; several values are those of columns and rows."""
+        """The settings that the paper leaves open, with their values in these runs."""
         return {key: values_of(key, self.cells) for key in self.experiment.assumed}
 
     @property
@@ -370,11 +375,12 @@ def origin_warnings(run: RunRecords) -> list[str]:
     planned = run.settings.flat()
     recorded = renamed(run.origin["settings"])
     keys = (planned.keys() | recorded.keys()) - WITHOUT_EFFECT_ON_NUMBERS
-    # A run of older code does not know newer settings: it ran with what is their default.
-    usual = defaults()
-    different = sorted(
-        key for key in keys if planned.get(key, usual.get(key)) != recorded.get(key, usual.get(key))
-    )
+    different = []
+    for key in sorted(keys):
+        # A run of older code does not know newer settings: it ran with what is their default.
+        default = defaults().get(key)
+        if planned.get(key, default) != recorded.get(key, default):
+            different.append(key)
     if different:
         warnings.append(
             f"{run.label}: its settings.json differs from the experiment in {', '.join(different)}."

@@ -48,7 +48,8 @@ def reach(measured: SeedResult, target: float, metric: str) -> Reached | None:
     for point in measured.points:
         number = measured.number(point, metric)
         if number is not None and scale * number >= target:
-            return Reached(point.round, bytes_until(measured.run.records, point.round))
+            sent = bytes_until(measured.run.records, point.round)
+            return Reached(point.round, sent)
     return None
 
 
@@ -60,7 +61,11 @@ def ends_below(measured: SeedResult, target: float, selection: str, metric: str)
 
 def bytes_until(records: Sequence[RoundRecord], round: int) -> int:
     """Return the bytes sent both ways up to a round."""
-    return sum(record.bytes_down + record.bytes_up for record in records if record.round <= round)
+    sent = 0
+    for record in records:
+        if record.round <= round:
+            sent += record.bytes_down + record.bytes_up
+    return sent
 
 
 def reference(experiment: Experiment) -> str:
@@ -149,11 +154,12 @@ def no_level(measured: SeedResult, selection: str, metric: str) -> str:
     if target is None:
         return "is none"
     chance = chance_of(metric, measured.run.settings.data.num_classes)
-    if chance is not None and target <= chance + 1e-9:
+    if chance is not None and target <= chance + 1e-9:  # a mean of recalls may round upwards
         return "is not above chance"
+    if len(measured.points) == 1:
+        return ""
     first = reach(measured, target, metric)
-    several_points = len(measured.points) > 1
-    if first is not None and several_points and first.round == measured.points[0].round:
+    if first is not None and first.round == measured.points[0].round:
         return "is had in the first evaluated round"
     return ""
 
@@ -188,10 +194,12 @@ def rounds_sooner(better: SeedResult, than: SeedResult, selection: str, metric: 
 
 def mean_or_never(reached: Sequence[Reached | None], what: str) -> float | None:
     """Return the mean of `what`, round or bytes; None where a seed never reached the target."""
-    values = [getattr(reach, what) for reach in reached if reach is not None]
-    if not values or len(values) < len(reached):
-        return None
-    return float(np.mean(values))
+    values = []
+    for reach in reached:
+        if reach is None:
+            return None
+        values.append(getattr(reach, what))
+    return float(np.mean(values)) if values else None
 
 
 def reach_table(results: ExperimentResults) -> Table:

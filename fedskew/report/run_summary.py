@@ -54,14 +54,14 @@ def partition(runs: Sequence[RunRecords], flat: Sequence[Mapping[str, Scalar]]) 
     """Return how the samples were split, with the settings of the split that were changed."""
     if any(run.agreement for run in runs):
         return "every site's own data"
-    changed = [
-        key
-        for key in SPLIT
-        if key not in ("partition", "alpha") and differs_from_default(flat, key)
-    ]
+    changed = []
     if any(settings["partition"] in USE_ALPHA for settings in flat):
-        changed.insert(0, "alpha")  # even its default value: the skew depends on it
-    parts = [*values_of(flat, ["partition"]).values(), listed(values_of(flat, changed))]
+        changed.append("alpha")  # even its default value: the skew depends on it
+    for key in SPLIT:
+        if key not in ("partition", "alpha") and differs_from_default(flat, key):
+            changed.append(key)
+    names = values_of(flat, ["partition"])
+    parts = [*names.values(), listed(values_of(flat, changed))]
     return ", ".join(filter(None, parts))
 
 
@@ -109,13 +109,15 @@ def clients(runs: Sequence[RunRecords]) -> str:
     sites = distinct(", ".join(run.sites) for run in runs if run.agreement)
     if sites:
         return f"{sites}; how many samples of which class each holds is known there alone"
-    numbers = " or ".join(dict.fromkeys(str(run.settings.data.clients) for run in runs))
+    numbers = dict.fromkeys(str(run.settings.data.clients) for run in runs)
+    text = " or ".join(numbers)
     sizes = []
     for run in runs:
-        sizes += [sum(counts) for counts in run.samples.get("train", ())]
+        train_KC = run.samples.get("train", ())
+        sizes += [sum(counts_C) for counts_C in train_KC]
     if sizes:
-        return f"{numbers}, {span(sizes)} training samples each"
-    return numbers
+        text += f", {span(sizes)} training samples each"
+    return text
 
 
 def tested(runs: Sequence[RunRecords]) -> str:
@@ -143,7 +145,8 @@ def positive_classes(results: ExperimentResults) -> str:
             positive = measured.positive_class(measured.points[-1])
             if positive is not None:
                 chosen = measured.run.settings.general.positive_class
-                texts.append(f"{positive.name} ({'stated' if chosen else positive.why})")
+                why = "stated" if chosen else positive.why
+                texts.append(f"{positive.name} ({why})")
     return distinct(texts)
 
 
@@ -218,20 +221,17 @@ def time_tables(results: ExperimentResults) -> list[Table]:
 
 def runs_table(results: ExperimentResults) -> Table:
     """Return every run of the plan, how far it is, and what made it."""
+    made_with = {"code": "code", "torch": "torch", "flwr": "flwr", "CPU": "cpu", "device": "device"}
     rows = []
     for run in results.runs.values():
-        versions = run.versions if run.origin else {}
+        recorded = run.versions if run.origin else {}
+        versions = [recorded.get(key, NONE) for key in made_with.values()]
         partition_hash = str(run.origin.get("partition-hash", NONE))[:12]
         hashes = (run.summary or {}).get("hash", {})
         model_hash = str(hashes.get("all") or NONE)[:12]
-        made_with = [
-            versions.get(name, NONE) for name in ("code", "torch", "flwr", "cpu", "device")
-        ]
-        texts = (run.label, run.state, *made_with, partition_hash, model_hash)
+        texts = (run.label, run.state, *versions, partition_hash, model_hash)
         rows.append(list(map(TableCell, texts)))
-    headings = (
-        "run", "state", "code", "torch", "flwr", "CPU", "device", "partition hash", "model hash",
-    )  # fmt: skip
+    headings = ("run", "state", *made_with, "partition hash", "model hash")
     caption = "The runs, what made them, and the hashes of their data and models."
     return Table(caption, list(map(TableCell, headings)), rows, wordy=True)
 
@@ -277,7 +277,8 @@ def client_rounds(records: Sequence[RoundRecord]) -> Iterator[ClientRound]:
         reasons = standing_out(record.updates, record.median_norm)
         median = record.median_norm or math.inf
         for update in record.updates:
-            yield ClientRound(reasons.get(update.client, ""), update, update.norm / median)
+            reason = reasons.get(update.client, "")
+            yield ClientRound(reason, update, update.norm / median)
 
 
 def outlier_row(run: RunRecords, client: int, rounds: Sequence[ClientRound]) -> tuple[str, ...]:

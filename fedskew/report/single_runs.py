@@ -85,10 +85,12 @@ def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
     agreement = RunFolder(path).agreement_file
     if is_sites(dataset) and agreement.exists():
         # The run's own copy: the federation may have changed its file since, or be elsewhere.
-        usable["dataset"] = f"{SITES_PREFIX}{agreement}#{dataset.rpartition('#')[2]}"
+        _, _, digest = dataset.rpartition("#")
+        usable["dataset"] = f"{SITES_PREFIX}{agreement}#{digest}"
     settings = parse(usable)
     if is_sites(dataset):
-        settings = replace(settings, data=replace(settings.data, dataset=dataset))
+        data = replace(settings.data, dataset=dataset)
+        settings = replace(settings, data=data)
     # The id of a changed plugin file would be another one.
     return replace(settings, known_run_id=path.name)
 
@@ -98,9 +100,11 @@ def differing(runs: Iterable[RunRecords]) -> list[str]:
     values: dict[str, set[Scalar]] = {}
     for run in runs:
         for key, value in run.settings.flat().items():
-            values.setdefault(key, set()).add(value)
+            of_key = values.setdefault(key, set())
+            of_key.add(value)
+    several = [key for key, of_key in values.items() if len(of_key) > 1]
     left_out = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}
-    return [key for key, of_key in values.items() if len(of_key) > 1 and key not in left_out]
+    return [key for key in several if key not in left_out]
 
 
 def table(runs: Sequence[RunRecords]) -> ExperimentResults:
@@ -109,34 +113,44 @@ def table(runs: Sequence[RunRecords]) -> ExperimentResults:
     for run in runs:
         by_method.setdefault(run.settings.general.method, []).append(run)
     column_keys = [key for key in differing(runs) if key in OF_COLUMNS]
-    row_keys = {
-        method: [key for key in differing(group) if key not in OF_COLUMNS]
-        for method, group in by_method.items()
-    }
+    row_keys = {}
+    for method, group in by_method.items():
+        row_keys[method] = [key for key in differing(group) if key not in OF_COLUMNS]
 
     models: dict[tuple[str, str, int], ModelRun] = {}
     warnings: list[str] = []
-    usual = defaults()
     # Runs with one model first: they are a method's own, while others deploy it beside theirs.
-    for run in sorted(runs, key=lambda run: len((run.summary or {}).get("models", ()))):
-        flat = run.settings.flat()
-        method = run.settings.general.method
-        seed = run.settings.general.seed
-        in_column = [key for key in column_keys if key in flat]
-        column = ", ".join(f"{key} {flat[key]}" for key in in_column)
-        changed = [key for key in row_keys[method] if key in flat and flat[key] != usual[key]]
-        suffix = "".join(f", {key} {flat[key]}" for key in changed)
-        rows = {"": method}
-        if run.finished:
-            rows = (run.summary or {}).get("rows", {})
-        for deployed, row in rows.items():
-            model = ModelRun(row + suffix, column, deployed, run)
-            before = models.setdefault((model.row, column, seed), model)
-            if before.run is not run and before.run.settings.general.method == method:
+    for run in sorted(runs, key=number_of_models):
+        general = run.settings.general
+        for model in models_of(run, column_keys, row_keys[general.method]):
+            first = models.setdefault((model.row, model.column, general.seed), model)
+            if first.run is not run and first.run.settings.general.method == general.method:
                 warnings.append(
-                    f"{run.label}: left out, it differs from {before.run.label} in its model's file alone."
+                    f"{run.label}: left out, it differs from {first.run.label} in its model's file alone."
                 )
     return results_of(list(models.values()), runs, warnings)
+
+
+def number_of_models(run: RunRecords) -> int:
+    """Return how many models a run deploys; 0 before it is finished."""
+    return len((run.summary or {}).get("models", ()))
+
+
+def models_of(
+    run: RunRecords, column_keys: Sequence[str], row_keys: Sequence[str]
+) -> list[ModelRun]:
+    """Return the models of a run, named by the settings with these keys that it has; by a row only if changed."""
+    flat = run.settings.flat()
+    usual = defaults()
+    column = ", ".join(f"{key} {flat[key]}" for key in column_keys if key in flat)
+    suffix = ""
+    for key in row_keys:
+        if key in flat and flat[key] != usual[key]:
+            suffix += f", {key} {flat[key]}"
+    rows = {"": run.settings.general.method}
+    if run.finished:
+        rows = (run.summary or {}).get("rows", {})
+    return [ModelRun(row + suffix, column, deployed, run) for deployed, row in rows.items()]
 
 
 def results_of(
@@ -152,10 +166,11 @@ def results_of(
 
     rows = {}
     for model in sorted(models, key=rank):
-        rows[model.row] = Row(model.row, model.row.partition(",")[0])
-    columns: dict[str, Mapping[str, Any]] = {
-        column: {} for column in sorted({model.column for model in models})
-    }
+        method = model.row.partition(",")[0]
+        rows[model.row] = Row(model.row, method)
+    columns: dict[str, Mapping[str, Any]] = {}
+    for column in sorted({model.column for model in models}):
+        columns[column] = {}
     data = runs[0].data_name
     experiment = Experiment(
         name=f"runs-{data}",

@@ -121,12 +121,14 @@ def selection_tables(results: ExperimentResults) -> list[Table]:
     """Return ours by every selection."""
     metric_of = results.experiment.metric_of
     selections = {SELECTION_WORDS[selection]: selection for selection in SELECTIONS}
-    return summary_tables(
-        results,
-        lambda column: f"{words_and_unit(metric_of(column))}, by which round is read.",
-        selections,
-        lambda column, heading: (selections[heading], metric_of(column)),
-    )
+
+    def caption(column: str) -> str:
+        return f"{words_and_unit(metric_of(column))}, by which round is read."
+
+    def number(column: str, heading: str) -> tuple[str, str]:
+        return selections[heading], metric_of(column)
+
+    return summary_tables(results, caption, selections, number)
 
 
 def main_table(results: ExperimentResults) -> Table:
@@ -189,24 +191,26 @@ def number_cell(
     """
     experiment = results.experiment
     metric = experiment.metric_of(column)
-    summaries = {
-        other.label: summarize_seeds(results.of(other.label, column), experiment.selection, metric)
-        for other in experiment.rows
-    }
-    ours = summaries[row]
+    seeds = len(results.seeds)
+    ours = None
+    complete_means = {}
+    for other in experiment.rows:
+        group = results.of(other.label, column)
+        summary = summarize_seeds(group, experiment.selection, metric)
+        if other.label == row:
+            ours = summary
+        if summary is not None and summary.n == seeds:
+            complete_means[other.label] = summary.mean
+
     below = []
     if paper is not None:
         below.append(beside_paper(paper, ours.mean if ours else None, metric))
-    if ours is None or ours.n < len(results.seeds):
-        below.append(missing_seeds(results, row, column, ours.n if ours else 0))
+    finished = ours.n if ours else 0
+    if finished < seeds:
+        below.append(missing_seeds(results, row, column, finished))
 
-    complete = {
-        label: other.mean
-        for label, other in summaries.items()
-        if other is not None and other.n == len(results.seeds)
-    }
-    several = len(complete) > 1 and in_percent(metric)
-    best = several and complete.get(row) == max(complete.values())
+    comparable = len(complete_means) > 1 and in_percent(metric)  # of a loss the lowest is the best
+    best = comparable and complete_means.get(row) == max(complete_means.values())
     return TableCell(spread_words(ours, metric), "; ".join(below), best)
 
 
@@ -219,8 +223,8 @@ def missing_seeds(results: ExperimentResults, row: str, column: str, finished: i
     ]
     if finished or not all(reasons):
         return f"{finished} of {len(seeds)} seeds"
-    planned = any((cell.row, cell.column) == (row, column) for cell in results.cells)
-    return "cannot be measured" if planned else "not run"
+    planned = {(cell.row, cell.column) for cell in results.cells}
+    return "cannot be measured" if (row, column) in planned else "not run"
 
 
 def rounds_cell(
@@ -351,9 +355,10 @@ def at_clients(group: Sequence[SeedResult], selection: str, key: str) -> Floats 
 
 def over_seeds(value_S: Floats, key: str) -> TableCell:
     """Return mean and standard deviation of a share over the seeds that have one, shaded by it."""
-    percent = {
-        seed: 100 * value for seed, value in enumerate(value_S.tolist()) if not np.isnan(value)
-    }
+    percent = {}
+    for seed, value in enumerate(value_S.tolist()):
+        if not np.isnan(value):
+            percent[seed] = 100 * value
     if not percent:
         return TableCell(NONE)
     summary = Summary(percent)
@@ -417,9 +422,8 @@ def bar_name(measured: SeedResult) -> str:
 
 def mean_gap(of_bar: Summary, of_row: Summary) -> float:
     """Return by how much a row is below a bar, over the seeds that both have; 0 without any."""
-    gaps = [
-        of_bar.by_seed[seed] - value
-        for seed, value in of_row.by_seed.items()
-        if seed in of_bar.by_seed
-    ]
+    gaps = []
+    for seed, value in of_row.by_seed.items():
+        if seed in of_bar.by_seed:
+            gaps.append(of_bar.by_seed[seed] - value)
     return float(np.mean(gaps)) if gaps else 0.0

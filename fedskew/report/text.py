@@ -78,8 +78,10 @@ def verdict_lines(document: Document) -> list[str]:
 
 
 def seeds_words(verdict: Verdict) -> str:
-    """Return in how many seeds a claim holds, the two rows' difference with its interval, and that of every seed; of a
-    claim that can never be measured why."""
+    """Return in how many seeds a claim holds, and the two rows' difference with its interval and by seed.
+
+    For a claim that can never be measured, return why.
+    """
     if not verdict.n:
         return f": {verdict.why_not}" if verdict.why_not else ""
     seeds = f"in {verdict.holds} of {verdict.n} seed"
@@ -184,7 +186,7 @@ def rounds_summary(results: ExperimentResults, row: str, column: str) -> Summary
 
 
 def line(ours: Summary | None, paper: float | None) -> tuple[Any, ...]:
-    """Return the numbers of a line."""
+    """Return the numbers of a line: n, mean, sd, the paper's, ours minus it, seeds, values."""
     if ours is None:
         return (0, None, None, paper, None, [], [])
     difference = None if paper is None else ours.mean - paper
@@ -270,8 +272,9 @@ def show_document(document: Document, console: Console) -> None:
     if left_open:
         console.print(left_open, markup=False, style="dim")
     for section in document.sections:
-        for table in section.tables if section.key in SHOWN else ():
-            console.print(rich_table(table))
+        if section.key in SHOWN:
+            for table in section.tables:
+                console.print(rich_table(table))
     if results.command and len(results.finished) < len(results.runs):
         console.print(f"What is missing is made by: {results.command}", markup=False)
 

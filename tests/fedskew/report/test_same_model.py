@@ -12,9 +12,9 @@ import fedskew.experiments.experiments
 from data import SettingError
 from fedskew.engines.local import LocalGrid
 from fedskew.experiments.plan import plan
+from fedskew.report.claims import judge_models
 from fedskew.report.document import document
 from fedskew.report.results import gather
-from fedskew.report.same_model import judge_models
 from server_app.app import run
 
 HEADS = ["fed-lda", "fed3r"]
