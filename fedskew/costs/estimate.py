@@ -55,11 +55,11 @@ def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -
         return Cost(0, 0.0, disk, 0.0, 0.0, memory)
 
     trained = min(left, settings.general.rounds)
-    testing = min(workers, clients) if by_clients else 1
-    a_round = pace.clients / min(workers, taking) + pace.server
-    seconds = (
-        trained * a_round + evaluations(settings, left) * pace.evaluation / testing + pace.once
-    )
+    training_processes = min(workers, taking)
+    testing_processes = min(workers, clients) if by_clients else 1
+    round_seconds = pace.clients / training_processes + pace.server
+    evaluation_seconds = evaluations(settings, left) * pace.evaluation / testing_processes
+    seconds = trained * round_seconds + evaluation_seconds + pace.once
     up, answers = up_of(settings, sizes)
     return Cost(
         left=left,
@@ -91,4 +91,5 @@ def work_of(settings: RunSettings, sizes: Sizes) -> float:
 def evaluations(settings: RunSettings, left: int) -> int:
     """Return how many of the rounds that are left are evaluated."""
     rounds = settings.general.rounds
-    return sum(map(settings.general.is_evaluated, range(rounds - left + 1, rounds + 1)))
+    rounds_left = range(rounds - left + 1, rounds + 1)
+    return sum(map(settings.general.is_evaluated, rounds_left))

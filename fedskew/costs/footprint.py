@@ -36,7 +36,8 @@ RECORD, SUMMARY = 5000, 10_000
 
 def participants(settings: RunSettings) -> int:
     """Return how many clients take part in a round."""
-    return max(1, int(settings.general.participation * settings.data.clients + 1e-9))
+    share = settings.general.participation * settings.data.clients
+    return max(1, int(share + 1e-9))  # 0.29 * 100 is a little below 29
 
 
 def parts_of(settings: RunSettings) -> list[ServerMethod]:
@@ -46,7 +47,8 @@ def parts_of(settings: RunSettings) -> list[ServerMethod]:
 
 def device_of(settings: RunSettings) -> str:
     """Return where the run would compute; one that demands a GPU counts on the CPU where there is none."""
-    return choose_device("auto" if settings.general.device == "cuda" else settings.general.device)
+    device = settings.general.device
+    return choose_device("auto" if device == "cuda" else device)
 
 
 def model_of(settings: RunSettings) -> Classifier:
@@ -93,17 +95,16 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
         return need
 
     known = KNOWN.get(settings.data.dataset)
-    if not (known and known.image_folder):  # those are read from their files when needed
+    in_memory = known is None or not known.image_folder  # folders of images are read when needed
+    if in_memory:
         shape = settings.input_shape
-        sample = math.prod(shape)
-        if len(shape) == 1:  # float32; an image has one byte per value
-            sample = 4 * shape[0]
+        bytes_per_value = 4 if len(shape) == 1 else 1  # float32, or pixels
         samples = sum(sizes.train) + sizes.test + sizes.holdout
-        need += samples * sample
+        need += samples * bytes_per_value * math.prod(shape)
 
-    held = max(sizes.held)
-    updates = taking * (state + upload_of(settings, held, once=False))
-    answers = settings.data.clients * upload_of(settings, held, once=True)
+    classes = max(sizes.held)
+    updates = taking * (state + upload_of(settings, classes, once=False))
+    answers = settings.data.clients * upload_of(settings, classes, once=True)
     return need + 2 * max(updates, answers)  # they are there twice while they are summed
 
 
@@ -150,28 +151,36 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     `tested` samples that the server measures on.
     """
     model = model_of(settings)
-    classes = settings.data.num_classes
     with torch.device("meta"):  # the methods' own code makes their states, without numbers
         server = server_of(settings)
-        states = sum(size(part.initial_state(server)) for part in parts_of(settings))
-    trained = {name: server.start[name] for name in server.start if name in server.parameters}
-    states += settings.general.optimizer.copies * size(trained)
-    heads = len(settings.deploys) * size(dict(model.head.named_parameters()))
-    for variant in settings.variants:
-        if variant.upload.question:
-            answers = settings.data.clients if variant.upload.by_client else 1
-            states += answers * variant.upload.bytes(model, classes)
-    checkpoint = size(server.start) + heads + states
+        states = states_bytes(settings, server)
+    shared = size(server.start)
+    head = size(dict(model.head.named_parameters()))
+    checkpoint = shared + len(settings.deploys) * head + states
 
-    private = size(model.state_dict()) - size(server.start)
-    kept = private + sum(variant.kept_bytes(model) for variant in settings.variants)
-    clients = FILES * settings.data.clients * kept
+    private = size(model.state_dict()) - shared
+    memories = sum(variant.kept_bytes(model) for variant in settings.variants)
+    clients = FILES * settings.data.clients * (private + memories)
+
     models = 1 + len(settings.deploys)
-    predictions = models * tested * 8 * (classes + 1)
+    numbers_per_sample = settings.data.num_classes + 1  # log-probabilities, and the label
+    predictions = models * tested * 8 * numbers_per_sample
     if predictions > LARGEST:  # then the run does not keep them
         predictions = 0
     text = max(settings.general.rounds, 1) * RECORD + models * SUMMARY
     return 2 * checkpoint + clients + text + predictions
+
+
+def states_bytes(settings: RunSettings, server: Server) -> int:
+    """Return the bytes of what a checkpoint has beside weights: states of methods and optimizer, clients' answers."""
+    total = sum(size(part.initial_state(server)) for part in parts_of(settings))
+    trained = {name: tensor for name, tensor in server.start.items() if name in server.parameters}
+    total += settings.general.optimizer.copies * size(trained)
+    for variant in settings.variants:
+        if variant.upload.question:
+            answers = settings.data.clients if variant.upload.by_client else 1
+            total += answers * variant.upload.bytes(server.model, settings.data.num_classes)
+    return total
 
 
 def down_of(settings: RunSettings) -> int:
@@ -183,26 +192,34 @@ def down_of(settings: RunSettings) -> int:
             states = part.broadcast(server, part.initial_state(server))
             total += sum(size(state) for state in states.values())
     for variant in settings.variants:
-        if (
-            variant.upload.question and variant.upload.returned
-        ):  # the sum of all clients' answers goes back to each of them
+        # The sum of all clients' answers goes back to each of them.
+        if variant.upload.question and variant.upload.returned:
             total += variant.upload.bytes(server.model, settings.data.num_classes)
     return total
 
 
 def up_of(settings: RunSettings, sizes: Sizes) -> tuple[float, float]:
     """Return the bytes that a client sends in a round, and once: the mean over all clients."""
-    in_rounds = statistics.fmean(upload_of(settings, held, once=False) for held in sizes.held)
-    once = statistics.fmean(upload_of(settings, held, once=True) for held in sizes.held)
-    return size(server_of(settings).start) + in_rounds, once
+    beside = statistics.fmean(upload_of(settings, classes, once=False) for classes in sizes.held)
+    once = statistics.fmean(upload_of(settings, classes, once=True) for classes in sizes.held)
+    shared = size(server_of(settings).start)
+    return shared + beside, once
 
 
-def upload_of(settings: RunSettings, held: int, once: bool) -> int:
-    """Return the bytes that a client holding samples of `held` classes sends at most beside its model, as an answer
-    (`once`) or with every update."""
-    uploads = [variant.upload for variant in settings.variants]
+def upload_of(settings: RunSettings, classes: int, once: bool) -> int:
+    """Return the bytes that a client sends at most beside its model, as an answer (`once`) or with every update.
+
+    Args:
+        settings: of the run.
+        classes: of which the client has samples.
+        once: whether to count answers to questions that are asked once, or what every update has.
+    """
     model = model_of(settings)
-    return sum(upload.bytes(model, held) for upload in uploads if upload.once is once)
+    total = 0
+    for variant in settings.variants:
+        if variant.upload.once is once:
+            total += variant.upload.bytes(model, classes)
+    return total
 
 
 def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
@@ -212,11 +229,12 @@ def refuse_what_cannot_fit(settings: RunSettings, sizes: Sizes | None) -> None:
     if sizes is None or need <= there:
         return
     model = model_of(settings)
-    held = max(sizes.held)
+    classes = max(sizes.held)
     short = f"the run needs {in_bytes(need)} of memory and this machine has {in_bytes(there)}"
     for variant in settings.variants:
-        upload, limit = variant.upload, variant.upload.limit
-        sent = upload.bytes(model, held)
+        upload = variant.upload
+        limit = upload.limit
+        sent = upload.bytes(model, classes)
         replies = settings.data.clients if upload.once else participants(settings)
         # Half of the memory, as replies count twice.
         if limit is not None and 4 * replies * sent > need:

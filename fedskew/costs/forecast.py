@@ -97,10 +97,10 @@ def forecast(
     if jobs:
         allocation = allocate(jobs, engine, at_once, workers)
     records = Records(Path(planned[0].general.results))
-    entries = [
-        entry_of(settings, names[settings.run_id], sizes[settings.data], records, allocation)
-        for settings in planned
-    ]
+    entries = []
+    for settings in planned:
+        label = names[settings.run_id]
+        entries.append(entry_of(settings, label, sizes[settings.data], records, allocation))
     return Forecast(entries, allocation)
 
 
@@ -114,7 +114,8 @@ def entry_of(
     """Return one run with its cost."""
     entry = Entry(settings, label, missing(settings.data))
     if not rounds_left(settings):
-        disk = sum(file.stat().st_size for file in settings.folder.rglob("*") if file.is_file())
+        files = [file for file in settings.folder.rglob("*") if file.is_file()]
+        disk = sum(file.stat().st_size for file in files)
         return replace(entry, cost=Cost(0, 0.0, disk, 0.0, 0.0, 0.0))
     try:
         refuse_what_cannot_fit(settings, sizes)
@@ -139,44 +140,52 @@ def free_disk(folder: Path) -> int:
 
 def as_table(forecast: Forecast) -> Table:
     """Return a table with one row per run."""
-    table = terminal_table(
-        *named("run"), *numeric("rounds", "left", "time", "memory", "disk", "up", "down")
-    )
+    headings = ("rounds", "left", "time", "memory", "disk", "up", "down")
+    table = terminal_table(*named("run"), *numeric(*headings))
     for entry in forecast.entries:
         rounds = str(entry.settings.general.rounds)
         cost = entry.cost
         if cost is None:
             left = str(rounds_left(entry.settings))
-            table.add_row(
-                entry.label, rounds, left, "cannot fit" if entry.refused else "?", *["?"] * 4
-            )
+            time = "cannot fit" if entry.refused else "?"
+            table.add_row(entry.label, rounds, left, time, "?", "?", "?", "?")
             continue
-        counts = (cost.memory_bytes, cost.disk, cost.up, cost.down)
         table.add_row(
-            entry.label, rounds, str(cost.left), duration(cost.seconds), *map(in_bytes, counts)
+            entry.label,
+            rounds,
+            str(cost.left),
+            duration(cost.seconds),
+            in_bytes(cost.memory_bytes),
+            in_bytes(cost.disk),
+            in_bytes(cost.up),
+            in_bytes(cost.down),
         )
     return table
 
 
 def as_lines(forecast: Forecast) -> list[str]:
     """Return the lines below the table: the totals, how rough the time is, and which data are missing."""
-    allocation, costs = forecast.allocation, forecast.costs
-    disk = sum(cost.disk for cost in costs)
-    up = sum(cost.up for cost in costs)
-    down = sum(cost.down for cost in costs)
+    costs = forecast.costs
+    disk = in_bytes(sum(cost.disk for cost in costs))
+    up = in_bytes(sum(cost.up for cost in costs))
+    down = in_bytes(sum(cost.down for cost in costs))
     finished = sum(cost.left == 0 for cost in costs)
+    planned = f"{runs(len(forecast.entries))}, {finished} of them finished"
+    allocation = forecast.allocation
+    how = f"{allocation.jobs} at a time on engine {allocation.engine}"
+    time = f"about {duration(forecast.seconds)} with {how}"
+    lines = [f"{planned}: {time}, {disk} of disk, {up} up and {down} down"]
+
     recorded = sum(entry.recorded for entry in forecast.entries)
     by = "by a timed step"
     if recorded:
         by = f"by finished rounds for {runs(recorded)}, else {by}"
-    lines = [
-        f"{runs(len(forecast.entries))}, {finished} of them finished: about "
-        f"{duration(forecast.seconds)} with {allocation.jobs} at a time on engine {allocation.engine}, "
-        f"{in_bytes(disk)} of disk, {in_bytes(up)} up and {in_bytes(down)} down",
-        f"the time is rough, within a factor of three on a quiet machine ({by})",
-    ]
-    lost = Counter(entry.missing for entry in forecast.entries if entry.missing)
-    return lines + [f"missing data, {runs(count)}: {reason}" for reason, count in lost.items()]
+    lines.append(f"the time is rough, within a factor of three on a quiet machine ({by})")
+
+    reasons = Counter(entry.missing for entry in forecast.entries if entry.missing)
+    for reason, count in reasons.items():
+        lines.append(f"missing data, {runs(count)}: {reason}")
+    return lines
 
 
 def runs(count: int) -> str:
@@ -186,8 +195,9 @@ def runs(count: int) -> str:
 
 def as_json(forecast: Forecast) -> list[dict[str, Any]]:
     """Return the forecast for other programs."""
-    return [
-        {
+    result = []
+    for entry in forecast.entries:
+        fields = {
             "run": entry.settings.run_id,
             "label": entry.label,
             "rounds": entry.settings.general.rounds,
@@ -195,5 +205,5 @@ def as_json(forecast: Forecast) -> list[dict[str, Any]]:
             "refused": entry.refused,
             "cost": None if entry.cost is None else asdict(entry.cost),
         }
-        for entry in forecast.entries
-    ]
+        result.append(fields)
+    return result

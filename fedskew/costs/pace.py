@@ -41,7 +41,7 @@ FEATURES, HEAD_STEPS = 500, 4
 
 @dataclass(frozen=True)
 class Pace:
-    """What things take, in seconds of one core, or of the GPU."""
+    """Seconds of one core, or of the GPU."""
 
     clients: float
     """All clients' work in a round."""
@@ -69,26 +69,29 @@ class Records:
                 self.runs.append((folder, settings))
 
     def pace(self, settings: RunSettings) -> Pace | None:
-        """Return the mean over all rounds of the same kind; None where there are none."""
-        kind = {
-            key: value
-            for key, value in settings.flat().items()
-            if key not in WITHOUT_EFFECT_ON_TIME
-        }
-        kind = stored(kind)
-        same = (folder for folder, stated in self.runs if kind.items() <= stated.items())
+        """Return the mean over all rounds of runs with the same settings; None where there are none."""
+        relevant = {}
+        for key, value in settings.flat().items():
+            if key not in WITHOUT_EFFECT_ON_TIME:
+                relevant[key] = value
+        relevant = stored(relevant)
         rounds = []
-        for folder in same:
-            rounds.extend(folder.rounds())
+        for folder, recorded in self.runs:
+            if relevant.items() <= recorded.items():
+                rounds += folder.rounds()
         if not rounds:
             return None
-        seconds = [record.seconds for record in rounds]
-        evaluations = [record.seconds.evaluation for record in rounds if record.models]
+
+        clients, server, evaluations = [], [], []
+        for record in rounds:
+            seconds = record.seconds
+            clients.append(seconds.client_work)
+            server.append(seconds.round - seconds.clients - seconds.evaluation)
+            if record.models:
+                evaluations.append(seconds.evaluation)
         return Pace(
-            clients=statistics.fmean(part.client_work for part in seconds),
-            server=statistics.fmean(
-                part.round - part.clients - part.evaluation for part in seconds
-            ),
+            clients=statistics.fmean(clients),
+            server=statistics.fmean(server),
             evaluation=statistics.fmean(evaluations or [0.0]),
         )
 
@@ -98,14 +101,14 @@ class Records:
 
 @dataclass(frozen=True)
 class Rates:
-    """What a model takes, in seconds."""
+    """A model's seconds."""
 
     step: float
-    """A training step on a whole mini-batch."""
+    """Per training step on a full mini-batch."""
     tested: float
-    """A test sample."""
+    """Per test sample."""
     feature: float
-    """A feature in a step of the head's training."""
+    """Per feature in a step of the head's training."""
 
 
 def timed(settings: RunSettings, sizes: Sizes) -> Pace:
@@ -119,25 +122,37 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
     )  # fmt: skip
     sample = rates.step / training.batch_size
     samples = round(statistics.fmean(sizes.train))
-    held = round(statistics.fmean(sizes.held))
+    classes = round(statistics.fmean(sizes.held))
     taking = participants(settings)
 
-    # By whether it is done once, after the last round, or in every round.
-    in_variants, in_parts = {False: 0.0, True: 0.0}, {False: 0.0, True: 0.0}
+    # Seconds of one client in a round, and of what it does once, after the last round.
+    client_round = mean_steps(training, sizes) * rates.step
+    client_once = 0.0
     for variant in settings.variants:
-        in_variants[variant.upload.once] += sample * variant.extra_samples(samples, held)
+        seconds = sample * variant.extra_samples(samples, classes)
+        if variant.upload.once:
+            client_once += seconds
+        else:
+            client_round += seconds
+
+    server_round = server_once = 0.0
     for part in parts_of(settings):
         work = part.work(model, sizes.holdout, taking, training)
         seconds = work.samples * sample + work.features * rates.feature
-        in_parts[bool(part.final_question)] += seconds * deploying_share(settings, part)
+        seconds *= deploying_share(settings, part)
+        if part.final_question:
+            server_once += seconds
+        else:
+            server_round += seconds
 
-    # Clients that keep a part of the model each measure it on the whole test set.
-    private = bool(private_names(model, settings.variants)) and not sizes.own_tests
+    # Clients that keep a part of the model each measure it on the server's test set.
+    has_private = bool(private_names(model, settings.variants)) and not sizes.own_tests
+    tested = sizes.test * (data.clients if has_private else 1)
     return Pace(
-        clients=taking * (mean_steps(training, sizes) * rates.step + in_variants[False]),
-        server=in_parts[False],
-        evaluation=sizes.test * (data.clients if private else 1) * rates.tested,
-        once=data.clients * in_variants[True] + in_parts[True],
+        clients=taking * client_round,
+        server=server_round,
+        evaluation=tested * rates.tested,
+        once=data.clients * client_once + server_once,
     )
 
 
@@ -186,7 +201,7 @@ def rates_of(
 def seconds_of(action: Callable[[int], object], count: int, device: str) -> float:
     """Return the seconds of an action on `count` samples.
 
-    More and more samples are tried. Where they begin to take long, the rest is taken to be in proportion.
+    The number of samples is doubled until the action takes LIMIT; the time for `count` is then taken in proportion.
     """
     tried = min(FEW, count)
     action(tried)  # what a process does first is slow
@@ -224,10 +239,11 @@ def random_samples(
     """Return samples of random inputs: vectors, or pixels."""
     if len(shape) == 1:
         inputs_N = torch.rand(number, *shape)
+        mean = torch.zeros(shape[0], device=device)
     else:
         inputs_N = torch.randint(256, (number, *shape)).byte()
-    zero = torch.zeros(shape[0], *[1] * (len(shape) - 1), device=device)
+        mean = torch.zeros(shape[0], 1, 1, device=device)  # one per channel
     labels_N = torch.arange(number, device=device) % classes
     return Samples(
-        inputs_N.to(device), labels_N, mean=zero, std=zero + 1, augmentation=augmentation
+        inputs_N.to(device), labels_N, mean=mean, std=mean + 1, augmentation=augmentation
     )

@@ -29,21 +29,28 @@ class Sizes:
 
 
 def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
-    """Return the sizes; where the data are missing every client is taken to hold an equal share of all classes.
+    """Return the sizes; None where the data are missing and their sizes are not known.
 
-    None where even that is not known. Raises what `federate` raises.
+    Raises:
+        DataError, SettingError: as `federate` does.
     """
     if is_sites(data.dataset):
         return None
-    if not missing(replace(data, download=False)):
-        federation = federate(data, seed)
-        return Sizes(
-            train=tuple(len(indices) for indices in federation.train_indices),
-            held=tuple((federation.counts_KC > 0).sum(1).tolist()),
-            test=len(federation.global_test),
-            own_tests=federation.test_indices is not None,
-            holdout=len(federation.holdout_indices),
-        )
+    if missing(replace(data, download=False)):
+        return expected_sizes(data)
+    federation = federate(data, seed)
+    classes_K = (federation.counts_KC > 0).sum(1)
+    return Sizes(
+        train=tuple(len(indices) for indices in federation.train_indices),
+        held=tuple(classes_K.tolist()),
+        test=len(federation.global_test),
+        own_tests=federation.test_indices is not None,
+        holdout=len(federation.holdout_indices),
+    )
+
+
+def expected_sizes(data: DataSettings) -> Sizes | None:
+    """Return the sizes by the catalog, as if every client had an equal share of all classes; None for other data."""
     names = members(data.dataset)
     classes = data.num_classes
     known = all(name in KNOWN and all(KNOWN[name].sizes) for name in names)

@@ -1,6 +1,6 @@
 """The counts to diagnose from a run, an experiment, or the partition of planned settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,11 @@ from fedskew.diagnosis.table import (
     site_table,
     table_of_samples,
 )
-from fedskew.experiments.experiments import find_all
+from fedskew.experiments.experiments import Experiment, find_all
 from fedskew.experiments.plan import plan
 from fedskew.formatting import site_names
 from server_app.run_folder import RunFolder
-from server_app.run_settings import RunSettings
+from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import defaults, parse, parse_texts
 
 CHUNK = 2**22
@@ -35,47 +35,61 @@ wrote the same number for everybody, has none."""
 
 
 def planned_sources(source: str, texts: Sequence[str]) -> Sources:
-    """Yield what is to be diagnosed, by title: one table, or one for each column of an experiment's first seed."""
-    path, overrides = Path(source), parse_texts(texts)
-    if source and path.is_dir():
+    """Yield the tables to diagnose: one, or one for each column of an experiment's first seed.
+
+    Args:
+        source: a run's folder, a CSV file of counts, or an experiment's name; empty for the partition of the settings.
+        texts: settings as KEY=VALUE.
+    """
+    path = Path(source)
+    overrides = parse_texts(texts)
+    if not source:
+        yield of_settings(parse(overrides))
+    elif path.is_dir():
         yield of_run(path)
-    elif source and path.is_file():
+    elif path.is_file():
         yield Source(source, read_counts(path), plan_of(parse(overrides)))
-    elif source and (path.suffix or len(path.parts) > 1):
+    elif path.suffix or len(path.parts) > 1:
         raise DataError("there is no such file or folder", where=source)
-    elif source:
-        for experiment in find_all([source]):
-            columns: dict[str, RunSettings] = {}
-            for cell in plan(experiment, overrides):
-                columns.setdefault(cell.column, cell.run)
-            for column, run in columns.items():
-                title = f"{experiment.name}, {column}" if column else experiment.name
-                yield planned(title, run)
     else:
-        run = parse(overrides)
-        title = f"{run.data.dataset}, partition {run.data.partition}, seed {run.general.seed}"
-        if is_simulated(run.data):
-            title += " (FedSkew's simulated partition, which says nothing of your own sites)"
+        for experiment in find_all([source]):
+            yield from of_experiment(experiment, overrides)
+
+
+def of_settings(run: RunSettings) -> Source:
+    """Return the partition of settings."""
+    title = f"{run.data.dataset}, partition {run.data.partition}, seed {run.general.seed}"
+    if is_simulated(run.data):
+        title += " (FedSkew's simulated partition, which says nothing of your own sites)"
+    return planned(title, run)
+
+
+def of_experiment(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Sources:
+    """Yield the partition of each column of an experiment, from the column's first run."""
+    first_runs: dict[str, RunSettings] = {}
+    for cell in plan(experiment, overrides):
+        first_runs.setdefault(cell.column, cell.run)
+    for column, run in first_runs.items():
+        title = f"{experiment.name}, {column}" if column else experiment.name
         yield planned(title, run)
 
 
 def of_run(folder: Path) -> Source:
-    """Return what a run's settings.json says of its data."""
+    """Return the counts that a run's settings.json has of its data."""
     origin = RunFolder(folder, moved=True).origin()
     if not origin:
         raise DataError("holds no settings.json that is whole", where=str(folder))
-    if (table := table_of_samples(str(folder), origin.get("samples"))) is None:
-        raise DataError(
-            "its settings.json has no counts, as of more than 100 clients or classes",
-            where=str(folder),
-        )
-    stated = {**defaults(), **renamed(origin["settings"])}
-    training = Plan(stated["batch-size"], stated["participation"])
+    table = table_of_samples(str(folder), origin.get("samples"))
+    if table is None:
+        reason = "its settings.json has no counts, as of more than 100 clients or classes"
+        raise DataError(reason, where=str(folder))
+    settings = {**defaults(), **renamed(origin["settings"])}
+    training = Plan(settings["batch-size"], settings["participation"])
     return Source(str(folder), table, training, own_names=site_names(table.sites))
 
 
 def planned(title: str, run: RunSettings) -> Source:
-    """Return what settings would deal out, with the moments of its features; the data are read."""
+    """Return the partition that settings give, with the moments of its features; the data are read."""
     federation = federate(run.data, run.general.seed)
     table = table_of_federation(federation)
     moments = moments_of(federation, table)
@@ -94,31 +108,34 @@ def table_of_federation(federation: Federation) -> SiteTable:
 
 
 def subjects_of(federation: Federation) -> Subjects | None:
-    """Return whose the clients' training samples are; None where the data do not say it."""
+    """Return the subjects of the clients' training samples; None where the data do not name them."""
     classes = federation.dataset.num_classes
-    site_parts, count_parts = [], []
-    for client, part in enumerate(federation.train_indices):
+    sites, counts = [], []
+    for client, indices in enumerate(federation.train_indices):
         subjects_N = federation.subjects(client)
         if subjects_N is None:
             return None
-        names, place_N = np.unique(subjects_N, return_inverse=True)
-        # One number per pair of subject and class, counted at once.
-        cells_N = place_N * classes + federation.dataset.train_labels[part]
-        counts = np.bincount(cells_N, minlength=len(names) * classes)
-        count_parts.append(counts.reshape(len(names), classes))
-        site_parts.append(np.full(len(names), client, np.int64))
-    return Subjects(np.concatenate(site_parts), np.concatenate(count_parts).astype(np.int64))
+        names, index_N = np.unique(subjects_N, return_inverse=True)
+        number = len(names)
+        labels_N = federation.dataset.train_labels[indices]
+        # One number per pair of subject and class, so that one call counts all pairs.
+        pairs_N = index_N * classes + labels_N
+        counts_of_pairs = np.bincount(pairs_N, minlength=number * classes)
+        counts.append(counts_of_pairs.reshape(number, classes))
+        sites.append(np.full(number, client, np.int64))
+    counts_SC = np.concatenate(counts).astype(np.int64)
+    return Subjects(np.concatenate(sites), counts_SC)
 
 
 def is_simulated(settings: DataSettings) -> bool:
-    """Return whether FedSkew itself deals out the samples: the data name no sites, and no partition file does."""
+    """Return whether FedSkew itself makes the partition: neither the data nor a partition file name the sites."""
     return resolve(settings).partition not in ("domains", "file")
 
 
 def whose_partition(settings: DataSettings) -> str:
-    """Return the words before a diagnosis that say whose partition it judges.
+    """Return the words before a diagnosis that name the partition that it judges.
 
-    Without sites in the data FedSkew deals the samples out itself, and the skew is then of its own making.
+    Without sites in the data FedSkew makes the partition itself, and with it the skew.
     """
     if not is_simulated(settings):
         return "With this partition"
@@ -136,8 +153,9 @@ def line_of(federation: Federation) -> str:
 
 
 def diagnosis_of(run: RunSettings) -> Diagnosis | None:
-    """Return the diagnosis of what settings deal out; of a single client there is none."""
-    return diagnosis_of_federation(federate(run.data, run.general.seed), plan_of(run))
+    """Return the diagnosis of the partition of settings; None for a single client."""
+    federation = federate(run.data, run.general.seed)
+    return diagnosis_of_federation(federation, plan_of(run))
 
 
 def diagnosis_of_federation(
@@ -164,13 +182,13 @@ def moments_of(federation: Federation, table: SiteTable) -> Moments | None:
     parts = [part for part in federation.train_indices if len(part)]
     assert len(parts) == len(table.sites), "a site of the table is a client with samples"
 
+    strongest_noise, _ = federation.noise
     means, squares, fourth_powers = [], [], []
     for client, part in enumerate(parts):
         mean_F, square_F, fourth_power_F = central_moments(inputs, part, is_image)
-        strongest, _ = federation.noise
-        if strongest:  # which is added when a client's samples are read
+        if strongest_noise:  # which is added when a client's samples are read
             scale = 255.0 if inputs.dtype == np.uint8 else 1.0
-            variance = strongest * (client + 1) / federation.clients
+            variance = strongest_noise * (client + 1) / federation.clients
             square_F += variance * scale**2
         means.append(mean_F)
         squares.append(square_F)
@@ -191,12 +209,14 @@ def moments_of(federation: Federation, table: SiteTable) -> Moments | None:
     if is_image:
         return Moments(("pixels",), means_KF, deviations_KF)
 
-    variance_F = np.maximum((weights_K1 * squares_KF).sum(0), least_F**2)
+    within_F = (weights_K1 * squares_KF).sum(0)
+    variance_F = np.maximum(within_F, least_F**2)
     kurtosis_F = (weights_K1 * fourth_KF).sum(0) / variance_F**2
-    features = means_KF.shape[1]
-    names = tuple(f"number {place} of {features}" for place in range(1, features + 1))
     # A normal feature has 3; with less, as of yes and no, standard deviations vary less by chance than is counted here.
-    return Moments(names, means_KF, deviations_KF, np.maximum(3.0, kurtosis_F))
+    kurtosis_F = np.maximum(3.0, kurtosis_F)
+    features = means_KF.shape[1]
+    names = tuple(f"number {number} of {features}" for number in range(1, features + 1))
+    return Moments(names, means_KF, deviations_KF, kurtosis_F)
 
 
 def central_moments(
@@ -204,28 +224,31 @@ def central_moments(
 ) -> tuple[Floats, Floats, Floats]:
     """Return (F,) each: the mean, and the means of (x - mean)^2 and (x - mean)^4, over the samples of a part.
 
-    Of images they are those of all pixels, F being 1, and the last is 0: nobody asks for it.
+    Of images they are those of all pixels, F being 1, and the last is 0: it is not needed.
     """
     size = int(np.prod(inputs.shape[1:]))
     number = len(part) * (size if is_image else 1)
+    features = 1 if is_image else size
     step = max(1, CHUNK // max(1, size))
     starts = range(0, len(part), step)
 
     def chunk(start: int) -> Floats:
+        """Return (numbers, F)."""
         numbers = inputs[part[start : start + step]].astype(np.float64)
         if is_image:
             return numbers.reshape(-1, 1)
         return numbers.reshape(len(numbers), -1)
 
-    features = 1 if is_image else size
-    mean_F, square_F, fourth_power_F = (np.zeros(features) for _ in range(3))
+    mean_F = np.zeros(features)
     for start in starts:
         mean_F += chunk(start).sum(0) / number
-    for (
-        start
-    ) in starts:  # a second pass, as the mean of squares less the squared mean would lose digits
-        squares = np.square(chunk(start) - mean_F)
-        square_F += squares.sum(0) / number
+
+    # A second pass: the mean of squares less the squared mean would lose digits.
+    square_F = np.zeros(features)
+    fourth_power_F = np.zeros(features)
+    for start in starts:
+        squares_NF = np.square(chunk(start) - mean_F)
+        square_F += squares_NF.sum(0) / number
         if not is_image:
-            fourth_power_F += np.square(squares).sum(0) / number
+            fourth_power_F += np.square(squares_NF).sum(0) / number
     return mean_F, square_F, fourth_power_F

@@ -21,7 +21,7 @@ from fedskew.diagnosis.statistics import (
     shift_of,
     statistics,
 )
-from fedskew.diagnosis.table import Moments, SiteTable
+from fedskew.diagnosis.table import Moments, SiteTable, chosen
 
 if TYPE_CHECKING:  # it imports torch, which a table needs not
     from server_app.run_settings import RunSettings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # it imports torch, which a table needs not
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of the training beside the counts."""
+    """The settings of the training that a diagnosis depends on."""
 
     batch_size: int = 32
     participation: float = 1.0
@@ -53,12 +53,8 @@ class Diagnosis:
     @property
     def small_sites(self) -> tuple[str, ...]:
         """The sites of one batch or less."""
-        sizes = self.table.counts_KC.sum(1).tolist()
-        return tuple(
-            site
-            for site, size in zip(self.table.sites, sizes, strict=True)
-            if size <= self.plan.batch_size
-        )
+        sizes_K = self.table.counts_KC.sum(1)
+        return chosen(self.table.sites, sizes_K <= self.plan.batch_size)
 
     @property
     def remark(self) -> str:
@@ -123,8 +119,12 @@ def plan_of(run: "RunSettings") -> Plan:
 
 
 def has(*names: str) -> Callable[[Diagnosis], bool]:
-    """Return whether a table has one of the skews."""
-    return lambda diagnosis: bool({*names} & {*diagnosis.names})
+    """Return what tells whether a diagnosis has one of the skews."""
+
+    def has_one(diagnosis: Diagnosis) -> bool:
+        return any(name in diagnosis.names for name in names)
+
+    return has_one
 
 
 def mostly_one_class(diagnosis: Diagnosis) -> bool:
@@ -206,7 +206,7 @@ def recommended_order(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]
     answers: list[str] = []
     for skew, answering_methods in ANSWERS.items():
         if skew in skews_seen:
-            answers.extend(method for method in answering_methods if method in methods)
+            answers += [method for method in answering_methods if method in methods]
 
     first = list(dict.fromkeys(answers))  # two skews can share an answer
     last = [method for method in methods if method in failures and method not in first]
@@ -235,28 +235,35 @@ def none_words(numbers: Statistics) -> str:
 
 
 def as_json(diagnosis: Diagnosis) -> Mapping[str, object]:
-    """Return everything that is known, for `--json`; indices of sites and classes as names."""
+    """Return all of a diagnosis, for `--json`; indices of sites and classes as names."""
     table = diagnosis.table
     numbers = dict(vars(diagnosis.numbers))
-    for key, names in (
-        ("one_class_sites", table.sites), ("dominated_sites", table.sites), ("single_site_classes", table.classes),
-    ):  # fmt: skip
-        numbers[key] = sorted(names[index] for index in numbers[key])
+    for key in ("one_class_sites", "dominated_sites"):
+        numbers[key] = sorted(table.sites[index] for index in numbers[key])
+    numbers["single_site_classes"] = sorted(
+        table.classes[index] for index in numbers["single_site_classes"]
+    )
+
+    seen = []
+    for skew in diagnosis.skews:
+        # "sure" is the key of the public JSON; the field is called confidence.
+        seen.append({"name": skew.name, "sure": skew.confidence, "because": skew.because})
+    failing = []
+    for rule in known_failures(diagnosis):
+        failing.append({"method": rule.method, "why": rule.why, "experiment": rule.experiment})
     shift = diagnosis.shift
     return {
-        "skews": [
-            # "sure" is the key of the public JSON; the field is called confidence.
-            {"name": skew.name, "sure": skew.confidence, "because": skew.because}
-            for skew in diagnosis.skews
-        ],
-        "failing": [
-            {"method": rule.method, "why": rule.why, "experiment": rule.experiment}
-            for rule in known_failures(diagnosis)
-        ],
+        "skews": seen,
+        "failing": failing,
         "line": line(diagnosis),
         "remark": diagnosis.remark,
         "small-sites": sorted(diagnosis.small_sites),
         "without-samples": sorted(table.without),
-        "statistics": {key.replace("_", "-"): value for key, value in numbers.items()},
-        "moments": shift and {key.replace("_", "-"): value for key, value in vars(shift).items()},
+        "statistics": with_dashes(numbers),
+        "moments": None if shift is None else with_dashes(vars(shift)),
     }
+
+
+def with_dashes(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a dataclass under the keys of the JSON."""
+    return {key.replace("_", "-"): value for key, value in fields.items()}

@@ -111,21 +111,24 @@ def statistics(counts_KC: Counts, subjects: Subjects | None = None) -> Statistic
     expected_KC = sizes_K[:, None] * (pooled_C / samples)
     entropy = entropy_of(pooled_C)
 
-    class_effect, size_effect, information_p = 1.0, 1.0, 1.0
     if subjects is None:
+        class_effect = size_effect = 1.0
         information_p = permutation_p(counts_KC)
     else:
         class_effect, size_effect = design_effects(subjects)
         information_p = subject_permutation_p(counts_KC, subjects)
     independent = samples / class_effect
 
-    by_chance = (sites - 1) * (classes - 1) / (2 * independent)
+    freedom = (sites - 1) * (classes - 1)
+    by_chance = freedom / (2 * independent)
     information = max(0.0, entropy_of(sizes_K) + entropy - entropy_of(counts_KC) - by_chance)
-    # 2 N times the plug-in information is about chi-square with (K - 1)(C - 1) degrees of freedom: Wilks, 1938
-    resolution = 3.1 * math.sqrt(2 * (sites - 1) * (classes - 1)) / (2 * independent * entropy)
+    # 2 N times the plug-in information is about chi-square (Wilks, 1938), whose standard deviation is sqrt(2 freedom);
+    # a normal number exceeds its mean by 3.1 standard deviations once in a thousand times.
+    resolution = 3.1 * math.sqrt(2 * freedom) / (2 * independent * entropy)
+    # Only where samples should be does their absence say something.
     counted_KC = expected_KC / class_effect >= EXPECTED
     missing = int((counted_KC & (counts_KC == 0)).sum())
-    others = np.delete(np.sort(sizes_K), -1)
+    others = np.sort(sizes_K)[:-1]  # all but the largest
     return Statistics(
         sites=sites,
         classes=classes,
@@ -181,8 +184,10 @@ def scaled_deviations(counts_SC: Counts) -> Floats:
     """Return (S, C): (n_sc - n_s n_c / N) / sqrt(n_c / N)."""
     pooled_C = counts_SC.sum(0)
     shares_C = pooled_C / int(pooled_C.sum())
-    deviations_SC: Floats = (counts_SC - counts_SC.sum(1)[:, None] * shares_C) / np.sqrt(shares_C)
-    return deviations_SC
+    sizes_S1 = counts_SC.sum(1)[:, None]
+    expected_SC = sizes_S1 * shares_C
+    scaled_SC: Floats = (counts_SC - expected_SC) / np.sqrt(shares_C)
+    return scaled_SC
 
 
 def indices(mask: NDArray[np.bool_]) -> tuple[int, ...]:
@@ -194,7 +199,8 @@ def entropy_of(counts: Counts) -> float:
     """Return the plug-in entropy in nats."""
     total = int(counts.sum())
     positive = counts[counts > 0]
-    return math.log(total) - math.fsum((positive * np.log(positive)).tolist()) / total
+    logs = positive * np.log(positive)
+    return math.log(total) - math.fsum(logs.tolist()) / total
 
 
 def equal_p(counts: Counts, design_effect: float = 1.0) -> float:
@@ -205,8 +211,10 @@ def equal_p(counts: Counts, design_effect: float = 1.0) -> float:
         design_effect: How many samples say as much as one independent sample does.
     """
     mean = int(counts.sum()) / len(counts)
-    statistic = math.fsum(((counts - mean) ** 2 / mean).tolist()) / design_effect
-    return float(gammaincc((len(counts) - 1) / 2, statistic / 2))
+    squares = (counts - mean) ** 2 / mean
+    statistic = math.fsum(squares.tolist()) / design_effect
+    freedom = len(counts) - 1
+    return float(gammaincc(freedom / 2, statistic / 2))
 
 
 def permutation_p(counts_KC: Counts) -> float:
@@ -229,7 +237,13 @@ def permutation_p(counts_KC: Counts) -> float:
     variance += n * n / (n - 1) * w_sites * w_classes
     if variance <= 0:  # as of a table with a sample in every row: no permutation differs
         return 1.0
-    return float(gammaincc(mean**2 / variance, statistic * mean / variance))
+    return gamma_p(statistic, mean, variance)
+
+
+def gamma_p(statistic: float, mean: float, variance: float) -> float:
+    """Return the probability that a gamma variable of this mean and variance exceeds a statistic."""
+    shape = mean**2 / variance
+    return float(gammaincc(shape, statistic * mean / variance))
 
 
 def chi_square(counts_KC: Counts) -> float:
@@ -244,8 +258,10 @@ def chi_square(counts_KC: Counts) -> float:
 def spread(margin: Counts, n: float) -> tuple[float, float]:
     """Return Dawson's v and w of one margin."""
     parts = len(margin)
+    inverses = math.fsum((1 / margin).tolist())
     v = (parts - 1) * (n - parts) / (n - 1)
-    return v, (n * math.fsum((1 / margin).tolist()) - parts**2) / (n - 2)
+    w = (n * inverses - parts**2) / (n - 2)
+    return v, w
 
 
 def subject_permutation_p(counts_KC: Counts, subjects: Subjects) -> float:
@@ -268,7 +284,7 @@ def subject_permutation_p(counts_KC: Counts, subjects: Subjects) -> float:
     variance = permutation_variance(of_sites, of_subjects, number)
     if variance <= 1e-12 * expectation**2:  # no permutation differs but by rounding
         return 1.0
-    return float(gammaincc(expectation**2 / variance, statistic * expectation / variance))
+    return gamma_p(statistic, expectation, variance)
 
 
 @dataclass(frozen=True)
@@ -321,13 +337,13 @@ def form_of_subjects(counts_SC: Counts) -> QuadraticForm:
 def permutation_variance(a: QuadraticForm, b: QuadraticForm, n: int) -> float:
     """Return the variance of sum_ij a_ij b_p(i)p(j) over all permutations p of n (Kazi-Aoual et al., 1995)."""
     off_diagonal = 2.0
-    for form in (a, b):
-        off_diagonal *= (n - 1) * form.squares - form.trace**2
-    off_diagonal /= (n - 1) ** 2 * (n + 1) * (n - 2)
     on_diagonal = 1.0
     for form in (a, b):
-        expected = (n - 1) * (form.trace**2 + 2 * form.squares)
+        squared_trace = form.trace**2
+        off_diagonal *= (n - 1) * form.squares - squared_trace
+        expected = (n - 1) * (squared_trace + 2 * form.squares)
         on_diagonal *= n * (n + 1) * form.diagonal_squares - expected
+    off_diagonal /= (n - 1) ** 2 * (n + 1) * (n - 2)
     on_diagonal /= (n + 1) * n * (n - 1) * (n - 2) * (n - 3)
     return off_diagonal + on_diagonal
 
@@ -402,23 +418,29 @@ def shift_of(moments: Moments, sizes_K: Counts | Floats) -> Shift:
     sites, features = moments.means_KF.shape
     samples = float(sizes_K.sum())
     weights_K1 = sizes_K[:, None]
-    overall_F = columns_total(weights_K1 * moments.means_KF) / samples
     freedom_K1 = np.maximum(weights_K1 - 1, 0)
     within = max(1.0, samples - sites)
+
+    # The means: the F-test of equal ones, with the variance within sites.
+    overall_F = columns_total(weights_K1 * moments.means_KF) / samples
     variance_F = columns_total(freedom_K1 * moments.deviations_KF**2) / within
     pooled_F = np.sqrt(np.maximum(variance_F, 1e-300))  # no division by zero below
     apart_KF = moments.means_KF - overall_F
     distances_F = (np.abs(apart_KF) / pooled_F).max(0)
     between_F = columns_total(weights_K1 * apart_KF**2) / (sites - 1)
-    mean_p_F = np.minimum(1, features * fdtrc(sites - 1, within, between_F / pooled_F**2))
-    logs_KF = np.log(moments.deviations_KF)
-    center_F = columns_total(freedom_K1 * logs_KF) / within
+    f_F = between_F / pooled_F**2
+    mean_p_F = np.minimum(1, features * fdtrc(sites - 1, within, f_F))
+
+    # The standard deviations: a chi-square test of equal logarithms.
     # The variance of ln s is about (kurtosis - 1) / 4(n - 1), which is 1 / 2(n - 1) of a normal feature (Layard, 1973).
     kurtosis_F = moments.kurtosis_F
     if kurtosis_F is None:
         kurtosis_F = np.full(features, 3.0)
-    apart_F = columns_total(4 * freedom_K1 * (logs_KF - center_F) ** 2) / (kurtosis_F - 1)
-    deviation_p_F = np.minimum(1, features * gammaincc((sites - 1) / 2, apart_F / 2))
+    logs_KF = np.log(moments.deviations_KF)
+    center_F = columns_total(freedom_K1 * logs_KF) / within
+    squares_F = columns_total(4 * freedom_K1 * (logs_KF - center_F) ** 2)
+    chi_square_F = squares_F / (kurtosis_F - 1)
+    deviation_p_F = np.minimum(1, features * gammaincc((sites - 1) / 2, chi_square_F / 2))
     ratios_F = np.exp(logs_KF.max(0) - logs_KF.min(0))
 
     # A distance that chance explains must not hide another feature's smaller one that it does not.
@@ -431,11 +453,11 @@ def shift_of(moments: Moments, sizes_K: Counts | Floats) -> Shift:
         far_F = np.maximum(far_mean_F, far_deviation_F)
     furthest = int(np.argmax(far_F))
     return Shift(
-        moments.features[furthest],
-        float(distances_F[furthest]),
-        float(mean_p_F[furthest]),
-        float(ratios_F[furthest]),
-        float(deviation_p_F[furthest]),
+        feature=moments.features[furthest],
+        mean=float(distances_F[furthest]),
+        mean_p=float(mean_p_F[furthest]),
+        deviation=float(ratios_F[furthest]),
+        deviation_p=float(deviation_p_F[furthest]),
     )
 
 

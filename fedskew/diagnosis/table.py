@@ -91,7 +91,8 @@ def site_table(
     Raises:
         TableError: fewer than two sites, or than two classes, hold samples.
     """
-    rows, columns = counts_KC.sum(1) > 0, counts_KC.sum(0) > 0
+    rows = counts_KC.sum(1) > 0
+    columns = counts_KC.sum(0) > 0
     for what, names, mask in (("site", sites, rows), ("class", classes, columns)):
         filled = chosen(names, mask)
         if len(filled) < 2:
@@ -102,7 +103,8 @@ def site_table(
     if subjects is not None:
         # Every subject has a sample, so that none is in an empty row.
         new_row_K = np.cumsum(rows) - 1
-        subjects = Subjects(new_row_K[subjects.site_S], subjects.counts_SC[:, columns])
+        new_site_S = new_row_K[subjects.site_S]
+        subjects = Subjects(new_site_S, subjects.counts_SC[:, columns])
     return SiteTable(
         sites=chosen(sites, rows),
         classes=chosen(classes, columns),
@@ -134,31 +136,34 @@ def table_of_samples(where: str, samples: Mapping[str, Any] | None) -> SiteTable
 def average_subjects(counts_KC: Counts, subjects_KC: Counts) -> Subjects:
     """Return subjects who share the samples of each class at each site evenly.
 
-    A run's settings.json says how many there are, not who has which samples. A subject with samples of several classes
-    becomes several subjects of one class, whose samples are all alike, which is the careful choice.
+    A run's settings.json has their numbers, not their samples. A subject with samples of several classes becomes
+    several subjects of one class, whose samples are all alike, which is the careful choice.
 
     Args:
         counts_KC: Samples of each class at each site.
         subjects_KC: The subjects who have them: 1 to as many as the samples where there are samples.
     """
-    site_parts: list[Counts] = []
-    count_parts: list[Counts] = []
+    classes = counts_KC.shape[1]
+    sites: list[Counts] = []
+    counts: list[Counts] = []
     for (site, label), samples in np.ndenumerate(counts_KC):
         if samples == 0:
             continue
-        planned = max(1, int(subjects_KC[site, label]))
-        number = min(int(samples), planned)
-        counts_SC = np.zeros((number, counts_KC.shape[1]), np.int64)
-        counts_SC[:, label] = samples // number
-        counts_SC[: samples % number, label] += 1
-        site_parts.append(np.full(number, site, np.int64))
-        count_parts.append(counts_SC)
-    return Subjects(np.concatenate(site_parts), np.concatenate(count_parts))
+        recorded = max(1, int(subjects_KC[site, label]))
+        number = min(int(samples), recorded)
+        each, rest = divmod(int(samples), number)
+        counts_SC = np.zeros((number, classes), np.int64)
+        counts_SC[:, label] = each
+        counts_SC[:rest, label] += 1  # the first subjects have one more
+        sites.append(np.full(number, site, np.int64))
+        counts.append(counts_SC)
+    return Subjects(np.concatenate(sites), np.concatenate(counts))
 
 
 def chosen(names: Sequence[str], mask: NDArray[np.bool_]) -> tuple[str, ...]:
     """Return the names that the mask keeps."""
-    return tuple(name for name, holds in zip(names, mask, strict=True) if holds)
+    pairs = zip(names, mask, strict=True)
+    return tuple(name for name, is_kept in pairs if is_kept)
 
 
 def read_counts(path: Path) -> SiteTable:
@@ -174,7 +179,8 @@ def read_counts(path: Path) -> SiteTable:
         named_cells = zip(classes, cells, strict=True)
         sites.append(site)
         counts.append([count(path, site, name, cell) for name, cell in named_cells])
-    return site_table(str(path), sites, classes, np.array(counts, np.int64))
+    counts_KC = np.array(counts, np.int64)
+    return site_table(str(path), sites, classes, counts_KC)
 
 
 def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()) -> Moments:
@@ -204,17 +210,25 @@ def read_moments(path: Path, sites: Sequence[str], own_names: Sequence[str] = ()
 
     means, deviations = [], []
     for site in sites:
-        cells = dict(zip(header, by_site[site], strict=True))
-        numbers = {name: finite(path, site, name, cells[name]) for name in header[1:]}
-        for name in header[1:]:
-            if name.startswith("std") and numbers[name] <= 0:
-                column = f"row {site!r}, column {name!r}"
-                raise TableError(
-                    f"{column}: {numbers[name]:g}: must be greater than 0", where=str(path)
-                )
+        numbers = moments_of_row(path, header, by_site[site])
         means.append([numbers[f"mean {feature}".strip()] for feature in features])
         deviations.append([numbers[f"std {feature}".strip()] for feature in features])
-    return Moments(tuple(features), np.array(means, float), np.array(deviations, float))
+    means_KF = np.array(means, float)
+    deviations_KF = np.array(deviations, float)
+    return Moments(tuple(features), means_KF, deviations_KF)
+
+
+def moments_of_row(path: Path, header: Sequence[str], row: Sequence[str]) -> dict[str, float]:
+    """Return a site's numbers by column. Raises TableError for one that is not finite, or no standard deviation."""
+    site = row[0]
+    numbers = {}
+    for name, cell in zip(header[1:], row[1:], strict=True):
+        numbers[name] = finite(path, site, name, cell)
+    for name, number in numbers.items():
+        if name.startswith("std") and number <= 0:
+            column = f"row {site!r}, column {name!r}"
+            raise TableError(f"{column}: {number:g}: must be greater than 0", where=str(path))
+    return numbers
 
 
 def feature_names(path: Path, columns: Sequence[str]) -> list[str]:
@@ -234,15 +248,18 @@ def feature_names(path: Path, columns: Sequence[str]) -> list[str]:
 
 def read(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a CSV file, whose cells are stripped. Raises TableError."""
+    lines = []
     try:
         writing = writing_of(path, LABELS - {""})
-        lines = [[cell.strip() for cell in line] for _, line in rows_in(path, writing)]
+        for _, cells in rows_in(path, writing):
+            stripped = [cell.strip() for cell in cells]
+            if any(stripped):
+                lines.append(stripped)
     except UnicodeError as error:
         raise TableError(f"cannot be read: {error}; {CURE}", where=str(path)) from None
     except (OSError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise TableError(f"cannot be read: {reason}", where=str(path)) from None
-    lines = [line for line in lines if any(line)]
     if len(lines) < 2:
         rule = "must be a header and a row for each site"
         raise TableError(f"{len(lines)} lines: {rule}", where=str(path))
@@ -294,10 +311,11 @@ def check_names(path: Path, what: str, names: Sequence[str]) -> None:
 
 def refuse_two_marks(path: Path, rows: Sequence[Sequence[str]]) -> None:
     """Raise TableError where some numbers have decimal commas and others points: one of them may mark thousands."""
-    with_comma, with_point = [], []
+    numbers: list[str] = []
     for row in rows:
-        with_comma += [cell for cell in row[1:] if "," in cell]
-        with_point += [cell for cell in row[1:] if "." in cell]
+        numbers += row[1:]
+    with_comma = [number for number in numbers if "," in number]
+    with_point = [number for number in numbers if "." in number]
     if with_comma and with_point:
         rule = "the decimal mark must be a point in every row, or a comma in every row"
         raise TableError(f"{with_comma[0]!r} and {with_point[0]!r}: {rule}", where=str(path))
@@ -312,6 +330,7 @@ def looks_like_data(header: Sequence[str]) -> bool:
         return False
     if not all(map(is_whole, names)):
         return True
+    # 0, 1, 2, ... are classes without other names.
     return any(int(right) != int(left) + 1 for left, right in pairwise(names))
 
 

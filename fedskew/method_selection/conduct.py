@@ -36,15 +36,20 @@ def examples(trained: Trained) -> Strata | None:
 
 
 class Runs:
-    """What scores candidates by training them, on settings that they have in common.
+    """Scores candidates by training them.
 
-    `kept` are the settings by which the clients have validation data, on which alone the race's runs are measured.
+    Args:
+        settings: of all runs.
+        validation: the settings that give clients validation data, on which alone the race's runs are measured.
+        console: gets the progress.
+        jobs: runs at a time; 0 chooses.
+        warned: the warnings about data that are printed already.
     """
 
     def __init__(
         self,
         settings: Mapping[str, Scalar],
-        kept: Mapping[str, Scalar],
+        validation: Mapping[str, Scalar],
         console: Console,
         jobs: int = 0,
         warned: set[str] | None = None,
@@ -53,14 +58,14 @@ class Runs:
         self.console = console
         self.jobs = jobs
         self.warned = set() if warned is None else warned
-        self.kept = {**kept, "evaluate-on": "validation"}
+        self.validation = {**validation, "evaluate-on": "validation"}
 
     def on_validation(self, candidates: Sequence[Candidate], rung: Rung) -> Numbers:
         """Return each candidate's balanced accuracy on the clients' validation data, in percent, by seed."""
-        return self.numbers(candidates, rung, self.kept)
+        return self.numbers(candidates, rung, self.validation)
 
     def gain(self, winner: Candidate, baseline: Candidate, rung: Rung) -> Gain | None:
-        """Return what the winner has over FedAvg on the test set: the one time that it is looked at.
+        """Return what the winner gains over FedAvg on the test set, which is used nowhere else.
 
         Both are trained on all samples, as what is deployed will be. None where the winner is FedAvg, or a run of
         either has failed for all but one seed.
@@ -68,15 +73,20 @@ class Runs:
         if winner.method == BASELINE:
             return None
         trained = self.train([winner, baseline], rung, {})
-        both = sorted(trained[winner].keys() & trained[baseline].keys())
-        if len(both) < 2:
+        winner_runs = trained[winner]
+        baseline_runs = trained[baseline]
+        common_seeds = sorted(winner_runs.keys() & baseline_runs.keys())
+        if len(common_seeds) < 2:
             return None
+        of_winner: dict[int, float] = {}
+        of_baseline: dict[int, float] = {}
         pairs: list[Pair] = []
-        for seed in both:
-            ours, theirs = trained[winner][seed], trained[baseline][seed]
+        for seed in common_seeds:
+            ours = winner_runs[seed]
+            theirs = baseline_runs[seed]
+            of_winner[seed] = ours.number
+            of_baseline[seed] = theirs.number
             pairs.append((examples(ours), examples(theirs)))
-        of_winner = {seed: trained[winner][seed].number for seed in both}
-        of_baseline = {seed: trained[baseline][seed].number for seed in both}
         return Gain(of_winner, of_baseline, pairs)
 
     def numbers(
@@ -87,10 +97,10 @@ class Runs:
     ) -> Numbers:
         """Train the candidates and return their numbers; what failed or diverged has none."""
         trained = self.train(candidates, rung, settings)
-        return {
-            candidate: {seed: run.number for seed, run in by_seed.items()}
-            for candidate, by_seed in trained.items()
-        }
+        numbers: Numbers = {}
+        for candidate, by_seed in trained.items():
+            numbers[candidate] = {seed: run.number for seed, run in by_seed.items()}
+        return numbers
 
     def train(
         self,
@@ -112,10 +122,11 @@ class Runs:
         )
         trained: dict[Candidate, dict[int, Trained]] = {candidate: {} for candidate in candidates}
         for cell in cells:
-            if (summary := summaries.get(cell.run.run_id)) is None:
+            summary = summaries.get(cell.run.run_id)
+            if summary is None:  # the run failed
                 continue
             value = selected(summary, cell.deployed)[METRIC]
-            if math.isfinite(value):
+            if math.isfinite(value):  # else it diverged
                 candidate = Candidate(cell.row, cell.run.training.learning_rate)
                 trained[candidate][cell.seed] = Trained(cell, 100 * value)
         return trained
@@ -128,15 +139,17 @@ class Runs:
         settings: Mapping[str, Scalar],
     ) -> list[Cell]:
         """Return the cells of the candidates of one learning rate."""
-        rows = tuple(Row(c.method, c.method) for c in candidates if c.learning_rate == rate)
-        stated = {
+        methods = [candidate.method for candidate in candidates if candidate.learning_rate == rate]
+        rows = tuple(Row(method, method) for method in methods)
+        of_all = {
             **self.settings,
             **settings,
             "learning-rate": rate,
             "rounds": rung.rounds,
             "evaluate-every": 0,
         }
-        return plan(Experiment(f"learning rate {rate:g}", "", rows, stated, seeds=rung.seeds))
+        experiment = Experiment(f"learning rate {rate:g}", "", rows, of_all, seeds=rung.seeds)
+        return plan(experiment)
 
 
 def by_rate(candidates: Sequence[Candidate]) -> list[float]:

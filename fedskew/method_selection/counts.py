@@ -12,33 +12,39 @@ from fedskew.diagnosis.table import SiteTable
 
 
 def partition_by_counts(table: SiteTable, data: Dataset, path: Path, where: str) -> None:
-    """Write who holds what: of the data's first classes, in their order, as many samples as the table says.
+    """Write a partition of a data set in which each site has as many samples of each class as the table.
 
-    The test set is the data's own samples of these classes. Raises DataError where there are not so many.
+    The table's classes stand for the data's first classes, in their order. The test set is the data's own samples of
+    these classes.
+
+    Args:
+        table: of counts.
+        data: to partition.
+        path: the file to write.
+        where: the name of the table in errors.
+
+    Raises:
+        DataError: the data have fewer classes, or fewer samples of one.
     """
     classes = len(table.classes)
     if classes > data.num_classes:
-        raise DataError(
-            f"has {classes} classes, and {data.name} {data.num_classes}: state another --set dataset",
-            where=where,
-        )
+        rule = f"has {classes} classes, and {data.name} {data.num_classes}"
+        raise DataError(f"{rule}: state another --set dataset", where=where)
     draws = generator(0, "like a table")
     parts: list[list[Indices]] = [[] for _ in table.sites]
     for label, name in enumerate(table.classes):
         available = np.flatnonzero(data.train_labels == label)
         wanted_K = table.counts_KC[:, label]
         if wanted_K.sum() > len(available):
-            rule = (
-                f"class {name} has {wanted_K.sum()} samples, "
-                f"and class {label} of {data.name} {len(available)}"
-            )
-            raise DataError(
-                f"{rule}: divide the counts, or state a larger data set with --set dataset",
-                where=where,
-            )
-        chosen = np.split(draws.permutation(available), np.cumsum(wanted_K))
-        for part, samples in zip(parts, chosen, strict=False):
+            wanted = f"class {name} has {wanted_K.sum()} samples"
+            rule = f"{wanted}, and class {label} of {data.name} {len(available)}"
+            remedy = "divide the counts, or state a larger data set with --set dataset"
+            raise DataError(f"{rule}: {remedy}", where=where)
+        ends_K = np.cumsum(wanted_K)
+        chosen = np.split(draws.permutation(available), ends_K)
+        for part, samples in zip(parts, chosen, strict=False):  # the last piece is left over
             part.append(samples)
     train = tuple(np.sort(np.concatenate(part)) for part in parts)
     test = np.flatnonzero(data.test_labels < classes)
-    save(path, SavedPartition(data.content, train, test, None, train[0][:0]))
+    no_samples = train[0][:0]
+    save(path, SavedPartition(data.content, train, test, None, no_samples))

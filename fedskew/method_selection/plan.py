@@ -88,12 +88,8 @@ def possible(methods: Sequence[str], settings: Mapping[str, Scalar]) -> dict[str
         except SettingError as error:
             if error.key not in ("model", "method"):
                 raise
-    require(
-        len(runs) > 1,
-        "--method",
-        ",".join(methods),
-        "none but FedAvg goes with the model and the data",
-    )
+    rule = "none but FedAvg goes with the model and the data"
+    require(len(runs) > 1, "--method", ",".join(methods), rule)
     return runs
 
 
@@ -123,9 +119,8 @@ def affordable(
     best: Plan | None = None
     for methods, rates, seeds, last in levels:
         learning_rates = [float(f"{base * rate:.3g}") for rate in rates]
-        candidates = tuple(
-            Candidate(method, rate) for method, rate in product(methods, learning_rates)
-        )
+        pairs = product(methods, learning_rates)
+        candidates = tuple(Candidate(method, rate) for method, rate in pairs)
         fitting = None
         for rounds in range(most, 0, -1):
             plan = planned(candidates, rounds, seeds, last, costs, cores)
@@ -136,11 +131,13 @@ def affordable(
             best = fitting
         if best is not None and best.last.rounds >= ENOUGH * most:
             return best
-    least = math.ceil(planned(candidates, 1, seeds, last, costs, cores).seconds / 6) / 10
-    rule = f"is less than one round of two methods, {names[0]} and {names[1]}, takes: {least:g} minutes"
-    if best is None:
-        raise SettingError("--minutes", minutes, rule)
-    return best
+    if best is not None:
+        return best
+    smallest = planned(candidates, 1, seeds, last, costs, cores)
+    least = math.ceil(smallest.seconds / 6) / 10  # minutes, rounded up to one decimal
+    two = f"{names[0]} and {names[1]}"
+    rule = f"is less than one round of two methods, {two}, takes: {least:g} minutes"
+    raise SettingError("--minutes", minutes, rule)
 
 
 def planned(
@@ -151,7 +148,7 @@ def planned(
     costs: Mapping[str, tuple[float, float]],
     cores: int,
 ) -> Plan:
-    """Return a race whose last rung has so many rounds; of later rungs the costliest candidates are expected."""
+    """Return a race whose last rung has so many rounds; its time is for the costliest candidates in later rungs."""
     ladder = rungs(len(candidates), rounds, seeds)
     final = Rung(rounds, tuple(last), 2)
     work = 0.0
@@ -166,10 +163,10 @@ def planned(
 
 
 def by_round(run: RunSettings, sizes: Sizes) -> tuple[float, float]:
-    """Return the seconds of one core that a round of a run takes, and what comes once."""
+    """Return the seconds of one core of a round of a run, and those of the run beside its rounds."""
     pace = timed(run, sizes)
     cost = cost_of(run, sizes, pace)
-    once = pace.once + pace.evaluation + START
     if not cost.left:  # every round is finished
         return 0.0, 0.0
+    once = pace.once + pace.evaluation + START
     return pace.clients + pace.server, once

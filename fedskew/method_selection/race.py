@@ -12,7 +12,7 @@ from fedskew.report.inference import Comparison, Interval, Pair, compare
 
 BASELINE = "fedavg"
 THIRD = 3
-"""A rung keeps one candidate of so many."""
+"""A rung keeps one candidate of three, as Jamieson and Talwalkar do."""
 
 
 @dataclass(frozen=True, order=True)
@@ -28,7 +28,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Rung:
-    """What every candidate that is still there gets: rounds, and seeds, the same ones for all."""
+    """The budget of every candidate that is still in the race: rounds and seeds."""
 
     rounds: int
     seeds: tuple[int, ...]
@@ -86,12 +86,11 @@ def race(
             by_seed = scores.get(candidate, {})
             if len(by_seed) == len(rung.seeds):
                 means[candidate] = statistics.fmean(by_seed.values())
-        ranked = sorted(means, key=lambda candidate: means[candidate], reverse=True)
+        ranked = sorted(means, key=means.__getitem__, reverse=True)
         results.append(RungResult(rung, {candidate: means[candidate] for candidate in ranked}))
         if not means:
-            raise RuntimeError(
-                "no run of the race has finished: each one's reason stands in the overview"
-            )
+            reason = "no run of the race has finished: each one's reason stands in the overview"
+            raise RuntimeError(reason)
     return results, next(iter(results[-1].means))
 
 
@@ -161,14 +160,7 @@ def conclusion(winner: Candidate, baseline: Candidate | None, gain: Gain | None)
     lines = [f"winner: {winner}"]
     nobody = "no method is distinguishable from FedAvg here"
     if gain is not None:
-        low, high = gain.interval.low, gain.interval.high
-        differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
-        mean = statistics.fmean(gain.differences)
-        ends = f"95 % interval {low:+.1f} to {high:+.1f}"
-        lines.append(
-            f"gain over FedAvg on the test set: {mean:+.1f} points, {ends} over "
-            f"{gain.interval.resampled} ({differences})"
-        )
+        lines.append(gain_line(gain))
         if not gain.distinguishable:
             lines.append(nobody)
     elif winner.method == BASELINE:
@@ -178,3 +170,12 @@ def conclusion(winner: Candidate, baseline: Candidate | None, gain: Gain | None)
     else:
         lines.append("the winner and FedAvg have fewer than two seeds in common: nothing is told")
     return [*lines, f"take {take(winner, baseline, gain)}"]
+
+
+def gain_line(gain: Gain) -> str:
+    """Return the gain over FedAvg in a line: mean, interval and the differences by seed."""
+    interval = gain.interval
+    mean = f"{statistics.fmean(gain.differences):+.1f} points"
+    ends = f"95 % interval {interval.low:+.1f} to {interval.high:+.1f} over {interval.resampled}"
+    differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
+    return f"gain over FedAvg on the test set: {mean}, {ends} ({differences})"
