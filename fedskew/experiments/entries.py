@@ -15,9 +15,8 @@ from data.text import finite_number, printable, said
 from server_app.keys import written
 from server_app.methods import Setting as Scalar
 
-LOADER = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)  # libyaml, where PyYAML has it, is ten times as fast
+# libyaml, where PyYAML has it, is ten times as fast.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 WORDS = {
     str: "text",
     int: "an integer",
@@ -31,6 +30,15 @@ CURES = {
     "cannot start any token": ": indent by spaces, not by tabs, and put text that begins with @, ` or % in quotes",
 }
 """What probably helps, by what PyYAML says is wrong."""
+TRUTH = {
+    "true": "true",
+    "yes": "true",
+    "on": "true",
+    "false": "false",
+    "no": "false",
+    "off": "false",
+}
+"""What a text that stands for a truth value means; PyYAML reads an unquoted one as true or false."""
 MERGE = "tag:yaml.org,2002:merge"
 """The tag of the key `<<`: a mapping may merge several others, and loses none of them."""
 LARGEST_FILE = 2**22
@@ -60,14 +68,12 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
         raise
     except OSError as error:
         raise SettingError("experiments", str(path), f"cannot be read: {error.strerror}") from error
-    except (
-        Exception
-    ) as error:  # PyYAML also lets a ValueError of an impossible date through, and a RecursionError
+    except Exception as error:
+        # PyYAML also lets a ValueError of an impossible date through, and a RecursionError.
         raise SettingError("experiments", str(path), f"is not YAML: {reason_of(error)}") from error
     if not isinstance(entries, dict):
-        raise SettingError(
-            "experiments", str(path), f"must be entries with keys, not {kind_of(entries)}"
-        )
+        rule = f"must be entries with keys, not {kind_of(entries)}"
+        raise SettingError("experiments", str(path), rule)
     for name, entry in entries.items():
         if not isinstance(name, str):
             raise wrong(path.name, "the name of an entry", name, str)
@@ -84,12 +90,13 @@ def reason_of(error: Exception) -> str:
     if mark is None:
         return said(error)
     problem: str = error.problem  # type: ignore[attr-defined]
-    cure = next((cure for words, cure in CURES.items() if words in problem), "")
+    cures = [cure for words, cure in CURES.items() if words in problem]
+    cure = cures[0] if cures else ""
     return printable(f"line {mark.line + 1}, column {mark.column + 1}: {problem}{cure}")
 
 
 def content_of(text: str, file: str) -> Any:
-    """Return what YAML text says.
+    """Return the values of YAML text.
 
     YAML forbids a key that stands twice in one mapping, and PyYAML keeps the last one without a word.
 
@@ -119,9 +126,8 @@ def refuse_repeated_keys(loader: Any, root: yaml.Node, file: str) -> None:
     mapping, which may stand there again on purpose.
     """
     waiting = [root]
-    seen = (
-        set()
-    )  # an alias is the same node again: a few lines can otherwise stand for billions of them
+    # An alias is the same node again: without this a few lines can stand for billions of nodes.
+    seen = set()
     while waiting:
         node = waiting.pop()
         if id(node) in seen:
@@ -141,14 +147,10 @@ def refuse_repeated_keys(loader: Any, root: yaml.Node, file: str) -> None:
             key = loader.construct_object(key_node)
             line = key_node.start_mark.line + 1
             if key in first_lines:
-                raise SettingError(
-                    "key",
-                    shown(key),
-                    f"stands twice, in line {first_lines[key]} and in line {line}; the second would "
-                    "replace the first",
-                    where=file,
-                    remedy="rename one of them, or delete it",
-                )
+                lines = f"in line {first_lines[key]} and in line {line}"
+                rule = f"stands twice, {lines}; the second would replace the first"
+                remedy = "rename one of them, or delete it"
+                raise SettingError("key", shown(key), rule, where=file, remedy=remedy)
             first_lines[key] = line
 
 
@@ -163,36 +165,32 @@ def built(
     Raises SettingError for a key that it does not have, one that it needs and lacks, and a value of another type.
     """
     hints = get_type_hints(kind)
-    public = public or {}
-    known = sorted({public.get(name, name) for name in hints} - {"name"})
-    if unknown := sorted(entry.keys() - hints.keys()):
+    public_names = {name: name for name in hints} | dict(public or {})
+    unknown = sorted(entry.keys() - hints.keys())
+    if unknown:
+        known = sorted({public_names[name] for name in hints} - {"name"})
         rule = f"is no key; known are {', '.join(known)}"
         raise SettingError(unknown[0], NO_VALUE, rule, where=where)
-    needed = [
-        field.name
-        for field in fields(kind)
-        if field.default is MISSING and field.default_factory is MISSING
-    ]
-    if missing := [name for name in needed if name not in entry]:
-        names = " and ".join(public.get(name, name) for name in missing)
-        lines = ", ".join(
-            f"`{public.get(name, name)}: {'TEXT' if hints[name] is str else '[..., ...]'}`"
-            for name in missing
-        )
+
+    missing = []
+    for field in fields(kind):
+        needed = field.default is MISSING and field.default_factory is MISSING
+        if needed and field.name not in entry:
+            missing.append(field.name)
+    if missing:
+        lines = []
+        for name in missing:
+            example = "TEXT" if hints[name] is str else "[..., ...]"
+            lines.append(f"`{public_names[name]}: {example}`")
+        names = " and ".join(public_names[name] for name in missing)
         rule = "is missing" if len(missing) == 1 else "are missing"
-        raise SettingError(
-            names,
-            NO_VALUE,
-            rule,
-            where=where,
-            remedy=f"write {lines}",
-        )
-    return kind(
-        **{
-            name: read_as(hints[name], value, where, public.get(name, name))
-            for name, value in entry.items()
-        }
-    )
+        remedy = f"write {', '.join(lines)}"
+        raise SettingError(names, NO_VALUE, rule, where=where, remedy=remedy)
+
+    values = {}
+    for name, value in entry.items():
+        values[name] = read_as(hints[name], value, where, public_names[name])
+    return kind(**values)
 
 
 def read_as(hint: Any, value: Any, where: str, key: str) -> Any:
@@ -200,27 +198,35 @@ def read_as(hint: Any, value: Any, where: str, key: str) -> Any:
     parts = get_args(hint)
     if is_dataclass(hint):
         return value
-    match get_origin(hint):
-        case origin if origin is UnionType:
-            if type(value) not in parts and not (type(value) is int and float in parts):
-                raise wrong(where, key, value, *parts)
-            return value
-        case origin if origin is tuple:
-            if not isinstance(value, list | tuple):
-                raise no_list(where, key, value)
-            return tuple(read_as(parts[0], item, where, key) for item in value)
-        case origin if origin is Mapping:
-            if not isinstance(value, Mapping | None):
-                raise SettingError(key, shown(value), "must be keys with values", where=where)
-            return {
-                label_of(where, key, name): read_as(parts[1], item, where, f"{key}: {name}")
-                for name, item in (value or {}).items()
-            }
+    origin = get_origin(hint)
+    if origin is UnionType:
+        if type(value) not in parts and not (type(value) is int and float in parts):
+            raise wrong(where, key, value, *parts)
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise no_list(where, key, value)
+        return tuple(read_as(parts[0], item, where, key) for item in value)
+    if origin is Mapping:
+        return read_mapping(parts[1], value, where, key)
     if hint is float and type(value) is int:
-        return float(value) if abs(value) < 2**53 else value
+        return (
+            float(value) if abs(value) < 2**53 else value
+        )  # beyond, a float would be another number
     if type(value) is not hint:
         raise wrong(where, key, value, hint)
     return value
+
+
+def read_mapping(hint: Any, value: Any, where: str, key: str) -> dict[str, Any]:
+    """Return a mapping of YAML, each of its values in the type `hint`. Raises SettingError."""
+    if not isinstance(value, Mapping | None):
+        raise SettingError(key, shown(value), "must be keys with values", where=where)
+    values = {}
+    for name, item in (value or {}).items():
+        label = label_of(where, key, name)
+        values[label] = read_as(hint, item, where, f"{key}: {name}")
+    return values
 
 
 def label_of(where: str, key: str, name: Any) -> str:
@@ -232,31 +238,26 @@ def label_of(where: str, key: str, name: Any) -> str:
 
 def wrong(where: str, key: str, value: Any, *kinds: type) -> SettingError:
     """Return the error of a value of another type."""
-    rule = f"must be {' or '.join(WORDS[kind] for kind in kinds)}, not {kind_of(value)}"
-    return SettingError(
-        key,
-        shown(value),
-        rule,
-        where=where,
-        remedy=remedy(value, kinds[0]),
-    )
+    expected = " or ".join(WORDS[kind] for kind in kinds)
+    rule = f"must be {expected}, not {kind_of(value)}"
+    cure = remedy(value, kinds[0])
+    return SettingError(key, shown(value), rule, where=where, remedy=cure)
 
 
 def no_list(where: str, key: str, value: Any) -> SettingError:
     """Return the error of a value where a list has to stand."""
     cure = f"write [{value}]" if type(value) in (str, int, float) else ""
-    return SettingError(
-        key,
-        shown(value),
-        "must be a list",
-        where=where,
-        remedy=cure,
-    )
+    return SettingError(key, shown(value), "must be a list", where=where, remedy=cure)
 
 
 def defaults() -> Mapping[str, Scalar]:
-    """Return every setting's default by its key; without the methods' modules, which take a second, where it can be."""
-    if known := written():
+    """Return every setting's default by its key.
+
+    The generated file has them without the methods' modules, which take a second to import; without it they are read
+    from these modules.
+    """
+    known = written()
+    if known:
         return known
     from server_app.settings import defaults
 
@@ -270,12 +271,13 @@ def of_kind(where: str, key: str, value: Scalar, kind: type) -> None:
 
 
 def remedy(value: Any, kind: type) -> str:
-    """Return how YAML says what a value of another type probably means; empty if unknown."""
+    """Return how to write in YAML what a value of another type probably means; empty if unknown."""
     if kind is str and type(value) in (int, float, bool):
         text = str(value).lower() if type(value) is bool else str(value)
         return f'write "{text}", in quotes'
-    if kind is bool and str(value).lower() in ("true", "yes", "on", "false", "no", "off"):
-        return f"write {'true' if str(value).lower() in ('true', 'yes', 'on') else 'false'}"
+    if kind is bool:
+        meaning = TRUTH.get(str(value).lower())
+        return f"write {meaning}" if meaning else ""
     if kind not in (int, float) or type(value) not in (str, float):
         return ""
     try:
@@ -286,9 +288,8 @@ def remedy(value: Any, kind: type) -> str:
         return f"write {int(number)}" if number == int(number) else ""
     mantissa, exponent, power = repr(number).partition("e")
     if exponent and "." not in mantissa:
-        mantissa += (
-            ".0"  # YAML 1.1, which PyYAML reads, takes 1e-2 for text and 1.0e-2 for a number
-        )
+        # YAML 1.1, which PyYAML reads, takes 1e-2 for text and 1.0e-2 for a number.
+        mantissa += ".0"
     return f"write {mantissa}{exponent}{power}"
 
 
@@ -304,8 +305,9 @@ def shown(value: Any) -> Any:
     if isinstance(value, dict):
         return [str(key)[:40] for key in list(value)[:5]]
     if isinstance(value, list | tuple):
-        return [
-            str(item)[:40] if not isinstance(item, list | dict) else kind_of(item)
-            for item in value[:5]
-        ]
+        items = []
+        for item in value[:5]:
+            is_nested = isinstance(item, list | dict)
+            items.append(kind_of(item) if is_nested else str(item)[:40])
+        return items
     return value[:200] if isinstance(value, str) else value

@@ -2,7 +2,7 @@
 
 import difflib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -110,87 +110,75 @@ class Experiment:
     """In place of `metrics`, where the smaller data set has other clients."""
 
     def __post_init__(self) -> None:
+        """Raise SettingError for a label without row or column, and for whatever else contradicts itself."""
+        self.check_names()
+        if self.reaches:
+            self.require_row("reaches", self.reaches)
+        for label in self.same_model:
+            self.require_row("same_model", label)
+        for label in self.metrics:
+            self.require_column("metrics", label)
+        for label in self.smoke_metrics:
+            self.require_column("smoke_metrics", label)
+        columns = len(self.columns)
+        for label, cells in self.cells.items():
+            self.require_row("cells", label)
+            rule = f"must have one number a column ({columns})"
+            require(len(cells) == columns, f"{self.name}: cells: {label}", list(cells), rule)
+        labels = [row.label for row in self.rows]
+        for note in self.notes:
+            label, _, column = note.partition(", ")
+            is_known = label in labels and (not column or column in self.columns)
+            require(is_known, f"{self.name}: notes", note, "must be `ROW` or `ROW, COLUMN`")
+        for claim in self.claims:
+            self.check_claim(claim)
+
+    def require_row(self, key: str, label: str) -> None:
+        """Raise SettingError for a label that no row has."""
+        labels = [row.label for row in self.rows]
+        rule = f"is no row; rows are {', '.join(labels)}"
+        require(label in labels, f"{self.name}: {key}", label, rule)
+
+    def require_column(self, key: str, label: str) -> None:
+        """Raise SettingError for a label that no column has."""
+        rule = f"is no column; columns are {', '.join(self.columns)}"
+        require(label in self.columns, f"{self.name}: {key}", label, rule)
+
+    def check_names(self) -> None:
+        """Raise SettingError unless rows, columns and seeds are named, each once, and selections exist."""
         where = self.name
         labels = [row.label for row in self.rows]
-
-        def row(key: str, label: str) -> None:
-            require(
-                label in labels,
-                f"{where}: {key}",
-                label,
-                f"is no row; rows are {', '.join(labels)}",
-            )
-
-        def column(key: str, label: str) -> None:
-            known = ", ".join(self.columns)
-            require(
-                label in self.columns,
-                f"{where}: {key}",
-                label,
-                f"is no column; columns are {known}",
-            )
-
         require(len(set(labels)) == len(labels), f"{where}: methods", labels, "name a row twice")
         require(len(labels) > 0, f"{where}: methods", labels, "must name at least one")
-        require(
-            len(self.columns) > 0,
-            f"{where}: columns",
-            [],
-            "must name at least one, where there are any",
+        rule = "must name at least one, where there are any"
+        require(len(self.columns) > 0, f"{where}: columns", [], rule)
+        seeds = list(self.seeds)
+        require(len(set(seeds)) == len(seeds), f"{where}: seeds", seeds, "name a seed twice")
+        require(len(seeds) > 0, f"{where}: seeds", seeds, "must name at least one")
+        selections = [self.selection]
+        selections += [claim.selection or self.selection for claim in self.claims]
+        rule = f"must be one of {', '.join(SELECTIONS)}"
+        for selection in selections:
+            require(selection in SELECTIONS, f"{where}: selection", selection, rule)
+
+    def check_claim(self, claim: Claim) -> None:
+        """Raise SettingError for a claim about unknown rows or columns, or that compares a row with itself."""
+        self.require_row("claims", claim.better)
+        self.require_row("claims", claim.than)
+        for label in claim.columns:
+            self.require_column("claims", label)
+        number = claim.in_columns
+        most = len(claim.columns or self.columns)
+        rule = f"must be 0 to {most}, its columns"
+        require(0 <= number <= most, f"{self.name}: claims: in_columns", number, rule)
+
+        unlabeled = {row.label: replace(row, label="") for row in self.rows}
+        rule = (
+            f"must be another row than {claim.better!r}, of another method or settings: "
+            "a row is never better than itself"
         )
-        require(
-            len(set(self.seeds)) == len(self.seeds),
-            f"{where}: seeds",
-            list(self.seeds),
-            "name a seed twice",
-        )
-        require(len(self.seeds) > 0, f"{where}: seeds", list(self.seeds), "must name at least one")
-        known = f"must be one of {', '.join(SELECTIONS)}"
-        for selection in (
-            self.selection,
-            *(claim.selection or self.selection for claim in self.claims),
-        ):
-            require(selection in SELECTIONS, f"{where}: selection", selection, known)
-        if self.reaches:
-            row("reaches", self.reaches)
-        for label in self.same_model:
-            row("same_model", label)
-        for label in self.metrics:
-            column("metrics", label)
-        for label in self.smoke_metrics:
-            column("smoke_metrics", label)
-        for label, cells in self.cells.items():
-            row("cells", label)
-            rule = f"must have one number a column ({len(self.columns)})"
-            require(len(cells) == len(self.columns), f"{where}: cells: {label}", list(cells), rule)
-        for note in self.notes:
-            label, _, beside = note.partition(", ")
-            holds = label in labels and (not beside or beside in self.columns)
-            require(holds, f"{where}: notes", note, "must be `ROW` or `ROW, COLUMN`")
-        for claim in self.claims:
-            for label in (claim.better, claim.than):
-                row("claims", label)
-            for label in claim.columns:
-                column("claims", label)
-            number = claim.in_columns
-            most = len(claim.columns or self.columns)
-            require(
-                0 <= number <= most,
-                f"{where}: claims: in_columns",
-                number,
-                f"must be 0 to {most}, its columns",
-            )
-            better, than = (
-                next(row for row in self.rows if row.label == label)
-                for label in (claim.better, claim.than)
-            )
-            require(
-                replace(better, label="") != replace(than, label=""),
-                f"{where}: claims: than",
-                claim.than,
-                f"must be another row than {claim.better!r}, of another method or settings: "
-                "a row is never better than itself",
-            )
+        differ = unlabeled[claim.better] != unlabeled[claim.than]
+        require(differ, f"{self.name}: claims: than", claim.than, rule)
 
     def metric_of(self, column: str) -> str:
         """Return the number of a run's record that the column shows."""
@@ -272,12 +260,12 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
         if not isinstance(methods, list):
             raise no_list(name, "methods", methods)
         entry["rows"] = tuple(row(name, method) for method in methods)
-    entry_as_read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
+    read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
     with naming(name):
-        entry_as_read = with_new_names(entry_as_read)
-    refuse_wrong_settings(entry_as_read)
-    refuse_repeated_methods(entry_as_read)
-    return entry_as_read
+        read = with_new_names(read)
+    refuse_wrong_settings(read)
+    refuse_repeated_methods(read)
+    return read
 
 
 def with_new_names(experiment: Experiment) -> Experiment:
@@ -301,12 +289,14 @@ def refuse_wrong_settings(experiment: Experiment) -> None:
     Settings of a section may be those of a method of the user's own, which is not loaded yet.
     """
     known = defaults()
-    places: dict[str, Settings] = {"settings": experiment.settings, "assumed": experiment.assumed}
-    places |= {f"columns: {name}": settings for name, settings in experiment.columns.items()}
-    places |= {f"methods: {row.label}": row.settings for row in experiment.rows}
-    places["smoke"] = experiment.smoke
-    for place, settings in places.items():
-        where = f"{experiment.name}: {place}"
+    tables: dict[str, Settings] = {"settings": experiment.settings, "assumed": experiment.assumed}
+    for name, settings in experiment.columns.items():
+        tables[f"columns: {name}"] = settings
+    for row in experiment.rows:
+        tables[f"methods: {row.label}"] = row.settings
+    tables["smoke"] = experiment.smoke
+    for table, settings in tables.items():
+        where = f"{experiment.name}: {table}"
         for key, value in settings.items():
             if key in known:
                 of_kind(where, key, value, type(known[key]))
@@ -320,15 +310,9 @@ def refuse_repeated_methods(experiment: Experiment) -> None:
         names = [name.strip() for name in row.method.split("+")]
         if len(set(names)) < len(names):
             where = f"{experiment.name}: methods: {row.label}"
-            remedy = f"write {'+'.join(dict.fromkeys(names))}"
             rule = "names a method twice"
-            raise SettingError(
-                "method",
-                row.method,
-                rule,
-                where=where,
-                remedy=remedy,
-            )
+            once = "+".join(dict.fromkeys(names))
+            raise SettingError("method", row.method, rule, where=where, remedy=f"write {once}")
 
 
 def claims_of(name: str, claims: Any) -> tuple[Claim, ...]:
@@ -350,16 +334,14 @@ def row(name: str, entry: Any) -> Row:
     if not isinstance(entry, dict) or len(entry) != 1:
         rule = "must be METHOD or LABEL: {settings}"
         raise SettingError("methods", shown(entry), rule, where=name)
-    ((written, stated),) = entry.items()
-    heading = label_of(name, "methods", written)
-    settings: dict[str, Scalar] = read_as(Settings, stated, name, f"methods: {heading}")
-    method = settings.pop("method", heading)
-    deployed = settings.pop("deployed", "")
+    ((written, values),) = entry.items()
+    label = label_of(name, "methods", written)
+    settings: dict[str, Scalar] = read_as(Settings, values, name, f"methods: {label}")
     fields = {
-        "label": heading,
-        "method": method,
+        "label": label,
+        "method": settings.pop("method", label),
+        "deployed": settings.pop("deployed", ""),
         "settings": settings,
-        "deployed": deployed,
     }
     return built(Row, where, fields)  # type: ignore[no-any-return]
 
@@ -379,19 +361,22 @@ def entries_in(path: Path) -> dict[str, Experiment | Suite]:
     return known
 
 
-def known_entries(stated: Path | None = None) -> dict[str, Experiment | Suite]:
+def known_entries(named_file: Path | None = None) -> dict[str, Experiment | Suite]:
     """Return all experiments and suites by their names.
 
-    Those of the user's file, which is the one stated or experiments.yaml of the working folder, go before the shipped.
+    Those of the user's file, `named_file` or experiments.yaml of the working folder, replace shipped ones.
     """
-    file = user_file(stated)
-    return entries_in(FILE) | (entries_in(file) if file else {})
+    entries = entries_in(FILE)
+    file = user_file(named_file)
+    if file is not None:
+        entries |= entries_in(file)
+    return entries
 
 
-def user_file(stated: Path | None = None) -> Path | None:
-    """Return the user's file of experiments: the one stated, or the working folder's where it is not the shipped."""
-    if stated is not None:
-        return stated
+def user_file(named_file: Path | None = None) -> Path | None:
+    """Return the user's file of experiments: the one named, or the working folder's where it is not the shipped."""
+    if named_file is not None:
+        return named_file
     if HERE.is_file() and not (FILE.is_file() and HERE.samefile(FILE)):
         return HERE
     return None
@@ -407,34 +392,39 @@ def entry_named(name: str, known: Mapping[str, Experiment | Suite]) -> Experimen
     return None
 
 
-def find_all(names: Sequence[str], stated: Path | None = None) -> list[Experiment]:
-    """Return the experiments of those names, each once; a suite's name stands for all of its.
+def find_all(names: Sequence[str], named_file: Path | None = None) -> list[Experiment]:
+    """Return the experiments of those names, each once; a suite's name stands for all of its experiments.
 
-    Says where experiments are read from that nobody named the file of. Raises SettingError with the nearest name when
-    there is none.
+    Logs a warning for experiments from the working folder's file, which nobody named.
+
+    Raises:
+        SettingError: there is no such experiment; the remedy is the nearest name.
     """
-    file = user_file(stated)
+    file = user_file(named_file)
     of_the_user = entries_in(file) if file else {}
     known = entries_in(FILE) | of_the_user
-    there = [name for name in names if name in of_the_user]
-    if stated is None and there:
-        log.warning("read from ./%s: %s", file, ", ".join(there))
+    found_there = [name for name in names if name in of_the_user]
+    if named_file is None and found_there:
+        log.warning("read from ./%s: %s", file, ", ".join(found_there))
     chosen: dict[str, Experiment] = {}
     for name in names:
         entry = entry_named(name, known)
         if entry is None:
-            near = difflib.get_close_matches(name, known, 1)
-            files = " or ".join(dict.fromkeys(path.name for path in (file or FILE, FILE)))
-            if near:
-                rule = f"is not in {files}"
-                remedy = f"did you mean {near[0]}?"
-            else:
-                rule = f"is not in {files}; known are {', '.join(known)}"
-                remedy = ""
-            raise SettingError("experiment", name, rule, remedy=remedy)
-        for member in entry.members if isinstance(entry, Suite) else (name,):
-            part = entry_named(member, known)
-            if not isinstance(part, Experiment):
+            raise no_experiment(name, known, file or FILE)
+        members = entry.members if isinstance(entry, Suite) else (name,)
+        for member in members:
+            experiment = entry_named(member, known)
+            if not isinstance(experiment, Experiment):  # a user's suite has the name of one
                 raise SettingError("experiments", member, "is no experiment", where=name)
-            chosen[member] = part
+            chosen[member] = experiment
     return list(chosen.values())
+
+
+def no_experiment(name: str, known: Collection[str], file: Path) -> SettingError:
+    """Return the error of a name that neither `file` nor the shipped file has."""
+    files = file.name if file.name == FILE.name else f"{file.name} or {FILE.name}"
+    nearest = difflib.get_close_matches(name, known, 1)
+    if nearest:
+        remedy = f"did you mean {nearest[0]}?"
+        return SettingError("experiment", name, f"is not in {files}", remedy=remedy)
+    return SettingError("experiment", name, f"is not in {files}; known are {', '.join(known)}")

@@ -1,6 +1,6 @@
 """From an experiment to its runs: one training for all rows that differ only in what is deployed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from client_app.client import affects_training
@@ -29,11 +29,15 @@ class Cell:
 
 @dataclass
 class Training:
-    """A training under way of being planned: what trains, and the methods that ride on it with their settings."""
+    """A training that is being planned.
+
+    Riders are methods that deploy another model of the same training, as CCVR does of FedAvg's: they share a run.
+    """
 
     method: str
     settings: dict[str, Scalar]
     riders: dict[str, dict[str, Scalar]] = field(default_factory=dict)
+    """The settings of each rider's own section, by its name."""
 
     def takes(
         self,
@@ -42,10 +46,10 @@ class Training:
         riders: Mapping[str, Mapping[str, Scalar]],
     ) -> bool:
         """Return whether a row could be one more model of this training."""
-        same = self.method == method and self.settings == settings
-        return same and all(
-            self.riders.get(name, stated) == stated for name, stated in riders.items()
-        )
+        if self.method != method or self.settings != settings:
+            return False
+        # Riders that are there already must have the same settings.
+        return all(self.riders.get(name, of_rider) == of_rider for name, of_rider in riders.items())
 
     def parse(self) -> RunSettings:
         """Return the run's settings."""
@@ -61,23 +65,29 @@ def plan(
 ) -> list[Cell]:
     """Return every cell of the experiment's table, column by column and seed by seed.
 
-    `overrides` win over the file, and `seeds`, where there are any, over its own.
+    A setting of a method's own section counts for the rows that use it.
 
-    A setting of a method's own section counts for the rows that use it. Raises SettingError for one that no row uses,
-    and as `parse` does.
+    Args:
+        experiment: to plan.
+        overrides: settings that replace the file's.
+        seeds: in place of the file's, where there are any.
+
+    Raises:
+        SettingError: a setting that no row uses, and as `parse` raises it.
     """
     overrides = dict(overrides or {})
     if "method" in overrides:
-        raise SettingError(
-            "method", overrides["method"], f"experiment {experiment.name} names its methods itself"
-        )
-    chosen = [overrides.pop("seed")] if "seed" in overrides else seeds or experiment.seeds
+        rule = f"experiment {experiment.name} names its methods itself"
+        raise SettingError("method", overrides["method"], rule)
+    chosen_seeds: Sequence[Scalar] = seeds or experiment.seeds
+    if "seed" in overrides:
+        chosen_seeds = [overrides.pop("seed")]
     refuse_unused(experiment, overrides)
     cells: list[Cell] = []
-    for column, settings in experiment.columns.items():
-        for seed in chosen:
-            stated = {**experiment.assumed, **experiment.settings, **settings}
-            cells += planned(experiment, column, stated, {**overrides, "seed": seed})
+    for column, of_column in experiment.columns.items():
+        settings = {**experiment.assumed, **experiment.settings, **of_column}
+        for seed in chosen_seeds:
+            cells += planned(experiment, column, settings, {**overrides, "seed": seed})
     return cells
 
 
@@ -85,12 +95,12 @@ def data_sets(experiment: Experiment, overrides: Mapping[str, Scalar]) -> set[st
     """Return the data sets that the experiment's runs are of: values of the setting dataset."""
     if "dataset" in overrides:
         return {str(overrides["dataset"])}
-    shared = {**experiment.assumed, **experiment.settings}
+    shared = {**defaults(), **experiment.assumed, **experiment.settings}
     names = set()
     for column in experiment.columns.values():
         for row in experiment.rows:
-            stated = {**shared, **column, **row.settings}
-            names.add(str(stated.get("dataset", defaults()["dataset"])))
+            settings = {**shared, **column, **row.settings}
+            names.add(str(settings["dataset"]))
     return names
 
 
@@ -102,94 +112,88 @@ def planned(
 ) -> list[Cell]:
     """Return the cells of one column and seed, which is among the overrides."""
     trainings: list[Training] = []
-    chosen: list[tuple[Row, Training, str]] = []
+    training_of_row: list[tuple[Row, int, str]] = []
     for row in experiment.rows:
         method, riders = split(row)
-        every = {**settings, **row.settings, **overrides}
-        stated = used(every, compose(method).sections)
-        ridden = {
-            name: only(every, compose(name).sections, base=compose(method).sections)
-            for name in riders
-        }
-        training = next(
-            (training for training in trainings if training.takes(method, stated, ridden)), None
-        )
-        if training is None:
-            training = Training(method, stated)
-            trainings.append(training)
-        training.riders |= ridden
-        chosen.append(
-            (row, training, row.deployed or (METHODS[riders[-1]].deploy if riders else AVERAGE))
-        )
-    runs = {id(training): training.parse() for training in trainings}
-    return [
-        Cell(
-            experiment.name,
-            row.label,
-            column,
-            runs[id(training)].general.seed,
-            runs[id(training)],
-            deployed,
-        )
-        for row, training, deployed in chosen
-    ]
+        all_settings = {**settings, **row.settings, **overrides}
+        sections = compose(method).sections
+        of_method = used(all_settings, sections)
+        of_riders = {}
+        for name in riders:
+            own_sections = set(compose(name).sections) - set(sections)
+            of_riders[name] = only(all_settings, own_sections)
+
+        fitting = [
+            index
+            for index, training in enumerate(trainings)
+            if training.takes(method, of_method, of_riders)
+        ]
+        if not fitting:
+            fitting = [len(trainings)]
+            trainings.append(Training(method, of_method))
+        trainings[fitting[0]].riders |= of_riders
+        default = METHODS[riders[-1]].deploy if riders else AVERAGE
+        training_of_row.append((row, fitting[0], row.deployed or default))
+
+    # A training is complete only now: later rows may have added riders.
+    runs = [training.parse() for training in trainings]
+    cells = []
+    for row, index, deployed in training_of_row:
+        run = runs[index]
+        cells.append(Cell(experiment.name, row.label, column, run.general.seed, run, deployed))
+    return cells
 
 
 def split(row: Row) -> tuple[str, tuple[str, ...]]:
-    """Return what of a row's method trains, and what only deploys another model of that training."""
+    """Return the part of a row's method that trains, and its riders: one at most."""
     names = compose(row.method).names
-    riders = tuple(
-        name
-        for name in names
-        if METHODS[name].deploy
-        and not any(affects_training(VARIANTS[variant]) for variant in METHODS[name].variants)
-    )
+    riders = tuple(name for name in names if only_deploys(name))
     if len(riders) > 1:
         rule = f"deploys {' and '.join(riders)}"
         remedy = "name each in a row of its own"
         raise SettingError("methods", row.method, rule, remedy=remedy)
-    return "+".join(name for name in names if name not in riders) or "fedavg", riders
+    training = [name for name in names if name not in riders]
+    return "+".join(training) or "fedavg", riders
+
+
+def only_deploys(name: str) -> bool:
+    """Return whether a method deploys a model and leaves the training as it is."""
+    method = METHODS[name]
+    changes_training = any(affects_training(VARIANTS[variant]) for variant in method.variants)
+    return bool(method.deploy) and not changes_training
+
+
+def section_of(key: str) -> str:
+    """Return the section of a setting's key; empty for a setting without one."""
+    return key.rpartition(".")[0]
 
 
 def used(settings: Mapping[str, Scalar], sections: Iterable[str]) -> dict[str, Scalar]:
     """Return the settings without those of sections that a method does not use."""
-    known = set(sections)
-    return {
-        key: value
-        for key, value in settings.items()
-        if "." not in key or key.rpartition(".")[0] in known
-    }
+    known = {"", *sections}
+    return {key: value for key, value in settings.items() if section_of(key) in known}
 
 
-def only(
-    settings: Mapping[str, Scalar], sections: Iterable[str], base: Iterable[str]
-) -> dict[str, Scalar]:
-    """Return the settings of a rider's own sections."""
-    known = set(sections) - set(base)
-    return {
-        key: value
-        for key, value in settings.items()
-        if "." in key and key.rpartition(".")[0] in known
-    }
+def only(settings: Mapping[str, Scalar], sections: Collection[str]) -> dict[str, Scalar]:
+    """Return the settings of these sections."""
+    return {key: value for key, value in settings.items() if section_of(key) in sections}
 
 
 def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> None:
     """Raise SettingError for a section's setting that no row uses, or that a row states and does not use itself."""
-    sections = {row.label: set(compose(row.method).sections) for row in experiment.rows}
-    every = set().union(*sections.values())
+    all_sections: set[str] = set()
+    for row in experiment.rows:
+        all_sections.update(compose(row.method).sections)
     common = (experiment.assumed, experiment.settings, overrides, *experiment.columns.values())
-    stated = [(settings, every) for settings in common]
-    for settings, known in [
-        *stated,
-        *((row.settings, sections[row.label]) for row in experiment.rows),
-    ]:
+    tables = [(settings, all_sections) for settings in common]
+    tables += [(row.settings, set(compose(row.method).sections)) for row in experiment.rows]
+
+    rule = f"has no effect: no such method in experiment {experiment.name} uses it"
+    for settings, sections in tables:
         for key, value in settings.items():
-            if "." in key and key.rpartition(".")[0] not in known:
-                raise SettingError(
-                    key,
-                    value,
-                    f"has no effect: no such method in experiment {experiment.name} uses it",
-                )
+            section = section_of(key)
+            if section and section not in sections:
+                raise SettingError(key, value, rule)
 
 
 def selected(
@@ -200,24 +204,19 @@ def selected(
     A cell keeps its run, so that part of a table trains nothing that the whole table would train again. Raises
     SettingError for a label that no cell has.
     """
-    for key, labels, known in (
-        ("--row", rows, dict.fromkeys(cell.row for cell in cells)),
-        ("--column", columns, dict.fromkeys(cell.column for cell in cells)),
-    ):
+    known_rows = dict.fromkeys(cell.row for cell in cells)
+    known_columns = dict.fromkeys(cell.column for cell in cells)
+    for key, labels, known in (("--row", rows, known_rows), ("--column", columns, known_columns)):
+        rule = f"must be one of {', '.join(known) or 'a named experiment'}"
         for label in labels:
-            require(
-                label in known,
-                key,
-                label,
-                f"must be one of {', '.join(known) or 'a named experiment'}",
-            )
-    return [
-        cell
-        for cell in cells
-        if cell.row in (rows or [cell.row]) and cell.column in (columns or [cell.column])
-    ]
+            require(label in known, key, label, rule)
+
+    kept_rows = rows or known_rows
+    kept_columns = columns or known_columns
+    return [cell for cell in cells if cell.row in kept_rows and cell.column in kept_columns]
 
 
 def runs(cells: Iterable[Cell]) -> list[RunSettings]:
     """Return the distinct runs behind the cells, in their order."""
-    return list({cell.run.run_id: cell.run for cell in cells}.values())
+    by_id = {cell.run.run_id: cell.run for cell in cells}
+    return list(by_id.values())

@@ -1,7 +1,7 @@
 """Export from a run's folder: the deployed model, the tensors that each site keeps, the model card, ONNX."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,37 +71,39 @@ class TrainedRun:
                 "is no run's folder: settings.json is missing or broken", where=str(folder.path)
             )
         self.settings: dict[str, Any] = self.origin["settings"]
-        if missing := [
-            key for key in NEEDED if not isinstance(self.settings.get(key), NEEDED[key])
-        ]:
-            raise DataError(
-                f"settings: {', '.join(missing)}: is missing or of another type",
-                where=str(folder.settings_file),
-            )
+        refuse_missing_settings(self.settings, folder.settings_file)
         try:
-            records, summary = folder.rounds(), folder.summary()
+            all_records, summary = folder.rounds(), folder.summary()
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror}", where=error.filename) from error
         self.checkpoint = checkpoint(folder, summary is not None)
-        rounds = self.settings["rounds"]
-        records = [record for record in records if record.round <= self.checkpoint.round]
-        whole = self.checkpoint.round in {record.round for record in records}
-        self.finished = whole and summary is not None
+        # A killed run can have the record of a round whose checkpoint was not written.
+        records = [record for record in all_records if record.round <= self.checkpoint.round]
+        is_recorded = self.checkpoint.round in {record.round for record in records}
+        self.finished = is_recorded and summary is not None
         if not self.finished and not unfinished:
-            if folder.rounds_file.exists():
-                damage = f"is damaged after round {len(records)}"
-            else:
-                damage = "is missing"
-            state = "is not finished" if whole else f"{folder.rounds_file.name} {damage}"
-            remedy = "the run's own command finishes it" if whole else MEND
-            done = f"{state} (round {self.checkpoint.round} of {rounds})"
-            raise DataError(
-                f"{done}: {remedy}, --unfinished exports it as it is", where=str(folder.path)
-            )
+            raise self.unfinished(len(records), is_recorded)
         self.model = chosen(list(self.checkpoint.deployed), model)
-        evaluated = next((record.models for record in reversed(records) if record.models), {})
-        self.models: dict[str, ModelNumbers] = dict(evaluated)
+        self.models: dict[str, ModelNumbers] = {}
         """By deployed model, of the last evaluated round."""
+        for record in records:
+            if record.models:
+                self.models = dict(record.models)
+
+    def unfinished(self, records: int, is_recorded: bool) -> DataError:
+        """Return the error of an unfinished run; `is_recorded` says whether the checkpoint's round has its record."""
+        file = self.folder.rounds_file
+        remedy = MEND
+        if is_recorded:
+            state = "is not finished"
+            remedy = "the run's own command finishes it"
+        elif file.exists():
+            state = f"{file.name} is damaged after round {records}"
+        else:
+            state = f"{file.name} is missing"
+        rounds = f"round {self.checkpoint.round} of {self.settings['rounds']}"
+        reason = f"{state} ({rounds}): {remedy}, --unfinished exports it as it is"
+        return DataError(reason, where=str(self.folder.path))
 
     @property
     def description(self) -> Description:
@@ -143,76 +145,76 @@ class TrainedRun:
         about = self.description
         if sha256_of(file) != self.origin.get("weights-sha256"):
             raise DataError("the weights are not those that the run began with", where=str(file))
-        begun = replace(about.model_settings, weights=file)
-        whole = build(about.architecture, about.data.shape, len(about.class_names), 0, begun)
-        return {**copy(whole.state_dict()), **deployed}
+        model_settings = replace(about.model_settings, weights=file)
+        classes = len(about.class_names)
+        model = build(about.architecture, about.data.shape, classes, 0, model_settings)
+        return {**copy(model.state_dict()), **deployed}
 
     def sites(self) -> list[Site]:
         """Return the clients that have trained, by number; each may have kept something. Hospitals keep it there."""
         if "agreement" in self.origin:
             return []
+        where = str(self.folder.settings_file)
         sizes = self.origin.get("samples") or {"clients": [], "train": []}
         clients, train = sizes.get("clients"), sizes.get("train")
-        if (
-            not isinstance(clients, list)
-            or not isinstance(train, list)
-            or len(clients) != len(train)
-        ):
-            raise DataError(
-                "samples: must list every client and its samples",
-                where=str(self.folder.settings_file),
-            )
+        if not isinstance(clients, list) or not isinstance(train, list):
+            raise DataError("samples: must list every client and its samples", where=where)
+        if len(clients) != len(train):
+            raise DataError("samples: must list every client and its samples", where=where)
         names = site_names(list(map(str, clients)))
         sites = []
         for client, round in sorted(self.checkpoint.memory_rounds.items()):
-            name, samples = (
-                (names[client], sum(train[client])) if client < len(names) else (str(client), 1)
-            )
-            if Path(name).name != name or not name.isprintable():  # a file is going to be called so
-                raise DataError(
-                    f"samples: clients: {name!r}: is no name of a site",
-                    where=str(self.folder.settings_file),
-                )
+            name, samples = str(client), 1
+            if client < len(names):
+                name = names[client]
+                samples = sum(train[client])
+            if Path(name).name != name or not name.isprintable():  # it becomes a file's name
+                raise DataError(f"samples: clients: {name!r}: is no name of a site", where=where)
             sites.append(Site(name, client, round, samples))
         return sites
 
     @property
     def kept_by_sites(self) -> dict[str, str]:
-        """Return what the model's file says of the memory that hospitals keep, by which they make it whole."""
+        """The metadata about the memories that hospitals keep: each one's round and digest, by which they find it."""
         names = self.origin.get("agreement", {}).get("sites", [])
         digests = self.checkpoint.digests["memory"]
-        rounds = {
-            client: round
-            for client, round in self.checkpoint.memory_rounds.items()
-            if client < len(names)
-        }
-        known = {
-            names[client]: [round, digests.get(client, "")]
-            for client, round in sorted(rounds.items())
-        }
-        return {KEPT: json.dumps(known)} if known else {}
+        memories = {}
+        for client, round in sorted(self.checkpoint.memory_rounds.items()):
+            if client < len(names):
+                memories[names[client]] = [round, digests.get(client, "")]
+        return {KEPT: json.dumps(memories)} if memories else {}
 
     def kept(self) -> Iterator[tuple[Site, State]]:
         """Yield what each site keeps of the model; nothing where the method keeps none. Raises DataError for a loss."""
         for site in self.sites():
+            digest = self.checkpoint.digests["memory"].get(site.client, "")
+            folder = folder_of(self.folder.path, site.client)
             try:
-                known = self.checkpoint.digests["memory"].get(site.client, "")
-                memory = load_memory(
-                    folder_of(self.folder.path, site.client), site.round, self.folder.run, known
-                )
+                memory = load_memory(folder, site.round, self.folder.run, digest)
             except (Damaged, MemoryLost) as error:
                 raise DataError(f"{error}: overwrite = true repeats the run") from None
             if "private" in memory:
                 yield site, memory["private"]
 
 
+def refuse_missing_settings(settings: Mapping[str, Any], file: Path) -> None:
+    """Raise DataError for settings in NEEDED that a settings.json lacks, or has of another type."""
+    missing = []
+    for key, kind in NEEDED.items():
+        if not isinstance(settings.get(key), kind):
+            missing.append(key)
+    if missing:
+        reason = f"settings: {', '.join(missing)}: is missing or of another type"
+        raise DataError(reason, where=str(file))
+
+
 def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
     """Return the run's last checkpoint. Raises DataError where there is none that can be used."""
     if not folder.checkpoint_file.is_file():
-        lost = f"{folder.checkpoint_file.name} is missing: {MEND}"
-        raise DataError(
-            f"{lost if finished else 'no round of the run is finished'}", where=str(folder.path)
-        )
+        reason = "no round of the run is finished"
+        if finished:
+            reason = f"{folder.checkpoint_file.name} is missing: {MEND}"
+        raise DataError(reason, where=str(folder.path))
     try:
         return Checkpoint.load(folder.checkpoint_file, folder.run)
     except BrokenCheckpoint as error:
@@ -255,16 +257,11 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     try:
         model = ModelFolder(output, tensors)
     except DataError as error:
-        raise DataError(
-            f"cannot be exported, as predict would refuse it: {error}", where=str(run.folder.path)
-        ) from None
+        reason = f"cannot be exported, as predict would refuse it: {error}"
+        raise DataError(reason, where=str(run.folder.path)) from None
     if onnx:
-        require(
-            not model.at_sites,
-            "--onnx",
-            True,
-            "is not for a model that is whole at its sites alone",
-        )
+        rule = "is not for a model that is whole at its sites alone"
+        require(not model.at_sites, "--onnx", True, rule)
         require_onnx()
     card = model_card(run.description, run.origin, run.models, sites, run.finished, model.at_sites)
     graphs = onnx_files(model) if onnx else {}
@@ -288,16 +285,16 @@ def make_room(output: Path) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
         present = sorted(file for file in output.iterdir() if not file.name.startswith("."))
-        if present and "fedskew-format" not in read(output / MODEL_FILE)[1]:
-            raise DataError(f"{output / MODEL_FILE}: is not one of `fedskew export`")
+        if present:
+            _, metadata = read(output / MODEL_FILE)
+            if "fedskew-format" not in metadata:
+                raise DataError(f"{output / MODEL_FILE}: is not one of `fedskew export`")
         for file in present:
             if file.suffix in (".safetensors", ".onnx") and file.name != MODEL_FILE:
                 file.unlink()
     except DataError:
-        raise SettingError(
-            "--output", str(output), "must be empty, new, or hold an earlier export"
-        ) from None
+        rule = "must be empty, new, or hold an earlier export"
+        raise SettingError("--output", str(output), rule) from None
     except OSError as error:
-        raise SettingError(
-            "--output", str(output), f"cannot be written: {error.strerror}"
-        ) from error
+        rule = f"cannot be written: {error.strerror}"
+        raise SettingError("--output", str(output), rule) from error

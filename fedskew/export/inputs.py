@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from data import DataError, DataSettings, Samples
 from data.readers.file_type import is_nifti, truly
@@ -43,20 +44,29 @@ def read_inputs(
 ) -> Inputs:
     """Return the inputs of an npz file (images and perhaps labels), a folder (images, or class folders) or one image.
 
-    Of what training takes (an npz file of train and test, a folder with both, a table) they are the test samples.
+    Of training data (an npz file of train and test, a folder with both, a table) they are the test samples.
 
-    `settings` say how they are read, left out the model's own. Raises DataError, naming file or folder, when there are
-    none or the model cannot take them.
+    Args:
+        path: the file or folder.
+        about: the model's description.
+        device: of the tensors.
+        settings: by which the inputs are read; by default the model's own.
+
+    Raises:
+        DataError: there are no inputs, or the model cannot take them; it names file or folder.
     """
-    images, labels_N, names, labeled = reader_of(path)(path, about, settings or about.data)
-    shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
+    reader = reader_of(path)
+    read, labels_N, names, labeled = reader(path, about, settings or about.data)
+    if isinstance(read, ImageFiles):
+        images: Tensor | ImageFiles = read  # decoded batch by batch
+    else:
+        images = torch.from_numpy(np.ascontiguousarray(read)).to(device)
+    per_channel = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     samples = Samples(
-        images
-        if isinstance(images, ImageFiles)
-        else torch.from_numpy(np.ascontiguousarray(images)).to(device),
+        images,
         torch.from_numpy(labels_N).to(device),
-        torch.tensor(about.means, device=device).view(shape),
-        torch.tensor(about.stds, device=device).view(shape),
+        mean=torch.tensor(about.means, device=device).view(per_channel),
+        std=torch.tensor(about.stds, device=device).view(per_channel),
     )
     return Inputs(path, samples, names, labeled)
 
@@ -108,43 +118,38 @@ def training_data(path: Path, about: Description, settings: DataSettings) -> Rea
     """Read the test samples of what training takes."""
     settings = replace(settings, dataset=f"{kind_of_path(path)}:{path.absolute()}")
     split = read_own(settings.dataset, about.class_names, about.shape, settings).test
+    names = [f"test {index}" for index in range(len(split.labels))]
     if isinstance(split.images, ImageFiles):
-        return (
-            replace(split.images, central=about.crop == "center"),
-            split.labels.astype(np.int64),
-            numbers(split),
-            True,
-        )
+        files = replace(split.images, central=about.crop == "center")
+        return files, split.labels.astype(np.int64), names, True
     images, labels = checked(split, about.shape, len(about.class_names))
-    return images, labels, numbers(split), True
-
-
-def numbers(split: Split) -> list[str]:
-    """Return the samples' places in their split."""
-    return [f"test {index}" for index in range(len(split.labels))]
+    return images, labels, names, True
 
 
 def npz(path: Path, about: Description, settings: DataSettings) -> Read:
     """Read images and, if there, labels."""
 
-    def split(arrays: Arrays) -> Split:
-        labels_N = arrays.get("labels", np.zeros(arrays["images"].shape[:1], np.int64))
-        return Split(arrays["images"], labels_N, str(path), "")
+    def split_of(arrays: Arrays) -> Split:
+        images = arrays["images"]
+        labels_N = arrays.get("labels", np.zeros(images.shape[:1], np.int64))
+        return Split(images, labels_N, str(path), "")
 
-    arrays = read_arrays(
-        path, ("images",), (("labels",),), settings, lambda heads: check_convertible(split(heads))
-    )
-    known = replace(
+    def check(heads: Arrays) -> None:
+        check_convertible(split_of(heads))
+
+    arrays = read_arrays(path, ("images",), (("labels",),), settings, check)
+    labeled = "labels" in arrays
+    reading = replace(
         settings,
         mean=",".join(map(str, about.means)),  # by which floating-point pixels are judged
         std=",".join(map(str, about.stds)),
     )
-    if "labels" not in arrays:
-        known = replace(known, first_label=0)
-    images, labels = checked(
-        converted({"": split(arrays)}, known)[0][""], about.shape, len(about.class_names)
-    )
-    return images, labels, [str(index) for index in range(len(images))], "labels" in arrays
+    if not labeled:
+        reading = replace(reading, first_label=0)
+    splits, _ = converted({"": split_of(arrays)}, reading)
+    images, labels = checked(splits[""], about.shape, len(about.class_names))
+    names = [str(index) for index in range(len(images))]
+    return images, labels, names, labeled
 
 
 def folder(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -160,10 +165,8 @@ def folder(path: Path, about: Description, settings: DataSettings) -> Read:
         files = split.images
         labels_N = split.labels.astype(np.int64)
     elif any(entry.is_dir() for entry in entries):
-        raise DataError(
-            "holds folders and files: must hold images alone, or a folder of them for each class",
-            where=str(path),
-        )
+        rule = "must hold images alone, or a folder of them for each class"
+        raise DataError(f"holds folders and files: {rule}", where=str(path))
     else:
         files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, settings)
         labels_N = np.zeros(len(entries), np.int64)

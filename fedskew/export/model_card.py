@@ -49,11 +49,13 @@ def model_card(
         autoescape=False,  # Markdown
     )
     templates.filters |= {"percent": percent, "text": escaped, "shell": shlex.quote}
+    front = front_matter(about, data, names, models)
     samples = origin.get("samples")
+    by_class = []
+    if samples:
+        by_class = [sum(counts_K) for counts_K in zip(*samples["train"], strict=True)]
     return templates.get_template("model_card.md").render(
-        front=yaml.safe_dump(
-            front_matter(about, data, names, models), sort_keys=False, allow_unicode=True
-        ).strip(),
+        front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip(),
         about=about,
         classes=about.class_names,
         data=data,
@@ -64,7 +66,7 @@ def model_card(
         rows={name: row(settings["method"], name) for name in models},
         rounds=settings["rounds"],
         samples=samples,
-        by_class=[sum(counts) for counts in zip(*samples["train"], strict=True)] if samples else [],
+        by_class=by_class,
         settings=shown_settings(origin),
         shown=SHOWN,
         sites=sites,
@@ -80,7 +82,7 @@ def row(method: str, deployed: str) -> str:
 
 
 def data_names(origin: Mapping[str, Any]) -> list[str]:
-    """Return the names of a data set's members; of one's own data the file's name, as the path is nobody's business.
+    """Return the names of a data set's members; of the user's own data the file's name, as the path is private.
 
     Between sites it is the federation's name.
     """
@@ -97,11 +99,9 @@ def data_names(origin: Mapping[str, Any]) -> list[str]:
 def shown_settings(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that can change numbers, without the paths of a machine."""
     settings = origin["settings"]
-    shown = {
-        key: value
-        for key, value in renamed(settings).items()
-        if key not in WITHOUT_EFFECT_ON_NUMBERS
-    }
+    shown = dict(renamed(settings))
+    for key in WITHOUT_EFFECT_ON_NUMBERS:
+        shown.pop(key, None)
     shown["dataset"] = ", ".join(data_names(origin))
     shown["partition-file"] = Path(settings.get("partition-file", "")).name
     return shown
@@ -117,11 +117,10 @@ def front_matter(
     vectors = len(about.shape) == 1
     task = "tabular-classification" if vectors else "image-classification"
     numbers = models.get(about.model, ModelNumbers())
-    results = [
-        {"type": kind, "value": round(numbers[key], 4), "name": SHOWN[key]}
-        for key, kind in HUGGING_FACE.items()
-        if not math.isnan(numbers[key])
-    ]
+    results = []
+    for key, kind in HUGGING_FACE.items():
+        if not math.isnan(numbers[key]):
+            results.append({"type": kind, "value": round(numbers[key], 4), "name": SHOWN[key]})
     of_data = {"type": "-".join(data), "name": ", ".join(data), "split": "test"}
     result = {"task": {"type": task}, "dataset": of_data, "metrics": results}
     return {

@@ -68,80 +68,74 @@ class Description:
 
     def metadata(self) -> dict[str, str]:
         """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
-        stated = {}
+        metadata = {"format": "pt", "fedskew-format": FORMAT, KIND: "model"}
         for field in fields(self):
             value = getattr(self, field.name)
             if value != field.default:  # a field at its default may be newer than the reader
-                stated[field.name.replace("_", "-")] = str(value)
-        return {
-            "format": "pt",
-            "fedskew-format": FORMAT,
-            KIND: "model",
-            **stated,
-        }
+                metadata[field.name.replace("_", "-")] = str(value)
+        return metadata
 
     @staticmethod
     def of(metadata: Metadata, path: Path) -> "Description":
         """Undo `metadata`. Raises DataError, naming the file, when it is not what `metadata` writes."""
-        if (version := metadata.get("fedskew-format")) != FORMAT:
-            raise DataError(
-                f"fedskew-format = {version!r:.100}: must be {FORMAT}, as `fedskew export` writes it",
-                where=str(path),
-            )
-        keys = {field.name: field.name.replace("_", "-") for field in fields(Description)}
-        usual = {
-            keys[field.name]: field.default
-            for field in fields(Description)
-            if isinstance(field.default, str)
-        }
-        metadata = {**usual, **metadata}
-        if missing := keys.values() - metadata.keys():
-            raise DataError(f"its metadata lack {', '.join(sorted(missing))}", where=str(path))
-        about = Description(**{name: metadata[key] for name, key in keys.items()})
-        name = about.architecture
-        if name not in MODELS and not is_backbone(name) and not is_own_model(name):
-            raise DataError(
-                f"metadata: architecture = {about.architecture!r:.100}: there is no such model",
-                where=str(path),
-            )
-        try:
-            channels = about.shape[0]
-            mean = about.means
-            std = about.stds
-            _ = about.class_names, about.model_settings
-        except SettingError as error:
-            raise DataError(f"metadata: {error}", where=str(path)) from None
-        if about.positive_class not in ("", *about.class_names):
-            raise DataError(
-                f"metadata: positive-class = {about.positive_class!r:.100}: is no class of the model",
-                where=str(path),
-            )
-        if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
-            raise DataError(
-                f"metadata: mean = {about.mean!r:.100}, std = {about.std!r:.100}: must fit {about.input_shape}",
-                where=str(path),
-            )
+        where = str(path)
+        version = metadata.get("fedskew-format")
+        if version != FORMAT:
+            rule = f"must be {FORMAT}, as `fedskew export` writes it"
+            raise DataError(f"fedskew-format = {version!r:.100}: {rule}", where=where)
+        values: dict[str, str] = {}
+        missing = []
+        for field in fields(Description):
+            key = field.name.replace("_", "-")
+            if key in metadata:
+                values[field.name] = metadata[key]
+            elif not isinstance(field.default, str):
+                missing.append(key)
+        if missing:
+            raise DataError(f"its metadata lack {', '.join(sorted(missing))}", where=where)
+        about = Description(**values)
+        about.check(where)
         return about
+
+    def check(self, where: str) -> None:
+        """Raise DataError for an unknown architecture, and for values that are not valid or contradict each other."""
+        name = self.architecture
+        if name not in MODELS and not is_backbone(name) and not is_own_model(name):
+            reason = f"metadata: architecture = {name!r:.100}: there is no such model"
+            raise DataError(reason, where=where)
+        try:
+            channels = self.shape[0]
+            mean = self.means
+            std = self.stds
+            classes = self.class_names
+            _ = self.model_settings
+        except SettingError as error:
+            raise DataError(f"metadata: {error}", where=where) from None
+        if self.positive_class not in ("", *classes):
+            positive = f"positive-class = {self.positive_class!r:.100}"
+            raise DataError(f"metadata: {positive}: is no class of the model", where=where)
+        if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
+            scale = f"mean = {self.mean!r:.100}, std = {self.std!r:.100}"
+            raise DataError(f"metadata: {scale}: must fit {self.input_shape}", where=where)
 
     @property
     def data(self) -> DataSettings:
         """The settings that inputs are read by."""
-        read = parse_texts(f"{DataSettings.key(field)}={getattr(self, field)}" for field in READ_BY)
-        stated = {
-            "classes": self.classes,
-            "input_shape": self.input_shape,
-            "mean": self.mean,
-            "std": self.std,
-        }
-        return DataSettings(**{**stated, **reading(read)})
+        texts = [f"{DataSettings.key(field)}={getattr(self, field)}" for field in READ_BY]
+        return DataSettings(
+            classes=self.classes,
+            input_shape=self.input_shape,
+            mean=self.mean,
+            std=self.std,
+            **reading(parse_texts(texts)),
+        )
 
     @property
     def model_settings(self) -> ModelSettings:
-        """What is settled of the architecture beside its name."""
+        """The settings of the architecture."""
+        side = -1  # which ModelSettings refuses
         if is_whole(self.image_side) and len(self.image_side) < 5:
             side = int(self.image_side)
-        else:
-            side = -1
         return ModelSettings(norm=self.norm, image_side=side)
 
     @property
@@ -162,20 +156,18 @@ class Description:
         return self.data.stds
 
 
-def reading(stated: Mapping[str, Scalar]) -> dict[str, Any]:
+def reading(settings: Mapping[str, Scalar]) -> dict[str, Any]:
     """Return settings of how inputs are read, by field. Raises SettingError for any other, or one of another type."""
     known = {DataSettings.key(field): field for field in (*READ_BY, "outside_folder")}
-    for key, value in stated.items():
-        require(
-            key in known,
-            key,
-            value,
-            f"says nothing of how inputs are read, as do {', '.join(known)}",
-        )
-    return {
-        known[key]: typed(key, value, type(getattr(DataSettings, known[key])))
-        for key, value in stated.items()
-    }
+    rule = f"says nothing of how inputs are read, as do {', '.join(known)}"
+    for key, value in settings.items():
+        require(key in known, key, value, rule)
+    values = {}
+    for key, value in settings.items():
+        field = known[key]
+        default = getattr(DataSettings, field)
+        values[field] = typed(key, value, type(default))
+    return values
 
 
 class ModelFolder:
@@ -183,54 +175,37 @@ class ModelFolder:
 
     def __init__(self, path: Path, files: Files | None = None) -> None:
         """Read the folder; given `files`, the model's first, check what is going to be written there."""
-        self.path, file, new = path, path / MODEL_FILE, files is not None
+        self.path = path
+        file = path / MODEL_FILE
+        is_new = files is not None
         if files is None:
-            if not file.is_file():
-                raise DataError(
-                    f"must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}",
-                    where=str(path),
-                )
-            files = {
-                present: read(present)
-                for present in (file, *sorted(path.glob(site_file(Path(), "*").name)))
-            }
+            files = files_of(path)
         self.shared, metadata = files[file]
         self.description = Description.of(metadata, file)
         about = self.description
-        self.model = build(
-            about.architecture, about.shape, len(about.class_names), 0, about.model_settings
-        )
+        classes = len(about.class_names)
+        self.model = build(about.architecture, about.shape, classes, 0, about.model_settings)
         expected = expected_of(self.model.state_dict())
         self.private = frozenset(expected.keys() - self.shared.keys())
-        check(
-            self.shared,
-            {name: spec for name, spec in expected.items() if name not in self.private},
-            file,
-        )
+        shared = {name: spec for name, spec in expected.items() if name not in self.private}
+        check(self.shared, shared, file)
+        private = {name: expected[name] for name in self.private}
         self.sites: dict[str, State] = {}
         self.samples: dict[str, int] = {}
-        for other, (tensors, metadata) in files.items():
+        for other, (tensors, of_site) in files.items():
             if other == file:
                 continue
-            check(tensors, {name: expected[name] for name in self.private}, other)
-            if (metadata.get("run"), metadata.get("round")) != (about.run, about.round):
-                stated = printable(f"run {metadata.get('run')}, round {metadata.get('round')}")
-                raise DataError(f"is of {stated}, unlike {MODEL_FILE}", where=str(other))
-            if not is_whole(count := metadata.get("samples", "")):
-                raise DataError(
-                    f"metadata: samples = {count!r:.100}: must be a number", where=str(other)
-                )
+            check(tensors, private, other)
             name = other.stem.removeprefix("site-")
-            self.sites[name], self.samples[name] = tensors, int(count)
-        self.at_sites = bool(self.private) and not self.sites and KEPT in files[file][1]
+            self.sites[name] = tensors
+            self.samples[name] = samples_of_site(of_site, about, other)
+        self.at_sites = bool(self.private) and not self.sites and KEPT in metadata
         """Whether each site keeps its part where it is: this is then no model of its own."""
-        if self.private and not self.sites and not (self.at_sites and new):
-            where = "there is no site-NAME.safetensors that could hold it"
+        if self.private and not self.sites and not (self.at_sites and is_new):
+            reason = "there is no site-NAME.safetensors that could hold it"
             if self.at_sites:
-                where = "every site keeps its own: `fedskew-site export` joins both there"
-            else:
-                where = where
-            raise DataError(f"{min(self.private)} is missing, and {where}", where=str(file))
+                reason = "every site keeps its own: `fedskew-site export` joins both there"
+            raise DataError(f"{min(self.private)} is missing, and {reason}", where=str(file))
 
     @property
     def only_batch_norm_is_private(self) -> bool:
@@ -238,9 +213,30 @@ class ModelFolder:
         return self.private <= batch_norm_names(self.model)
 
 
+def files_of(folder: Path) -> Files:
+    """Return the tensors and metadata of all files, the model's first. Raises DataError for a folder without."""
+    file = folder / MODEL_FILE
+    if not file.is_file():
+        rule = f"must be a folder that `fedskew export` wrote, and holds no {MODEL_FILE}"
+        raise DataError(rule, where=str(folder))
+    of_sites = sorted(folder.glob(site_file(Path(), "*").name))
+    return {present: read(present) for present in (file, *of_sites)}
+
+
+def samples_of_site(metadata: Metadata, about: Description, path: Path) -> int:
+    """Return the training samples that a site's file names. Raises DataError for the file of another run or round."""
+    run, round = metadata.get("run"), metadata.get("round")
+    if (run, round) != (about.run, about.round):
+        other = printable(f"run {run}, round {round}")
+        raise DataError(f"is of {other}, unlike {MODEL_FILE}", where=str(path))
+    count = metadata.get("samples", "")
+    if not is_whole(count):
+        raise DataError(f"metadata: samples = {count!r:.100}: must be a number", where=str(path))
+    return int(count)
+
+
 def read(path: Path) -> tuple[dict[str, Tensor], Metadata]:
-    """Return a file's tensors and metadata. Raises DataError, naming the file, when they are not as they were written,
-    or the file is another's."""
+    """Return a file's tensors and metadata. Raises DataError, naming the file, for one that is damaged or another's."""
     site = path.stem.removeprefix("site-")
     identity = {KIND: "model"} if path.name == MODEL_FILE else {KIND: "site", "site": site}
     try:

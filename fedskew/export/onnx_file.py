@@ -47,12 +47,19 @@ def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
     The input `pixels` is (B, *shape), float32; the output `logits` (B, C).
     """
     about = folder.description
-    files = dict[Path, bytes]()
-    shape = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
-    mean, std = (torch.tensor(values).view(shape) for values in (about.means, about.stds))
+    per_channel = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
+    mean = torch.tensor(about.means).view(per_channel)
+    std = torch.tensor(about.stds).view(per_channel)
     example = torch.zeros(2, *about.shape)
-    for name, private in (folder.sites or {"": {}}).items():
-        folder.model.load_state_dict({**folder.shared, **private})
+    states = {"model.onnx": folder.shared}
+    if folder.sites:
+        states = {}
+        for name, private in folder.sites.items():
+            states[f"site-{name}.onnx"] = {**folder.shared, **private}
+
+    files = {}
+    for name, state in states.items():
+        folder.model.load_state_dict(state)
         program = torch.onnx.export(
             FromPixels(folder.model, mean, std).eval(),
             (example,),
@@ -63,8 +70,6 @@ def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
             verbose=False,
         )
         assert program is not None  # as dynamo is True
-        # now, as the program's weights are the model's own, which the next site's replace
-        files[folder.path / (f"site-{name}.onnx" if name else "model.onnx")] = (
-            program.model_proto.SerializeToString()
-        )
+        # Serialized now: the program's weights are the model's own, which the next site's replace.
+        files[folder.path / name] = program.model_proto.SerializeToString()
     return files

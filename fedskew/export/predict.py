@@ -1,6 +1,6 @@
 """Predictions of an exported model on new inputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -54,15 +54,19 @@ def predict(
     if not torch.isfinite(logits_NC).all():
         raise DataError("the model's outputs are not finite", where=str(inputs.where))
     probabilities_NC = F.softmax(logits_NC.double().cpu(), dim=1)
-    probability_N, predicted_N = probabilities_NC.max(1)
-    labels: Sequence[str | None] = [
-        names[k] if inputs.labeled else None for k in samples.labels_N.tolist()
-    ]
-    by_class = (dict(zip(names, row, strict=True)) for row in probabilities_NC.tolist())
-    rows = zip(
-        inputs.names, predicted_N.tolist(), probability_N.tolist(), labels, by_class, strict=True
-    )
-    predictions = [Prediction(name, names[k], *rest) for name, k, *rest in rows]
+    predicted_N = probabilities_NC.max(1).indices
+    labels_N = samples.labels_N.tolist()
+    predictions = []
+    for index, probabilities_C in enumerate(probabilities_NC.tolist()):
+        predicted = int(predicted_N[index])
+        prediction = Prediction(
+            input=inputs.names[index],
+            prediction=names[predicted],
+            probability=probabilities_C[predicted],
+            label=names[labels_N[index]] if inputs.labeled else None,
+            probabilities=dict(zip(names, probabilities_C, strict=True)),
+        )
+        predictions.append(prediction)
     if not inputs.labeled:
         return predictions, None
     scores = Scores.of_batch(logits_NC, samples.labels_N)
@@ -80,25 +84,21 @@ def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:
         return {**folder.shared, **folder.sites[site]}
     if site not in UNSEEN or not folder.only_batch_norm_is_private:
         raise unknown(folder, site)
-    number = dict(enumerate(folder.sites))
-    kept = {client: folder.sites[name] for client, name in number.items()}
-    mean = {
-        **folder.shared,
-        **averaged(kept, {client: folder.samples[name] for client, name in number.items()}),
-    }
+    states = dict(enumerate(folder.sites.values()))
+    samples = {number: folder.samples[name] for number, name in enumerate(folder.sites)}
+    mean = {**folder.shared, **averaged(states, samples)}
     if site == "averaged":
         return mean
     if len(inputs.samples) < 2:
-        raise DataError(
-            f"--site {site} needs two inputs or more: one has no variance", where=str(inputs.where)
-        )
-    reestimated_state = reestimated(
-        folder.model, mean, inputs.samples, torch.Generator().manual_seed(0)
-    )
+        rule = "needs two inputs or more: one has no variance"
+        raise DataError(f"--site {site} {rule}", where=str(inputs.where))
+    draws = torch.Generator().manual_seed(0)
+    reestimated_state = reestimated(folder.model, mean, inputs.samples, draws)
     if site == "re-estimate":
         return reestimated_state
-    near = distances(folder.model, reestimated_state, kept)
-    return {**folder.shared, **kept[min(near, key=lambda client: near[client])]}
+    distance_of = distances(folder.model, reestimated_state, states)
+    nearest = min(distance_of, key=distance_of.__getitem__)
+    return {**folder.shared, **states[nearest]}
 
 
 def unknown(folder: ModelFolder, site: str) -> SettingError:

@@ -60,11 +60,11 @@ def run_all(
     for method in dict.fromkeys(settings.general.method for settings in left):
         check_new_methods(method)
     names = labels(planned, cells)
-    jobs, outcomes = checked(
-        [Job(settings, names[settings.run_id]) for settings in left], console, warned
-    )
+    all_jobs = [Job(settings, names[settings.run_id]) for settings in left]
+    jobs, outcomes = checked(all_jobs, console, warned)
     if not jobs and not summaries:
-        raise DataError("; ".join(dict.fromkeys(result.reason for result in outcomes.values())))
+        reasons = dict.fromkeys(result.reason for result in outcomes.values())
+        raise DataError("; ".join(reasons))
     if jobs and cluster:
         from fedskew.sweep.cluster import conduct_on  # with Ray
 
@@ -83,9 +83,7 @@ def run_all(
 def in_plan_order(
     names: Mapping[str, str], summaries: Summaries, outcomes: Mapping[str, JobResult]
 ) -> tuple[Summaries, dict[str, str]]:
-    """Return all summaries, and why runs failed, in the order of the plan.
-
-    That in which the runs end is another one every time.
+    """Return all summaries, and why runs failed, in the order of the plan: the runs end in another order every time.
 
     Args:
         names: the runs' labels by their ids, in the order of the plan.
@@ -108,12 +106,11 @@ def in_plan_order(
 
 def check_options(engine: str, federation_config: str, cluster: str) -> None:
     """Raise SettingError for an option that is for another engine."""
+    is_ray = engine == "ray"
     rule = "is for --engine ray"  # for a single run the engine itself checks it
-    require(
-        engine == "ray" or not federation_config, "--federation-config", federation_config, rule
-    )
+    require(is_ray or not federation_config, "--federation-config", federation_config, rule)
     rule = "is for the other engines: --engine ray starts its own"
-    require(engine != "ray" or not cluster, "--cluster", cluster, rule)
+    require(not is_ray or not cluster, "--cluster", cluster, rule)
 
 
 def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
@@ -138,25 +135,30 @@ def finished(planned: Sequence[RunSettings]) -> Summaries:
     """
     summaries = {}
     for settings in planned:
+        if settings.general.overwrite:
+            continue
         folder = RunFolder(settings.folder)
-        if (
-            not settings.general.overwrite
-            and (summary := folder.finished(settings.general.rounds)) is not None
-        ):
-            with contextlib.suppress(DataError):  # who has the results needs the data no more
-                folder.refuse_other_data(federate(settings.data, settings.general.seed).hash)
-            summaries[settings.run_id] = summary
+        summary = folder.finished(settings.general.rounds)
+        if summary is None:
+            continue
+        with contextlib.suppress(DataError):  # the data may be gone: the results are there
+            federation = federate(settings.data, settings.general.seed)
+            folder.refuse_other_data(federation.hash)
+        summaries[settings.run_id] = summary
     return summaries
 
 
 def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object]) -> str:
     """Return a line about the runs that are not repeated."""
-    folders = [RunFolder(settings.folder) for settings in planned if settings.run_id in summaries]
-    other = sum(bool(folder.other_code()) for folder in folders)
-    note = f"{len(folders)} of {len(planned)} runs finished earlier"
-    if other:
+    finished = other_code = 0
+    for settings in planned:
+        if settings.run_id in summaries:
+            finished += 1
+            other_code += bool(RunFolder(settings.folder).other_code())
+    note = f"{finished} of {len(planned)} runs finished earlier"
+    if other_code:
         now = code_version(*PACKAGES)
-        note += f", {other} of them by another version of the code ({now} now)"
+        note += f", {other_code} of them by another version of the code ({now} now)"
     return f"{note}; --overwrite repeats them"
 
 
@@ -188,22 +190,31 @@ def checked(
         print_warnings(data, federation, console, warned)
         refuse_what_cannot_fit(job.settings, sizes)
         work = 0.0 if sizes is None else work_of(job.settings, sizes)
-        ready.append(replace(job, memory_bytes=memory_of(job.settings, sizes), work=work))
-    lost = (job.settings for job in jobs if job.settings.data in reasons)
-    return ready, {settings.run_id: JobResult(reason=reasons[settings.data]) for settings in lost}
+        memory = memory_of(job.settings, sizes)
+        ready.append(replace(job, memory_bytes=memory, work=work))
+    failed = {}
+    for job in jobs:
+        reason = reasons.get(job.settings.data)
+        if reason is not None:
+            failed[job.settings.run_id] = JobResult(reason=reason)
+    return ready, failed
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:
     """Return what to call every run, by its id: the experiment (of several), the rows it trains, column and seed."""
+    cells_of_run: dict[str, list[Cell]] = {}
+    for cell in cells:
+        of_run = cells_of_run.setdefault(cell.run.run_id, [])
+        of_run.append(cell)
     several = len({cell.experiment for cell in cells}) > 1
     named: dict[str, str] = {}
     for settings in planned:
-        served = [cell for cell in cells if cell.run.run_id == settings.run_id]
-        rows = dict.fromkeys(cell.row for cell in served)
-        columns = [cell.column for cell in served if cell.column]
+        of_run = cells_of_run.get(settings.run_id, [])
+        rows = dict.fromkeys(cell.row for cell in of_run)
+        columns = [cell.column for cell in of_run if cell.column]
         words = ["/".join(rows) or settings.general.method]
-        if several and served:
-            words.insert(0, served[0].experiment)
+        if several and of_run:
+            words.insert(0, of_run[0].experiment)
         if columns:
             words.append(columns[0])
         words.append(f"seed {settings.general.seed}")

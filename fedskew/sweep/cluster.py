@@ -1,6 +1,7 @@
 """A sweep on an existing Ray cluster: each run is a Ray task, in a results folder that all machines share."""
 
 import contextlib
+import functools
 import logging
 import pickle
 import signal
@@ -52,18 +53,19 @@ class Demand:
         return f"{self.cpus} CPU, {gpus}{in_bytes(self.memory_bytes)} of memory"
 
     def fits(self, machines: Iterable[Node]) -> int:
-        """Return how many such runs the living machines hold at a time."""
-        need = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory_bytes}
-        asked = {kind: amount for kind, amount in need.items() if amount}
-        return sum(
-            int(
-                min(
-                    node["Resources"].get(kind, 0) / amount + 1e-9 for kind, amount in asked.items()
-                )
-            )
-            for node in machines
-            if node["Alive"]
-        )
+        """Return how many such runs fit the living machines at a time."""
+        needs = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory_bytes}
+        total = 0
+        for node in machines:
+            if not node["Alive"]:
+                continue
+            by_resource = []
+            for resource, amount in needs.items():
+                if amount:
+                    available = node["Resources"].get(resource, 0)
+                    by_resource.append(available / amount)
+            total += int(min(by_resource) + 1e-9)  # 1 / (1 / 3) is a little below 3
+        return total
 
 
 def nodes() -> list[Node]:
@@ -80,10 +82,13 @@ def conduct_on(
     workers: int,
     finished: int,
 ) -> dict[str, JobResult]:
-    """Conduct the jobs on the cluster whose head is at HOST:PORT, and return how each ended, by the run's id.
+    """Run the jobs on the cluster whose head is at HOST:PORT, and return each one's outcome by the run's id.
 
-    This machine must be one of the cluster's. Whatever ends this, no run of it goes on. Raises SettingError for an
-    address that nobody answers at, and for a machine that does not share folder, code and locks with this one.
+    This machine must be one of the cluster's. Whatever ends this, KeyboardInterrupt included, no run is left.
+
+    Raises:
+        SettingError: no cluster answers at the address, or a machine does not share folder, code and locks with this
+            one.
     """
     with one_interrupt(), connected(address):
         shared, machines = check_nodes(address, jobs)
@@ -99,7 +104,7 @@ def conduct_on(
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Hold a connection to the cluster. Raises SettingError when there is none to be had."""
+    """Return a context with a connection to the cluster. Raises SettingError where there is no cluster."""
     host, _, port = address.rpartition(":")
     rule = "must be HOST:PORT of the head of a Ray cluster, as `ray start --head` prints it"
     require(bool(host) and is_whole(port), KEY, address, rule)
@@ -107,8 +112,10 @@ def connected(address: str) -> Iterator[None]:
         socket.create_connection((host, int(port)), timeout=ANSWER).close()
     except OSError as error:
         raise SettingError(KEY, address, f"nobody answers there ({error}): {rule}") from error
-    main = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in SIGNALS if main}
+    # Ray sets a handler of its own for SIGTERM; only the main thread may set it back.
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
     variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     try:
         ray.init(
@@ -118,11 +125,10 @@ def connected(address: str) -> Iterator[None]:
             runtime_env={"env_vars": variables},
         )
     except (RuntimeError, OSError, ValueError, RayError) as error:
-        raise SettingError(
-            KEY, address, f"Ray does not take this machine in: {printable(sentence(error))}"
-        ) from error
+        rule = f"Ray does not take this machine in: {printable(sentence(error))}"
+        raise SettingError(KEY, address, rule) from error
     finally:
-        for number, handler in handlers.items():  # Ray takes SIGTERM
+        for number, handler in handlers.items():
             signal.signal(number, handler)
     try:
         yield
@@ -142,14 +148,12 @@ def check_nodes(address: str, jobs: Sequence[Job]) -> tuple[SharedFolders, list[
             stack.enter_context(locked(Path(folder)))
             checks.append(folder)
         shared = SharedFolders(str(Path.cwd()), tuple(checks), code_version(*PACKAGES))
-        ask = ray.remote(num_cpus=0, max_retries=0)(check_node)
-        names = [node["NodeID"] for node in nodes() if node["Alive"]]
-        tasks = [
-            ask.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)
-            ).remote(shared)
-            for name in names
-        ]
+        check = ray.remote(num_cpus=0, max_retries=0)(check_node)
+        tasks = []
+        for node in nodes():
+            if node["Alive"]:
+                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                tasks.append(check.options(scheduling_strategy=there).remote(shared))
         try:
             machines: list[Machine] = ray.get(tasks)
         except RayError as error:
@@ -166,30 +170,36 @@ def demand_of(
     there: Sequence[Node],
     machines: Sequence[Machine],
 ) -> Demand:
-    """Return what the largest job asks of a machine: no more than the largest has, which is then its own.
+    """Return what the largest job needs of a machine; a job that needs more than any machine has gets one to itself.
 
     A GPU is shared among as many runs as the smallest GPU's memory holds.
-    Raises SettingError for runs that want a GPU where no machine has any.
+
+    Raises:
+        SettingError: a run demands a GPU and no machine has one.
     """
-    most = {
-        kind: max((node["Resources"].get(kind, 0) for node in there if node["Alive"]), default=0)
-        for kind in ("CPU", "GPU", "memory")
-    }
+    most = {"CPU": 0, "GPU": 0, "memory": 0}
+    for node in there:
+        if node["Alive"]:
+            for resource in most:
+                most[resource] = max(most[resource], node["Resources"].get(resource, 0))
     devices = {job.settings.general.device for job in jobs}
-    require(
-        bool(most["GPU"]) or "cuda" not in devices,
-        "device",
-        "cuda",
-        "no machine of the cluster has a GPU",
+    rule = "no machine of the cluster has a GPU"
+    require(bool(most["GPU"]) or "cuda" not in devices, "device", "cuda", rule)
+
+    memory = largest(jobs)
+    gpus = 0.0
+    if most["GPU"] and devices != {"cpu"}:
+        gpu_memory: list[int] = []
+        for machine in machines:
+            gpu_memory += machine.gpu_memory
+        smallest = min(gpu_memory, default=0)
+        runs_per_gpu = max(1, smallest // (memory + CUDA_CONTEXT))
+        gpus = 1 / runs_per_gpu
+    return Demand(
+        cpus=max(1, min(cpus, int(most["CPU"]))),
+        gpus=gpus,
+        memory_bytes=int(min(memory, most["memory"])),
     )
-    need = largest(jobs)
-    gpu_memory: list[int] = []
-    for machine in machines:
-        gpu_memory += machine.gpu_memory
-    smallest = min(gpu_memory, default=0)
-    shared = max(1, smallest // (need + CUDA_CONTEXT))
-    gpus = 1 / shared if most["GPU"] and devices != {"cpu"} else 0.0
-    return Demand(max(1, min(cpus, int(most["CPU"]))), gpus, int(min(need, most["memory"])))
 
 
 class ClusterQueue(Queue):
@@ -222,11 +232,12 @@ class ClusterQueue(Queue):
             while self.waiting and not slots and not self.tasks:
                 job = self.waiting.popleft()
                 self.overview.started(job)
-                self.settle(
-                    job, JobResult(reason=f"the cluster has no machine left with {self.demand}")
-                )
-            for task in ray.wait([*self.tasks], timeout=INTERVAL)[0] if self.tasks else ():
-                self.take_up(task)
+                reason = f"the cluster has no machine left with {self.demand}"
+                self.settle(job, JobResult(reason=reason))
+            if self.tasks:
+                ended, _ = ray.wait([*self.tasks], timeout=INTERVAL)
+                for task in ended:
+                    self.take_up(task)
         return self.outcomes
 
     def hand_over(self, job: Job) -> None:
@@ -243,15 +254,15 @@ class ClusterQueue(Queue):
         again = job.settings.run_id in self.begun
         self.begun.add(job.settings.run_id)
         follower = ExitStack()
-        follower.enter_context(
-            following(RunFolder(job.settings.folder), lambda line: self.overview.on_line(job, line))
-        )
+        folder = RunFolder(job.settings.folder)
+        report_line = functools.partial(self.overview.on_line, job)
+        follower.enter_context(following(folder, report_line))
         settings = pickle.dumps(job.settings)
         reference = task.remote(self.shared.folder, settings, self.engine, self.demand.cpus, again)
         self.tasks[reference] = job, follower
 
     def take_up(self, task: Any) -> None:
-        """Take notice of a task that has ended."""
+        """Handle a task that has ended."""
         job, follower = self.tasks.pop(task)
         follower.close()  # nothing is heard of a job that has ended
         try:

@@ -51,11 +51,14 @@ class Machine:
 def check_node(shared: SharedFolders) -> Machine:
     """Return what this machine is, and what keeps it from taking runs."""
     name = socket.gethostname()
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides the GPUs from who asks for none
-    memory = {
-        uuid: size for uuid, size in visible_gpus().items() if not uuid.isdigit()
-    }  # as index and as uuid
-    return Machine(name, problem(shared), tuple(memory.values()))
+    os.environ.pop(
+        "CUDA_VISIBLE_DEVICES", None
+    )  # Ray hides the GPUs from a task that asks for none
+    gpu_memory = []
+    for device, size in visible_gpus().items():
+        if not device.isdigit():  # each GPU is there twice: by its index and by its UUID
+            gpu_memory.append(size)
+    return Machine(name, problem(shared), tuple(gpu_memory))
 
 
 def problem(shared: SharedFolders) -> str:

@@ -42,20 +42,20 @@ class JobProgress:
         return self.seconds / self.rounds if self.rounds else None
 
     def take(self, records: Sequence[RoundRecord]) -> bool:
-        """Take up what is on record, and return whether a round has been finished."""
+        """Update the progress by the records so far, and return whether there is a new round."""
         if not records or records[-1].round <= self.round:
             return False
         last = records[-1]
         self.round = last.round
-        self.seconds = self.seconds + last.seconds.round
-        self.rounds = self.rounds + 1
+        self.seconds += last.seconds.round
+        self.rounds += 1
         if last.models:
             self.numbers = accuracies(self.job, last.models)
         return True
 
 
 class Overview:
-    """Told of everything that happens to the jobs; to be used as a context manager."""
+    """Shows the state of all jobs, whose events it is called with; a context manager."""
 
     def __init__(
         self,
@@ -100,15 +100,16 @@ class Overview:
         records = RunFolder(job.settings.folder).rounds()
         if records and not job.settings.general.overwrite:
             job_progress.round = records[-1].round
-        else:
-            job_progress.round = 0
         self.running[job.settings.run_id] = job_progress
 
     def on_line(self, job: Job, line: str) -> None:
-        """A job says something. What is no round is printed: a terminal's table shows the rounds, and elsewhere a line
-        for each would hide the results."""
-        finished = self.running[job.settings.run_id].take(RunFolder(job.settings.folder).rounds())
-        if finished or isinstance(line, LineAboutRun):
+        """Print a line of a job, but for lines about rounds.
+
+        A terminal's table shows the rounds, and elsewhere one line per round would hide the results.
+        """
+        records = RunFolder(job.settings.folder).rounds()
+        is_round = self.running[job.settings.run_id].take(records)
+        if is_round or isinstance(line, LineAboutRun):
             return
         if not isinstance(line, LineAboutData):
             self.say(job, line)
@@ -127,7 +128,9 @@ class Overview:
             self.finished += 1
             last = {name: selected(result.summary, name) for name in result.summary["models"]}
             words = f"finished  {accuracies(job, last)}"
-        self.say(job, words if self.console.is_terminal else f"{words}  ({self.counts()})")
+        if not self.console.is_terminal:  # whose table has the counts
+            words += f"  ({self.counts()})"
+        self.say(job, words)
 
     def say(self, job: Job, words: str) -> None:
         """Print a line about a job."""
@@ -184,7 +187,8 @@ class Overview:
 
 def accuracies(job: Job, models: Mapping[str, ModelNumbers]) -> str:
     """Return the balanced accuracy of every model, in percent."""
-    return "  ".join(
-        f"{row_name(job.settings.parts, name)} {percent(numbers['balanced-accuracy'])}"
-        for name, numbers in models.items()
-    )
+    words = []
+    for name, numbers in models.items():
+        row = row_name(job.settings.parts, name)
+        words.append(f"{row} {percent(numbers['balanced-accuracy'])}")
+    return "  ".join(words)

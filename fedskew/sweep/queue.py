@@ -1,5 +1,6 @@
 """The queue of a sweep: worker processes take runs from it, and a failed run does not affect the others."""
 
+import functools
 import os
 from abc import ABC, abstractmethod
 from collections import deque
@@ -30,7 +31,7 @@ def conduct(
     overview: Overview,
     federation_config: str = "",
 ) -> dict[str, JobResult]:
-    """Run the jobs, `shares.jobs` in parallel, and return each one's outcome by the run's id.
+    """Run the jobs, `allocation.jobs` in parallel, and return each one's outcome by the run's id.
 
     Whatever ends this, KeyboardInterrupt included, no process is left.
     """
@@ -60,14 +61,15 @@ def one_by_one(
             summary = execute(
                 job.settings,
                 allocation.engine,
-                lambda line, job=job: overview.on_line(job, line),  # type: ignore[misc]
+                functools.partial(overview.on_line, job),
                 workers=allocation.workers,
                 federation_config=federation_config,
             )
-            outcomes[job.settings.run_id] = JobResult(summary)
+            result = JobResult(summary)
         except Exception as error:
-            outcomes[job.settings.run_id] = JobResult(reason=printable(sentence(error)))
-        overview.ended(job, outcomes[job.settings.run_id])
+            result = JobResult(reason=printable(sentence(error)))
+        outcomes[job.settings.run_id] = result
+        overview.ended(job, result)
     return outcomes
 
 
@@ -99,17 +101,16 @@ class Queue(ABC):
     def on_event(self, job: Job, event: Event) -> None:
         """Handle the end of a job or of its process."""
         kind, content = event
-        if kind == "died" and self.attempts[job.settings.run_id] < ATTEMPTS:
-            self.overview.on_line(
-                job, f"{content}; another one goes on from the last finished round"
-            )
+        if kind == "finished":
+            self.settle(job, JobResult(content))
+        elif kind == "failed":
+            self.settle(job, JobResult(reason=content))
+        elif self.attempts[job.settings.run_id] < ATTEMPTS:
+            line = f"{content}; another one goes on from the last finished round"
+            self.overview.on_line(job, line)
             self.waiting.appendleft(job)
-        elif kind == "died":
-            self.settle(job, JobResult(reason=f"{content}, and so had the one before"))
         else:
-            self.settle(
-                job, JobResult(content) if kind == "finished" else JobResult(reason=content)
-            )
+            self.settle(job, JobResult(reason=f"{content}, and so had the one before"))
 
     def settle(self, job: Job, result: JobResult) -> None:
         """Record a job's outcome."""
@@ -126,7 +127,7 @@ class LocalQueue(Queue):
         self.crew: list[Worker] = []
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
-        self.context = fork_server(*map(module_name, ("server_app.app", "client_app.app")))
+        self.context = fork_server(module_name("server_app.app"), module_name("client_app.app"))
 
     @property
     def busy(self) -> list[Worker]:
@@ -136,11 +137,7 @@ class LocalQueue(Queue):
     def run(self) -> dict[str, JobResult]:
         """Run all jobs."""
         while self.waiting or self.busy:
-            while (
-                self.waiting
-                and len(self.busy) < self.allocation.jobs
-                and room(self.waiting[0].memory_bytes, self.busy)
-            ):
+            while self.can_begin():
                 self.begin(self.waiting.popleft())
             ready = wait([worker.connection for worker in self.busy], INTERVAL)
             for worker in self.busy:
@@ -148,31 +145,37 @@ class LocalQueue(Queue):
                     self.listen(worker)
         return self.outcomes
 
+    def can_begin(self) -> bool:
+        """Return whether the next job may begin now."""
+        if not self.waiting or len(self.busy) >= self.allocation.jobs:
+            return False
+        return room(self.waiting[0].memory_bytes, self.busy)
+
     def hand_over(self, job: Job) -> None:
         """Give a job to an idle worker, or to a new one."""
-        for dead in [
-            worker for worker in self.crew if worker.job is None and not worker.process.is_alive()
-        ]:
-            self.dismiss(dead)  # killed while it waited, which costs no run an attempt
-        worker = next((worker for worker in self.crew if worker.job is None), None)
-        if worker is None:
+        for worker in list(self.crew):
+            # Killed while it waited, which costs no run an attempt.
+            if worker.job is None and not worker.process.is_alive():
+                self.dismiss(worker)
+        idle = [worker for worker in self.crew if worker.job is None]
+        if not idle:
             gpu = emptiest(self.allocation.gpus, [worker.gpu for worker in self.crew])
-            worker = Worker(self.context, self.allocation, gpu)
-            self.crew.append(worker)
-        worker.take(job)
+            idle = [Worker(self.context, self.allocation, gpu)]
+            self.crew += idle
+        idle[0].take(job)
 
     def listen(self, worker: Worker) -> None:
         """Handle a worker's message or its end."""
-        event = worker.event()
+        kind, content = worker.event()
         job = worker.job
         assert job is not None, "only workers with a job are listened to"
-        if event[0] == "line":
-            self.overview.on_line(job, event[1])
+        if kind == "line":
+            self.overview.on_line(job, content)
             return
         worker.job = None
-        if event[0] == "died":
+        if kind == "died":
             self.dismiss(worker)
-        self.on_event(job, event)
+        self.on_event(job, (kind, content))
 
     def dismiss(self, worker: Worker) -> None:
         """Remove a worker whose process is gone."""
@@ -191,9 +194,8 @@ def room(need: int, busy: Sequence[Worker]) -> bool:
     """Return whether a run that needs `need` bytes may begin: its memory is free, or it would be the only run."""
     if not busy:
         return True
-    promised = sum(
-        max(0, worker.job.memory_bytes - worker.memory_bytes())
-        for worker in busy
-        if worker.job is not None
-    )
+    promised = 0  # to running jobs, which may not have taken all of theirs yet
+    for worker in busy:
+        if worker.job is not None:
+            promised += max(0, worker.job.memory_bytes - worker.memory_bytes())
     return psutil.virtual_memory().available - promised >= need

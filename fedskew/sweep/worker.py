@@ -46,7 +46,7 @@ class Worker:
             self.connection.send(job.settings)
 
     def event(self) -> Event:
-        """Return what the process says next; to be called when there is something, or the process is gone."""
+        """Return the process's next event; to be called when its connection is ready, or the process is gone."""
         try:
             event: Event = self.connection.recv()
             return event
@@ -110,13 +110,15 @@ def work(connection: Connection, engine: str, workers: int, gpu: str | None) -> 
     def report_line(line: str) -> None:
         connection.send(("line", line))
 
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError):  # the sweep has closed its end
         while True:
-            connection.send(runs.execute(connection.recv(), engine, workers, report_line))
+            settings = connection.recv()
+            event = runs.execute(settings, engine, workers, report_line)
+            connection.send(event)
 
 
 class Executor:
-    """Executes runs one after the other; the data of those that follow each other on the same are loaded once."""
+    """Executes runs one after the other, and loads data once for consecutive runs on the same data."""
 
     def __init__(self) -> None:
         self.last: RunSettings | None = None
