@@ -4,7 +4,6 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -63,12 +62,8 @@ def allocate(
     """
     cores = os.cpu_count() or 1
     if engine == "ray":
-        require(
-            at_once <= 1,
-            "--jobs",
-            at_once,
-            "must be 1 with --engine ray, which takes the machine for one run",
-        )
+        rule = "must be 1 with --engine ray, which takes the machine for one run"
+        require(at_once <= 1, "--jobs", at_once, rule)
         return Allocation(engine, 1, workers)
     wants_gpu = any(job.settings.general.device != "cpu" for job in jobs)
     gpus = visible_gpus() if wants_gpu else {}
@@ -89,9 +84,13 @@ def allocate(
     return Allocation(engine, at_once, workers, tuple(slots))
 
 
-def emptiest(slots: Sequence[str], held: Sequence[str | None]) -> str | None:
-    """Return the GPU of which the smallest share of slots is held; None where there are none."""
-    return min(slots, key=lambda gpu: held.count(gpu) / slots.count(gpu), default=None)
+def emptiest(slots: Sequence[str], used: Sequence[str | None]) -> str | None:
+    """Return the GPU of which the smallest share of slots is in use; None where there are none."""
+
+    def share_in_use(gpu: str) -> float:
+        return used.count(gpu) / slots.count(gpu)
+
+    return min(slots, key=share_in_use, default=None)
 
 
 def largest(jobs: Sequence[Job]) -> int:
@@ -108,28 +107,28 @@ def visible_gpus() -> dict[str, int]:
         return {}
     query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(
-            query,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        answer = subprocess.run(query, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return {}
-    rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
     memory = {}
-    for index, uuid, mebibytes, *_ in rows:
+    names = []
+    for line in answer.stdout.splitlines():
+        index, uuid, mebibytes, *_ = [word.strip() for word in line.split(",")]
         known = int(mebibytes) * 2**20 if mebibytes.isdigit() else 0
         memory[index] = memory[uuid] = known
+        names.append(index)
+    if not memory:
+        return {}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        names = [row[0] for row in rows]
-    else:
+    if visible is not None:
         names = [name.strip() for name in visible.split(",")]
-    names = list(
-        takewhile(lambda name: name not in ("", "-1"), names)
-    )  # CUDA sees those before the first invalid one
-    return {name: memory.get(name, min(memory.values())) for name in names if memory}
+    smallest = min(memory.values())  # for a name that nvidia-smi does not list, as of a MIG slice
+    gpus = {}
+    for name in names:
+        if name in ("", "-1"):  # CUDA sees the GPUs before the first invalid name
+            break
+        gpus[name] = memory.get(name, smallest)
+    return gpus
 
 
 def ordered(jobs: Sequence[Job]) -> list[Job]:
@@ -139,10 +138,11 @@ def ordered(jobs: Sequence[Job]) -> list[Job]:
     """
     by_data: dict[object, list[Job]] = {}
     for job in jobs:
-        by_data.setdefault(same_data(job.settings), []).append(job)
-    result = []
+        of_data = by_data.setdefault(same_data(job.settings), [])
+        of_data.append(job)
+    result: list[Job] = []
     for of_data in by_data.values():
-        result.extend(sorted(of_data, key=lambda job: -job.work))
+        result += sorted(of_data, key=lambda job: -job.work)
     return result
 
 

@@ -105,14 +105,25 @@ def one_interrupt(last_resort: Callable[[], None] | None = None) -> Iterator[thr
             signal.signal(number, before)
 
 
+def callable_handlers() -> dict[int, Any]:
+    """Return the handlers of the three signals that are functions; a signal that is ignored stays so.
+
+    Outside the main thread, where Python allows none to be set, there are none.
+    """
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is not threading.main_thread():
+        return handlers
+    for number in SIGNALS:
+        handler = signal.getsignal(number)
+        if callable(handler):
+            handlers[number] = handler
+    return handlers
+
+
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
     """Let a signal end the process at once within the block: for imports, which take seconds and change nothing."""
-    main = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in SIGNALS if main}
-    handlers = {
-        number: handler for number, handler in handlers.items() if callable(handler)
-    }  # not what is ignored
+    handlers = callable_handlers()
     for number in handlers:
         signal.signal(number, exit_now)
     try:
@@ -124,18 +135,13 @@ def at_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Hold the three signals back within the block; a process that is started there never gets one.
+    """Block the three signals within the block; a process that is started there never gets one.
 
     Worker processes are started so: what a terminal or a batch system sends to all processes of the command is for the
     command, which ends its workers. What arrived meanwhile is handled at the end of the block.
     """
     arrived = list[int]()
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():  # no other may set a handler
-        for number in SIGNALS:
-            handler = signal.getsignal(number)
-            if callable(handler):
-                handlers[number] = handler
+    handlers = callable_handlers()
     for number in handlers:  # the mask is this thread's alone, and another may get the signal
         signal.signal(number, lambda number, frame: arrived.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -38,12 +38,21 @@ def execute(
     federation_config: str = "",
     sites: str = "",
 ) -> dict[str, Any]:
-    """Run the settings' experiment on an engine and return its summary; `report_line` gets a line a round.
+    """Run the settings' experiment on an engine and return its summary.
 
-    With `sites`, a folder of SITE/site.toml, the sites of dataset = sites:FILE are rehearsed in this process.
+    Whatever ends the run, no process of it is left.
 
-    `workers` is the number of processes that run clients, 0 for one a core. Whatever ends the run, no process of it
-    is left. Raises what `server_app.app.run` raises, or LaunchFailed with its reason where that ran elsewhere.
+    Args:
+        settings: of the run.
+        engine: one of ENGINES.
+        report_line: gets one line per round.
+        workers: processes that run clients; 0 for one per core.
+        federation_config: for Ray, as of `flwr run`.
+        sites: a folder of SITE/site.toml; the sites of dataset = sites:FILE are then rehearsed in this process.
+
+    Raises:
+        SettingError: an option that is for another engine.
+        LaunchFailed: the run failed on Ray; on other engines what `server_app.app.run` raises.
     """
     if engine not in ENGINES:
         raise SettingError("--engine", engine, f"must be one of {', '.join(ENGINES)}")
@@ -57,11 +66,12 @@ def execute(
     from fedskew.engines.workers import WorkersGrid
     from server_app.app import run
 
-    if engine == "workers" and getattr(multiprocessing.current_process(), "_inheriting", False):
-        sys.exit(
-            1
-        )  # a worker that imports a script without `if __name__ == "__main__":`, which its parent says
-    with one_interrupt(), WorkersGrid(workers if engine == "workers" else 0) as grid:
+    is_starting = getattr(multiprocessing.current_process(), "_inheriting", False)
+    if engine == "workers" and is_starting:
+        # A worker that imports a script without `if __name__ == "__main__":`; its parent reports that.
+        sys.exit(1)
+    processes = workers if engine == "workers" else 0
+    with one_interrupt(), WorkersGrid(processes) as grid:
         return run(grid, settings, report_line)
 
 
@@ -71,7 +81,7 @@ def rehearse(
     report_line: LineSink,
     folder: str,
 ) -> dict[str, Any]:
-    """Play all sites of a folder in this process, each by its own site.toml."""
+    """Run all sites of a folder in this process, each by its own site.toml."""
     require(settings.agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
     rule = "must be a folder that holds a SITE/site.toml for each site, which are then run in this process"
     require(Path(folder).is_dir() and bool(folder), "--sites", folder, rule)
@@ -101,12 +111,11 @@ def on_ray(
     from server_app.run_folder import RunFolder
 
     folder = RunFolder(settings.folder)
-    claim(folder.path)  # what a killed launcher has left would still hold the folder's lock
-    # What is wrong with the data is said here, before Ray starts.
+    claim(folder.path)  # processes of a killed launcher would still have the folder's lock
+    # Wrong data are refused here, before Ray starts.
     federation = federate(settings.data, settings.general.seed)
-    with folder.begin(
-        settings, federation, report_line
-    ) as finished:  # the ServerApp takes the lock when this lets it go
+    # The ServerApp takes the lock when this block releases it.
+    with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
             return finished
     config = settings.going_on().run_config()
@@ -132,17 +141,18 @@ def following(folder: "RunFolder", report_line: LineSink) -> Iterator[None]:
     from server_app.run_folder import ROUND, verified
 
     ended = threading.Event()
-    place = appended(folder.rounds_file, 0)[1]
+    _, position = appended(folder.rounds_file, 0)
 
     def follow() -> None:
-        nonlocal place
+        nonlocal position
         last = False
         while not last:
-            last = ended.wait(FOLLOW_INTERVAL)
-            lines, place = appended(folder.rounds_file, place)
+            last = ended.wait(FOLLOW_INTERVAL)  # after the end once more
+            lines, position = appended(folder.rounds_file, position)
             for line in lines:
-                with contextlib.suppress(ValueError):
-                    report_line(str(verified(line, ROUND)["line"]))
+                with contextlib.suppress(ValueError):  # a damaged record
+                    record = verified(line, ROUND)
+                    report_line(str(record["line"]))
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -153,17 +163,19 @@ def following(folder: "RunFolder", report_line: LineSink) -> Iterator[None]:
         thread.join()
 
 
-def appended(file: Path, place: int) -> tuple[list[str], int]:
-    """Return the whole lines that a file has beyond its first `place` bytes, and where the last of them ends.
+def appended(file: Path, position: int) -> tuple[list[str], int]:
+    """Return the complete lines of a file after its first `position` bytes, and where the last of them ends.
 
-    Of a file that has been cut before `place`, as a run that goes on does with its records, what follows is new.
+    A resumed run truncates its records; of a file that is shorter than `position`, only what follows is new.
     """
     try:
         with file.open("rb") as opened:
-            place = min(place, os.fstat(opened.fileno()).st_size)
-            opened.seek(place)
+            size = os.fstat(opened.fileno()).st_size
+            position = min(position, size)
+            opened.seek(position)
             text = opened.read()
     except FileNotFoundError:
         return [], 0
-    whole = text[: text.rfind(b"\n") + 1]
-    return whole.decode(errors="replace").splitlines(), place + len(whole)
+    complete = text[: text.rfind(b"\n") + 1]
+    lines = complete.decode(errors="replace").splitlines()
+    return lines, position + len(complete)

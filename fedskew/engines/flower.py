@@ -35,6 +35,11 @@ START_TIMEOUT = 60.0
 """Seconds until the SuperLink and Ray have to listen."""
 
 
+def search_path() -> str:
+    """Return where programs are looked for: beside this Python first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
 class LaunchFailed(RuntimeError):
     """A run that ended without a result, or could not be started; the message is the reason."""
 
@@ -43,15 +48,13 @@ class Flower:
     """flwr's commands on one SuperLink, with their home and their working directory in a temporary folder."""
 
     def __init__(self, home: Path, folder: Path) -> None:
-        self.home, self.folder = home, folder
-        self.path = os.pathsep.join(
-            [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-        )
+        self.home = home
+        self.folder = folder
+        self.path = search_path()
         defaults = DEFAULTS | {"RAY_TMPDIR": str(home)}
-        self.environment = (
-            defaults | os.environ | mark(folder) | {"FLWR_HOME": str(home), "PATH": self.path}
-        )
-        self.environment.setdefault(FOLDER, str(Path.cwd()))  # where the user's own modules lie
+        own = mark(folder) | {"FLWR_HOME": str(home), "PATH": self.path}
+        self.environment = defaults | os.environ | own
+        self.environment.setdefault(FOLDER, str(Path.cwd()))  # where the user's own modules are
         self.started: list[subprocess.Popen[bytes]] = []
         (home / "empty").mkdir()  # a neutral working directory: clients import from there first
 
@@ -63,10 +66,10 @@ class Flower:
         errors: bool = True,
     ) -> subprocess.Popen[bytes]:
         """Start a command that appends what it prints to the file `output`. Raises LaunchFailed when it is missing."""
-        if (path := shutil.which(command, path=self.path)) is None:
-            raise LaunchFailed(
-                f"no {command} beside {sys.executable} or on PATH: `pip install 'flwr[simulation]'`"
-            )
+        path = shutil.which(command, path=self.path)
+        if path is None:
+            where = f"beside {sys.executable} or on PATH"
+            raise LaunchFailed(f"no {command} {where}: `pip install 'flwr[simulation]'`")
         with output.open("ab") as file:
             process = subprocess.Popen(
                 [path, *words],
@@ -87,11 +90,10 @@ class Flower:
         """
         port = free_port()
         output = self.home / "ray.log"
-        words = f"start --head --block --include-dashboard=false --node-ip-address 127.0.0.1 --port {port}".split()
-        words += [
-            "--ray-client-server-port",
-            str(free_port()),
-        ]  # else one that a second run would want, too
+        words = ["start", "--head", "--block", "--include-dashboard=false"]
+        words += ["--node-ip-address", "127.0.0.1", "--port", str(port)]
+        # By default a fixed port, which a second run on this machine would also want.
+        words += ["--ray-client-server-port", str(free_port())]
         process = self.start("ray", *words, output=output)
         self.environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
         return partial(listening, process, port, "Ray", output)
@@ -102,9 +104,8 @@ class Flower:
         output = self.home / "superlink.log"
         connection = f'[superlink]\ndefault = "own"\n[superlink.own]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         (self.home / "config.toml").write_text(connection)
-        words = (
-            f"--insecure --simulation --isolation subprocess --host 127.0.0.1 --port {port}".split()
-        )
+        words = ["--insecure", "--simulation", "--isolation", "subprocess"]
+        words += ["--host", "127.0.0.1", "--port", str(port)]
         process = self.start("flower-superlink", *words, output=output)
         listening(process, port, "the SuperLink", output)
         return process
@@ -117,19 +118,14 @@ class Flower:
         """Return status and details of the run, both empty when they are not to be had."""
         answer = self.home / "list.json"
         answer.unlink(missing_ok=True)
+        words = ["list", "own", "--format", "json"]
         with contextlib.suppress(subprocess.TimeoutExpired, ValueError, LookupError):
-            self.start(
-                "flwr",
-                "list",
-                "own",
-                "--format",
-                "json",
-                output=answer,
-                errors=False,
-            ).wait(timeout=20)
+            self.start("flwr", *words, output=answer, errors=False).wait(timeout=20)
             run = json.loads(answer.read_text())["runs"][0]
             details = str(run["status-details"])
-            return str(run["status"]), "" if details == "N/A" else details
+            if details == "N/A":
+                details = ""
+            return str(run["status"]), details
         return "", ""
 
     def end(self, patience: float = PATIENCE) -> None:
@@ -147,9 +143,8 @@ def listening(process: subprocess.Popen[bytes], port: int, name: str, output: Pa
     deadline = time.monotonic() + START_TIMEOUT
     while True:
         if process.poll() is not None or time.monotonic() > deadline:
-            raise LaunchFailed(
-                f"{name} did not start: {output.read_text(errors='replace')[-1000:].strip()}"
-            )
+            last_words = output.read_text(errors="replace")[-1000:].strip()
+            raise LaunchFailed(f"{name} did not start: {last_words}")
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", port), timeout=0.5),

@@ -64,31 +64,25 @@ def launch(
     cases.
     """
     if result.exists():
-        raise ValueError(
-            f"{result} is there already: a result of this run could not be told from it"
-        )
+        rule = "a result of this run could not be told from it"
+        raise ValueError(f"{result} is there already: {rule}")
     if not (app / "pyproject.toml").is_file():
-        raise LaunchFailed(
-            f"no pyproject.toml in {app}: the Ray engine needs a clone installed by `pip install -e .`"
-        )
+        rule = "the Ray engine needs a clone installed by `pip install -e .`"
+        raise LaunchFailed(f"no pyproject.toml in {app}: {rule}")
     federation = federation_words(nodes, federation_config)
     clear_leftovers()
     temporary_folder = tempfile.TemporaryDirectory(
         prefix=PREFIX, dir=short_folder(), ignore_cleanup_errors=True
     )
     with one_interrupt(), temporary_folder as temporary:
-        note_owner(Path(temporary))
-        settings = Path(temporary, "run.toml")
+        home = Path(temporary)
+        note_owner(home)
+        settings = home / "run.toml"
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
-        flower = Flower(Path(temporary), folder)
+        flower = Flower(home, folder)
         claim(folder)
-        words = [
-            str(write_stub_app(app, flower.home / "app")),
-            "own",
-            "--stream",
-            "--run-config",
-            str(settings),
-        ]
+        stub = write_stub_app(app, home / "app")
+        words = [str(stub), "own", "--stream", "--run-config", str(settings)]
         try:
             try:
                 _run(flower, words, federation, log, result)
@@ -101,8 +95,9 @@ def launch(
 
 def short_folder() -> str:
     """Return where temporary folders go, or /tmp where that is too long a name for Ray's sockets."""
-    usual = tempfile.gettempdir()
-    return usual if len(usual) + len(f"/{PREFIX}xxxxxxxx") < SHORT else SHORTEST
+    default = tempfile.gettempdir()
+    name = f"{default}/{PREFIX}xxxxxxxx"  # eight random characters
+    return default if len(name) < SHORT else SHORTEST
 
 
 def _run(flower: Flower, words: list[str], federation: str, log: Path, result: Path) -> None:
@@ -127,13 +122,14 @@ def _run(flower: Flower, words: list[str], federation: str, log: Path, result: P
         text = file.read().decode(errors="replace")
     with log.open("ab") as file:  # what a crash of the interpreter printed is only there
         for name in ("superlink.log", "ray.log"):
-            if (output := flower.home / name).exists():
-                file.write(f"\n--- {name} ---\n".encode() + output.read_bytes())
+            output = flower.home / name
+            if output.exists():
+                file.write(f"\n--- {name} ---\n".encode())
+                file.write(output.read_bytes())
     if died and not details:
         raise LaunchFailed(died)
-    raise LaunchFailed(
-        reason(text, details) or f"the run ended without {result}: {status or 'status unknown'}"
-    )
+    why = reason(text, details)
+    raise LaunchFailed(why or f"the run ended without {result}: {status or 'status unknown'}")
 
 
 def _wait(
@@ -142,52 +138,55 @@ def _wait(
     stream: subprocess.Popen[bytes],
     result: Path,
 ) -> str:
-    """Return at the result or the run's end; the answer is a sentence when a process died before its time, else ""."""
+    """Return at the result or the run's end: a sentence when a process died before that, else ""."""
     simulation: psutil.Process | None = None
-    looked = asked = time.monotonic()
-    gone = float("inf")
+    last_search = last_status = time.monotonic()
+    ended = float("inf")  # when the simulation process was first seen to have ended
     while not result.exists():
         now = time.monotonic()
         if link.poll() is not None:
             return "the SuperLink ended before the run did: was it killed?"
         if stream.poll() is not None:
             return ""
-        if simulation is None and now - looked > 0.5:
-            looked = now
+        if simulation is None and now - last_search > 0.5:
+            last_search = now
             simulation = flower.simulation()
         if simulation is not None and not alive(simulation):
-            gone = min(gone, now)
-        if now - gone > FAREWELL:
+            ended = min(ended, now)
+        if now - ended > FAREWELL:
             return "flwr-simulation, the process of the ServerApp, ended without a result: killed, or out of memory?"
-        if now - asked > STATUS_INTERVAL:
-            if flower.status()[0].startswith("finished"):
+        if now - last_status > STATUS_INTERVAL:
+            status, _ = flower.status()
+            if status.startswith("finished"):
                 return ""
-            asked = time.monotonic()
+            last_status = time.monotonic()
         time.sleep(0.05)
     return ""
 
 
 def reason(text: str, details: str) -> str:
-    """Return why a run failed, in its exception's own words, or "" when neither says why.
+    """Return why a run failed, in its exception's own words, or "" when neither has a reason.
 
     `text` is what `flwr run --stream` printed, `details` the run's status-details: str(exception) behind a preamble.
     """
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)  # colors
     details = re.sub(r"^\w+ failed with exception: ?", "", details.strip())
     if details:  # the exception's name is in the log only
         first = re.escape(details.splitlines()[0])
-        kinds = re.findall(rf"^([\w.]+): {first}$", text, re.MULTILINE)
-        return spoken(kinds[-1], details) if kinds else details
-    if box := re.findall(
-        r"^│ (.*?) *│$", text.partition("╭─ Error")[2], re.MULTILINE
-    ):  # refused before it ran
+        names = re.findall(rf"^([\w.]+): {first}$", text, re.MULTILINE)
+        return spoken(names[-1], details) if names else details
+
+    # flwr prints an error in a box where it refuses the run before it starts.
+    _, _, after_heading = text.partition("╭─ Error")
+    box = re.findall(r"^│ (.*?) *│$", after_heading, re.MULTILINE)
+    if box:
         return " ".join(box)
-    lasts = re.findall(
-        r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+([\w.]+)(?:: )?(.*)$",
-        text,
-        re.MULTILINE,
-    )
-    return spoken(*lasts[-1]) if lasts else ""
+    traceback = r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+([\w.]+)(?:: )?(.*)$"
+    exceptions = re.findall(traceback, text, re.MULTILINE)
+    if exceptions:
+        name, sentence = exceptions[-1]
+        return spoken(name, sentence)
+    return ""
 
 
 def federation_words(nodes: int, given: str) -> str:
@@ -198,7 +197,6 @@ def federation_words(nodes: int, given: str) -> str:
     pair = r"([\w-]+)=('[^']*'|\"[^\"]*\"|\S+)"
     if re.sub(pair, "", given).strip():
         raise ValueError(f"federation-config = {given!r}: must be KEY=VALUE, separated by spaces")
-    merged = {"num-supernodes": str(nodes), "client-resources-num-cpus": "1"} | dict(
-        re.findall(pair, given)
-    )
-    return " ".join(f"{key}={value}" for key, value in merged.items())
+    values = {"num-supernodes": str(nodes), "client-resources-num-cpus": "1"}
+    values |= dict(re.findall(pair, given))
+    return " ".join(f"{key}={value}" for key, value in values.items())

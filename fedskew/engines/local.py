@@ -55,7 +55,7 @@ class LocalGrid(Refusing):
         return [1]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Take messages and return their numbers; what was asked before and is still out has no reply any more."""
+        """Take messages and return their numbers; earlier ones that are still unanswered get no reply any more."""
         self.out = {}
         for message in messages:
             number = message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
@@ -63,12 +63,13 @@ class LocalGrid(Refusing):
         return list(self.out)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Play the first message that is out, and return its reply."""
-        asked = [self.out[number] for number in message_ids if number in self.out]
-        replies = [self.answer_here(message) for message in asked[:1]]
-        for reply in replies:
-            del self.out[reply.metadata.reply_to_message_id]
-        return replies
+        """Run the client of the first message that is unanswered, and return its reply."""
+        for number in message_ids:
+            if number in self.out:
+                reply = self.answer_here(self.out[number])
+                del self.out[reply.metadata.reply_to_message_id]
+                return [reply]
+        return []
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -81,11 +82,12 @@ class LocalGrid(Refusing):
         if not self.faithful:
             return handle(message)
         received = message_from_proto(message_to_proto(message))
-        return message_from_proto(message_to_proto(handle(received)))
+        reply = handle(received)
+        return message_from_proto(message_to_proto(reply))
 
 
 def identify() -> None:
-    """Tell flwr who this process is: its messages carry these numbers, which mean nothing here."""
+    """Give flwr the numbers that its messages carry, which have no meaning in one process."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
 

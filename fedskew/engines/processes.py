@@ -47,7 +47,8 @@ def marked(folder: Path) -> list[psutil.Process]:
     This process and its ancestors are never among them. Processes of other users are not seen.
     """
     wanted = str(folder.resolve())
-    spared = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+    ancestors = [process.pid for process in psutil.Process().parents()]
+    spared = {os.getpid(), *ancestors}
     members: list[psutil.Process] = []
     children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
     for pid in psutil.pids():  # not process_iter: its cache hides a new process under a used-up id
@@ -59,7 +60,7 @@ def marked(folder: Path) -> list[psutil.Process]:
             environment = process.environ()
             if environment.get(RUN) == wanted and LAUNCHER in environment:
                 members.append(process)
-    for process in members:  # grows while it is walked
+    for process in members:  # the loop also goes through the children that it appends
         members += [child for child in children[process.pid] if child not in members]
     return [process for process in members if alive(process)]
 
@@ -69,7 +70,9 @@ def running(folder: Path, program: str) -> list[psutil.Process]:
     processes = []
     for process in marked(folder):
         with contextlib.suppress(*_UNREADABLE):
-            if any(Path(word).name == program for word in process.cmdline()[:4]):
+            # A script is the second word, behind its interpreter, and a module the third or fourth.
+            words = process.cmdline()[:4]
+            if program in [Path(word).name for word in words]:
                 processes.append(process)
     return processes
 
@@ -104,14 +107,15 @@ def end(folder: Path, patience: float = PATIENCE) -> None:
             return
         late = time.monotonic() - kill_at
         if late > 10:
-            raise TimeoutError(
-                f"processes {sorted(process.pid for process in found)} of {folder} cannot be ended"
-            )
-        for process in found if late > 0 else found - asked:
-            with contextlib.suppress(*_UNREADABLE):
-                if late > 0:
+            pids = sorted(process.pid for process in found)
+            raise TimeoutError(f"processes {pids} of {folder} cannot be ended")
+        if late > 0:
+            for process in found:
+                with contextlib.suppress(*_UNREADABLE):
                     process.kill()
-                else:
+        else:
+            for process in found - asked:
+                with contextlib.suppress(*_UNREADABLE):
                     process.terminate()
         asked |= found
         time.sleep(0.02)
@@ -128,9 +132,8 @@ def claim(folder: Path) -> None:
         with contextlib.suppress(*_UNREADABLE):
             launcher = _launcher(process.environ().get(LAUNCHER, ""))
             if launcher is not None and launcher.pid != os.getpid():
-                raise FolderBusy(
-                    f"{folder} is being run by process {launcher.pid}: wait for it, or end it first"
-                )
+                busy = f"{folder} is being run by process {launcher.pid}"
+                raise FolderBusy(f"{busy}: wait for it, or end it first")
     if leftovers:
         end(folder)
 
@@ -143,7 +146,10 @@ def identity() -> str:
 def beginning(pid: int) -> float:
     """Return when a process began; on Linux in ticks since the machine did, which setting the clock does not change."""
     try:
-        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        text = Path(f"/proc/{pid}/stat").read_text()
+        # The second field, the program's name, may itself have spaces; the start time is the 22nd.
+        _, _, fields = text.rpartition(")")
+        return float(fields.split()[19])
     except OSError:
         return psutil.Process(pid).create_time()
 
@@ -159,22 +165,22 @@ def _launcher(identity: str) -> psutil.Process | None:
 
 
 def note_owner(folder: Path) -> None:
-    """Note in a temporary folder that this process made whose it is, so that it does not stay when this is killed."""
+    """Write the owner into a temporary folder of this process, so that it is deleted later if this is killed."""
     with contextlib.suppress(OSError):  # a folder without a note is only never deleted
         (folder / OWNER).write_text(f"{machine()} {identity()}")
 
 
 def machine() -> str:
-    """Return what names this machine and, as containers may share a host's name and folders, its process ids."""
+    """Return a name of this machine and its process ids, as containers may share a host's name and folders."""
     with contextlib.suppress(OSError):  # only Linux has it
         return f"{socket.gethostname()}/{Path('/proc/self/ns/pid').readlink()}"
     return socket.gethostname()
 
 
 def name_semaphores() -> None:
-    """Let multiprocessing's semaphores bear this process's name, so that they do not stay when this is killed.
+    """Give multiprocessing's semaphores this process's name, so that they are deleted later if this is killed.
 
-    Python deletes them with the last process that knows of them, but where kill -9 has hit that one, too.
+    Python deletes them with the last process that knows of them, unless kill -9 has hit that one, too.
     """
     if SEMAPHORES.is_dir():
         pid, _, began = identity().partition("/")

@@ -18,7 +18,7 @@ class Node:
 
 
 class RehearsalGrid(LocalGrid):
-    """A node a site, each with the public key that the agreement names; all are run here, as each would be alone."""
+    """One node per site, each with the public key that the agreement names; all run in this process."""
 
     def __init__(
         self,
@@ -28,8 +28,10 @@ class RehearsalGrid(LocalGrid):
     ) -> None:
         super().__init__(faithful=faithful)
         self.sites = sites
-        keys = {number: as_flower_has_it(site.key) for number, site in enumerate(agreement.sites)}
-        self.nodes = [Node(number + 1, key) for number, key in keys.items() if number in sites]
+        self.nodes = []
+        for number, site in enumerate(agreement.sites):
+            if number in sites:
+                self.nodes.append(Node(number + 1, as_flower_has_it(site.key)))
 
     def __enter__(self) -> "RehearsalGrid":
         super().__enter__()

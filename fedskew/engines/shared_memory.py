@@ -58,39 +58,42 @@ class SharedMemory:
 
     def write(self, region: int, states: Sequence[State]) -> list[TensorLocation]:
         """Write states one after the other, from a region's beginning, and return where they are."""
-        forms = [form_of(state) for state in states]
-        places = []
+        locations = []
         end = 0
-        for form in forms:
-            places.append((form, end))
-            end += layout(form)[1]
+        for state in states:
+            form = form_of(state)
+            locations.append((form, end))
+            end += bytes_of(form)
         flat = self.flat(region, end)
-        for place, state in zip(places, states, strict=True):
+        for (form, begin), state in zip(locations, states, strict=True):
             if state:
-                torch._foreach_copy_(views(flat, *place), list(state.values()))
-        return places
+                torch._foreach_copy_(views(flat, form, begin), list(state.values()))
+        return locations
 
     def read(
         self,
         region: int,
-        places: Sequence[TensorLocation],
+        locations: Sequence[TensorLocation],
         frees: bool = False,
     ) -> list[dict[str, Tensor]]:
-        """Return the states at places of a region, as they lie there.
+        """Return the states at locations of a region, without a copy.
 
-        With `frees` the region is free once the last of their tensors is gone; until then it is nobody's to write to.
+        With `frees` the region is free once the last of their tensors is gone; nobody may write to it before that.
         """
-        flat = self.flat(
-            region, max((begin + layout(form)[1] for form, begin in places), default=0), frees
-        )
-        return [
-            dict(zip((name for name, _, _ in form), views(flat, form, begin), strict=True))
-            for form, begin in places
-        ]
+        end = 0
+        for form, begin in locations:
+            end = max(end, begin + bytes_of(form))
+        flat = self.flat(region, end, frees)
+        states = []
+        for form, begin in locations:
+            names = [name for name, _, _ in form]
+            states.append(dict(zip(names, views(flat, form, begin), strict=True)))
+        return states
 
     def flat(self, region: int, size: int, frees: bool = False) -> Mapping[torch.dtype, Tensor]:
         """Return a region's first `size` bytes at least, as a vector of every type asked for."""
-        size = max(1, math.ceil(size / STEP)) * STEP
+        steps = max(1, math.ceil(size / STEP))
+        size = steps * STEP
         mapping = self.mapped.get(region)
         if mapping is None or len(mapping) < size:
             end = region * SPAN + size
@@ -131,9 +134,8 @@ def nameless_file() -> int:
 
 def form_of(state: State) -> Form:
     """Return a state's form; of equal states the same object, which is pickled once."""
-    return only_one(
-        tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
-    )
+    parts = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items()]
+    return only_one(tuple(parts))
 
 
 @lru_cache(maxsize=256)
@@ -157,6 +159,12 @@ def layout(
         used = math.prod(shape) * dtype.itemsize
         end += math.ceil(used / ALIGNMENT) * ALIGNMENT
     return parts, end
+
+
+def bytes_of(form: Form) -> int:
+    """Return how many bytes a state takes."""
+    _, size = layout(form)
+    return size
 
 
 def views(flat: Mapping[torch.dtype, Tensor], form: Form, begin: int) -> list[Tensor]:

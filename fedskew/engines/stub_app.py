@@ -15,20 +15,22 @@ def write_stub_app(app: Path, folder: Path) -> Path:
     Raises ValueError where `app` is no Flower app.
     """
     try:
-        flower = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-            "flwr"
-        ]["app"]
-        publisher = flower["publisher"]
-        settings = flower.get("config", {})
-        places = {kind: name.split(":") for kind, name in flower["components"].items()}
-        texts = {kind: module_text(app.resolve(), kind, *place) for kind, place in places.items()}
+        project = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+        described = project["tool"]["flwr"]["app"]
+        publisher = described["publisher"]
+        settings = described.get("config", {})
+        texts = {}
+        for kind, name in described["components"].items():
+            module, attribute = name.split(":")
+            texts[kind] = module_text(app.resolve(), kind, module, attribute)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{app}: its pyproject.toml describes no Flower app: {error}") from None
     folder.mkdir()
+    components = {}
     for kind, text in texts.items():
         (folder / f"stub_{kind}.py").write_text(text, encoding="utf-8")
-    components = {kind: f"stub_{kind}:{kind}" for kind in texts}
-    described = {
+        components[kind] = f"stub_{kind}:{kind}"
+    stub = {
         "project": {
             "name": "stub-app",
             "version": "1.0.0",
@@ -39,7 +41,7 @@ def write_stub_app(app: Path, folder: Path) -> Path:
             "flwr": {"app": {"publisher": publisher, "components": components, "config": settings}}
         },
     }
-    (folder / "pyproject.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(stub), encoding="utf-8")
     return folder
 
 

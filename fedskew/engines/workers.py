@@ -1,11 +1,12 @@
 """Clients without messages: in this process, or in worker processes that share memory with it.
 
-What clients are asked stands once in shared memory, and each chunk of clients writes what it answers into a region of
-its own: through the pipes go names and numbers alone.
+A request's tensors are in shared memory once, and each chunk of clients writes those of its answers into a region of
+its own: only names and numbers go through the pipes.
 """
 
 import json
 import logging
+import math
 import multiprocessing
 import os
 import pickle
@@ -49,26 +50,26 @@ UNGUARDED = (
     'uses the engine workers below `if __name__ == "__main__":`'
 )
 QUIET = "ignore:resource_tracker"
-"""An option of Python's: what deletes the semaphores of workers that a signal has ended does not complain of them."""
+"""An option of Python's: its resource tracker deletes the semaphores of killed workers without a warning."""
 PARTS = 4
-"""A worker gets one chunk of what is left, by samples, of so many for each."""
+"""The next chunk has 1 / (PARTS * workers) of the samples that are left, so that all workers end at about one time."""
 PlacedReply = tuple[int, ClientReply | ClientFailure, Sequence[tuple[str, TensorLocation]]]
 """An outcome whose states are in shared memory: client, answer without them or reason, name and place of each state."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What clients are asked, its states in shared memory; pickled once a request."""
+    """A request to clients whose states are in shared memory; pickled once per request."""
 
     number: int
-    """Of the request: no two are the same bytes."""
+    """Of the request: no two orders are the same bytes, by which `opened` caches."""
     asked: ClientRequest
     region: int
-    places: Mapping[str, TensorLocation]
+    locations: Mapping[str, TensorLocation]
 
 
 class WorkersGrid(Refusing, Direct):
-    """Plays clients in worker processes of one thread each, or with workers = 0 in this process, one after the other.
+    """Runs clients in worker processes of one thread each, or with workers = 0 in this process, one after the other.
 
     All give the same results to the bit. To be used as a context manager.
     """
@@ -120,17 +121,16 @@ class WorkersGrid(Refusing, Direct):
     def outcomes(
         self, request: Request, clients: Sequence[int], timeout: float
     ) -> Iterator[ClientOutcome]:
-        """Yield what clients answer. A worker that died is replaced, and who is out is asked once more."""
+        """Yield the clients' answers. A worker that died is replaced, and clients without an answer are asked again."""
         known = {client: request.known(client) for client in clients}
         if self.pool is None:
-            yield from played_here(request, known)
+            yield from run_here(request, known)
             return
         deadline = time.monotonic() + timeout
         for last in (False, True):
+            left = deadline - time.monotonic()
             try:
-                for client, outcome in self.from_workers(
-                    request, known, deadline - time.monotonic()
-                ):
+                for client, outcome in self.from_workers(request, known, left):
                     del known[client]
                     yield client, outcome
                 return
@@ -153,54 +153,48 @@ class WorkersGrid(Refusing, Direct):
         known: Mapping[int, ExpectedState],
         timeout: float,
     ) -> Iterator[ClientOutcome]:
-        """Yield what workers answer. Raises BrokenProcessPool when one of them died, and TimeoutError."""
+        """Yield the workers' answers. Raises BrokenProcessPool when one of them died, and TimeoutError."""
         assert self.pool is not None
-        memory, region = self.memory, self.memory.take()
-        places = dict(
-            zip(request.states, memory.write(region, list(request.states.values())), strict=True)
-        )
+        memory = self.memory
+        region = memory.take()
+        written = memory.write(region, list(request.states.values()))
+        locations = dict(zip(request.states, written, strict=True))
         self.requests += 1
-        order = pickle.dumps(
-            Order(self.requests, replace(request.client_request, states={}), region, places)
-        )
-        regions = {}
+        asked = replace(request.client_request, states={})
+        order = pickle.dumps(Order(self.requests, asked, region, locations))
+
         training = fields_from_stored(json.loads(request.run_spec)["training"])
-        for chunk in chunks(
-            list(known), request.examples, self.workers, training["clients_per_pass"]
-        ):
-            taken = memory.take()
-            regions[
-                self.pool.submit(
-                    run_chunk, order, {client: known[client] for client in chunk}, taken
-                )
-            ] = taken
+        together = training["clients_per_pass"]
+        regions = {}
+        for chunk in chunks(list(known), request.examples, self.workers, together):
+            of_chunk = {client: known[client] for client in chunk}
+            answer_region = memory.take()
+            future = self.pool.submit(run_chunk, order, of_chunk, answer_region)
+            regions[future] = answer_region
         for future in futures.as_completed([*regions], max(0.0, timeout)):
-            yield from placed_back(memory, regions.pop(future), future.result())
+            yield from with_states(memory, regions.pop(future), future.result())
         memory.free.append(region)
 
 
-def played_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterator[ClientOutcome]:
-    """Yield what clients answer in this process. Raises WorkersLost for what prevents every client from running."""
+def run_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterator[ClientOutcome]:
+    """Yield clients' answers from this process. Raises WorkersLost for what prevents every client from running."""
     try:
         for client, outcome in answers(request.client_request, known):
-            yield (
-                client,
-                replace(outcome, states=laid_out(outcome))
-                if isinstance(outcome, ClientReply)
-                else outcome,
-            )
+            if isinstance(outcome, ClientReply):
+                outcome = replace(outcome, states=laid_out(outcome))
+            yield client, outcome
     except Exception as error:
         raise WorkersLost(printable(sentence(error))) from error
 
 
-def placed_back(
+def with_states(
     memory: SharedMemory, region: int, outcomes: Sequence[PlacedReply]
 ) -> Iterator[ClientOutcome]:
-    """Yield outcomes with their states as they lie in a region, which is free when the last of them is gone."""
-    offsets = []
+    """Yield outcomes with their states, which stay in a region; it is free when the last of them is gone."""
+    locations = []
     for _, _, named in outcomes:
-        offsets += [offset for _, offset in named]
-    states = iter(memory.read(region, offsets, frees=True))
+        locations += [location for _, location in named]
+    states = iter(memory.read(region, locations, frees=True))
     for client, outcome, named in outcomes:
         answered = {name: next(states) for name, _ in named}
         if isinstance(outcome, ClientReply):
@@ -216,19 +210,26 @@ def chunks(
 ) -> Iterator[Sequence[int]]:
     """Yield the clients, sorted by samples, in chunks that a worker runs as one task.
 
-    They become smaller towards the end, so that workers end together; of few clients each is a chunk. As many as train
-    together are in one, unless a worker would have nothing to do.
+    They become smaller towards the end, so that workers end together; of few clients each is a chunk. Clients that
+    train in one pass are in one chunk, unless a worker would have nothing to do.
+
+    Args:
+        clients: sorted by samples, most first.
+        examples: samples of each client.
+        workers: that run chunks.
+        together: clients of one pass.
     """
-    fewest = min(together, -(-len(clients) // workers))
+    fewest = min(together, math.ceil(len(clients) / workers))
     costs = [max(1, examples.get(client, 1)) for client in clients]
     left = sum(costs)
     begin = 0
     while begin < len(clients):
         end = begin + 1
         cost = costs[begin]
-        while end < len(clients) and (
-            end - begin < fewest or (cost + costs[end]) * PARTS * workers <= left
-        ):
+        while end < len(clients):
+            has_room = (cost + costs[end]) * PARTS * workers <= left
+            if end - begin >= fewest and not has_room:
+                break
             cost += costs[end]
             end += 1
         yield clients[begin:end]
@@ -237,11 +238,11 @@ def chunks(
 
 
 def laid_out(answer: ClientReply) -> dict[str, State]:
-    """Return an answer's states on the CPU, laid out as their shapes say."""
-    return {
-        name: {key: t.cpu().contiguous() for key, t in state.items()}
-        for name, state in answer.states.items()
-    }
+    """Return an answer's states on the CPU, in the memory order of their shapes."""
+    states: dict[str, State] = {}
+    for name, state in answer.states.items():
+        states[name] = {key: tensor.cpu().contiguous() for key, tensor in state.items()}
+    return states
 
 
 def fork_server(*preload: str) -> ForkServerContext:
@@ -252,15 +253,13 @@ def fork_server(*preload: str) -> ForkServerContext:
     name_semaphores()
     if QUIET not in sys.warnoptions:  # from which both processes take their options
         sys.warnoptions.append(QUIET)
-    for ensure_running in (
-        resource_tracker.ensure_running,
-        forkserver.ensure_running,
-    ):  # the first ends a block's hold
-        with blocked():
-            ensure_running()
-    if (
-        multiprocessing.parent_process() is None
-    ):  # a worker uses the folder of its parent, which outlives it
+    # A block each: starting the resource tracker unblocks signals.
+    with blocked():
+        resource_tracker.ensure_running()
+    with blocked():
+        forkserver.ensure_running()
+    # A worker uses the folder of its parent, which outlives it.
+    if multiprocessing.parent_process() is None:
         note_owner(Path(get_temp_dir()))
     return context
 
@@ -288,24 +287,25 @@ def begin(other: Connection, memory: SharedMemory) -> None:
 
 @lru_cache(maxsize=1)
 def opened(order: bytes) -> ClientRequest:
-    """In a worker: return what clients are asked; its states are as they lie in shared memory."""
+    """In a worker: return the request to its clients; its states stay in shared memory."""
     arrived: Order = pickle.loads(order)
-    states = _memory.read(arrived.region, list(arrived.places.values()))
-    return replace(arrived.asked, states=dict(zip(arrived.places, states, strict=True)))
+    states = _memory.read(arrived.region, list(arrived.locations.values()))
+    named = dict(zip(arrived.locations, states, strict=True))
+    return replace(arrived.asked, states=named)
 
 
 def run_chunk(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> list[PlacedReply]:
-    """In a worker: run clients, write what they answer into a region, and return it without that."""
+    """In a worker: run clients, write the states of their answers into a region, and return the rest."""
     outcomes = list(answers(opened(order), clients))
     states: list[State] = []
     for _, answer in outcomes:
         if isinstance(answer, ClientReply):
             states += answer.states.values()
-    places = iter(_memory.write(region, states))
+    locations = iter(_memory.write(region, states))
     placed: list[PlacedReply] = []
     for client, answer in outcomes:
         if isinstance(answer, ClientReply):
-            named = [(name, next(places)) for name in answer.states]
+            named = [(name, next(locations)) for name in answer.states]
             placed.append((client, replace(answer, states={}), named))
         else:
             placed.append((client, answer, ()))

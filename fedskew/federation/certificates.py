@@ -36,7 +36,17 @@ def write_authority(name: str, certificate: Path, key: Path) -> None:
     """Make the federation's certificate authority, whose key stays with the coordinator (ECDSA P-384)."""
     private = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name[:40]} (authority)")])
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
     signed = (
         _begin(subject, subject, private.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -64,14 +74,15 @@ def write_server(
         signer = serialization.load_pem_private_key(authority[1].read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{authority[1]}: cannot be read as the authority's key") from error
-    if (
-        not isinstance(signer, ec.EllipticCurvePrivateKey)
-        or signer.public_key() != issuer.public_key()
-    ):
-        raise DataError(f"{authority[1]}: is not the key of {authority[0]}")
+    other_key = f"{authority[1]}: is not the key of {authority[0]}"
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise DataError(other_key)
+    if signer.public_key() != issuer.public_key():
+        raise DataError(other_key)
     private = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:40])])
-    names = x509.SubjectAlternativeName([_host(host) for host in dict.fromkeys((*hosts, *LOCAL))])
+    all_hosts = dict.fromkeys((*hosts, *LOCAL))
+    names = x509.SubjectAlternativeName([_host(host) for host in all_hosts])
     signed = (
         _begin(subject, issuer.subject, private.public_key(), SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -122,9 +133,15 @@ def _begin(
     days: int,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    begun = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    begun = begun.serial_number(x509.random_serial_number())
-    return begun.not_valid_before(now - CLOCKS).not_valid_after(now + timedelta(days=days))
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS)
+        .not_valid_after(now + timedelta(days=days))
+    )
 
 
 def _host(host: str) -> x509.GeneralName:

@@ -15,18 +15,17 @@ LOCKED = 0.5
 
 @contextmanager
 def explained(folder: FederationFolder) -> Iterator[None]:
-    """Within this context an error of the SuperLink's own becomes a LaunchFailed that says why, and what to do."""
+    """Within this context an error of the SuperLink's own becomes a LaunchFailed with the reason and the remedy."""
     try:
         yield
     except Failing as error:
-        raise LaunchFailed(
-            damage_of(folder)
-            or f"{error}; {folder.state}/superlink.log may say why; {anew(folder)}"
-        ) from None
+        log = f"{folder.state}/superlink.log"
+        reason = damage_of(folder) or f"{error}; {log} may say why; {anew(folder)}"
+        raise LaunchFailed(reason) from None
 
 
 def anew(folder: FederationFolder) -> str:
-    """Return how to start the services anew."""
+    """Return how to restart the services, as part of a sentence."""
     return (
         f"`fedskew federation down {folder.path}` and `up` start them anew, and the same command "
         "then goes on where the run stands"

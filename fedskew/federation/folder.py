@@ -99,22 +99,22 @@ class FederationFolder:
         file = self.path / "coordinator.toml"
         table = Table(read_toml(file)[1], str(file), COORDINATOR_KEYS)
         host, port = host_and_port(table.take("address", str), str(file))
-        inner = table.take("superlink-port", int)
-        table.require(
-            0 < inner < 65536 and inner != port,
-            "superlink-port",
-            f"must be 1 to 65535, and not {port}",
-        )
-        most = table.take("largest-message-mib", int, 64)  # flwr sends arrays in pieces of 5 MB
-        table.require(most > 0, "largest-message-mib", "must be at least 1")
-        metrics = table.take("metrics-port", int, 0)
-        table.require(
-            0 <= metrics < 65536 and metrics not in (inner, port),
-            "metrics-port",
-            "must be a port of its own",
-        )
+        superlink_port = table.take("superlink-port", int)
+        is_port = 0 < superlink_port < 65536 and superlink_port != port
+        table.require(is_port, "superlink-port", f"must be 1 to 65535, and not {port}")
+        # flwr sends arrays in pieces of 5 MB.
+        largest_mib = table.take("largest-message-mib", int, 64)
+        table.require(largest_mib > 0, "largest-message-mib", "must be at least 1")
+        metrics_port = table.take("metrics-port", int, 0)
+        is_port = 0 <= metrics_port < 65536 and metrics_port not in (superlink_port, port)
+        table.require(is_port, "metrics-port", "must be a port of its own")
         return Coordinator(
-            host, port, table.take("listen", str, "0.0.0.0"), inner, most * 2**20, metrics
+            host=host,
+            port=port,
+            listen=table.take("listen", str, "0.0.0.0"),
+            superlink_port=superlink_port,
+            largest_message=largest_mib * 2**20,
+            metrics_port=metrics_port,
         )
 
     def check(self) -> None:
@@ -131,16 +131,13 @@ class FederationFolder:
 
     def require_own_app(self, own: bool) -> None:
         """Raise DataError for a command that is about FedSkew's app, or about another, where it is not."""
-        if own and not self.own_app.exists():
-            raise DataError(
-                "this federation's app is FedSkew's: use `fedskew federation run`",
-                where=str(self.path),
-            )
-        if not own and self.own_app.exists():
-            raise DataError(
-                "this federation has a Flower app of its own: use `fedskew federation submit`",
-                where=str(self.path),
-            )
+        has_own_app = self.own_app.exists()
+        if own and not has_own_app:
+            reason = "this federation's app is FedSkew's: use `fedskew federation run`"
+            raise DataError(reason, where=str(self.path))
+        if not own and has_own_app:
+            reason = "this federation has a Flower app of its own: use `fedskew federation submit`"
+            raise DataError(reason, where=str(self.path))
 
     def renew(self) -> None:
         """Make a new key and certificate for the server, for the address of coordinator.toml."""
@@ -154,16 +151,11 @@ class FederationFolder:
 
 def host_and_port(address: str, where: str) -> tuple[str, int]:
     """Return the parts of HOST:PORT. Raises DataError for what is none."""
-    host, colon, port = address.rpartition(":")
-    right_port = is_whole(port) and 0 < int(port) < 65536
-    if not (colon and host and right_port):
-        raise DataError(
-            "must be HOST:PORT",
-            where=where,
-            key="address",
-            value=address,
-        )
-    return host.strip("[]"), int(port)
+    host, _, port = address.rpartition(":")
+    is_port = is_whole(port) and 0 < int(port) < 65536
+    if not host or not is_port:
+        raise DataError("must be HOST:PORT", where=where, key="address", value=address)
+    return host.strip("[]"), int(port)  # an IPv6 address is in brackets
 
 
 def begin(
@@ -179,24 +171,28 @@ def begin(
     classes, a shape or a scale that no reader of federation.toml takes. Nothing is written then.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise SettingError(
-            "FOLDER",
-            str(path),
-            "must be empty: what is in a federation's folder is never written over",
-        )
+        rule = "must be empty: what is in a federation's folder is never written over"
+        raise SettingError("FOLDER", str(path), rule)
     host, _ = host_and_port(address, "--address")
     folder = FederationFolder(path)
-    fab = b"" if app is None else packed_app(app)
+    fab = b""
+    files = app_files(APP)
+    if app is not None:
+        fab = packed_app(app)
+        files = packed_files(fab, str(app))
     agreed: dict[str, object] = {
-        "name": name, "classes": list(classes), "input-shape": shape, "mean": list(mean), "std": list(std),
-        "app": app_hash(packed_files(fab, str(app))) if fab else app_hash(app_files(APP)),
-    }  # fmt: skip
+        "name": name,
+        "classes": list(classes),
+        "input-shape": shape,
+        "mean": list(mean),
+        "std": list(std),
+        "app": app_hash(files),
+    }
     if fab and not classes and not shape:
         for key in INPUT_KEYS:
             del agreed[key]
-    if (
-        min_sites is not None
-    ):  # else `read_agreement` takes more than half of the sites there are by then
+    if min_sites is not None:
+        # Without it `read_agreement` takes more than half of the sites that there are by then.
         agreed["min-sites"] = min_sites
     agreed_inputs(agreed, folder.agreement_file)
     path.mkdir(parents=True, exist_ok=True)
@@ -239,7 +235,8 @@ def add(
     text = f"{before.rstrip()}\n\n[[site]]\n{lines_of(member)}"
 
     # The text is checked before it is written. It may still hold fewer sites than an agreement needs.
-    sites = members_of(Table(parse_toml(text.encode(), str(file)), str(file), KEYS), file)
+    table = Table(parse_toml(text.encode(), str(file)), str(file), KEYS)
+    sites = members_of(table, file)
     assert len(sites) == len(known) + 1
     draft = file.with_name(file.name + ".tmp")
     draft.write_text(text, encoding="utf-8")
@@ -248,7 +245,6 @@ def add(
 
 
 def lines_of(entries: dict[str, object]) -> str:
-    """Return a line of TOML an entry: of texts, numbers and lists of them it reads as JSON does."""
-    return "".join(
-        f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entries.items()
-    )
+    """Return one line of TOML per entry, whose texts, numbers and lists of them are written as in JSON."""
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entries.items()]
+    return "".join(lines)

@@ -61,21 +61,27 @@ from fedskew.federation.object_cache import Objects, Reply
 from fedskew.federation.participants import Participants, decline
 
 log = logging.getLogger("fedskew.gateway")
+PULL = "/v1/fleet/pull-messages"
+PUSH = "/v1/fleet/push-messages"
+OBJECT = "/v1/fleet/pull-object"
+UPLOAD = "/v1/fleet/push-object"
+CONFIRM = "/v1/fleet/confirm-message-received"
+HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 PASSED = frozenset(
-    f"/v1/fleet/{call}"
-    for call in (
-        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
-        "get-fab", "push-object", "pull-object", "confirm-message-received",
-    )
-)  # fmt: skip
-"""What a registered SuperNode asks; registering and its opposite are the coordinator's."""
-PULL, PUSH, OBJECT, UPLOAD, CONFIRM, HEARTBEAT = (
-    f"/v1/fleet/{call}"
-    for call in (
-        "pull-messages", "push-messages", "pull-object", "push-object", "confirm-message-received",
-        "send-node-heartbeat",
-    )
-)  # fmt: skip
+    {
+        BEGIN,
+        END,
+        HEARTBEAT,
+        PULL,
+        PUSH,
+        OBJECT,
+        UPLOAD,
+        CONFIRM,
+        "/v1/fleet/get-run",
+        "/v1/fleet/get-fab",
+    }
+)
+"""The paths that a registered SuperNode uses; only the coordinator registers nodes and removes them."""
 HOLD = 15.0
 """Seconds that a question for messages is held at most; a node waits 30 for an answer."""
 SHORTEST, LONGEST, SHARE = 0.5, 1.0, 0.02
@@ -193,7 +199,7 @@ class Gateway:
         return await self.ask(request, [body])
 
     def at_work(self, site: str) -> None:
-        """Note that a site does something with its message, which so has come."""
+        """Record that a site acts on its message, which has therefore arrived."""
         self.sent.pop(site, None)
         self.lost_messages.uncertain.discard(site)
         self.active[site] = time.monotonic()
@@ -222,10 +228,12 @@ class Gateway:
             elif status == 200 and self.lost_messages.is_doubtful(site, now - began):
                 await self.lost_messages.recover_lost(request, site)
             elif status != 200 or now > began + HOLD or await request.is_disconnected():
-                self.lost_messages.uncertain |= {site} if status == UNANSWERED else set()
+                if status == UNANSWERED:  # the SuperLink may have given a message out all the same
+                    self.lost_messages.uncertain.add(site)
                 return status, content, headers
             else:
-                pause = min(LONGEST, max(SHORTEST, SHARE * (now - self.active[site])))
+                idle = now - self.active[site]
+                pause = min(LONGEST, max(SHORTEST, SHARE * idle))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.arrival.wait(), pause)
         return self.sent[site]
@@ -272,12 +280,12 @@ def of_its_node(body: bytes) -> bool:
 
 
 def kept(headers: Any) -> dict[str, str]:
-    """Return the headers that are flwr's, and the body's kind."""
-    return {
-        name: value
-        for name, value in headers.items()
-        if name.lower().startswith("flwr-") or name == "content-type"
-    }
+    """Return flwr's headers, and the body's type."""
+    result = {}
+    for name, value in headers.items():
+        if name.lower().startswith("flwr-") or name == "content-type":
+            result[name] = value
+    return result
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ class LostMessageRecovery:
         """Sites whose message may be lost that the SuperLink has given out: with the former gateway, or on its way."""
 
     def is_doubtful(self, site: str, seconds: float) -> bool:
-        """Return whether what a site was asked counts as lost after it has asked for so long and been given nothing."""
+        """Return whether a site's message counts as lost, after the site has asked for so long and got nothing."""
         return site in self.uncertain and seconds > DOUBT
 
     async def end_former(self, request: Request, site: str) -> None:
@@ -69,8 +69,11 @@ class LostMessageRecovery:
         self.uncertain.discard(site)
         await self.mark_offline(request, site, self.nodes[site])
         key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER])
-        again = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-        await self.ask(request, [again.SerializeToString()], BEGIN)
+        activation = ActivateNodeRequest(
+            public_key=key,
+            heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL,
+        )
+        await self.ask(request, [activation.SerializeToString()], BEGIN)
 
     async def mark_offline(self, request: Request, site: str, node: int) -> None:
         """Mark a site's node offline for OFFLINE_TIME seconds, during which its heartbeats are held back."""

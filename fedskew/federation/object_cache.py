@@ -35,12 +35,14 @@ class Objects:
             return await ask()
         key = (question.run_id, question.object_id)
         now = time.monotonic()
-        self.kept = {name: entry for name, entry in self.kept.items() if now - entry[0] < KEPT}
+        for name, (began, _) in list(self.kept.items()):
+            if now - began >= KEPT:
+                del self.kept[name]
         if key not in self.kept:
             self.kept[key] = now, asyncio.ensure_future(self.fetch(key, ask))
-        return await asyncio.shield(
-            self.kept[key][1]
-        )  # a site that hangs up does not end it for the others
+        _, answer = self.kept[key]
+        # Shielded: a site that hangs up does not end the fetch for the others.
+        return await asyncio.shield(answer)
 
     async def fetch(self, key: tuple[int, str], ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Ask until the object is there, for a while; forget at once whatever is not the object."""

@@ -34,8 +34,9 @@ class Participants:
 
     def set(self, run: int, sites: Sequence[str]) -> None:
         """Save the sites of a run."""
+        entries = {**self.read(), str(run): sorted(sites)}
         draft = self.file.with_name(f"{FILE}.tmp")
-        draft.write_text(json.dumps({**self.read(), str(run): sorted(sites)}), encoding="utf-8")
+        draft.write_text(json.dumps(entries), encoding="utf-8")
         draft.replace(self.file)
 
     def read(self) -> dict[str, list[str]]:

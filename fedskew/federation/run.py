@@ -53,16 +53,17 @@ def run(folder: FederationFolder, settings: RunSettings, report_line: LineSink) 
     where the SuperLink stays away or fails; FolderBusy where another run of the federation is followed already.
     """
     results = RunFolder(settings.folder)
-    with results.begin(
-        settings, federate(settings.data, settings.general.seed), report_line
-    ) as finished:
+    federation = federate(settings.data, settings.general.seed)
+    with results.begin(settings, federation, report_line) as finished:
         if finished is not None:
             return finished
-    if warning := two_sites_warning(settings):
+    warning = two_sites_warning(settings)
+    if warning:
         report_line(warning)
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
     config = settings.going_on().flat()
-    losses: list[int] = []
+    minutes = f"{PATIENCE / 60:g} minutes"
+    losses: list[int] = []  # the size of the records at each loss
     away: float | None = None  # since when the SuperLink has not answered
     with exclusive(folder), following(results, report_line):
         while results.summary() is None:
@@ -77,19 +78,18 @@ def run(folder: FederationFolder, settings: RunSettings, report_line: LineSink) 
                 if away is None:
                     away = time.monotonic()
                     report_line(
-                        f"{error}: the run is submitted again when it does, within {PATIENCE / 60:g} minutes"
+                        f"{error}: the run is submitted again when it does, within {minutes}"
                     )
                 elif time.monotonic() - away > PATIENCE:
                     raise LaunchFailed(
-                        f"the SuperLink has not answered for {PATIENCE / 60:g} minutes: `fedskew federation up "
+                        f"the SuperLink has not answered for {minutes}: `fedskew federation up "
                         f"{folder.path}` starts it, and the same command then goes on where the run stands"
                     ) from None
                 time.sleep(LOOK)
             except RunLost as error:
-                losses.append(
-                    results.rounds_file.stat().st_size if results.rounds_file.exists() else 0
-                )
-                if losses[-ATTEMPTS:] == ATTEMPTS * losses[-1:]:
+                size = results.rounds_file.stat().st_size if results.rounds_file.exists() else 0
+                losses.append(size)
+                if losses[-ATTEMPTS:] == [size] * ATTEMPTS:  # no round was recorded in between
                     raise LaunchFailed(
                         f"{error}, {ATTEMPTS} times in a row without a round in between: {folder.state}/superlink.log "
                         "may say why; the same command goes on where the run stands"
@@ -104,7 +104,7 @@ def run(folder: FederationFolder, settings: RunSettings, report_line: LineSink) 
 
 @contextmanager
 def exclusive(folder: FederationFolder) -> Iterator[None]:
-    """Hold the federation's lock for one run, because `end_orphans` would end the process of a second one.
+    """Return a context with the federation's lock, because `end_orphans` would end the process of a second run.
 
     Raises FolderBusy where another run has the lock.
     """
@@ -128,19 +128,19 @@ def follow(
     Raises RunLost for a process that is gone, LaunchFailed for an app that failed or that nothing begins.
     """
     process: psutil.Process | None = None
-    looked = time.monotonic()
-    gone = float("inf")
+    last_look = time.monotonic()
+    ended = float("inf")  # when the process was first seen to have ended
     pending = PendingRun(folder, control, number, report_line)
     gateway = GatewayWatch(folder, report_line)
     waits_for = ""
     while not results.summary_file.exists():
         now = time.monotonic()
-        process = process or next(iter(running(folder.path, SERVER_APP)), None)
+        process = process or server_process(folder)
         if process is not None and not alive(process):
-            gone = min(gone, now)
-        if now - looked > LOOK or now - gone > FAREWELL:
+            ended = min(ended, now)
+        if now - last_look > LOOK or now - ended > FAREWELL:
             try:
-                looked = now
+                last_look = now
                 status = control.status(number)
             except UnknownRun as error:
                 raise RunLost(f"run {number} was lost ({error})") from None
@@ -157,9 +157,15 @@ def follow(
                 if gateway.was_silent:
                     raise RunLost(gateway.reason(why))
                 raise LaunchFailed(why)
-            if now - gone > FAREWELL:
+            if now - ended > FAREWELL:
                 raise RunLost(f"the process of run {number} is gone")
         time.sleep(POLL)
+
+
+def server_process(folder: FederationFolder) -> psutil.Process | None:
+    """Return the process of the run's ServerApp; None before it is started."""
+    processes = running(folder.path, SERVER_APP)
+    return processes[0] if processes else None
 
 
 def wait_for_gateway(folder: FederationFolder, why: Exception) -> None:
@@ -167,9 +173,8 @@ def wait_for_gateway(folder: FederationFolder, why: Exception) -> None:
     began = time.monotonic()
     while not gateway_answers(folder):
         if time.monotonic() - began > PATIENCE:
-            raise LaunchFailed(
-                f"{why}; its gateway has not answered for {PATIENCE / 60:g} minutes: {anew(folder)}"
-            ) from None
+            silence = f"its gateway has not answered for {PATIENCE / 60:g} minutes"
+            raise LaunchFailed(f"{why}; {silence}: {anew(folder)}") from None
         time.sleep(LOOK)
 
 
@@ -191,5 +196,6 @@ def end_orphans(folder: FederationFolder) -> None:
     orphans = running(folder.path, SERVER_APP)
     for process in orphans:
         process.terminate()
-    for process in psutil.wait_procs(orphans, timeout=5)[1]:
+    _, alive_still = psutil.wait_procs(orphans, timeout=5)
+    for process in alive_still:
         process.kill()

@@ -8,12 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import psutil
 
 from data.private_files import owner_only
-from fedskew.engines.flower import DEFAULTS, LaunchFailed
+from fedskew.engines.flower import DEFAULTS, LaunchFailed, search_path
 from fedskew.engines.processes import end, mark, marked, running
 from fedskew.federation.database import damage_of, explained
 from fedskew.federation.folder import FederationFolder
@@ -38,25 +37,17 @@ def superlink_command(folder: FederationFolder) -> list[str]:
     """Return the command of the SuperLink, which only this machine reaches."""
     program = shutil.which(SUPERLINK, path=search_path()) or SUPERLINK
     certificate, key = folder.server
-    words = [
-        "--ssl-ca-certfile",
-        folder.authority[0],
-        "--ssl-certfile",
-        certificate,
-        "--ssl-keyfile",
-        key,
-    ]
-    words += [
-        "--enable-supernode-auth",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        folder.coordinator.superlink_port,
-    ]
-    words += ["--database", folder.state / "state.db", "--disable-runtime-dependency-installation"]
+    database = folder.state / "state.db"
     return [
         program,
-        *(str(word if not isinstance(word, Path) else word.resolve()) for word in words),
+        *("--ssl-ca-certfile", str(folder.authority[0].resolve())),
+        *("--ssl-certfile", str(certificate.resolve())),
+        *("--ssl-keyfile", str(key.resolve())),
+        "--enable-supernode-auth",
+        *("--host", "127.0.0.1"),
+        *("--port", str(folder.coordinator.superlink_port)),
+        *("--database", str(database.resolve())),
+        "--disable-runtime-dependency-installation",
     ]
 
 
@@ -80,11 +71,6 @@ COMMANDS = {"superlink": superlink_command, "gate": gateway_command}
 PROGRAMS = {"superlink": SUPERLINK, "gate": GATEWAY}
 
 
-def search_path() -> str:
-    """Return where programs are looked for: beside this Python first."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
 def environment(folder: FederationFolder) -> dict[str, str]:
     """Return the environment of a service: flwr's home in the folder, no proxy for what is on this machine."""
     home = (folder.state / "home").resolve()
@@ -106,12 +92,7 @@ def up(folder: FederationFolder) -> None:
     folder.check()
     register(folder, starts=True)
     restart_superexec(folder)
-    wait_for(
-        folder,
-        "gate",
-        lambda: handshake(folder),
-        starts=True,
-    )
+    wait_for(folder, "gate", lambda: handshake(folder), starts=True)
 
 
 def register(folder: FederationFolder, starts: bool = False) -> None:
@@ -123,8 +104,9 @@ def register(folder: FederationFolder, starts: bool = False) -> None:
 
 def reachable(folder: FederationFolder) -> tuple[str, int]:
     """Return where this machine reaches the gateway."""
-    listen = folder.coordinator.listen
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen, listen), folder.coordinator.port
+    coordinator = folder.coordinator
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of a gateway that listens on all addresses
+    return loopback.get(coordinator.listen, coordinator.listen), coordinator.port
 
 
 def handshake(folder: FederationFolder) -> None:
@@ -133,12 +115,10 @@ def handshake(folder: FederationFolder) -> None:
     A halted process still has its connections accepted by the kernel, so a connection alone shows nothing.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = (
-        False  # this machine reaches it by an address that no certificate names
-    )
-    context.verify_mode = (
-        ssl.CERT_NONE
-    )  # `folder.check` looks at the certificate; here it is only asked for life
+    # This machine reaches it by an address that no certificate names.
+    context.check_hostname = False
+    # `folder.check` checks the certificate; here any answer will do.
+    context.verify_mode = ssl.CERT_NONE
     with (
         socket.create_connection(reachable(folder), timeout=HANDSHAKE) as connection,
         context.wrap_socket(connection),
@@ -191,25 +171,32 @@ def restart_superexec(folder: FederationFolder) -> bool:
 
 
 def wait_for(folder: FederationFolder, name: str, look: Callable[[], None], starts: bool) -> None:
-    """Return once a service answers when it is looked at; with `starts` it is started where it is not up.
+    """Return once a service answers.
 
-    Raises LaunchFailed with its last words where it has ended or is too late.
+    Args:
+        folder: of the federation.
+        name: of the service.
+        look: asks the service; raises OSError where it does not answer.
+        starts: whether to start the service where it is not up.
+
+    Raises:
+        LaunchFailed: it has ended or is too late; the message has its last words.
     """
     deadline = time.monotonic() + START_TIMEOUT
     while True:
-        there = bool(running(folder.path, PROGRAMS[name]))
-        if starts and not there:  # now, or after a look at one that was being ended
+        is_up = bool(running(folder.path, PROGRAMS[name]))
+        if starts and not is_up:  # now, or after a look at one that was being ended
             start(folder, name)
-            there, starts = True, False
+            is_up = True
+            starts = False
         try:
             return look()
         except OSError as error:  # as is Unreachable
-            if not there or time.monotonic() > deadline:
+            if not is_up or time.monotonic() > deadline:
                 log = folder.state / f"{name}.log"
                 words = log.read_text(errors="replace")[-1000:].strip() if log.exists() else ""
-                raise LaunchFailed(
-                    damage_of(folder) or f"{name} is not up ({error}): {words}"
-                ) from None
+                reason = damage_of(folder) or f"{name} is not up ({error}): {words}"
+                raise LaunchFailed(reason) from None
         time.sleep(0.2)
 
 

@@ -35,12 +35,12 @@ READY, AWAY, REFUSES, NOT_ASKED = "ready", "away", "refuses", "not asked"
 
 @dataclass(frozen=True)
 class SiteStatus:
-    """How a site stands."""
+    """The state of a site."""
 
     state: str
     """READY, AWAY, REFUSES or NOT_ASKED."""
     about: str = ""
-    """Since when it is away, or the kind of reason for which it refuses, with its number in the site's log."""
+    """Since when it is away, or the type of reason for which it refuses, with its number in the site's log."""
 
     def __str__(self) -> str:
         return f"{self.state} {self.about}".strip()
@@ -50,13 +50,19 @@ Sites = Mapping[str, SiteStatus]
 """By name."""
 
 
-def site_status(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[str, Sites]:
+def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str, Sites]:
     """Return the source of the information, in words, and the status of each site by name.
 
     While a run is in progress its last record is the source. Otherwise the sites are asked whether they are ready.
 
-    `stated` are settings of the run that is meant. Raises Unreachable where the SuperLink does not answer, LaunchFailed
-    where the question was lost, SettingError for settings that make no run between sites.
+    Args:
+        folder: of the federation.
+        given: settings of the planned run.
+
+    Raises:
+        Unreachable: the SuperLink does not answer.
+        LaunchFailed: the question was lost.
+        SettingError: settings that make no run between sites.
     """
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
     agreement = folder.agreement
@@ -68,8 +74,9 @@ def site_status(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[st
         if state != "online":
             away[name] = SiteStatus(AWAY, since[name])
     everybody = dict.fromkeys(agreement.names, SiteStatus(NOT_ASKED))
-    settings = parse({**QUICK, **stated, "dataset": f"sites:{folder.agreement_file.resolve()}"})
-    for config in control.going():
+    dataset = f"sites:{folder.agreement_file.resolve()}"
+    settings = parse({**QUICK, **given, "dataset": dataset})
+    for config in control.unfinished():
         if config.get(QUESTION):
             continue
         run = RunFolder(parse(config).folder)
@@ -88,19 +95,21 @@ def site_status(folder: FederationFolder, stated: Mapping[str, Any]) -> tuple[st
 
 
 def recorded(agreement: Agreement, records: Sequence[RoundRecord]) -> Sites:
-    """Return how the sites stand in the last round of a run; one that is away, since which it is."""
+    """Return the sites' states in the last round of a run; for a site that is away, since which round."""
     sites: dict[str, SiteStatus] = {}
     for client, name in enumerate(agreement.names):
         why = records[-1].failures.get(client, "")
-        if is_absence_of(name, why):
+        if not why:
+            sites[name] = SiteStatus(READY)
+        elif not is_absence_of(name, why):
+            sites[name] = SiteStatus(REFUSES, why)
+        else:
             first = records[-1].round
             for record in reversed(records):
                 if not is_absence_of(name, record.failures.get(client, "")):
                     break
                 first = record.round
             sites[name] = SiteStatus(AWAY, f"since round {first}")
-        else:
-            sites[name] = SiteStatus(REFUSES, why) if why else SiteStatus(READY)
     return sites
 
 
@@ -113,17 +122,15 @@ def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -
     while not (status := control.status(number)).finished:
         pending.check(status)
         time.sleep(POLL)
+    # A run that begins now would take the process that asked for its own.
     deadline = time.monotonic() + PARTING
-    while (
-        running(folder.path, SERVER_APP) and time.monotonic() < deadline
-    ):  # a run would take it for its process
+    while running(folder.path, SERVER_APP) and time.monotonic() < deadline:
         time.sleep(POLL)
     try:
         answers: dict[str, str] = json.loads(file.read_text())
     except FileNotFoundError:
         why = reason("", status.details) or status.status
-        raise LaunchFailed(
-            f"the sites were not asked ({why}); a run that began meanwhile goes before"
-        ) from None
+        rule = "a run that began meanwhile goes before"
+        raise LaunchFailed(f"the sites were not asked ({why}); {rule}") from None
     file.unlink()
     return answers

@@ -42,7 +42,7 @@ class UnknownRun(RuntimeError):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a submitted run stands."""
+    """The status of a submitted run."""
 
     status: str
     """pending, starting, running, or as finished:completed."""
@@ -76,9 +76,8 @@ class Control:
             status = error.response.status_code
             if status >= httpx.codes.INTERNAL_SERVER_ERROR:
                 raise Failing(f"the SuperLink fails at {call} ({status})") from error
-            raise RuntimeError(
-                f"the SuperLink refuses {call}: {error.response.text[:500]}"
-            ) from error
+            reason = error.response.text[:500]
+            raise RuntimeError(f"the SuperLink refuses {call}: {reason}") from error
         except httpx.HTTPError as error:
             raise Unreachable(f"the SuperLink does not answer: {error}") from error
 
@@ -88,39 +87,42 @@ class Control:
         return {node.public_key: node for node in nodes if node.status != "unregistered"}
 
     def register(self, agreement: Agreement) -> None:
-        """Let the agreement's sites in, those that are not yet."""
+        """Register those sites of the agreement that are not registered yet."""
         known = self.nodes()
         for site in agreement.sites:
-            if (key := as_flower_has_it(site.key)) not in known:
+            key = as_flower_has_it(site.key)
+            if key not in known:
                 self.ask("RegisterNode", RegisterNodeRequest(public_key=key, name=site.name))
 
     def sites(self, agreement: Agreement) -> dict[str, str]:
         """Return each site's status, unknown for one that has not been registered."""
-        states = {key: node.status for key, node in self.nodes().items()}
-        by_name = {}
+        nodes = self.nodes()
+        states = {}
         for site in agreement.sites:
-            key = as_flower_has_it(site.key)
-            by_name[site.name] = states.get(key, "unknown")
-        return by_name
+            node = nodes.get(as_flower_has_it(site.key))
+            states[site.name] = "unknown" if node is None else node.status
+        return states
 
     def absent_since(self, agreement: Agreement) -> dict[str, str]:
-        """Return since when each site is away, in words; of one that is online since when it was before that."""
-        times = {
-            key: node.last_deactivated_at[:19].replace("T", " ")
-            for key, node in self.nodes().items()
-        }
-        seen = {site.name: times.get(as_flower_has_it(site.key), "") for site in agreement.sites}
-        return {
-            name: f"since {time} UTC" if time else "since the beginning"
-            for name, time in seen.items()
-        }
+        """Return since when each site is away, in words; for one that is online, since when it was before that."""
+        nodes = self.nodes()
+        words = {}
+        for site in agreement.sites:
+            node = nodes.get(as_flower_has_it(site.key))
+            time = "" if node is None else node.last_deactivated_at[:19].replace("T", " ")
+            words[site.name] = f"since {time} UTC" if time else "since the beginning"
+        return words
 
-    def going(self) -> list[dict[str, Any]]:
+    def unfinished(self) -> list[dict[str, Any]]:
         """Return the run configs of the runs that have not ended, of the last twenty, the newest first."""
         answer = self.ask("ListRuns", ListRunsRequest())
-        runs = sorted(answer.run_dict.values(), key=lambda run: str(run.pending_at))
-        going = [run for run in reversed(runs) if not run.status.status.startswith("finished")]
-        return [user_config_from_proto(run.override_config) for run in going]
+        runs = list(answer.run_dict.values())
+        runs.sort(key=lambda run: str(run.pending_at))
+        configs = []
+        for run in reversed(runs):
+            if not run.status.status.startswith("finished"):
+                configs.append(user_config_from_proto(run.override_config))
+        return configs
 
     def submit(self, app: Path, config: Mapping[str, bool | int | float | str]) -> int:
         """Submit the app with a run config, and return the run's id."""
@@ -148,6 +150,8 @@ class Control:
             raise UnknownRun(str(error)) from error
         if run not in runs:  # a map of protobuf's would make an empty entry, which never finishes
             raise UnknownRun(f"the SuperLink does not list run {run}")
-        stated = runs[run].status
-        status = f"{stated.status}:{stated.sub_status}" if stated.sub_status else stated.status
-        return RunStatus(status, stated.details)
+        listed = runs[run].status
+        status = listed.status
+        if listed.sub_status:
+            status += f":{listed.sub_status}"
+        return RunStatus(status, listed.details)

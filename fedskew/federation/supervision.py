@@ -41,11 +41,10 @@ class PendingRun:
             return
         if restart_superexec(self.folder):
             self.since = time.monotonic()
-            self.report_line(
-                f"{SUPEREXEC} had ended, which begins runs at the SuperLink: started again"
-            )
+            line = f"{SUPEREXEC} had ended, which begins runs at the SuperLink: started again"
+            self.report_line(line)
         elif time.monotonic() - self.since > PENDING:
-            # else the run would begin when nobody follows it any more
+            # Stopped, or it would begin when nobody follows it any more.
             self.control.stop(self.number)
             raise LaunchFailed(
                 f"run {self.number} was pending for {PENDING:g} s: {SUPEREXEC}, which begins runs at the SuperLink, "
@@ -57,12 +56,14 @@ class GatewayWatch:
     """Whether the gateway answers this machine, and so could answer the sites; `report_line` takes a user's line."""
 
     def __init__(self, folder: FederationFolder, report_line: LineSink) -> None:
-        self.folder, self.report_line = folder, report_line
+        self.folder = folder
+        self.report_line = report_line
         self.answered = time.monotonic()
         """When it last did."""
         self.silence = 0.0
         """Its longest silence, in seconds."""
-        self.told = False
+        self.is_reported = False
+        """Whether the silence of now has been reported."""
 
     @property
     def was_silent(self) -> bool:
@@ -70,20 +71,19 @@ class GatewayWatch:
         return self.silence > SILENCE
 
     def check(self) -> None:
-        """Shake hands with the gateway; tell once of a silence, and of its end."""
+        """Shake hands with the gateway; report a silence once, and its end."""
         now = time.monotonic()
         if gateway_answers(self.folder):
             self.answered = now
-            if self.told:
-                self.told = False
+            if self.is_reported:
+                self.is_reported = False
                 self.report_line("the gateway answers again")
             return
         self.silence = max(self.silence, now - self.answered)
-        if self.was_silent and not self.told:
-            self.told = True
-            self.report_line(
-                f"the gateway does not answer: no site can reach this coordinator; {anew(self.folder)}"
-            )
+        if self.was_silent and not self.is_reported:
+            self.is_reported = True
+            line = "the gateway does not answer: no site can reach this coordinator"
+            self.report_line(f"{line}; {anew(self.folder)}")
 
     def reason(self, why: str) -> str:
         """Return why a run failed during the gateway's silence."""
