@@ -46,22 +46,20 @@ def build(folder: Path) -> bytes:
     from site_agent.flower_internals import build_fab_from_disk
 
     try:
-        with (
-            warnings.catch_warnings(),
-            TemporaryDirectory() as temporary,
-        ):  # warnings of flwr's own about pathspec
-            warnings.simplefilter("ignore")
-            return build_fab_from_disk(staged(folder, Path(temporary, "app")))
+        with warnings.catch_warnings(), TemporaryDirectory() as temporary:
+            warnings.simplefilter("ignore")  # flwr's own use of pathspec is deprecated
+            app = staged(folder, Path(temporary, "app"))
+            return build_fab_from_disk(app)
     except Exception as error:
         raise DataError(f"flwr cannot pack this app: {error}", where=str(folder)) from None
 
 
 def staged(app: Path, folder: Path) -> Path:
-    """Copy what an app's fab-include names to `folder`, and return where flwr shall look for the app.
+    """Copy what an app's fab-include names to `folder`, and return where flwr should look for the app.
 
-    flwr looks at every file below an app's folder before it asks which are the app's: tens of thousands where a virtual
-    environment or results lie there, which takes seconds. An app that names anything but files and whole folders beside
-    its pyproject.toml is left where it is, and so is one that flwr will complain of.
+    flwr reads every file below an app's folder before it selects the app's: tens of thousands where a virtual
+    environment or results are there, which takes seconds. An app whose fab-include has other patterns than names of
+    files and folders is left where it is, and so is one that flwr will refuse.
     """
     try:
         content = tomllib.loads((app / "pyproject.toml").read_text())
@@ -73,15 +71,15 @@ def staged(app: Path, folder: Path) -> Path:
     if not all(names) or not names:
         return app
     folder.mkdir()
-    for name in sorted(
-        {*names, "pyproject.toml", ".gitignore"}
-    ):  # the last says what flwr leaves out
+    no_bytecode = shutil.ignore_patterns("__pycache__")
+    copied = {*names, "pyproject.toml", ".gitignore"}  # flwr leaves out what .gitignore lists
+    for name in sorted(copied):
         source = app / name
-        if source.is_dir() and not source.is_symlink():
-            shutil.copytree(
-                source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        elif source.is_file() and not source.is_symlink():
+        if source.is_symlink():
+            continue
+        if source.is_dir():
+            shutil.copytree(source, folder / name, symlinks=True, ignore=no_bytecode)
+        elif source.is_file():
             shutil.copy2(source, folder / name)
     return folder
 
@@ -115,24 +113,23 @@ def check_entry(entry: zipfile.ZipInfo, name: str) -> None:
     file = entry.filename
     if stat.S_ISLNK(entry.external_attr >> 16):
         raise DataError(f"{file!r} is a link, which an app must not hold", where=name)
-    plain = (
+    has_plain_letters = (
         file.isprintable()
         and "\\" not in file
         and ":" not in file
         and "\0" not in entry.orig_filename
     )
-    if (
-        not plain
-        or file.startswith("/")
-        or ".." in PurePosixPath(file).parts
-        or str(PurePosixPath(file)) != file
-    ):
+    path = PurePosixPath(file)
+    is_inside = not path.is_absolute() and ".." not in path.parts
+    is_normal = str(path) == file
+    if not (has_plain_letters and is_inside and is_normal):
         raise DataError(f"{file!r} is no plain path inside the app", where=name)
 
 
 def app_hash(files: Mapping[str, bytes]) -> str:
-    """Return the sha256 of an app's files: of a line `NAME SHA256` each, sorted."""
-    rows = sorted(
-        f"{name} {hashlib.sha256(content).hexdigest()}" for name, content in files.items()
-    )
-    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+    """Return the sha256 of an app's files: of one line `NAME SHA256` per file, sorted."""
+    rows = []
+    for name, content in files.items():
+        rows.append(f"{name} {hashlib.sha256(content).hexdigest()}")
+    text = "\n".join(sorted(rows))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -27,36 +27,37 @@ SITE_PACKAGES = ("client_app", "data", "site_agent")
 def summary(site: Site, app: str) -> str:
     """Return what is agreed to and what a run may ask of this site, for the one who decides."""
     agreement = site.agreement
+    permissions = []
+    for name in PERMISSIONS:
+        heading = "may leave" if name in site.allow else "stays here"
+        permissions.append(f"{heading:<12}{name}")
     limit = f"{site.max_norm:g}" if site.max_norm else "none"
-    return "\n".join(
-        [
-            f"federation  {agreement.name}: {', '.join(member.name for member in agreement.sites)}",
-            f"sha256      {agreement.sha256}",
-            f"app         {app}",
-            "samples     " + ", ".join(map(agreed_samples, agreement.sites)),
-            f"this site   {site.name}, trains on {site.data}; a round needs {agreement.min_sites} sites",
-            *(
-                f"{'may leave' if name in site.allow else 'stays here':<12}{name}"
-                for name in PERMISSIONS
-            ),
-            *two_sites(site),
-            f"sums        {sums_in_words(agreement)}",
-            *backbone_lines(agreement),
-            f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
-            f"{site.min_test_samples} test samples, norm of an update at most: {limit}",
-            f"an update   needs at least: samples in a mini-batch {site.min_batch_size}, steps {site.min_steps}, "
-            f"different samples {site.min_update_samples}",
-            f"a run       has at most {site.max_rounds} rounds; models: {any_of(site.models)}; "
-            f"local methods: {any_of(site.methods)}",
-            f"a run sets  model, rounds, seed, {', '.join(free_settings())}, and the settings of its methods",
-            "each run    "
-            + (
-                "needs `fedskew-site approve-run` before it takes place here"
-                if site.approve_runs
-                else "takes place within these limits without being asked about (approve-runs = false)"
-            ),
-        ]
-    )
+    if site.approve_runs:
+        each_run = "needs `fedskew-site approve-run` before it takes place here"
+    else:
+        each_run = (
+            "takes place within these limits without being asked about (approve-runs = false)"
+        )
+    lines = [
+        f"federation  {agreement.name}: {', '.join(agreement.names)}",
+        f"sha256      {agreement.sha256}",
+        f"app         {app}",
+        f"samples     {', '.join(map(agreed_samples, agreement.sites))}",
+        f"this site   {site.name}, trains on {site.data}; a round needs {agreement.min_sites} sites",
+        *permissions,
+        *two_sites(site),
+        f"sums        {sums_in_words(agreement)}",
+        *backbone_lines(agreement),
+        f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
+        f"{site.min_test_samples} test samples, norm of an update at most: {limit}",
+        f"an update   needs at least: samples in a mini-batch {site.min_batch_size}, steps {site.min_steps}, "
+        f"different samples {site.min_update_samples}",
+        f"a run       has at most {site.max_rounds} rounds; models: {any_of(site.models)}; "
+        f"local methods: {any_of(site.methods)}",
+        f"a run sets  model, rounds, seed, {', '.join(free_settings())}, and the settings of its methods",
+        f"each run    {each_run}",
+    ]
+    return "\n".join(lines)
 
 
 def any_of(names: Sequence[str] | None) -> str:
@@ -136,21 +137,25 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
     check_agreed(site, code, str(app))
     check_can_run(site, files, str(app))
     if hashlib.sha256(content).hexdigest() != site.agreement.sha256:
-        raise DataError(
-            "is another text than the federation.toml that site.toml names", where=str(federation)
-        )
+        reason = "is another text than the federation.toml that site.toml names"
+        raise DataError(reason, where=str(federation))
     question = summary(site, code) if site.app is None else app_summary(site, code, files)
     if not ask(question):
         return False
     folder = site.state / "approved"
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"federation": site.agreement.sha256, "app": code, "by": getpass.getuser()}
-    record["time"] = datetime.now(UTC).isoformat(timespec="seconds")
-    for name, text in (
-        ("federation.toml", content),
-        ("app.fab", fab),
-        ("approval.json", json.dumps(record).encode()),
-    ):
+    record = {
+        "federation": site.agreement.sha256,
+        "app": code,
+        "by": getpass.getuser(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    copies = {
+        "federation.toml": content,
+        "app.fab": fab,
+        "approval.json": json.dumps(record).encode(),  # last: it makes the other two count
+    }
+    for name, text in copies.items():
         part = folder / f"{name}.part"
         part.write_bytes(text)
         part.replace(folder / name)
@@ -170,21 +175,18 @@ def approved_files(site: Site) -> dict[str, bytes]:
         DataError: nothing is approved, or the agreement, the kept app or the installed code are no longer those.
     """
     folder = site.state / "approved"
+    fab = folder / "app.fab"
     try:
         record = json.loads((folder / "approval.json").read_text())
-        files = packed_files((folder / "app.fab").read_bytes(), str(folder / "app.fab"))
+        files = packed_files(fab.read_bytes(), str(fab))
     except (OSError, ValueError):
-        raise DataError(
-            "nothing is approved; run `fedskew-site approve federation.toml APP`", where=str(folder)
-        ) from None
+        reason = "nothing is approved; run `fedskew-site approve federation.toml APP`"
+        raise DataError(reason, where=str(folder)) from None
     if record["federation"] != site.agreement.sha256:
-        raise DataError(
-            "another federation.toml was approved; approve this one, or bring that one back",
-            where=str(folder),
-        )
-    code = app_hash(files)
-    check_agreed(site, code, str(folder / "app.fab"))
-    check_can_run(site, files, str(folder / "app.fab"))
+        reason = "another federation.toml was approved; approve this one, or bring that one back"
+        raise DataError(reason, where=str(folder))
+    check_agreed(site, app_hash(files), str(fab))
+    check_can_run(site, files, str(fab))
     return files
 
 
@@ -210,16 +212,12 @@ def check_can_run(site: Site, files: Mapping[str, bytes], name: str) -> None:
 def check_installed(files: Mapping[str, bytes], name: str) -> None:
     """Raise DataError unless an app holds the very sources that are installed here and would be run."""
     for package in SITE_PACKAGES:
-        here = sources(package)
-        there = {
-            file: canonical(files[file])
-            for file in files
-            if file.startswith(f"{package}/") and file.endswith(".py")
-        }
-        if other := sorted(
-            file for file in here.keys() | there.keys() if here.get(file) != there.get(file)
-        ):
-            raise DataError(
-                f"{other[0]} is not what is installed at {ROOT}; install that release first",
-                where=name,
-            )
+        installed = sources(package)
+        approved = {}
+        for file, content in files.items():
+            if file.startswith(f"{package}/") and file.endswith(".py"):
+                approved[file] = canonical(content)
+        for file in sorted(installed.keys() | approved.keys()):
+            if installed.get(file) != approved.get(file):
+                reason = f"{file} is not what is installed at {ROOT}; install that release first"
+                raise DataError(reason, where=name)

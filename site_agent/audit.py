@@ -39,19 +39,10 @@ class Audit:
             end, before = tail(file.read())
             end += start
             stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-            line = (
-                json.dumps(
-                    {
-                        "time": stamp,
-                        "event": event,
-                        **entry,
-                        "before": before,
-                    }
-                ).encode()
-                + b"\n"
-            )
+            text = json.dumps({"time": stamp, "event": event, **entry, "before": before})
+            line = f"{text}\n".encode()
             try:
-                file.truncate(end)  # what a loss of power left of a line that nothing followed
+                file.truncate(end)  # a loss of power can leave part of a line
                 file.seek(end)
                 file.write(line)
                 file.flush()
@@ -80,30 +71,29 @@ class Audit:
         hashes = [FIRST]
         for number, line in enumerate(self.lines(), start=1):
             try:
-                stated = json.loads(line)["before"]
+                recorded = json.loads(line)["before"]
             except (ValueError, TypeError, LookupError, RecursionError):
-                raise DataError(
-                    f"line {number} is no entry of an audit log", where=str(self.path)
-                ) from None
-            if stated != before:
-                raise DataError(
+                reason = f"line {number} is no entry of an audit log"
+                raise DataError(reason, where=str(self.path)) from None
+            if recorded != before:
+                reason = (
                     f"line {number} does not follow from what is before it: line {number - 1} was changed,"
-                    " or lines are missing before it",
-                    where=str(self.path),
+                    " or lines are missing before it"
                 )
+                raise DataError(reason, where=str(self.path))
             before = digest(line)
             hashes.append(before)
         last = self.last.read_text(errors="replace") if self.last.exists() else FIRST
         if last not in hashes[-2:]:  # a kill between the two writes leaves the hash one line behind
-            raise DataError(
-                "its last line was changed, or lines are missing at the end", where=str(self.path)
-            )
+            reason = "its last line was changed, or lines are missing at the end"
+            raise DataError(reason, where=str(self.path))
         return len(hashes) - 1
 
 
 def tail(content: bytes) -> tuple[int, str]:
-    """Return where the last whole line ends, and its hash."""
+    """Return where the last complete line ends, and its hash."""
     end = content.rfind(b"\n") + 1
-    return end, digest(
-        content[content.rfind(b"\n", 0, max(end - 1, 0)) + 1 : end]
-    ) if end else FIRST
+    if end == 0:
+        return 0, FIRST
+    begin = content.rfind(b"\n", 0, end - 1) + 1
+    return end, digest(content[begin:end])

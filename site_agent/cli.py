@@ -263,11 +263,12 @@ def describe(line: bytes) -> str:
     for row in entry.pop("left", []):
         norm = f", norm {row['norm']:g}" if "norm" in row else ""
         uploads.append(f"{row['name']} {row['bytes']} bytes{norm}")
-    words = [
-        f"{key} {value}" for key, value in entry.items() if key not in ("time", "event", "before")
-    ]
+    time = entry.pop("time")[:19]
+    event = entry.pop("event")
+    entry.pop("before", None)
+    words = [f"{key} {value}" for key, value in entry.items()]
     left = f" left: {'; '.join(uploads)}" if uploads else ""
-    return f"{entry['time'][:19]} {entry['event']:<9} {' '.join(words)}{left}"
+    return f"{time} {event:<9} {' '.join(words)}{left}"
 
 
 @command
@@ -302,8 +303,9 @@ def delete_run(
     folder = this_site.run_folder(run)
     if not folder.is_dir():
         raise DataError("there is no such run; `fedskew-site status` lists them", where=str(folder))
-    for gone in (folder, this_site.cache):
-        shutil.rmtree(gone, ignore_errors=not gone.exists())
+    shutil.rmtree(folder)
+    if this_site.cache.exists():
+        shutil.rmtree(this_site.cache)
     Audit(this_site.state / "audit.jsonl").write("forgotten", run=run)
     print(f"deleted: {run}")
 

@@ -15,15 +15,29 @@ from data.sites import abide_name
 from data.toml_file import Table, read_toml
 
 KEYS = (
-    "federation", "name", "data", "state", "device", "threads", "mask-key", "weights", "read", "policy", "link",
+    "federation",
+    "name",
+    "data",
+    "state",
+    "device",
+    "threads",
+    "mask-key",
+    "weights",
+    "read",
+    "policy",
+    "link",
     "app",
-)  # fmt: skip
-POLICY_KEYS = (
-    "allow", "min-class-samples", "min-test-samples", "max-norm", *RUN_KEYS,
-)  # fmt: skip
+)
+POLICY_KEYS = ("allow", "min-class-samples", "min-test-samples", "max-norm", *RUN_KEYS)
 APP_KEYS = (
-    "arrays", "metrics", "configs", "max-bytes", "max-norm", "min-samples", "node-config",
-)  # fmt: skip
+    "arrays",
+    "metrics",
+    "configs",
+    "max-bytes",
+    "max-norm",
+    "min-samples",
+    "node-config",
+)
 NOT_OF_AN_APP = ("device", "mask-key", "weights", "read", "policy")
 """Keys of site.toml that are about FedSkew's own app, and have no meaning for another one."""
 LINK_KEYS = ("address", "key", "ca")
@@ -142,26 +156,34 @@ def read_site(path: Path) -> Site:
     state = path_in(table, path, "state")
     data = data_of(table, path)
     table.require(not state.exists() or state.is_dir(), "state", "must be a folder")
-    inside = Path(data.partition(":")[2]).resolve().is_relative_to(state.resolve())
-    table.require(
-        not inside,
-        "data",
-        f"must not lie below state = {table.entries.get('state')!r}, which is deleted",
-    )
+    _, _, data_path = data.partition(":")
+    is_inside = Path(data_path).resolve().is_relative_to(state.resolve())
+    rule = f"must not lie below state = {table.entries.get('state')!r}, which is deleted"
+    table.require(not is_inside, "data", rule)
     device = table.take("device", str, "cpu")
     threads = table.take("threads", int, 1)
     table.require(device in DEVICES, "device", f"must be one of {', '.join(DEVICES)}")
     table.require(1 <= threads <= 1024, "threads", "must be 1 to 1024")
     policy = Table(table.take("policy", dict, {}), f"{path}: policy", POLICY_KEYS)
     allow = policy.texts("allow", list(DEFAULT_PERMISSIONS))
-    if unknown := [word for word in allow if word not in PERMISSIONS]:
-        raise policy.error("allow", unknown[0], f"must be some of {', '.join(PERMISSIONS)}")
-    most = policy.take("max-norm", float, 0.0)
-    policy.require(0 <= most < float("inf"), "max-norm", "must be 0 (no limit) or more")
+    for word in allow:
+        if word not in PERMISSIONS:
+            raise policy.error("allow", word, f"must be some of {', '.join(PERMISSIONS)}")
+    max_norm = policy.take("max-norm", float, 0.0)
+    policy.require(0 <= max_norm < float("inf"), "max-norm", "must be 0 (no limit) or more")
     return Site(
-        name, number, agreement, data, state, device, threads, frozenset(allow),
-        at_least_one(policy, "min-class-samples"), at_least_one(policy, "min-test-samples"), most,
-        reading_of(table, path, data),
+        name=name,
+        number=number,
+        agreement=agreement,
+        data=data,
+        state=state,
+        device=device,
+        threads=threads,
+        allow=frozenset(allow),
+        min_class_samples=at_least_one(policy, "min-class-samples"),
+        min_test_samples=at_least_one(policy, "min-test-samples"),
+        max_norm=max_norm,
+        reading=reading_of(table, path, data),
         min_batch_size=at_least_one(policy, "min-batch-size", Site.min_batch_size),
         min_steps=at_least_one(policy, "min-steps", Site.min_steps),
         min_update_samples=at_least_one(policy, "min-update-samples", Site.min_update_samples),
@@ -172,7 +194,7 @@ def read_site(path: Path) -> Site:
         app=app_policy(table, path),
         mask_key=path_in(table, path, "mask-key", MASK_KEY),
         weights=path_in(table, path, "weights") if "weights" in table.entries else None,
-    )  # fmt: skip
+    )
 
 
 def app_policy(table: Table, path: Path) -> AppPolicy | None:
@@ -180,31 +202,25 @@ def app_policy(table: Table, path: Path) -> AppPolicy | None:
     if "app" not in table.entries:
         return None
     for key in NOT_OF_AN_APP:
-        table.require(
-            key not in table.entries,
-            key,
-            "has no effect on another app than FedSkew's: remove it, or [app]",
-        )
+        rule = "has no effect on another app than FedSkew's: remove it, or [app]"
+        table.require(key not in table.entries, key, rule)
     app = Table(table.take("app", dict), f"{path}: app", APP_KEYS)
-    usual = AppPolicy()
-    most = app.take("max-norm", float, usual.max_norm)
-    app.require(0 <= most < float("inf"), "max-norm", "must be 0 (no limit) or more")
-    size = app.take("max-bytes", int, usual.max_bytes)
-    app.require(size >= 0, "max-bytes", "must be 0 (no limit) or more")
+    defaults = AppPolicy()
+    max_norm = app.take("max-norm", float, defaults.max_norm)
+    app.require(0 <= max_norm < float("inf"), "max-norm", "must be 0 (no limit) or more")
+    max_bytes = app.take("max-bytes", int, defaults.max_bytes)
+    app.require(max_bytes >= 0, "max-bytes", "must be 0 (no limit) or more")
     node_config = app.take("node-config", dict, {})
-    app.require(
-        all(type(value) in (str, int, float, bool) for value in node_config.values()),
-        "node-config",
-        "must hold texts, numbers, true and false",
-    )
+    are_plain = all(type(value) in (str, int, float, bool) for value in node_config.values())
+    app.require(are_plain, "node-config", "must hold texts, numbers, true and false")
     return AppPolicy(
-        app.texts("arrays", list(usual.arrays)),
-        app.texts("metrics", list(usual.metrics)),
-        app.texts("configs", list(usual.configs)),
-        size,
-        most,
-        at_least_one(app, "min-samples", usual.min_samples),
-        node_config,
+        arrays=app.texts("arrays", list(defaults.arrays)),
+        metrics=app.texts("metrics", list(defaults.metrics)),
+        configs=app.texts("configs", list(defaults.configs)),
+        max_bytes=max_bytes,
+        max_norm=max_norm,
+        min_samples=at_least_one(app, "min-samples", defaults.min_samples),
+        node_config=node_config,
     )
 
 
@@ -237,8 +253,11 @@ def read_sites(folder: Path) -> dict[int, Site]:
         sites[site.number] = site
     if not sites:
         raise DataError("holds no */site.toml", where=str(folder))
-    everybody = next(iter(sites.values())).agreement.sites
-    if missing := [member.name for number, member in enumerate(everybody) if number not in sites]:
+    missing = []
+    for number, member in enumerate(site.agreement.sites):
+        if number not in sites:
+            missing.append(member.name)
+    if missing:
         raise DataError(f"holds no site.toml of {', '.join(missing)}", where=str(folder))
     return dict(sorted(sites.items()))
 
@@ -249,65 +268,57 @@ def table_of(path: Path) -> Table:
 
 
 def path_in(table: Table, path: Path, key: str, default: str | None = None) -> Path:
-    """Return a key's path, from the file's folder. Raises DataError for a path that climbs."""
-    stated = table.take(key, str, default)
-    table.require(bool(stated.strip()), key, "must name a path")
-    return whole_path(table, path, key, stated)
+    """Return a key's absolute path, from the file's folder. Raises DataError for a path with `..`."""
+    value = table.take(key, str, default)
+    table.require(bool(value.strip()), key, "must name a path")
+    return absolute_path(table, path, key, value)
 
 
-def whole_path(table: Table, path: Path, key: str, stated: str) -> Path:
-    """Return a path from a file's folder. Raises DataError for one that climbs, or that no file can have."""
-    table.require(".." not in Path(stated).parts, key, "must not hold ..")
+def absolute_path(table: Table, path: Path, key: str, value: str) -> Path:
+    """Return an absolute path, from a file's folder. Raises DataError for one with `..`, or that no file can have."""
+    table.require(".." not in Path(value).parts, key, "must not hold ..")
     try:
-        whole = path.resolve().parent / Path(stated).expanduser()
-        whole.resolve().exists()
+        absolute = path.resolve().parent / Path(value).expanduser()
+        absolute.resolve().exists()
     except (OSError, RuntimeError, ValueError) as error:  # too long, nobody's home, a zero byte
-        raise table.error(
-            key, stated[:80], f"is no path here ({getattr(error, 'strerror', None) or error})"
-        ) from None
-    return whole
+        reason = getattr(error, "strerror", None) or error
+        raise table.error(key, value[:80], f"is no path here ({reason})") from None
+    return absolute
 
 
 def data_of(table: Table, path: Path) -> str:
-    """Return where the site's data are, with the whole path. Raises DataError for a path that is not there."""
+    """Return where the site's data are, with the absolute path. Raises DataError for a path that is not there."""
     kind, colon, rest = table.take("data", str).partition(":")
     rule = "must be folder:PATH, npz:PATH, csv:PATH or abide:FOLDER/SITE"
     table.require(kind in DATA and bool(colon) and bool(rest.strip()), "data", rule)
-    whole = whole_path(table, path, "data", rest)
-    there = {"folder": whole.is_dir, "abide": whole.parent.is_dir}.get(kind, whole.is_file)
-    table.require(there(), "data", f"there is no {whole.parent if kind == 'abide' else whole}")
-    table.require(
-        kind != "abide" or abide_name(whole.name) in KNOWN,
-        "data",
-        f"{whole.name} is no site of ABIDE",
-    )
-    return f"{kind}:{whole}"
+    absolute = absolute_path(table, path, "data", rest)
+    if kind == "abide":
+        folder = absolute.parent
+        table.require(folder.is_dir(), "data", f"there is no {folder}")
+        is_site = abide_name(absolute.name) in KNOWN
+        table.require(is_site, "data", f"{absolute.name} is no site of ABIDE")
+    else:
+        is_there = absolute.is_dir() if kind == "folder" else absolute.is_file()
+        table.require(is_there, "data", f"there is no {absolute}")
+    return f"{kind}:{absolute}"
 
 
 def reading_of(table: Table, path: Path, data: str) -> DataSettings:
     """Return how the data are read, settings of OF_OWN. Raises DataError for what they do not allow."""
+    where = f"{path}: read"
     keys = {DataSettings.key(field): field for field in OF_OWN}
-    read = Table(table.take("read", dict, {}), f"{path}: read", tuple(keys))
-    stated = {
-        field: read.take(key, type(getattr(USUAL, field)))
-        for key, field in keys.items()
-        if key in read.entries
-    }
-    table.require(
-        not (stated and data.startswith("abide:")),
-        "data",
-        "is read in one way: [read] has no effect",
-    )
+    read = Table(table.take("read", dict, {}), where, tuple(keys))
+    settings = {}
+    for key, field_name in keys.items():
+        if key in read.entries:
+            kind = type(getattr(USUAL, field_name))
+            settings[field_name] = read.take(key, kind)
+    has_effect = not settings or not data.startswith("abide:")
+    table.require(has_effect, "data", "is read in one way: [read] has no effect")
     try:
-        return DataSettings(**stated)
+        return DataSettings(**settings)
     except SettingError as error:
-        where = f"{path}: read"
-        raise DataError(
-            error.rule,
-            where=where,
-            key=error.key,
-            value=error.value,
-        ) from None
+        raise DataError(error.rule, where=where, key=error.key, value=error.value) from None
 
 
 def at_least_one(policy: Table, key: str, default: int = 1) -> int:

@@ -167,9 +167,8 @@ class ConfiguredSite:
 
     def open_data(self, run_spec: RunSpec) -> SiteView:
         """Return the site's data. Raises NotAgreed or DataError for data that do not fit the agreement or the run."""
-        folder = self.run_folder(
-            str(run_spec.folder)
-        )  # first: a text that is not a run's id reads no data
+        # First: with a text that is not a run's id no data are read.
+        folder = self.run_folder(str(run_spec.folder))
         data = view(self.site, run_spec)
         check_samples(self.site, int(data.counts_C.sum()))
         check_same(folder, data.dataset.content)
@@ -203,13 +202,12 @@ def view(site: Site, run_spec: RunSpec) -> SiteView:
     if data.dataset != in_messages(agreement):
         raise NotAgreed(f"the data set {data.dataset!r} is not the agreement {agreement.sha256}")
     agreed = ("classes", "input_shape", "mean", "std", *OF_ALL)
-    stated = [
-        field.name
-        for field in fields(data)
-        if field.name not in agreed and not data.is_default(field.name)
-    ]
-    if stated:
-        raise NotAgreed(f"{', '.join(stated)} is the site's own affair")
+    changed = []
+    for field in fields(data):
+        if field.name not in agreed and not data.is_default(field.name):
+            changed.append(field.name)
+    if changed:
+        raise NotAgreed(f"{', '.join(changed)} is the site's own affair")
     check_model(site, run_spec)
     site.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SiteView(data, agreement, site.number, site.data, site.cache, site.reading)

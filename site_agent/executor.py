@@ -144,16 +144,17 @@ class Executor:
                 self.serve(taken.task, taken.token)
                 last = time.monotonic()
             else:
-                time.sleep(min(LONGEST, max(SHORTEST, SHARE * (time.monotonic() - last))))
+                idle_time = time.monotonic() - last
+                time.sleep(min(LONGEST, max(SHORTEST, SHARE * idle_time)))
 
     def take(self) -> AcquireTaskResponse | None:
         """Return the next task, an answer without any, or nothing where the SuperNode does not answer."""
+        request = AcquireTaskRequest(supported_task_types=TASKS)
         try:
-            taken: AcquireTaskResponse = self.link.AcquireTask(
-                AcquireTaskRequest(supported_task_types=TASKS)
-            )
+            taken: AcquireTaskResponse = self.link.AcquireTask(request)
         except Exception as error:  # of httpx, which flwr calls
-            if (answer := getattr(error, "response", None)) is not None:
+            answer = getattr(error, "response", None)
+            if answer is not None:
                 logger.error(
                     "the SuperNode refuses tasks (%s): is the secret the same?", answer.status_code
                 )
@@ -180,32 +181,27 @@ class Executor:
     def lose(self, client: RuntimeHttpClient, message: Message) -> None:
         """Reply to a message that nobody can answer any more."""
         about = message.metadata
-        entry = {"run": about.run_id, "message": about.message_id, "kind": logged_kind(message)}
-        self.audit.write(
-            "failed",
-            **entry,
-            app=self.approved,
-            left=[],
-            why=KILLED,
-        )
+        kind = logged_kind(message)
+        entry = {"run": about.run_id, "message": about.message_id, "kind": kind}
+        self.audit.write("failed", **entry, app=self.approved, left=[], why=KILLED)
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
         reply = Message(Error(CRASHED, KILLED), reply_to=message)
         push_message(client, reply, context)
-        logger.error("%s of run %s: %s", entry["kind"], about.run_id, KILLED)
+        logger.error("%s of run %s: %s", kind, about.run_id, KILLED)
 
     def serve(self, task: Task, token: str) -> None:
         """Answer one task; a SuperNode that is gone before the reply is with it costs the task, and nothing else."""
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
                 self.pending_task.write(token)
-                message, context, run, fab = self.pull(
-                    client, partial(self.pending_task.write, token)
-                )
+                pulled = partial(self.pending_task.write, token)
+                message, context, run, fab = self.pull(client, pulled)
                 began = time.monotonic()
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
                 entry["kind"] = logged_kind(message)
                 try:
-                    if refused := self.refused(task, fab.content):
+                    refused = self.refused(task, fab.content)
+                    if refused:
                         reply = Message(Error(REFUSED, refused), reply_to=message)
                         status = "failed"
                         logger.error("refused: %s (run %s)", refused, run.run_id)
@@ -220,9 +216,8 @@ class Executor:
                 push = push_as_it_is if self.plain else push_message
                 push(client, reply, context)
                 push_task_output(client, context, status, "")
-                logger.info(
-                    "%s of run %s: %.2f s", entry["kind"], run.run_id, time.monotonic() - began
-                )
+                seconds = time.monotonic() - began
+                logger.info("%s of run %s: %.2f s", entry["kind"], run.run_id, seconds)
             except Exception as error:
                 self.pool.end()
                 if self.following:  # else flwr answers in its place later, and sends that before the next one's reply
@@ -234,10 +229,13 @@ class Executor:
     def pull(
         self, client: RuntimeHttpClient, pulled: Callable[[bytes], None]
     ) -> tuple[Message, Context, Any, Any]:
-        """Return a task's message, context, run and app, once the message is here whole; `pulled` is told of it before.
+        """Return a task's message, context, run and app, once the message is complete; `pulled` gets its head before.
 
-        A SuperNode fetches one message at a time. So a task that comes while this one's message is awaited means that
-        the rest never will: the ServerApp died while it sent. Raises TaskAbandoned then, and keeps that task for later.
+        A SuperNode fetches one message at a time. So a task that arrives while this one's message is awaited means
+        that the rest never will: the ServerApp died while it sent. That task is then kept for later.
+
+        Raises:
+            TaskAbandoned: the rest of the message will never arrive.
         """
         beating = self.heartbeat(client)
         due = 0.0
@@ -248,8 +246,10 @@ class Executor:
             if time.monotonic() < due:
                 return
             due = time.monotonic() + LOOK
-            if self.following is None and (taken := self.take()) and taken.HasField("task"):
-                self.following = taken
+            if self.following is None:
+                taken = self.take()
+                if taken is not None and taken.HasField("task"):
+                    self.following = taken
             if self.following:
                 raise TaskAbandoned("the rest of its message does not come")
 
@@ -310,35 +310,19 @@ class Executor:
         waiting = self.heartbeat(client)
         for _ in range(2):
             answered = self.pool.run_task(message.metadata.run_id, message, context, waiting)
-            if answered is not None:
-                reply, leaving = answered
-                if reply.has_error() and reply.error.code == REFUSED:
-                    why = leaving[0]["why"]
-                    self.audit.write(
-                        "refused",
-                        **entry,
-                        app=self.approved,
-                        left=[],
-                        why=why,
-                    )
-                    return reply, "failed"
-                event = "failed" if reply.has_error() else "answered"
-                seconds = round(time.monotonic() - began, 3)
-                self.audit.write(
-                    event,
-                    **entry,
-                    app=self.approved,
-                    seconds=seconds,
-                    left=leaving,
-                )
-                return reply, "failed" if reply.has_error() else "completed"
-        self.audit.write(
-            "failed",
-            **entry,
-            app=self.approved,
-            left=[],
-            why="the worker died twice",
-        )
-        return Message(
-            Error(CRASHED, "the worker died twice; see the site's log"), reply_to=message
-        ), "failed"
+            if answered is None:
+                continue
+            reply, leaving = answered
+            if reply.has_error() and reply.error.code == REFUSED:
+                why = leaving[0]["why"]
+                self.audit.write("refused", **entry, app=self.approved, left=[], why=why)
+                return reply, "failed"
+            seconds = round(time.monotonic() - began, 3)
+            event = "failed" if reply.has_error() else "answered"
+            status = "failed" if reply.has_error() else "completed"
+            self.audit.write(event, **entry, app=self.approved, seconds=seconds, left=leaving)
+            return reply, status
+        why = "the worker died twice"
+        self.audit.write("failed", **entry, app=self.approved, left=[], why=why)
+        error = Error(CRASHED, f"{why}; see the site's log")
+        return Message(error, reply_to=message), "failed"

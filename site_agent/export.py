@@ -14,10 +14,17 @@ MODEL_FILE = "model.safetensors"
 
 
 def export(site: Site, shared: Path, output: Path) -> Path:
-    """Join what all sites share, a file of `fedskew export` or its folder, with what this site keeps; return the file.
+    """Join the tensors that all sites share with those that this site keeps, and return the model's file.
 
-    It is one of the same kind, which `fedskew predict` takes; nothing of it leaves. Raises DataError for a file that is
-    no exported model, for one that is whole already, and where this site has no part in it, or has lost that.
+    `fedskew predict` reads it as any exported model; nothing of it leaves the site.
+
+    Args:
+        site: this site.
+        shared: a file of `fedskew export`, or its folder.
+        output: the folder to write.
+
+    Raises:
+        DataError: a file that is no exported model or is complete already, or this site has no memory of its run.
     """
     source = shared / MODEL_FILE if shared.is_dir() else shared
     target = output / MODEL_FILE
@@ -34,33 +41,42 @@ def export(site: Site, shared: Path, output: Path) -> Path:
     if target.resolve() == source.resolve():
         raise DataError(f"must be another folder than that of {source}", where=str(output))
     folder = folder_of(site.run_folder(text["run"]), site.number)
+    memories = memories_in(text[KEPT], source)
+    if site.name not in memories:
+        reason = f"{site.name} has trained in no round of {text['run']} that counts"
+        raise DataError(reason, where=str(source))
+    round, code = memories[site.name]
     try:
-        known = {
-            name: (int(round), str(code)) for name, (round, code) in json.loads(text[KEPT]).items()
-        }
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise DataError(
-            f"its metadata {KEPT} names no memory of a site", where=str(source)
-        ) from None
-    if site.name not in known:
-        raise DataError(
-            f"{site.name} has trained in no round of {text['run']} that counts", where=str(source)
-        )
-    round, code = known[site.name]
-    try:
-        private = load_memory(folder, round, expected_digest=code).get("private", {})
+        memory = load_memory(folder, round, expected_digest=code)
     except (Damaged, MemoryLost) as error:
         raise DataError(str(error)) from None
-    if both := tensors.keys() & private.keys():
+    private = memory.get("private", {})
+    both = tensors.keys() & private.keys()
+    if both:
         raise DataError(f"holds {min(both)}, which this site keeps for itself", where=str(source))
-    about = {key: value for key, value in text.items() if key != KEPT}
-    write_atomically(
-        target, {**tensors, **private}, {**about, **reading_of(site), "site": site.name}
-    )
+    metadata = {key: value for key, value in text.items() if key != KEPT}
+    metadata |= {**reading_of(site), "site": site.name}
+    write_atomically(target, {**tensors, **private}, metadata)
     return target
+
+
+def memories_in(text: str, source: Path) -> dict[str, tuple[int, str]]:
+    """Return the round and the digest of each site's memory, by name. Raises DataError for another text."""
+    try:
+        memories = {}
+        for name, (round, code) in json.loads(text).items():
+            memories[name] = (int(round), str(code))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        reason = f"its metadata {KEPT} names no memory of a site"
+        raise DataError(reason, where=str(source)) from None
+    return memories
 
 
 def reading_of(site: Site) -> dict[str, str]:
     """Return how the site's data are read, [read] of its site.toml, as metadata of a model that is to read the same."""
-    stated = [field for field in OF_OWN if not site.reading.is_default(field)]
-    return {DataSettings.key(field): str(getattr(site.reading, field)) for field in stated}
+    metadata = {}
+    for field in OF_OWN:
+        if not site.reading.is_default(field):
+            value = getattr(site.reading, field)
+            metadata[DataSettings.key(field)] = str(value)
+    return metadata

@@ -9,7 +9,7 @@ import importlib
 import shutil
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,11 @@ class InstalledApp:
 
     def load(self) -> Any:
         """Import the ClientApp. Raises RunNotAllowed unless the copy holds the approved files and nothing else."""
-        files = {
-            file.relative_to(self.folder).as_posix(): file.read_bytes()
-            for file in sorted(self.folder.rglob("*"))
-            if not file.is_dir()
-        }
+        files = {}
+        for file in sorted(self.folder.rglob("*")):
+            if not file.is_dir():
+                name = file.relative_to(self.folder).as_posix()
+                files[name] = file.read_bytes()
         if app_hash(files) != self.hash:
             raise RunNotAllowed("app", f"the copy in {self.folder} is not what was approved")
         check_module_names(files, self.folder)
@@ -90,7 +90,8 @@ def client_app_of(files: Mapping[str, bytes], where: str) -> str:
     except (LookupError, ValueError, AttributeError, TypeError):
         module = colon = name = ""
     path = module.replace(".", "/")
-    if not (colon and name) or not {f"{path}.py", f"{path}/__init__.py"} & files.keys():
+    is_in_app = f"{path}.py" in files or f"{path}/__init__.py" in files
+    if not colon or not name or not is_in_app:
         rule = "must name MODULE:NAME of a module in the app"
         raise DataError(rule, where=f"{where}: pyproject.toml", key="clientapp")
     return str(reference)
@@ -101,65 +102,69 @@ def check_module_names(files: Mapping[str, bytes], folder: Path) -> None:
 
     A clone of FedSkew has packages with common names, such as `data`; an installed wheel has `fedskew` alone.
     """
-    names = {name.partition("/")[0].removesuffix(".py") for name in files if name.endswith(".py")}
+    names = set()
+    for file in files:
+        if file.endswith(".py"):
+            top_level, _, _ = file.partition("/")
+            names.add(top_level.removesuffix(".py"))
     for name in sorted(names):
         module = sys.modules.get(name)
         if module is None and name not in sys.stdlib_module_names:
             continue
-        if folder not in Path(getattr(module, "__file__", None) or "").parents:
+        loaded_from = Path(getattr(module, "__file__", None) or "")
+        if folder not in loaded_from.parents:
             rule = f"has the name of a module that is loaded here before the app's {name}"
             remedy = "install FedSkew as a wheel, or rename the app's module"
             raise DataError(rule, where=str(folder), key=name, remedy=remedy)
 
 
 def check_reply(policy: AppPolicy, reply: Message, message: Message) -> None:
-    """Look at the records of a reply to a message.
+    """Check the records of a reply to a message.
 
     Raises:
         RunNotAllowed: one that the policy does not name, too many bytes, too large a norm, or too few samples. Its
             `permission` is the policy's key.
     """
     if reply.has_error():
-        raise RunNotAllowed(
-            "arrays", "the app answers with an error of its own, whose text may say anything"
-        )
-    for key, records, allowed in (
-        ("arrays", reply.content.array_records, policy.arrays),
-        ("metrics", reply.content.metric_records, policy.metrics),
-        ("configs", reply.content.config_records, policy.configs),
-    ):
-        for name in records:
-            if not any(fnmatchcase(name, pattern) for pattern in allowed):
-                names = ", ".join(allowed) or "an empty list"
-                raise RunNotAllowed(key, f"the record {name!r} is none of {names}")
+        reason = "the app answers with an error of its own, whose text may say anything"
+        raise RunNotAllowed("arrays", reason)
+    content = reply.content
+    check_record_names("arrays", content.array_records, policy.arrays)
+    check_record_names("metrics", content.metric_records, policy.metrics)
+    check_record_names("configs", content.config_records, policy.configs)
     rows = leaving(reply, message)
     size = sum(row["bytes"] for row in rows)
     if policy.max_bytes and size > policy.max_bytes:
-        raise RunNotAllowed(
-            "max-bytes", f"the reply has {size} bytes, and at most {policy.max_bytes} may leave"
-        )
+        reason = f"the reply has {size} bytes, and at most {policy.max_bytes} may leave"
+        raise RunNotAllowed("max-bytes", reason)
     for row in rows:
         # A norm that is no number is not within the limit.
         if policy.max_norm and "norm" in row and not row["norm"] <= policy.max_norm:
-            limit = f"the norm of {row['name']!r} is {row['norm']:.6g}, and max-norm = {policy.max_norm:g}"
-            raise RunNotAllowed("max-norm", limit)
+            norm = f"the norm of {row['name']!r} is {row['norm']:.6g}"
+            raise RunNotAllowed("max-norm", f"{norm}, and max-norm = {policy.max_norm:g}")
     if message.metadata.message_type.partition(".")[0] in COUNTED:
         check_samples(policy, reply)
 
 
+def check_record_names(key: str, names: Iterable[str], allowed: Sequence[str]) -> None:
+    """Raise RunNotAllowed for a record that no pattern of the policy's `key` allows."""
+    for name in names:
+        if not any(fnmatchcase(name, pattern) for pattern in allowed):
+            patterns = ", ".join(allowed) or "an empty list"
+            raise RunNotAllowed(key, f"the record {name!r} is none of {patterns}")
+
+
 def check_samples(policy: AppPolicy, reply: Message) -> None:
-    """Raise RunNotAllowed unless a reply states enough samples."""
-    stated = [
-        record[SAMPLES] for record in reply.content.metric_records.values() if SAMPLES in record
-    ]
-    if not stated:
+    """Raise RunNotAllowed unless a reply has enough samples by its own metrics."""
+    records = reply.content.metric_records.values()
+    numbers = [record[SAMPLES] for record in records if SAMPLES in record]
+    if not numbers:
         raise RunNotAllowed("min-samples", f"the reply does not state {SAMPLES}")
-    for samples in stated:
-        if not isinstance(samples, int | float) or not samples >= policy.min_samples:
-            raise RunNotAllowed(
-                "min-samples",
-                f"the reply is made of {samples} samples, and at least {policy.min_samples} are asked for",
-            )
+    least = policy.min_samples
+    for samples in numbers:
+        if not isinstance(samples, int | float) or not samples >= least:
+            made_of = f"the reply is made of {samples} samples"
+            raise RunNotAllowed("min-samples", f"{made_of}, and at least {least} are asked for")
 
 
 def leaving(reply: Message, message: Message) -> list[dict[str, Any]]:
@@ -173,18 +178,17 @@ def leaving(reply: Message, message: Message) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"name": name, "bytes": record.count_bytes()}
         if isinstance(record, ArrayRecord):
             candidates = [received[name]] if name in received else [*received.values()]
-            before = next((other for other in candidates if same_arrays(other, record)), None)
+            matching = [other for other in candidates if shapes_of(other) == shapes_of(record)]
+            before = matching[0] if matching else None
             norm = norm_of(record, before)
             row["norm"] = float(f"{norm:.6g}")
         rows.append(row)
     return rows
 
 
-def same_arrays(one: ArrayRecord, other: ArrayRecord) -> bool:
-    """Return whether two records have arrays of the same names and shapes."""
-    return {name: tuple(array.shape) for name, array in one.items()} == {
-        name: tuple(array.shape) for name, array in other.items()
-    }
+def shapes_of(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a record's arrays, by name."""
+    return {name: tuple(array.shape) for name, array in record.items()}
 
 
 def norm_of(record: ArrayRecord, known: ArrayRecord | None) -> float:
@@ -194,11 +198,12 @@ def norm_of(record: ArrayRecord, known: ArrayRecord | None) -> float:
     """
     total = 0.0
     for name, array in record.items():
-        values = array.numpy()
-        if known is not None and not array.shape and known[name].numpy().dtype.kind in "iu":
-            continue
-        change = values.astype(np.float64)
+        change = array.numpy().astype(np.float64)
         if known is not None:
-            change = change - known[name].numpy().astype(np.float64)
+            before = known[name].numpy()
+            is_counter = not array.shape and before.dtype.kind in "iu"
+            if is_counter:
+                continue
+            change = change - before.astype(np.float64)
         total += float(np.square(change).sum())
     return float(np.sqrt(total))

@@ -19,12 +19,12 @@ def make_key(path: Path) -> str:
         DataError: the file is there already, or cannot be written.
     """
     key = ec.generate_private_key(ec.SECP384R1())
-    form = (
+    content = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.OpenSSH,
         serialization.NoEncryption(),
     )
-    write_private(path, key.private_bytes(*form))
+    write_private(path, content)
     return public_text(key.public_key())
 
 
@@ -35,19 +35,21 @@ def make_mask_key(path: Path) -> str:
         DataError: the file is there already, or cannot be written.
     """
     key = X25519PrivateKey.generate()
-    form = (
+    content = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_private(path, key.private_bytes(*form))
+    write_private(path, content)
     return mask_key_text(key.public_key())
 
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a new file for its owner alone. Raises DataError where it is there already, or cannot be written."""
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        # Made with its rights, so that at no moment another user can open it.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
     except FileExistsError:
         raise DataError("is there already; a key is never overwritten", where=str(path)) from None
@@ -65,14 +67,12 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_ssh_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise DataError(
-            "must be a private key in OpenSSH's format without a password", where=str(path)
-        ) from None
-    if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1)):
-        raise DataError(
-            "must be an ECDSA P-384 key, as `fedskew-site key` makes it", where=str(path)
-        )
-    return key
+        rule = "must be a private key in OpenSSH's format without a password"
+        raise DataError(rule, where=str(path)) from None
+    if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1):
+        return key
+    rule = "must be an ECDSA P-384 key, as `fedskew-site key` makes it"
+    raise DataError(rule, where=str(path))
 
 
 def read_mask_key(path: Path) -> X25519PrivateKey:
@@ -108,6 +108,5 @@ def read_private(path: Path, what: str) -> bytes:
 
 def public_text(key: ec.EllipticCurvePublicKey) -> str:
     """Return a public key as federation.toml has it: ecdsa-sha2-nistp384 and its base64, without a comment."""
-    return key.public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    ).decode()
+    openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    return key.public_bytes(*openssh).decode()

@@ -30,8 +30,10 @@ class SiteMetrics(Collector):
         """Yield the metrics of the log as it is now, and of its disk."""
         events: Counter[str] = Counter()
         seconds: Counter[str] = Counter()
-        sent, last = 0, 0.0
-        for entry in map(json.loads, Audit(self.state / "audit.jsonl").lines()):
+        sent = 0
+        last = 0.0
+        for line in Audit(self.state / "audit.jsonl").lines():
+            entry = json.loads(line)
             events[entry["event"]] += 1
             sent += sum(row["bytes"] for row in entry.get("left", []))
             if "kind" in entry:

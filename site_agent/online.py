@@ -25,18 +25,14 @@ FAST, SLOW = 5, 305
 
 
 def online(site: Site, link: Link) -> Iterator[Row]:
-    """Look at proxy, TLS, certificate, clock and key; what hangs on a line that fails is left out."""
+    """Check proxy, TLS, certificate, clock and key; checks that need one that fails are left out."""
     host, _, port = link.address.rpartition(":")
     if not host or not is_whole(port):
-        yield Row(
-            "address", False, f"{link.address!r}: link.address in site.toml must be HOST:PORT"
-        )
+        text = f"{link.address!r}: link.address in site.toml must be HOST:PORT"
+        yield Row("address", False, text)
         return
     proxy = "" if proxy_bypass(host) else getproxies().get("https", "")
-    bypass = (os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "").split(",")
-    fine = not getproxies() or "127.0.0.1" in bypass
-    seen = f"{proxy or 'none'} for {host}"
-    yield Row("proxy", True, seen if fine else f"{seen}; loopback goes past it, as `start` sees to")
+    yield proxy_row(host, proxy)
     try:
         context = ssl.create_default_context(cafile=str(link.ca))
         certificate, ours, theirs = shake_hands(host.strip("[]"), int(port), proxy, context)
@@ -46,19 +42,33 @@ def online(site: Site, link: Link) -> Iterator[Row]:
     except (OSError, http.client.HTTPException, ValueError) as error:
         yield Row("tls", False, f"{link.address}: {unreachable(error)}")
         return
-    days = (certificate.not_valid_after_utc - datetime.now(UTC)).days
-    left = f"certificate until {certificate.not_valid_after_utc:%Y-%m-%d}, {days} days"
-    yield Row(
-        "tls", True, f"{link.address}: {left}{'; ask for a new one soon' if days < 30 else ''}"
-    )
+    last = certificate.not_valid_after_utc
+    days = (last - datetime.now(UTC)).days
+    text = f"{link.address}: certificate until {last:%Y-%m-%d}, {days} days"
+    if days < 30:
+        text += "; ask for a new one soon"
+    yield Row("tls", True, text)
+
     ahead = (ours - theirs).total_seconds() if theirs else 0.0
-    set_it = f"; must be {-SLOW} to {FAST} s: let a time service set this machine's clock"
-    holds = -SLOW < ahead < FAST
-    yield Row("clock", holds, f"{ahead:+.0f} s against the coordinator's{'' if holds else set_it}")
-    if holds:
+    is_right = -SLOW < ahead < FAST
+    text = f"{ahead:+.0f} s against the coordinator's"
+    if not is_right:
+        text += f"; must be {-SLOW} to {FAST} s: let a time service set this machine's clock"
+    yield Row("clock", is_right, text)
+    if is_right:
         yield known(site, link)
-    else:  # the coordinator refuses every signature by such a clock, which says nothing about the key
+    else:
+        # With such a clock the coordinator refuses every signature, whatever the key.
         yield Row("key known", False, "not asked: the clock comes first")
+
+
+def proxy_row(host: str, proxy: str) -> Row:
+    """Return the row about the proxy to a host."""
+    text = f"{proxy or 'none'} for {host}"
+    bypass = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    if getproxies() and "127.0.0.1" not in bypass.split(","):
+        text += "; loopback goes past it, as `start` sees to"
+    return Row("proxy", True, text)
 
 
 def shake_hands(
@@ -66,9 +76,9 @@ def shake_hands(
 ) -> tuple[x509.Certificate, datetime, datetime | None]:
     """Return the coordinator's certificate, our time and theirs. Raises OSError, ssl's errors among them."""
     if proxy:
-        way = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        url = urlsplit(proxy if "//" in proxy else f"//{proxy}")
         connection = http.client.HTTPSConnection(
-            way.hostname or "", way.port or 8080, timeout=SECONDS, context=context
+            url.hostname or "", url.port or 8080, timeout=SECONDS, context=context
         )
         connection.set_tunnel(host, port)
     else:
@@ -76,19 +86,21 @@ def shake_hands(
     with closing(connection):
         connection.connect()
         assert isinstance(connection.sock, ssl.SSLSocket)
-        certificate = x509.load_der_x509_certificate(
-            connection.sock.getpeercert(binary_form=True) or b""
-        )
+        der = connection.sock.getpeercert(binary_form=True) or b""
+        certificate = x509.load_der_x509_certificate(der)
         connection.request("GET", "/")
         stamp = connection.getresponse().headers.get("Date")
-        return certificate, datetime.now(UTC), parsedate_to_datetime(stamp) if stamp else None
+        ours = datetime.now(UTC)
+        theirs = parsedate_to_datetime(stamp) if stamp else None
+        return certificate, ours, theirs
 
 
 def explain(error: ssl.SSLCertVerificationError) -> str:
     """Return what is wrong with a certificate, and who is to do what."""
+    # OpenSSL's X509_V_ERR codes.
     expired = (10,)
     not_yet = (9,)
-    unknown = (18, 19, 20, 21, 7)
+    unknown = (18, 19, 20, 21, 7)  # self-signed, no or another issuer, a wrong signature
     if error.verify_code in expired:
         now = datetime.now(UTC)
         return (
@@ -152,16 +164,12 @@ def known(site: Site, link: Link) -> Row:
 def refused(code: int) -> Row:
     """Return what a refusal of the key means."""
     if code in (502, 503, 504):
-        return Row(
-            "key known",
-            False,
-            f"the SuperLink behind the gateway does not answer ({code}); tell the coordinator",
+        text = f"the SuperLink behind the gateway does not answer ({code}); tell the coordinator"
+    elif code in (401, 403):
+        text = f"refused ({code}): send the lines of `fedskew-site key` to the coordinator"
+    else:
+        why = (
+            "not registered, or this site's SuperNode is at work, or was killed in the last minute"
         )
-    if code in (401, 403):
-        return Row(
-            "key known",
-            False,
-            f"refused ({code}): send the lines of `fedskew-site key` to the coordinator",
-        )
-    text = f"refused ({code}): not registered, or this site's SuperNode is at work, or was killed in the last minute"
+        text = f"refused ({code}): {why}"
     return Row("key known", False, text)

@@ -38,78 +38,79 @@ class Policy:
     """Of the run."""
 
     def check_ready(self) -> None:
-        """Look at all that the run will ask for; whatever has to stay is named at once."""
+        """Check all that the run will ask for; everything that must stay is named at once."""
         self.check_training()
-        needed = {
-            "model",
-            "scores",
-            *(variant.upload.permission for variant in self.variants if variant.upload.permission),
-        }
-        if kept := sorted(needed - self.site.allow):
-            raise NotAllowed(", ".join(kept))
+        needed = {"model", "scores"}
+        for variant in self.variants:
+            if variant.upload.permission:
+                needed.add(variant.upload.permission)
+        missing = sorted(needed - self.site.allow)
+        if missing:
+            raise NotAllowed(", ".join(missing))
         for permission in sorted(needed):
             self.check_counts(permission)
         self.check_scores()
 
     def check_update(self, start: State, report: Report) -> None:
-        """Look at an update of `start`, and at its uploads."""
+        """Check an update of `start`, and its uploads."""
         self.check_permission("model")
         self.check_training()
         self.check_uploads(report.uploads)
         moved = norm(difference(report.shared, start))
         most = self.site.max_norm
-        if most and not moved <= most:
+        if most and not moved <= most:  # NaN is not within the limit
             raise NotAllowed("model", f"the update's norm is {moved:.6g}, and max-norm = {most:g}")
 
     def check_training(self) -> None:
-        """Look at how many samples and steps an update is made of.
+        """Check how many samples and steps an update is made of.
 
-        Of one step on one image, what the first layer's weights move by over what its biases move by is that image.
+        After one step on one image, the first layer's weight change divided by its bias change is that image.
         """
         samples = int(self.counts_C.sum())
         batch = min(self.training.batch_size, samples)
-        if batch < (least := self.site.min_batch_size):
-            raise RunNotAllowed(
-                "min-batch-size",
-                f"a mini-batch has {batch} samples, and at least {least} are asked for",
-            )
+        least = self.site.min_batch_size
+        if batch < least:
+            reason = f"a mini-batch has {batch} samples, and at least {least} are asked for"
+            raise RunNotAllowed("min-batch-size", reason)
         steps = steps_of(samples, self.training)
-        if steps < (least := self.site.min_steps):
-            raise RunNotAllowed(
-                "min-steps", f"a round has {steps} steps, and at least {least} are asked for"
-            )
+        least = self.site.min_steps
+        if steps < least:
+            reason = f"a round has {steps} steps, and at least {least} are asked for"
+            raise RunNotAllowed("min-steps", reason)
         different = samples_in_update(samples, self.training)
-        if different < (least := self.site.min_update_samples):
-            raise RunNotAllowed(
-                "min-update-samples",
-                f"an update is made of {different} samples, and at least {least} are asked for",
-            )
+        least = self.site.min_update_samples
+        if different < least:
+            reason = f"an update is made of {different} samples, and at least {least} are asked for"
+            raise RunNotAllowed("min-update-samples", reason)
 
     def check_uploads(self, uploads: Mapping[str, State]) -> None:
-        """Look at uploads, or answers, by variant; an unknown one is not allowed under any name."""
+        """Check uploads, or answers, by variant; an unknown one is not allowed under any name."""
         permissions = {variant.name: variant.upload.permission for variant in self.variants}
         for name in sorted(uploads):
             self.check_permission(permissions.get(name) or name)
             self.check_counts(permissions[name])
 
     def check_scores(self) -> None:
-        """Look at scores on the test set."""
+        """Check scores on the test set."""
         self.check_permission("scores")
-        if self.tested < (least := self.site.min_test_samples):
-            raise NotAllowed(
-                "scores", f"{self.tested} test samples, and min-test-samples = {least}"
-            )
+        least = self.site.min_test_samples
+        if self.tested < least:
+            reason = f"{self.tested} test samples, and min-test-samples = {least}"
+            raise NotAllowed("scores", reason)
 
     def check_counts(self, permission: str) -> None:
-        """Look at what is told class by class: no class held may have too few samples."""
-        fewest = min((int(count) for count in self.counts_C.tolist() if count), default=0)
-        if permission in BY_CLASS and fewest < (least := self.site.min_class_samples):
-            raise NotAllowed(
-                permission, f"a class has {fewest} samples, and min-class-samples = {least}"
-            )
+        """Check what is sent class by class: no class at the site may have too few samples."""
+        if permission not in BY_CLASS:
+            return
+        counts = [int(count) for count in self.counts_C.tolist() if count]
+        fewest = min(counts, default=0)
+        least = self.site.min_class_samples
+        if fewest < least:
+            reason = f"a class has {fewest} samples, and min-class-samples = {least}"
+            raise NotAllowed(permission, reason)
 
     def check_permission(self, permission: str) -> None:
-        """Look for the permission in the site's file."""
+        """Raise NotAllowed for a permission that the site's file does not give."""
         if permission not in self.site.allow:
             raise NotAllowed(permission)
 
@@ -120,33 +121,27 @@ class Policy:
 
 def samples_in_update(samples: int, training: TrainingSettings) -> int:
     """Return of how many different samples an update is made at least, for a client of so many training samples."""
-    whole_epoch = steps_of(
-        samples,
-        replace(
-            training,
-            local_steps=0,
-            local_epochs=1,
-            batch_limit=0,
-        ),
-    )
+    one_epoch = replace(training, local_steps=0, local_epochs=1, batch_limit=0)
+    steps_of_epoch = steps_of(samples, one_epoch)
     # Every epoch is shuffled anew, so of cut epochs the first alone is sure to hold different samples.
-    steps = min(steps_of(samples, training), training.batch_limit or whole_epoch)
-    return samples if steps >= whole_epoch else steps * training.batch_size
+    steps = min(steps_of(samples, training), training.batch_limit or steps_of_epoch)
+    if steps >= steps_of_epoch:
+        return samples
+    return steps * training.batch_size
 
 
 def check_run(site: Site, run_spec: RunSpec) -> None:
-    """Look at what a run's settings say before the data are read. Raises RunNotAllowed for what policy excludes."""
+    """Check a run's settings before the data are read. Raises RunNotAllowed for what the policy excludes."""
     if site.models is not None and run_spec.model not in site.models:
         raise RunNotAllowed("models", f"{run_spec.model} is none of {', '.join(site.models)}")
     for variant in run_spec.variants:
         if site.methods is not None and variant.name not in site.methods:
             allowed = ", ".join(site.methods) or "an empty list"
             raise RunNotAllowed("methods", f"{variant.name} is none of {allowed}")
-    if run_spec.rounds > site.max_rounds:
-        raise RunNotAllowed(
-            "max-rounds",
-            f"the run has {run_spec.rounds} rounds, and at most {site.max_rounds} are allowed",
-        )
+    most = site.max_rounds
+    if run_spec.rounds > most:
+        reason = f"the run has {run_spec.rounds} rounds, and at most {most} are allowed"
+        raise RunNotAllowed("max-rounds", reason)
 
 
 def check_names(site: Site) -> None:
@@ -162,7 +157,7 @@ def check_names(site: Site) -> None:
 
 
 def count_question(site: Site, folder: Path, round: int, states: Sequence[State]) -> None:
-    """Note in the run's folder what a site is asked to train, and look at how often it was asked.
+    """Record in the run's folder what a site is asked to train, and check how often it was asked.
 
     A coordinator could ask for more rounds than the run has, or again and again for the same round with other weights.
     The same question, which a server that was killed repeats, counts once. Raises RunNotAllowed beyond max-rounds.
@@ -172,11 +167,10 @@ def count_question(site: Site, folder: Path, round: int, states: Sequence[State]
     known = file.read_text().split() if file.exists() else []
     if asked in known:
         return
-    if round > site.max_rounds or len(known) >= site.max_rounds:
-        raise RunNotAllowed(
-            "max-rounds",
-            f"round {round}, after {len(known)} questions, and at most {site.max_rounds} are answered",
-        )
+    most = site.max_rounds
+    if round > most or len(known) >= most:
+        reason = f"round {round}, after {len(known)} questions, and at most {most} are answered"
+        raise RunNotAllowed("max-rounds", reason)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as notes:
         notes.write(f"{asked}\n")

@@ -58,12 +58,8 @@ class Pool:
 
         `context` gets the state that the app has left, unless its reply was refused or it failed.
         """
-        if (
-            self.process is None
-            or not self.process.is_alive()
-            or run != self.run
-            or self.messages >= MOST_MESSAGES
-        ):
+        is_usable = self.process is not None and self.process.is_alive()
+        if not is_usable or run != self.run or self.messages >= MOST_MESSAGES:
             self.renew(run)
         assert self.process is not None
         self.messages += 1
@@ -114,7 +110,7 @@ def serve(
     app: App,
     describe: Describe | None = None,
 ) -> None:
-    """Play what comes through the pipe, for ever."""
+    """Run the app on every message that arrives through the pipe, for ever."""
     parents.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -151,8 +147,9 @@ def leaving(reply: Message, message: Message) -> Leaving:
         row: dict[str, Any] = {"name": name, "bytes": record.count_bytes()}
         if isinstance(record, ArrayRecord):
             state = unpack(record)
-            changed = name.endswith("/model") and state.keys() <= known.keys()
-            row["norm"] = float(f"{norm(difference(state, known) if changed else state):.6g}")
+            if name.endswith("/model") and state.keys() <= known.keys():
+                state = difference(state, known)
+            row["norm"] = float(f"{norm(state):.6g}")
         elif "reason" in record:
             row["why"] = record["reason"]
         rows.append(row)

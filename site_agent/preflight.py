@@ -79,44 +79,38 @@ def versions() -> Row:
 def rights(site: Site, file: Path) -> Iterator[Row]:
     """Who may read what: state and key are for their owner, site.toml is not for others to write."""
     mode = stat.S_IMODE(site.state.stat().st_mode) if site.state.exists() else 0o700
-    if mode & 0o077:
-        remedy = f": others may enter it (mode {mode:o}); chmod 700 {site.state}"
-    else:
-        remedy = ""
-    yield Row("state", not remedy, f"{site.state}{remedy}")
-    writable = stat.S_IMODE(file.stat().st_mode) & 0o022
-    yield Row(
-        "site.toml",
-        not writable,
-        f"{file}{': others may write it; chmod go-w' if writable else ''}",
-    )
+    is_closed = not mode & 0o077
+    remedy = "" if is_closed else f": others may enter it (mode {mode:o}); chmod 700 {site.state}"
+    yield Row("state", is_closed, f"{site.state}{remedy}")
+    is_safe = not stat.S_IMODE(file.stat().st_mode) & 0o022
+    remedy = "" if is_safe else ": others may write it; chmod go-w"
+    yield Row("site.toml", is_safe, f"{file}{remedy}")
     if "link" not in table_of(file).entries:
         yield Row("key", True, "no [link]: this user trains, and another one talks")
         return
     try:
         link = read_link(file)
         assert link.key
-        same = public_text(read_key(link.key).public_key()) == site.agreement.sites[site.number].key
+        public = read_key(link.key).public_key()
     except DataError as error:
         yield Row("key", False, str(error))
         return
-    wrong = (
-        f"{link.key}: is not the key that federation.toml names for {site.name}; send the "
-        "lines of `fedskew-site key`"
-    )
-    yield Row("key", same, str(link.key) if same else wrong)
+    agreed = site.agreement.sites[site.number].key
+    if public_text(public) == agreed:
+        yield Row("key", True, str(link.key))
+        return
+    wrong = f"is not the key that federation.toml names for {site.name}"
+    yield Row("key", False, f"{link.key}: {wrong}; send the lines of `fedskew-site key`")
 
 
 def approval(site: Site) -> Row:
     """What is approved, and that it is what is agreed and installed."""
     try:
-        return Row(
-            "approval",
-            True,
-            f"{site.agreement.name} {site.agreement.sha256[:16]}, app {approved_app(site)[:16]}",
-        )
+        app = approved_app(site)
     except DataError as error:
         return Row("approval", False, str(error))
+    agreement = site.agreement
+    return Row("approval", True, f"{agreement.name} {agreement.sha256[:16]}, app {app[:16]}")
 
 
 def policy(site: Site) -> Row:
@@ -152,32 +146,33 @@ def weights(site: Site) -> Row:
 
 def device(site: Site) -> Row:
     """The GPU, where one is asked for."""
-    seen = torch.cuda.is_available()
-    if seen:
-        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    else:
-        names = "no GPU"
-    fits = site.device != "cuda" or seen
-    remedy = "" if fits else '; install a driver and a torch for it, or set device = "cpu"'
-    return Row(
-        "device",
-        fits,
-        f"{site.device}, {site.threads} of {os.cpu_count()} threads, {names}{remedy}",
-    )
+    has_gpu = torch.cuda.is_available()
+    names = "no GPU"
+    if has_gpu:
+        numbers = range(torch.cuda.device_count())
+        names = ", ".join(torch.cuda.get_device_name(number) for number in numbers)
+    text = f"{site.device}, {site.threads} of {os.cpu_count()} threads, {names}"
+    fits = site.device != "cuda" or has_gpu
+    if not fits:
+        text += '; install a driver and a torch for it, or set device = "cpu"'
+    return Row("device", fits, text)
 
 
 def room(site: Site) -> Row:
     """The room on the disk that state is on."""
-    below = next(folder for folder in (site.state, *site.state.parents) if folder.exists())
-    free = shutil.disk_usage(below).free
-    text = f"{free / 2**30:.1f} GiB free below {below}"
-    return Row(
-        "disk", free >= ROOM, text if free >= ROOM else f"{text}; make room for {ROOM >> 30} GiB"
-    )
+    folder = site.state
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 2**30:.1f} GiB free below {folder}"
+    is_enough = free >= ROOM
+    if not is_enough:
+        text += f"; make room for {ROOM >> 30} GiB"
+    return Row("disk", is_enough, text)
 
 
 def data_of(site: Site) -> Iterator[Row]:
-    """The data as a run reads them; the numbers of samples are shown here and leave nowhere by this."""
+    """The data as a run reads them; the numbers of samples are shown here and do not leave."""
     try:
         view = SiteView(
             DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading
@@ -186,41 +181,42 @@ def data_of(site: Site) -> Iterator[Row]:
         yield Row("data", False, str(error))
         return
     data = view.dataset
-    least = max(site.min_class_samples, 1)
     yield Row("data", True, f"{site.data}: inputs of {'x'.join(map(str, data.shape))}")
-    tested_C = np.bincount(data.test_labels, minlength=data.num_classes)
-    for number, (name, count) in enumerate(
-        zip(data.class_names, view.counts_C.tolist(), strict=True)
-    ):
-        few = "; fewer than min-class-samples: nothing about it leaves" if 0 < count < least else ""
-        yield Row(
-            f"class {number}",
-            True,
-            f"{name}: {count} training samples, {tested_C[number]} test samples{few}",
-        )
+    yield from classes(site, view)
     yield training_set(site, int(view.counts_C.sum()))
-    if names := site.agreement.without_samples:
-        yield Row(
-            "samples",
-            True,
+    names = site.agreement.without_samples
+    if names:
+        text = (
             f"federation.toml agrees on none for {', '.join(names)}: a site that states too many owns the model; "
-            "agree on `samples` for each [[site]]",
-            warning=True,
+            "agree on `samples` for each [[site]]"
         )
-    enough = view.tested >= max(site.min_test_samples, 1)
-    if enough:
-        remedy = ""
-    else:
-        remedy = f"; needs {site.min_test_samples} (min-test-samples), else no scores leave"
-    yield Row("test set", enough, f"{view.tested} samples{remedy}")
+        yield Row("samples", True, text, warning=True)
+    text = f"{view.tested} samples"
+    is_enough = view.tested >= max(site.min_test_samples, 1)
+    if not is_enough:
+        text += f"; needs {site.min_test_samples} (min-test-samples), else no scores leave"
+    yield Row("test set", is_enough, text)
     yield copies(data)
     for kind, inputs in (("training", data.train_inputs), ("test", data.test_inputs)):
-        bad = not_finite(inputs)
-        yield Row(
-            "finite",
-            not bad,
-            f"{kind} inputs{f': sample {bad[0]} holds NaN or infinity; mend it' if bad else ''}",
-        )
+        sample = not_finite(inputs)
+        text = f"{kind} inputs"
+        if sample is not None:
+            text += f": sample {sample} holds NaN or infinity; mend it"
+        yield Row("finite", sample is None, text)
+
+
+def classes(site: Site, view: SiteView) -> Iterator[Row]:
+    """The samples of each class."""
+    data = view.dataset
+    least = max(site.min_class_samples, 1)
+    trained_C = view.counts_C.tolist()
+    tested_C = np.bincount(data.test_labels, minlength=data.num_classes)
+    for number, name in enumerate(data.class_names):
+        trained = trained_C[number]
+        text = f"{name}: {trained} training samples, {tested_C[number]} test samples"
+        if 0 < trained < least:
+            text += "; fewer than min-class-samples: nothing about it leaves"
+        yield Row(f"class {number}", True, text)
 
 
 def training_set(site: Site, samples: int) -> Row:
@@ -243,15 +239,14 @@ def copies(data: Dataset) -> Row:
     return Row("copies", True, "; ".join(found) or fine, warning=bool(found))
 
 
-def not_finite(inputs: object) -> list[int]:
+def not_finite(inputs: object) -> int | None:
     """Return the first sample with a value that is no finite number, if any; image files hold whole numbers."""
-    if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
-        for start in range(0, len(inputs), 1024):
-            fine = (
-                np.isfinite(inputs[start : start + 1024])
-                .reshape(len(inputs[start : start + 1024]), -1)
-                .all(1)
-            )
-            if not fine.all():
-                return [start + int(np.argmin(fine))]
-    return []
+    if not isinstance(inputs, np.ndarray) or inputs.dtype.kind != "f":
+        return None
+    for start in range(0, len(inputs), 1024):
+        chunk = inputs[start : start + 1024]
+        values = np.isfinite(chunk).reshape(len(chunk), -1)
+        is_finite_N = values.all(1)
+        if not is_finite_N.all():
+            return start + int(np.argmin(is_finite_N))
+    return None

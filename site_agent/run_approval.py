@@ -48,20 +48,23 @@ def check_approved(site: Site, settings: str) -> None:
 
 
 def keep_waiting(site: Site, code: str, settings: str) -> None:
-    """Keep a run's settings for somebody to look at; the oldest gives way where too many wait."""
+    """Keep a run's settings for somebody to look at; the oldest are deleted where too many wait."""
     if len(settings) > LONGEST:
         raise RunNotAllowed("approve-runs", f"its settings have {len(settings)} characters")
-    files = waiting(site)
-    if code in files:
+    by_code = waiting(site)
+    if code in by_code:
         return
-    for file in [*files.values()][: max(0, len(files) - MOST_WAITING + 1)]:
+    files = list(by_code.values())
+    too_many = max(0, len(files) + 1 - MOST_WAITING)
+    for file in files[:too_many]:
         file.unlink(missing_ok=True)
     folder = waiting_folder(site)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    last = max((int(file.name.partition("-")[0]) for file in files.values()), default=0)
+    numbers = [int(file.name.partition("-")[0]) for file in files]
+    number = max(numbers, default=0) + 1
     part = folder / f"{code}.part"
     part.write_text(settings, encoding="utf-8")
-    part.replace(folder / f"{last + 1:09}-{code}.json")
+    part.replace(folder / f"{number:09}-{code}.json")
 
 
 def settings_waiting(site: Site, code: str) -> str:

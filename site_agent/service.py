@@ -31,7 +31,7 @@ LARGEST_LOG = 10 * 2**20
 
 
 def write_log(path: Path) -> None:
-    """Let the site's words go to a file, and to whoever started this; a large file makes room first."""
+    """Write the site's log to a file and to stderr; a file that is too large is renamed first."""
     if path.exists() and path.stat().st_size > LARGEST_LOG:
         path.replace(path.with_suffix(".log.1"))
     form = logging.Formatter("%(asctime)s %(message)s")
@@ -61,7 +61,7 @@ def link_only(link: Link, state: Path, port: int, secret: Path) -> NoReturn:
 
 
 def train_only(site: Site, port: int, secret: Path, metrics: int) -> None:
-    """Play the tasks of a SuperNode that another process keeps."""
+    """Run the tasks of a SuperNode that another process keeps running."""
     site.state.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
         execute(site, port, read_secret(secret), None, metrics)
@@ -95,9 +95,8 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     from site_agent.executor import Executor
     from site_agent.pool import Pool
 
-    with suppress(
-        ImportError
-    ):  # only some models need it; a worker would load it again for every run
+    # Only some models need it, but a worker would load it again for every run.
+    with suppress(ImportError):
         load_blocks()
     install({site.number: site})
     signal.signal(signal.SIGTERM, leave)
@@ -110,9 +109,9 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
         pool = Pool(flower_app.InstalledApp(site, files), flower_app.leaving)
     audit.write("started", app=app, federation=site.agreement.sha256)
     if metrics:
-        get_context("fork").Process(
-            target=serve, args=(site.state, metrics, os.getpid()), daemon=True
-        ).start()
+        arguments = (site.state, metrics, os.getpid())
+        process = get_context("fork").Process(target=serve, args=arguments, daemon=True)
+        process.start()
     idle = node.restart_if_dead if node else lambda: None
     executor = Executor(
         f"127.0.0.1:{port}",
@@ -140,20 +139,17 @@ def read_secret(path: Path) -> bytes:
         mode = path.stat().st_mode
         secret = path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"the secret of both halves cannot be read: {error.strerror}", where=str(path)
-        ) from None
+        reason = f"the secret of both halves cannot be read: {error.strerror}"
+        raise DataError(reason, where=str(path)) from None
     if mode & 0o007 or len(secret) < 32:
-        raise DataError(
-            f"must hold at least 32 random bytes, and be closed to others (chmod o= {path})",
-            where=str(path),
-        )
+        rule = f"must hold at least 32 random bytes, and be closed to others (chmod o= {path})"
+        raise DataError(rule, where=str(path))
     return secret
 
 
 @contextmanager
 def only_one(state: Path) -> Iterator[None]:
-    """Hold the lock on a state folder. Raises DataError where another process holds it."""
+    """Return a context with the lock on a state folder. Raises DataError where another process has it."""
     lock = FileLock(state / "lock", blocking=False)
     try:
         lock.acquire()

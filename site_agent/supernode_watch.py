@@ -24,24 +24,19 @@ def command_of(address: str, key: Path, ca: Path, port: int, secret: Path) -> li
     """Return the command of a SuperNode that leaves its tasks to another process on loopback with the secret."""
     return [
         *(sys.executable, "-m", f"{__package__}.supernode", PROGRAM),
-        *(
-            "--superlink",
-            address,
-            "--root-certificates",
-            str(ca),
-            "--auth-supernode-private-key",
-            str(key),
-        ),
-        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+        *("--superlink", address),
+        *("--root-certificates", str(ca)),
+        *("--auth-supernode-private-key", str(key)),
+        *("--isolation", "process"),
+        *("--superexec-auth-secret-file", str(secret)),
         *("--host", "127.0.0.1", "--port", str(port)),
     ]
 
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of flwr's processes: a home of their own, no proxy for loopback, no telemetry."""
-    without_proxy = ",".join(
-        filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"))
-    )
+    of_user = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
+    without_proxy = f"{of_user},127.0.0.1" if of_user else "127.0.0.1"
     return {
         **os.environ,
         "FLWR_HOME": str(home),
@@ -74,7 +69,9 @@ class SuperNode:
             return
         now = self.clock()
         if self.process is not None:
-            self.wait = 1.0 if now - self.began > LIVED_WELL else min(2 * self.wait, LONGEST_WAIT)
+            self.wait = min(2 * self.wait, LONGEST_WAIT)
+            if now - self.began > LIVED_WELL:
+                self.wait = 1.0
             self.due = now + self.wait
             status = self.process.returncode
             logger.warning(

@@ -41,6 +41,7 @@ from fedskew.flower.records import (
     to_record,
     to_state,
     unflatten,
+    with_prefix,
 )
 from fedskew.flower.samples import samples_of
 from fedskew.flower.variants import (
@@ -148,11 +149,7 @@ def local_round(
 def check_broadcast(message: Message, variants: Sequence[Variant]) -> None:
     """Raise LookupError where the server does not send what a variant needs."""
     config = config_of(message)
-    sent = [
-        name.removeprefix(BROADCAST)
-        for name in message.content.array_records
-        if name.startswith(BROADCAST)
-    ]
+    sent = list(with_prefix(message.content.array_records, BROADCAST))
     check_server(variants, sent, config.get(UPLOADS, []))
     for variant in variants:
         if sums_class_counts(variant) and CLASS_COUNTS not in config:
@@ -189,6 +186,7 @@ def client_of(
     round_number = int(config_of(message).get("server-round", 0))
     run_seed = int(context.run_config.get("seed", 0)) if seed is None else seed
     broadcast = broadcast_of(message, variants, device)
+    memory = memory_of(context, device)
     return Client(
         id=number,
         model=model,
@@ -197,7 +195,7 @@ def client_of(
         round=round_number,
         start={name: tensor for name, tensor in start.items() if name not in private},
         broadcast={name: renamed(state, inside) for name, state in broadcast.items()},
-        memory={name: renamed(state, inside) for name, state in memory_of(context, device).items()},
+        memory={name: renamed(state, inside) for name, state in memory.items()},
         seed=seed_of(run_seed, round_number, number),
         node_config=context.node_config,
     )
@@ -256,9 +254,11 @@ def load_model(message: Message, context: Context, model: nn.Module) -> nn.Modul
     Raises ValueError where the names are not the model's.
     """
     own = model.state_dict()
-    came = unflatten(to_state(model_record(message)[1]), own)
-    check_names(came, own)
-    model.load_state_dict({**own, **came, **memory_of(context).get(PRIVATE, {})})
+    _, record = model_record(message)
+    received = unflatten(to_state(record), own)
+    check_names(received, own)
+    private = memory_of(context).get(PRIVATE, {})
+    model.load_state_dict({**own, **received, **private})
     return model
 
 
@@ -310,30 +310,33 @@ def local_loss(
 
 
 def model_arrays(message: Message, asked: bool) -> ArrayRecord:
-    """Return the model's arrays; a question about the data alone comes without."""
+    """Return the model's arrays; a question about the data alone has none."""
     if asked and not message.content.array_records:
         return ArrayRecord()
-    return model_record(message)[1]
+    _, record = model_record(message)
+    return record
 
 
 def received(
     model: Classifier, record: ArrayRecord, outside: Mapping[str, str]
 ) -> dict[str, Tensor]:
-    """Return what came, by the classifier's names and in its dtypes; what did not come is as the model has it.
+    """Return the received tensors by the classifier's names and in its dtypes; others are as the model has them.
 
     Raises ValueError for names or shapes that are not the model's.
     """
     own = copy(model.state_dict())
-    like = {name: own[inner] for inner, name in outside.items()}
-    came = unflatten(to_state(record, model.head.weight.device), like)
-    check_names(came, like)
     inside = {name: inner for inner, name in outside.items()}
-    return {**own, **renamed(as_dtype_of(came, like), inside)}
+    by_user_name = {name: own[inner] for name, inner in inside.items()}
+    sent = to_state(record, model.head.weight.device)
+    tensors = unflatten(sent, by_user_name)
+    check_names(tensors, by_user_name)
+    tensors = as_dtype_of(tensors, by_user_name)
+    return {**own, **renamed(tensors, inside)}
 
 
-def check_names(came: State, own: State) -> None:
-    """Raise ValueError for a tensor that came and that the model does not have in that shape."""
-    for name, tensor in came.items():
+def check_names(received: State, own: State) -> None:
+    """Raise ValueError for a received tensor that the model does not have in that shape."""
+    for name, tensor in received.items():
         if name not in own or tensor.shape != own[name].shape:
             raise ValueError(
                 f"the server sent {name} of shape {tuple(tensor.shape)}, which this client's model does not "
@@ -345,11 +348,9 @@ def broadcast_of(
     message: Message, variants: Sequence[Variant], device: str | torch.device
 ) -> dict[str, State]:
     """Return what the server sent beside the model; the class counts go to every variant that needs them."""
-    sent: dict[str, State] = {
-        name.removeprefix(BROADCAST): to_state(record, device)
-        for name, record in message.content.array_records.items()
-        if name.startswith(BROADCAST)
-    }
+    sent: dict[str, State] = {}
+    for name, record in with_prefix(message.content.array_records, BROADCAST).items():
+        sent[name] = to_state(record, device)
     config = config_of(message)
     for variant in variants:
         if sums_class_counts(variant) and CLASS_COUNTS in config:
@@ -359,8 +360,7 @@ def broadcast_of(
 
 def memory_of(context: Context, device: str | torch.device = "cpu") -> dict[str, State]:
     """Return what this client keeps, by variant."""
-    return {
-        name.removeprefix(MEMORY): to_state(record, device)
-        for name, record in context.state.array_records.items()
-        if name.startswith(MEMORY)
-    }
+    memory: dict[str, State] = {}
+    for name, record in with_prefix(context.state.array_records, MEMORY).items():
+        memory[name] = to_state(record, device)
+    return memory

@@ -91,11 +91,7 @@ class WrappedModel(Classifier):
         Parameters that the logits do not depend on are frozen until `release`: they have no gradient.
         """
         logits_BC = self(inputs)
-        same = output.shape == logits_BC.shape and any(
-            torch.allclose(output, function(logits_BC).to(output), rtol=1e-3, atol=1e-5)
-            for function in SAME_AS_LOGITS
-        )
-        if not same:
+        if not equals_logits(output, logits_BC):
             raise ValueError(
                 f"the model does more with the logits of {self.head_name!r} than a softmax: name the "
                 "layer that makes its output with head="
@@ -112,6 +108,17 @@ class WrappedModel(Classifier):
         self.up_to_head[0].net.set_submodule(self.head_name, self.head)
         for weight in self.unused:
             weight.requires_grad_(True)
+
+
+def equals_logits(output: Tensor, logits_BC: Tensor) -> bool:
+    """Return whether a model's output is its head's logits, or one of SAME_AS_LOGITS of them."""
+    if output.shape != logits_BC.shape:
+        return False
+    for function in SAME_AS_LOGITS:
+        expected = function(logits_BC).to(output)
+        if torch.allclose(output, expected, rtol=1e-3, atol=1e-5):
+            return True
+    return False
 
 
 def call(net: nn.Module, inputs: Tensor | dict[str, Tensor]) -> Any:

@@ -48,24 +48,28 @@ def keep_private(model: Model, method: str) -> Mod:
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if not message.content.array_records:
             return call_next(message, context)
-        key, came = model_record(message)
-        if FLAT in came:
+        key, received = model_record(message)
+        if FLAT in received:
             raise ValueError(
                 f"{method}'s mod keeps tensors by name, and the server sends flat_arrays: start with "
                 f"ArrayRecord(model.state_dict()), or use local_round(..., variants=[{method!r}])"
             )
         kept = context.state.array_records.get(MEMORY + PRIVATE, ArrayRecord())
-        message.content[key] = ArrayRecord({n: kept.get(n, array) for n, array in came.items()})
+        own_model = {name: kept.get(name, array) for name, array in received.items()}
+        message.content[key] = ArrayRecord(own_model)
         reply = call_next(message, context)
         if reply.has_error() or key not in reply.content.array_records:
             return reply  # as an evaluation's, which has metrics alone
-        made = reply.content.array_records[key]
-        context.state[MEMORY + PRIVATE] = ArrayRecord(
-            {name: array for name, array in made.items() if name in private}
-        )
-        reply.content[key] = ArrayRecord(
-            {name: came[name] if name in private else array for name, array in made.items()}
-        )
+
+        keeping, sending = {}, {}
+        for name, array in reply.content.array_records[key].items():
+            if name in private:
+                keeping[name] = array
+                sending[name] = received[name]
+            else:
+                sending[name] = array
+        context.state[MEMORY + PRIVATE] = ArrayRecord(keeping)
+        reply.content[key] = ArrayRecord(sending)
         return reply
 
     return mod

@@ -171,13 +171,13 @@ def strategy_of(settings: RunSettings, model: Classifier, nodes: int) -> PlainSt
     serving = tuple(name for name in settings.parts.names if METHODS[name].serving)
     base = CalibratingStrategy if "ccvr" in serving else PlainStrategy
     kind: type[PlainStrategy] = type("PlainStrategy", (base,), {"methods": serving})
+    device = settings.general.device
     strategy = kind(
         model,
         variants=settings.variants,
         seed=settings.general.seed,
-        device=choose_device(
-            "auto" if settings.general.device == "cuda" else settings.general.device
-        ),
+        # cuda is what the nodes must have; the server takes what it has.
+        device=choose_device("auto" if device == "cuda" else device),
         training=settings.training,
         fraction_train=settings.general.participation,
         min_train_nodes=1,

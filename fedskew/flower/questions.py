@@ -81,9 +81,8 @@ def ask(
     """
     deadline = time.monotonic() + timeout
     nodes = sorted(grid.get_node_ids())
-    while (
-        len(nodes) < min_nodes
-    ):  # in a simulation nodes are registered after the server has started
+    # In a simulation nodes are registered after the server has started.
+    while len(nodes) < min_nodes:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{len(nodes)} nodes are connected, and {min_nodes} are needed")
         time.sleep(WAIT)
@@ -97,15 +96,14 @@ def ask(
         Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in nodes
     ]
     replies = list(grid.send_and_receive(messages, timeout=timeout))
-    if len(replies) < len(nodes):
-        raise RuntimeError(
-            f"{len(nodes) - len(replies)} of {len(nodes)} nodes sent no answer to {question!r}"
-        )
-    answers = [
-        reply
-        for reply in replies
-        if not (reply.has_error() and reply.error.code == NOT_A_PARTICIPANT)
-    ]
+    missing = len(nodes) - len(replies)
+    if missing:
+        raise RuntimeError(f"{missing} of {len(nodes)} nodes sent no answer to {question!r}")
+    answers = []
+    for reply in replies:
+        takes_no_part = reply.has_error() and reply.error.code == NOT_A_PARTICIPANT
+        if not takes_no_part:
+            answers.append(reply)
     if len(answers) < min_nodes:
         raise RuntimeError(f"{len(answers)} nodes take part in the run, and {min_nodes} are needed")
     return answers

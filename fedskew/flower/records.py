@@ -38,14 +38,25 @@ FLAT = "flat-float32"
 
 def to_record(state: State) -> ArrayRecord:
     """Return a state as flwr's strategies expect it, one array per tensor."""
-    return ArrayRecord(
-        {name: Array(t.detach().cpu().contiguous().numpy()) for name, t in state.items()}
-    )
+    arrays = {}
+    for name, tensor in state.items():
+        values = tensor.detach().cpu().contiguous().numpy()
+        arrays[name] = Array(values)
+    return ArrayRecord(arrays)
 
 
 def to_state(record: ArrayRecord, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
     """Return a record as tensors on `device`. They are copies, because flwr's arrays are read-only."""
     return {name: torch.tensor(array.numpy(), device=device) for name, array in record.items()}
+
+
+def with_prefix(records: Mapping[str, ArrayRecord], prefix: str) -> dict[str, ArrayRecord]:
+    """Return the records whose names begin so, by the rest of their names."""
+    found = {}
+    for name, record in records.items():
+        if name.startswith(prefix):
+            found[name.removeprefix(prefix)] = record
+    return found
 
 
 def config_of(message: Message) -> Mapping[str, Any]:
@@ -58,17 +69,14 @@ def config_of(message: Message) -> Mapping[str, Any]:
 
 def model_record(message: Message) -> tuple[str, ArrayRecord]:
     """Return the name and the record of the model's arrays. Raises ValueError unless there is exactly one."""
-    records = {
-        name: record
-        for name, record in message.content.array_records.items()
-        if not name.startswith((BROADCAST, UPLOAD))
-    }
-    if len(records) != 1:
+    records = message.content.array_records
+    names = [name for name in records if not name.startswith((BROADCAST, UPLOAD))]
+    if len(names) != 1:
         raise ValueError(
-            f"the message has the ArrayRecords {sorted(records)} and must have one with the model: "
+            f"the message has the ArrayRecords {sorted(names)} and must have one with the model: "
             "start the strategy with initial_arrays=ArrayRecord(model.state_dict())"
         )
-    return next(iter(records.items()))
+    return names[0], records[names[0]]
 
 
 def flat_arrays(model: nn.Module) -> ArrayRecord:
@@ -94,16 +102,18 @@ def unflatten(state: State, like: State) -> dict[str, torch.Tensor]:
     """
     if state.keys() != {FLAT}:
         return dict(state)
-    tensors = {name: t for name, t in like.items() if t.is_floating_point()}
-    sizes = [t.numel() for t in tensors.values()]
-    if tuple(state[FLAT].shape) != (sum(sizes),):
-        raise ValueError(
-            f"{FLAT} has the shape {tuple(state[FLAT].shape)}, and the model has {sum(sizes)} values"
-        )
-    parts = torch.split(state[FLAT], sizes)
-    return {
-        name: part.view(t.shape) for (name, t), part in zip(tensors.items(), parts, strict=True)
-    }
+    shapes = {name: tensor.shape for name, tensor in like.items() if tensor.is_floating_point()}
+    sizes = [shape.numel() for shape in shapes.values()]
+    total = sum(sizes)
+    vector = state[FLAT]
+    if tuple(vector.shape) != (total,):
+        shape = tuple(vector.shape)
+        raise ValueError(f"{FLAT} has the shape {shape}, and the model has {total} values")
+    parts = torch.split(vector, sizes)
+    tensors = {}
+    for (name, shape), part in zip(shapes.items(), parts, strict=True):
+        tensors[name] = part.view(shape)
+    return tensors
 
 
 def as_dtype_of(state: State, like: State) -> dict[str, torch.Tensor]:
@@ -116,8 +126,10 @@ def as_dtype_of(state: State, like: State) -> dict[str, torch.Tensor]:
         if name not in like:
             result[name] = tensor
             continue
-        whole_number = not like[name].is_floating_point() and tensor.is_floating_point()
-        result[name] = (tensor.round() if whole_number else tensor).to(like[name].dtype)
+        dtype = like[name].dtype
+        if tensor.is_floating_point() and not dtype.is_floating_point:
+            tensor = tensor.round()
+        result[name] = tensor.to(dtype)
     return result
 
 

@@ -67,7 +67,8 @@ def samples_of(data: Any, device: str | torch.device = "cpu", label: str = "") -
         labels = torch.as_tensor(data[1])
     else:
         inputs, labels = read(data, label)
-    if labels.dim() != 1 or labels.is_floating_point() or not len(labels) or labels.min() < 0:
+    is_vector_of_integers = labels.dim() == 1 and not labels.is_floating_point()
+    if not is_vector_of_integers or not len(labels) or labels.min() < 0:
         raise ValueError(
             f"labels are {labels.dtype} of shape {tuple(labels.shape)} and must be one class number "
             "of 0 or more per sample, of at least one sample"
@@ -76,8 +77,12 @@ def samples_of(data: Any, device: str | torch.device = "cpu", label: str = "") -
         inputs = {name: values.to(device) for name, values in inputs.items()}
     else:
         inputs = inputs.to(device).contiguous()
-    zero, one = torch.zeros(1, device=device), torch.ones(1, device=device)
-    return PreparedSamples(inputs, labels.to(device).long(), zero, one)
+    return PreparedSamples(
+        inputs,
+        labels.to(device).long(),
+        mean=torch.zeros(1, device=device),
+        std=torch.ones(1, device=device),
+    )
 
 
 def read(data: Any, label: str) -> tuple[Any, Tensor]:
@@ -91,10 +96,14 @@ def read(data: Any, label: str) -> tuple[Any, Tensor]:
         )
     size = loader.batch_size or READING_BATCH
     in_order = DataLoader(dataset, size, collate_fn=loader.collate_fn)
-    batches = [split_batch(batch, label) for batch in in_order]
-    if not batches:
+    all_inputs, all_labels = [], []
+    for batch in in_order:
+        inputs, labels = split_batch(batch, label)
+        all_inputs.append(inputs)
+        all_labels.append(labels)
+    if not all_labels:
         raise ValueError("the data set is empty: a client needs at least one sample")
-    return joined([inputs for inputs, _ in batches]), torch.cat([labels for _, labels in batches])
+    return joined(all_inputs), torch.cat(all_labels)
 
 
 def split_batch(batch: Any, label: str) -> tuple[Any, Tensor]:
@@ -102,13 +111,17 @@ def split_batch(batch: Any, label: str) -> tuple[Any, Tensor]:
     if not isinstance(batch, Mapping):
         inputs, labels = batch
         return inputs, labels
-    name = label or next((name for name in LABEL_NAMES if name in batch), "")
-    if name not in batch:
+    label_names = [label] if label else LABEL_NAMES
+    found = [name for name in label_names if name in batch]
+    if not found:
         raise ValueError(
             f"a batch has {sorted(batch)}, and its labels are not found: name them with label="
         )
-    inputs = {key: values for key, values in batch.items() if key != name}
-    tensors = {key: values for key, values in inputs.items() if isinstance(values, Tensor)}
+    name = found[0]
+    tensors = {}
+    for key, values in batch.items():
+        if key != name and isinstance(values, Tensor):
+            tensors[key] = values
     if not tensors:
         raise ValueError(
             f"of a batch's {sorted(batch)} none but the labels is a tensor: give the data set a transform"

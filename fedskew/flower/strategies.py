@@ -34,6 +34,7 @@ from fedskew.flower.records import (
     to_record,
     to_state,
     unflatten,
+    with_prefix,
 )
 from fedskew.flower.samples import samples_of
 from fedskew.flower.variants import (
@@ -110,7 +111,9 @@ class MethodStrategy(FedAvg):
         training: TrainingSettings | None = None,
         **arguments: Any,
     ) -> None:
-        names = [name for base in type(self).__mro__ for name in vars(base).get("methods", ())]
+        names: list[str] = []
+        for base in type(self).__mro__:  # a class made of several strategies has the methods of all
+            names += vars(base).get("methods", ())
         given = as_list(variants)
         chosen = variants_of(given)
         parts = composed(given, names)
@@ -119,16 +122,21 @@ class MethodStrategy(FedAvg):
         if combining or self.exact:
             kinds.insert(0, SERVER_METHODS[parts.combine])
             self._check_alone(parts.combine)
-        settings = {kind.name: settings_of(kind, kinds, arguments) for kind in kinds}
-        taken = {name for own in settings.values() for name in own}
+        self.parts: list[ServerMethod] = []
+        of_flwr = dict(arguments)
+        for kind in kinds:
+            settings = settings_of(kind, kinds, arguments)
+            self.parts.append(kind(**settings))
+            for name in settings:
+                of_flwr.pop(name, None)
         at_work = {variant.name: variant for variant in variants_of(given, names)}
-        for name, variant in at_work.items():
+        grid = {name: arguments[name] for name in GRID if name in arguments}
+        for variant_name, variant in at_work.items():
             if isinstance(variant, GridStatistics):
-                grid = {key: arguments[key] for key in GRID if key in arguments}
-                at_work[name] = replace(variant, **grid)
-                taken.update(grid)
-        self.parts: list[ServerMethod] = [kind(**settings[kind.name]) for kind in kinds]
-        super().__init__(**{name: v for name, v in arguments.items() if name not in taken})
+                at_work[variant_name] = replace(variant, **grid)
+                for name in grid:
+                    of_flwr.pop(name, None)
+        super().__init__(**of_flwr)
 
         self.deployed: dict[str, dict[str, Tensor]] = {}
         self.metrics: dict[int, Mapping[str, Any]] = {}
@@ -184,7 +192,7 @@ class MethodStrategy(FedAvg):
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Ask as flwr's strategy does, and send beside the model what the methods tell the clients."""
+        """Ask as flwr's strategy does, and send the methods' broadcasts beside the model."""
         if not self._running and any(not isinstance(part, ExactMean) for part in self.parts):
             raise RuntimeError(self._inside_another())
         consumed = [part.consumes for part in self.parts if part.consumes]
@@ -195,15 +203,14 @@ class MethodStrategy(FedAvg):
                 config[SGD_ALONE] = part.name
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._begin(server_round, arrays, len(list(grid.get_node_ids())))
-        records = {
-            BROADCAST + name: to_record(renamed(state, self._outside))
-            for part in self.parts
-            for name, state in part.broadcast(self.server, self._states[part.name]).items()
-        }
-        contents = {id(message.content): message.content for message in messages}
-        for content in contents.values():  # flwr's messages of a round share one
+        records = {}
+        for part in self.parts:
+            broadcast = part.broadcast(self.server, self._states[part.name])
+            for name, state in broadcast.items():
+                records[BROADCAST + name] = to_record(renamed(state, self._outside))
+        for message in messages:  # flwr's messages of a round share one content
             for name, record in records.items():
-                content[name] = record
+                message.content[name] = record
         return messages
 
     def aggregate_train(
@@ -277,8 +284,8 @@ class MethodStrategy(FedAvg):
         )
 
     def _begin(self, server_round: int, arrays: ArrayRecord, clients: int) -> None:
-        """Take the round's starting point."""
-        start = self._taken(arrays)
+        """Set the round's starting point."""
+        start = self._tensors_of(arrays)
         parameters = self.server.parameters & start.keys()
         self.server = replace(
             self.server, start=start, clients=clients, round=server_round, parameters=parameters
@@ -298,11 +305,11 @@ class MethodStrategy(FedAvg):
             elif overridden(part, "combine"):
                 combined, self._states[part.name] = part.combine(self.server, state, updates)
                 self._check_finite(part.name, combined)
-                whole = renamed(combined, self._outside)
-                in_order = {name: whole[name] for name in self._inside if name in whole}
-                arrays = to_record(flatten(in_order) if FLAT in arrays else in_order)
+                model = self._by_user_names(combined)
+                arrays = to_record(flatten(model) if FLAT in arrays else model)
             elif not part.final_question and not part.closed_form:
-                made = part.deploy(self.server, state, self._taken(arrays), updates)
+                average = self._tensors_of(arrays)
+                made = part.deploy(self.server, state, average, updates)
                 self._states[part.name] = made.state
                 numbers.update(made.metrics)
                 self._keep(made)
@@ -313,14 +320,20 @@ class MethodStrategy(FedAvg):
         """Keep the models that a method deploys, by the user's names."""
         for name, model in made.models.items():
             self._check_finite(name, model)
-            by_name = renamed(model, self._outside)
-            self.deployed[name] = {own: by_name[own] for own in self._inside if own in by_name}
+            self.deployed[name] = self._by_user_names(model)
+
+    def _by_user_names(self, model: State) -> dict[str, Tensor]:
+        """Return a model's tensors by the user's names, in the order of the user's model."""
+        by_name = renamed(model, self._outside)
+        return {name: by_name[name] for name in self._inside if name in by_name}
 
     def _check_finite(self, name: str, state: State) -> None:
         """Raise FloatingPointError for a model that is not finite."""
-        if broken := not_finite(state):
+        broken = not_finite(state)
+        if broken:
+            when = f"in round {self.server.round}"
             raise FloatingPointError(
-                f"{name}: {broken} is not finite in round {self.server.round}: lower the learning rate"
+                f"{name}: {broken} is not finite {when}: lower the learning rate"
             )
 
     def _update(self, reply: Message) -> Update:
@@ -335,7 +348,8 @@ class MethodStrategy(FedAvg):
         examples = metrics.get(self.weighted_by_key, 0)
         if not isinstance(examples, int | float):
             raise RejectedUpdate(f"metric {self.weighted_by_key} is no number")
-        if reason := METRICS["num-examples"].breach_of(float(examples)):
+        reason = METRICS["num-examples"].breach_of(float(examples))
+        if reason:
             raise RejectedUpdate(f"metric {self.weighted_by_key} {reason}")
         check_samples(number, int(examples), "num-examples is", self.server)
         return Update(number, shared, int(examples), uploads, self._numbers(reply))
@@ -343,13 +357,8 @@ class MethodStrategy(FedAvg):
     def _uploads(self, reply: Message) -> dict[str, State]:
         """Take the uploads out of a reply and return them. Raises RejectedUpdate for one that is too large."""
         consumed = {part.consumes for part in self.parts if part.consumes}
-        records = {
-            name.removeprefix(UPLOAD): record
-            for name, record in reply.content.array_records.items()
-            if name.startswith(UPLOAD)
-        }
         uploads: dict[str, State] = {}
-        for name, record in records.items():
+        for name, record in with_prefix(reply.content.array_records, UPLOAD).items():
             del reply.content[UPLOAD + name]
             if name not in consumed:
                 raise RejectedUpdate(
@@ -373,34 +382,39 @@ class MethodStrategy(FedAvg):
         own = self.model.state_dict().values()
         values = sum(tensor.numel() for tensor in own)
         check_size(records[0], WIDEST * values, "the model", len(self._outside))
-        shared: dict[str, Tensor] = read(self._taken, records[0])
-        if reason := differences(shared, expected_of(self.server.start)):
+        shared: dict[str, Tensor] = read(self._tensors_of, records[0])
+        reason = differences(shared, expected_of(self.server.start))
+        if reason:
             raise RejectedUpdate(f"model: {reason}")
         check_values(shared, "model: ")
         return shared
 
     def _numbers(self, reply: Message) -> dict[str, float]:
         """Return the client's steps and coefficient sum, for FedNova. Raises RejectedUpdate for impossible ones."""
-        told = reply.content.config_records.get(REPORT, ConfigRecord())
-        numbers = {
-            name: float(value)
-            for name, value in told.items()
-            if name in METRICS and isinstance(value, int | float)
-        }
-        for name, value in numbers.items():
-            if reason := METRICS[name].breach_of(value):
+        report = reply.content.config_records.get(REPORT, ConfigRecord())
+        numbers = {}
+        for name, value in report.items():
+            if name not in METRICS or not isinstance(value, int | float):
+                continue
+            numbers[name] = float(value)
+            reason = METRICS[name].breach_of(numbers[name])
+            if reason:
                 raise RejectedUpdate(f"{name} {reason}")
         if any(part.name == "fednova" for part in self.parts):
             check_steps(numbers)
         return numbers
 
-    def _taken(self, arrays: ArrayRecord) -> dict[str, Tensor]:
+    def _tensors_of(self, arrays: ArrayRecord) -> dict[str, Tensor]:
         """Return arrays by the classifier's names and in the model's own dtypes."""
         own = self.model.state_dict()
-        by_name = {name: own[inner] for inner, name in self._outside.items()}
-        received = unflatten(to_state(arrays), by_name)
-        received = as_dtype_of(received, by_name)
-        return {self._inside.get(name, name): tensor for name, tensor in received.items()}
+        by_user_name = {name: own[inner] for inner, name in self._outside.items()}
+        received = unflatten(to_state(arrays), by_user_name)
+        received = as_dtype_of(received, by_user_name)
+        tensors = {}
+        for name, tensor in received.items():
+            inner = self._inside.get(name, name)
+            tensors[inner] = tensor
+        return tensors
 
 
 class ExactFedAvg(MethodStrategy):
@@ -436,10 +450,12 @@ class TauNorm(MethodStrategy):
     methods = ("tau-norm",)
 
     def normalize(self, arrays: ArrayRecord) -> dict[str, dict[str, Tensor]]:
-        """Return the models made of what any other strategy has made, by name."""
+        """Return the normalized models of any other strategy's result, by name."""
         self._begin(self.server.round, arrays, 0)
+        average = self.server.start
         for part in self.parts:
-            self._keep(part.deploy(self.server, {}, self.server.start, []))
+            made = part.deploy(self.server, {}, average, [])
+            self._keep(made)
         return self.deployed
 
 
@@ -511,10 +527,12 @@ def settings_of(
     kind: type[ServerMethod], kinds: Sequence[type[ServerMethod]], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments that are settings of a method. Raises TypeError for one that two methods have."""
-    names = {field.name for field in fields(kind)} & arguments.keys()
+    names = setting_names(kind) & arguments.keys()
     for other in kinds:
+        if other is kind:
+            continue
         for name in sorted(names):
-            if other is not kind and name in {field.name for field in fields(other)}:
+            if name in setting_names(other):
                 raise TypeError(
                     f"{name} is a setting of {kind.name} and of {other.name}: use one of them, and "
                     "the other's calibrate, or TauNorm(model).normalize, on its result"
@@ -522,9 +540,14 @@ def settings_of(
     return {name: arguments[name] for name in names}
 
 
-def overridden(part: ServerMethod, place: str) -> bool:
-    """Return whether a method fills a place: combine, monitor or deploy."""
-    return getattr(type(part), place) is not getattr(ServerMethod, place)
+def setting_names(kind: type[ServerMethod]) -> set[str]:
+    """Return the names of a method's settings."""
+    return {field.name for field in fields(kind)}
+
+
+def overridden(part: ServerMethod, hook: str) -> bool:
+    """Return whether a method overrides a hook: combine, monitor or deploy."""
+    return getattr(type(part), hook) is not getattr(ServerMethod, hook)
 
 
 def sends(part: ServerMethod) -> bool:
@@ -533,24 +556,25 @@ def sends(part: ServerMethod) -> bool:
 
 
 def client_number(reply: Message) -> int:
-    """Return the client's number, or its node's where it states none."""
-    stated = reply.content.config_records.get(REPORT, ConfigRecord()).get("client")
-    return stated if isinstance(stated, int) else reply.metadata.src_node_id
+    """Return the client's number, or its node's where the reply has none."""
+    report = reply.content.config_records.get(REPORT, ConfigRecord())
+    number = report.get("client")
+    return number if isinstance(number, int) else reply.metadata.src_node_id
 
 
 def client_order(reply: Message) -> tuple[int, int]:
-    """Return what replies are sorted by: the client, and the node where two state one number."""
+    """Return the key by which replies are sorted: the client, and the node where two have one number."""
     node = reply.metadata.src_node_id
-    return (node if reply.has_error() else client_number(reply), node)
+    client = node if reply.has_error() else client_number(reply)
+    return client, node
 
 
 def check_size(record: ArrayRecord, largest: int, what: str, arrays: int = 8) -> None:
     """Raise RejectedUpdate for a record of more than `largest` bytes and the heads of its `arrays`."""
     allowed = largest + HEADROOM + 256 * arrays
-    if record.count_bytes() > allowed:
-        raise RejectedUpdate(
-            f"{what} has {record.count_bytes()} bytes, and at most {allowed} are due"
-        )
+    size = record.count_bytes()
+    if size > allowed:
+        raise RejectedUpdate(f"{what} has {size} bytes, and at most {allowed} are due")
 
 
 def read(function: Callable[[ArrayRecord], Any], record: ArrayRecord) -> Any:
@@ -570,7 +594,9 @@ def check_steps(numbers: Mapping[str, float]) -> None:
     missing = {"steps", "coefficient-sum"} - numbers.keys()
     if missing:
         raise RejectedUpdate(f"it sends no {min(missing)}: FedNova's clients use local_round")
-    steps, total = numbers["steps"], numbers["coefficient-sum"]
+    steps = numbers["steps"]
+    total = numbers["coefficient-sum"]
     most = steps * (steps + 1) / 2
-    if not 1 - 1e-6 <= total <= most + 1e-6:
+    rounding = 1e-6
+    if not 1 - rounding <= total <= most + rounding:
         raise RejectedUpdate(f"coefficient-sum is {total:g}, which {steps:g} steps cannot make")

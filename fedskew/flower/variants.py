@@ -102,7 +102,8 @@ def variants_of(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> 
     variants = []
     for name in parts.variants:
         variant = given[name] if name in given else VARIANTS[name]()
-        variants.append(replace(variant, **settings_of(variant, parts)))
+        fixed = settings_of(variant, parts)
+        variants.append(replace(variant, **fixed))
     return sorted_by_name(variants)
 
 
@@ -218,10 +219,11 @@ def largest_upload(name: str, model: Classifier) -> int:
 
 def beyond_the_loss(task: Task) -> list[str]:
     """Return the names of the task's variants that do more than a loss function, or nothing in it."""
-    hooks = [variant for hook in BEYOND_THE_LOSS for variant in task.overriding(hook)]
-    idle = [
-        variant
-        for variant in task.variants
-        if not any(overrides(variant, hook) for hook in IN_THE_LOSS)
-    ]
-    return sorted({variant.name for variant in [*hooks, *idle]})
+    names: set[str] = set()
+    for hook in BEYOND_THE_LOSS:
+        names.update(variant.name for variant in task.overriding(hook))
+    for variant in task.variants:
+        changes_loss = any(overrides(variant, hook) for hook in IN_THE_LOSS)
+        if not changes_loss:
+            names.add(variant.name)
+    return sorted(names)

@@ -53,7 +53,7 @@ class SuperLink:
     def absent_since(self, agreement: Any) -> dict[str, str]:
         return dict.fromkeys(NAMES, "since 2026-11-22")
 
-    def going(self) -> list[dict[str, Any]]:
+    def unfinished(self) -> list[dict[str, Any]]:
         return self.configs
 
     def submit(self, app: Path, config: dict[str, Any]) -> int:
