@@ -43,13 +43,17 @@ SUITE = {
 def table(rows: list[Row]) -> list[str]:
     """Return rows as lines of Markdown: the ratios as a table, the times below it."""
     lines = ["| figure | ratio | least to most of measurements | goal |", "|---|---:|---|---:|"]
-    for row in (row for row in rows if "ratio" in row):
-        spread = f"{row['least']} to {row['most']} of {row['measurements']}"
-        lines.append(
-            f"| {row['name']} | {row['ratio']} | {spread} | {'' if row['goal'] is None else row['goal']} |"
-        )
-    times = [f"{row['name']} {row['seconds']}" for row in rows if "seconds" in row]
-    return lines + (["", f"Seconds: {'; '.join(times)}."] if times else [])
+    times = []
+    for row in rows:
+        if "ratio" in row:
+            spread = f"{row['least']} to {row['most']} of {row['measurements']}"
+            goal = "" if row["goal"] is None else row["goal"]
+            lines.append(f"| {row['name']} | {row['ratio']} | {spread} | {goal} |")
+        if "seconds" in row:
+            times.append(f"{row['name']} {row['seconds']}")
+    if times:
+        lines += ["", f"Seconds: {'; '.join(times)}."]
+    return lines
 
 
 def write(file: Path, name: str, lines: list[str]) -> None:
@@ -58,7 +62,8 @@ def write(file: Path, name: str, lines: list[str]) -> None:
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not begin or not end:
         raise SystemExit(f"{file} has no place for {name}")
-    file.write_text("".join([before, begin, *(f"{line}\n" for line in lines), end, after]))
+    block = "".join(f"{line}\n" for line in lines)
+    file.write_text(before + begin + block + end + after)
 
 
 def main() -> None:
@@ -66,22 +71,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SUITE))
     parser.add_argument("--write", type=Path, metavar="FILE", help="a text to put the rows into")
-    stated = parser.parse_args()
-    if unknown := [name for name in stated.names if name not in SUITE]:
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in SUITE]
+    if unknown:
         parser.error(f"{', '.join(unknown)}: the benchmarks are {', '.join(SUITE)}")
     logging.getLogger("fedskew").setLevel(logging.ERROR)
-    for name in stated.names or SUITE:
+    for name in options.names or SUITE:
+        benchmark = importlib.import_module(SUITE[name])
+        load, _, _ = os.getloadavg()
         rows: list[Row] = []
-        load = os.getloadavg()[0]
-        for row in importlib.import_module(SUITE[name]).rows():
+        for row in benchmark.rows():
             print(json.dumps(row), flush=True)
             rows.append(row)
-        if stated.write:
-            write(
-                stated.write,
-                name,
-                [*table(rows), "", f"{os.cpu_count()} cores, load {load:.1f} before."],
-            )
+        if options.write:
+            machine = f"{os.cpu_count()} cores, load {load:.1f} before."
+            write(options.write, name, [*table(rows), "", machine])
 
 
 if __name__ == "__main__":

@@ -27,10 +27,16 @@ def training(model: str, shape: tuple[int, ...], precision: str) -> Callable[[],
     images_N = torch.randn(SAMPLES, *shape, generator=draws)
     samples = Samples(images_N, torch.arange(SAMPLES) % CLASSES, torch.zeros(1), torch.ones(1))
     settings = TrainingSettings(
-        learning_rate=0.01, batch_size=32, local_epochs=1, precision=precision
+        learning_rate=0.01,
+        batch_size=32,
+        local_epochs=1,
+        precision=precision,
     )
     client = Client(
-        id=0, model=build(model, shape, CLASSES, 0), samples=samples, num_classes=CLASSES
+        id=0,
+        model=build(model, shape, CLASSES, 0),
+        samples=samples,
+        num_classes=CLASSES,
     )
     return lambda: train_round(client, (), settings)
 

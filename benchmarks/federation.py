@@ -50,7 +50,11 @@ def table(numbers: list[int], rounds: int) -> list[str]:
         with tempfile.TemporaryDirectory(prefix="fedskew-") as folder:
             federation = LocalFederation(Path(folder))
             federation.prepare(
-                "digits", sites, "train-images=400", "test-images=200", "min-samples=8"
+                "digits",
+                sites,
+                "train-images=400",
+                "test-images=200",
+                "min-samples=8",
             )
             with federation.at_work():
                 for model in TENSORS if sites == 4 else (SMALL,):

@@ -12,7 +12,10 @@ MEASUREMENTS = 5
 
 
 def figure(
-    name: str, measured: Sequence[float], reference: Sequence[float], goal: float | None = None
+    name: str,
+    measured: Sequence[float],
+    reference: Sequence[float],
+    goal: float | None = None,
 ) -> Row:
     """Return the row of a ratio: the median over measurements that stand beside each other, and their spread."""
     ratios = [left / right for left, right in zip(measured, reference, strict=True)]

@@ -63,7 +63,11 @@ def rounds_of(name: str, device: str) -> dict[str, Callable[[], None]]:
 
     settings = TrainingSettings(local_epochs=1, clients_per_pass=len(clients))
     together = VectorizedTraining(
-        clients[0].model, shape, [], settings, lambda client: client.start
+        clients[0].model,
+        shape,
+        [],
+        settings,
+        lambda client: client.start,
     )
 
     def stacked() -> None:

@@ -106,7 +106,11 @@ class HostileGrid(LocalGrid):
 
 
 def attacked_run(
-    results: Path, attack: str, method: str, seed: int, rounds: int
+    results: Path,
+    attack: str,
+    method: str,
+    seed: int,
+    rounds: int,
 ) -> tuple[float, Sequence[RoundRecord]]:
     """Return the last round's accuracy in percent, NaN for a run that diverged, and all records."""
     settings = parse(

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,11 +33,12 @@ def main() -> None:
     """Print the share that is called skewed, by name, and the seconds."""
     generator = np.random.default_rng(0)
     for sites, classes, samples in SHAPES:
-        shape = (sites, classes)
-        even = np.full(sites * classes, 1 / (sites * classes))
-        tables = [
-            (generator.multinomial(samples, even).reshape(shape), None) for _ in range(TABLES)
-        ]
+        cells = sites * classes
+        even = np.full(cells, 1 / cells)
+        tables = []
+        for _ in range(TABLES):
+            counts = generator.multinomial(samples, even)
+            tables.append((counts.reshape(sites, classes), None))
         report(f"{sites} x {classes}, {samples} samples", tables)
     for sites, patients, rows, classes in HOSPITALS:
         drawn = [hospitals(generator, sites, patients, rows, classes) for _ in range(TABLES)]
@@ -46,26 +48,37 @@ def main() -> None:
 
 
 def hospitals(
-    generator: np.random.Generator, sites: int, patients: int, rows: int, classes: int
+    generator: np.random.Generator,
+    sites: int,
+    patients: int,
+    rows: int,
+    classes: int,
 ) -> tuple[Counts, Subjects]:
     """Return equal sites whose patients have one class each, and one sample or more: 1 + Poisson(rows - 1)."""
     site_S = np.repeat(np.arange(sites), patients)
-    label_S = generator.integers(classes, size=len(site_S))
-    rows_S = 1 + generator.poisson(rows - 1, len(site_S))
-    counts_SC = rows_S[:, None] * (label_S[:, None] == np.arange(classes))
-    counts_KC = np.stack([counts_SC[site_S == site].sum(0) for site in range(sites)])
+    subjects = len(site_S)
+    label_S = generator.integers(classes, size=subjects)
+    rows_S = 1 + generator.poisson(rows - 1, subjects)
+    counts_SC = np.zeros((subjects, classes), np.int64)
+    counts_SC[np.arange(subjects), label_S] = rows_S
+    counts_KC = np.zeros((sites, classes), np.int64)
+    np.add.at(counts_KC, site_S, counts_SC)
     return counts_KC, Subjects(site_S, counts_SC)
 
 
 def report(name: str, tables: Sequence[tuple[Counts, Subjects | None]]) -> None:
     """Print how many of the tables are called skewed."""
-    start, called = time.perf_counter(), dict[str, int]()
+    began = time.perf_counter()
+    called = Counter[str]()
     for counts_KC, subjects in tables:
-        names = [list(map(str, range(number))) for number in counts_KC.shape]
-        skewed = diagnose(site_table("drawn", *names, counts_KC, subjects)).names
-        for skew in ("any",) * bool(skewed) + skewed:
-            called[skew] = called.get(skew, 0) + 1
-    sys.stdout.write(f"{name}: {called} in {time.perf_counter() - start:.1f} s\n")
+        sites, classes = (list(map(str, range(number))) for number in counts_KC.shape)
+        table = site_table("drawn", sites, classes, counts_KC, subjects)
+        skews = diagnose(table).names
+        if skews:
+            called["any"] += 1
+        called.update(skews)
+    seconds = time.perf_counter() - began
+    sys.stdout.write(f"{name}: {dict(called)} in {seconds:.1f} s\n")
 
 
 if __name__ == "__main__":

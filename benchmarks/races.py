@@ -267,11 +267,17 @@ def main() -> None:
     parser.add_argument("--results", default="results/races")
     parser.add_argument("--federations", nargs="+", choices=ADVICE, default=list(ADVICE))
     parser.add_argument(
-        "--columns", nargs="+", default=["own"], help="full: learning rates of races.yaml"
+        "--columns",
+        nargs="+",
+        default=["own"],
+        help="full: learning rates of races.yaml",
     )
     parser.add_argument("--rows", nargs="+", default=[], help="full: methods")
     parser.add_argument(
-        "--kinds", nargs="+", default=["iid", "random-labels"], help="equal: of federations"
+        "--kinds",
+        nargs="+",
+        default=["iid", "random-labels"],
+        help="equal: of federations",
     )
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--jobs", default="1", help="runs at a time, of one thread each")

@@ -70,7 +70,10 @@ def main(grid, context):
 
 
 def stock_flower(
-    folder: Path, rounds: int, nodes: int, text: str = STOCK
+    folder: Path,
+    rounds: int,
+    nodes: int,
+    text: str = STOCK,
 ) -> tuple[dict[str, float], list[float]]:
     """Return the same parts of stock Flower: its FedAvg, clients that do nothing, `flwr run --stream` to its end."""
     app, home, stamps = folder / "stock", folder / "home", folder / "stamps"

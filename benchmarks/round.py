@@ -44,18 +44,15 @@ def settings(
     side: int = 28,
 ) -> RunSettings:
     """Return a run on random images, `samples` of them a client."""
-    path, shape = folder / f"images-{clients}-{samples}-{side}.npz", (side, side)
+    path = folder / f"images-{clients}-{samples}-{side}.npz"
     if not path.exists():
         draw = np.random.default_rng(0)
-        sizes = {"train": clients * samples, "test": 100}
-        np.savez(
-            path,
-            **{
-                f"{name}_images": draw.integers(0, 256, (size, *shape), dtype=np.uint8)
-                for name, size in sizes.items()
-            },
-            **{f"{name}_labels": np.arange(size) % 10 for name, size in sizes.items()},
-        )
+        arrays = {}
+        for name, size in (("train", clients * samples), ("test", 100)):
+            shape = (size, side, side)
+            arrays[f"{name}_images"] = draw.integers(0, 256, shape, dtype=np.uint8)
+            arrays[f"{name}_labels"] = np.arange(size) % 10
+        np.savez(path, **arrays)
     return parse(
         {
             "method": "fedavg",

@@ -96,7 +96,10 @@ def rows() -> Iterator[Row]:
     for classes in CREFF:
         step, products = creff(classes)
         yield figure(
-            f"CReFF's server step, {classes} classes / its matrix products", step, products, GOAL
+            f"CReFF's server step, {classes} classes / its matrix products",
+            step,
+            products,
+            GOAL,
         )
         yield seconds(f"CReFF's server step, {classes} classes", step)
     step, products = feddf()

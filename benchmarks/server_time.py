@@ -72,7 +72,11 @@ def add_once(updates: list[State]) -> dict[str, torch.Tensor]:
 
 
 def of_a_run(
-    folder: Path, method: str, model: str, side: int, updates: list[State]
+    folder: Path,
+    method: str,
+    model: str,
+    side: int,
+    updates: list[State],
 ) -> tuple[list[float], list[float]]:
     """Return the server's seconds of a run's rounds but the first, and those of reading and adding after each."""
     data = folder / f"{side}.npz"
@@ -105,7 +109,12 @@ def rows() -> Iterator[Row]:
         updates = updates_of(model, side)
         network = build(model, (3, side, side), 10, 0)
         server = Server(
-            network, updates[0], clients=CLIENTS, round=1, seed=0, training=TrainingSettings()
+            network,
+            updates[0],
+            clients=CLIENTS,
+            round=1,
+            seed=0,
+            training=TrainingSettings(),
         )
         replies = [Update(number, state, 10 + number) for number, state in enumerate(updates)]
         combine = partial(FedAvg().combine, server, {}, replies)

@@ -88,7 +88,10 @@ def rows() -> Iterator[Row]:
             times[engine], bare = beside_bare(run_of(folder, 1000, 1000, rounds_of(BLOCK)), engine)
             name = {"workers": "two workers", "inprocess": "one process"}[engine]
             yield figure(
-                f"1,000 tiny clients, {name} / bare loop, 1 thread", times[engine], bare, goal
+                f"1,000 tiny clients, {name} / bare loop, 1 thread",
+                times[engine],
+                bare,
+                goal,
             )
             yield seconds(f"a round of 1,000 tiny clients, {name}", times[engine])
             yield seconds("bare loop", bare)
@@ -101,10 +104,16 @@ def rows() -> Iterator[Row]:
                 taken[clients].append(measured[len(measured) // 2])
                 most[clients] += seen
         yield figure(
-            "100 clients a round of 10,000 / of 1,000, time", taken[10000], taken[1000], 1.2
+            "100 clients a round of 10,000 / of 1,000, time",
+            taken[10000],
+            taken[1000],
+            1.2,
         )
         yield figure(
-            "100 clients a round of 10,000 / of 1,000, memory", most[10000], most[1000], 1.2
+            "100 clients a round of 10,000 / of 1,000, memory",
+            most[10000],
+            most[1000],
+            1.2,
         )
         theirs = stock(folder)
         ours = times["workers"][:STOCK_ROUNDS]

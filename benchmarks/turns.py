@@ -37,7 +37,10 @@ class InTurns(WorkersGrid):
             self.lines.release()
 
     def outcomes(
-        self, request: Request, clients: Sequence[int], timeout: float
+        self,
+        request: Request,
+        clients: Sequence[int],
+        timeout: float,
     ) -> Iterator[ClientOutcome]:
         """Play a round, after what is due of the others."""
         if self.rounds and self.rounds % self.block == 0:
@@ -61,7 +64,10 @@ def rounds_of(block: int) -> int:
 
 
 def in_turns(
-    settings: RunSettings, engine: str, block: int, *others: Callable[[], object]
+    settings: RunSettings,
+    engine: str,
+    block: int,
+    *others: Callable[[], object],
 ) -> list[list[float]]:
     """Return the seconds of a round in the run's turns, and in those of each of the others, without the first turns."""
     with one_interrupt(), InTurns(PLAYERS[engine], block, others) as grid:

@@ -54,7 +54,10 @@ def copied_app(name: str, folder: Path) -> Path:
     if patch.exists():
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
         subprocess.run(
-            ["git", "apply", str(patch.resolve())], cwd=folder, env=environment, check=True
+            ["git", "apply", str(patch.resolve())],
+            cwd=folder,
+            env=environment,
+            check=True,
         )
     return folder
 
@@ -98,7 +101,10 @@ class AppFederation(LocalFederation):
             fedskew_site("approve", place / "federation.toml", self.app, "--site", site, "--yes")
 
     def write_policy(
-        self, name: str, max_norm: float = MAX_NORM, min_samples: int = MIN_SAMPLES
+        self,
+        name: str,
+        max_norm: float = MAX_NORM,
+        min_samples: int = MIN_SAMPLES,
     ) -> None:
         """Write a site's site.toml, which counts from its next start."""
         text = SITE.format(

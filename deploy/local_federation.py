@@ -212,7 +212,12 @@ class LocalFederation:
             lines = SITE.format(name=name, address=address or gateway)
             (place / "site.toml").write_text(lines + self.site_lines)
             fedskew_site(
-                "approve", place / "federation.toml", ROOT, "--site", place / "site.toml", "--yes"
+                "approve",
+                place / "federation.toml",
+                ROOT,
+                "--site",
+                place / "site.toml",
+                "--yes",
             )
 
     def prepare(self, dataset: str, sites: int, *words: str) -> None:

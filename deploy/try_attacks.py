@@ -93,7 +93,10 @@ def attempt(attack: Attack, stage: Stage, over: Callable[[], bool] = lambda: Fal
     row = compared(attack, stage)
     if over() and row.became != SKIPPED:
         row = Row(
-            attack, "NOT TRIED", row.passed, "the training was over before this; more --rounds"
+            attack,
+            "NOT TRIED",
+            row.passed,
+            "the training was over before this; more --rounds",
         )
     passed = shown(row.passed.splitlines(), stage)
     row = Row(attack, row.became, passed, shown(row.refused.splitlines(), stage), row.kinds)
@@ -227,7 +230,9 @@ def train(federation: LocalFederation, run: list[str]) -> subprocess.Popen[str]:
 
 
 def attack_at_work(
-    federation: LocalFederation, run: list[str], words: Sequence[str]
+    federation: LocalFederation,
+    run: list[str],
+    words: Sequence[str],
 ) -> tuple[list[Row], dict[str, Any]]:
     """Train in a federation that is attacked meanwhile and afterwards; return the rows and the training's summary.
 

@@ -96,7 +96,11 @@ def watched(cages: list[Cage]) -> Iterator[None]:
 
 
 def train(
-    federation: LocalFederation, cages: dict[str, Cage], rounds: int, share: float, seed: int
+    federation: LocalFederation,
+    cages: dict[str, Cage],
+    rounds: int,
+    share: float,
+    seed: int,
 ) -> list[str]:
     """Train with sites that come and go, and return what it took in lines."""
     draws, names = random.Random(seed), list(federation.places)

@@ -105,11 +105,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--row", type=int, nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument(
-        "--only", default="", metavar="WORDS", help="Only what is done in these words, in part."
+        "--only",
+        default="",
+        metavar="WORDS",
+        help="Only what is done in these words, in part.",
     )
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument(
-        "--jobs", type=int, default=2, help="Federations at a time, each with rows of its own."
+        "--jobs",
+        type=int,
+        default=2,
+        help="Federations at a time, each with rows of its own.",
     )
     parser.add_argument("--write", type=Path, help="The text whose table gets the rows.")
     parser.add_argument(

@@ -113,7 +113,11 @@ def _server_fixed(inner: Any) -> Any:
 
 def _server_adaptive(inner: Any) -> Any:
     return flwr_strategies.DifferentialPrivacyServerSideAdaptiveClipping(
-        inner, 0.0, CLIENTS, initial_clipping_norm=BOUND, clipped_count_stddev=0.0
+        inner,
+        0.0,
+        CLIENTS,
+        initial_clipping_norm=BOUND,
+        clipped_count_stddev=0.0,
     )
 
 
@@ -123,7 +127,11 @@ def _client_fixed(inner: Any) -> Any:
 
 def _client_adaptive(inner: Any) -> Any:
     return flwr_strategies.DifferentialPrivacyClientSideAdaptiveClipping(
-        inner, 0.0, CLIENTS, initial_clipping_norm=BOUND, clipped_count_stddev=0.0
+        inner,
+        0.0,
+        CLIENTS,
+        initial_clipping_norm=BOUND,
+        clipped_count_stddev=0.0,
     )
 
 
@@ -154,7 +162,11 @@ def strategy_of(kind: Any, settings: dict[str, Any], net: Any) -> Any:
 
 
 def outcome(
-    strategy: Any, variants: Sequence[str], mods: Sequence[Any], net: Any, bound: bool
+    strategy: Any,
+    variants: Sequence[str],
+    mods: Sequence[Any],
+    net: Any,
+    bound: bool,
 ) -> str:
     """Return "works", "refused: REASON" or "flwr fails: REASON" of one round.
 

@@ -29,13 +29,14 @@ def local_accuracy(folder: Path) -> tuple[str, int, list[float]]:
     checkpoint = Checkpoint.load(folder / "checkpoint.safetensors")
     here = simulation_runtime(settings.run_spec().to_json())
     accuracies = []
+    test = here.federation.test(None, "cpu")
     for number in range(here.federation.clients):
         client = here.client(number, checkpoint.round + 1, checkpoint.shared, {}, {})
-        trained = train_round(client, settings.variants, settings.training).trained.state
-        models = {"own": trained}
-        scores = evaluate_models(here.model, models, here.federation.test(None, "cpu"))["own"]
+        report = train_round(client, settings.variants, settings.training)
+        scores = evaluate_models(here.model, {"own": report.trained.state}, test)["own"]
         recall = metrics_from(scores).recall
-        accuracies += local_accuracies(recall, torch.as_tensor(here.federation.counts_KC[[number]]))
+        counts_1C = torch.as_tensor(here.federation.counts_KC[[number]])
+        accuracies += local_accuracies(recall, counts_1C)
     return settings.general.method, settings.general.seed, accuracies
 
 
@@ -43,7 +44,8 @@ def main() -> None:
     """Print a line a run."""
     for name in sys.argv[1:]:
         method, seed, accuracies = local_accuracy(Path(name))
-        mean, worst = 100 * sum(accuracies) / len(accuracies), 100 * min(accuracies)
+        mean = 100 * sum(accuracies) / len(accuracies)
+        worst = 100 * min(accuracies)
         print(f"{method} seed {seed}: mean {mean:.1f}, worst client {worst:.1f}")
 
 

@@ -21,12 +21,19 @@ def parts(method: Method) -> list[Part]:
 
 def equations(method: Method) -> str:
     """Return the first sentence of each part's docstring, and the settings that the name stands for."""
-    sentences = [
-        re.split(r"(?<=\.)\s", " ".join((part.__doc__ or "").split()))[0].rstrip(".")
-        for part in parts(method)
-    ]
-    named = [f"`{key}` = {value}" for key, value in {**method.defaults, **method.fixed}.items()]
-    return ". ".join([*sentences, *named]).replace("||", "‖").replace("|", r"\|")
+    sentences = [first_sentence(part) for part in parts(method)]
+    settings = {**method.defaults, **method.fixed}
+    sentences += [f"`{key}` = {value}" for key, value in settings.items()]
+    text = ". ".join(sentences)
+    # A bar would end a cell of the table; of a norm's double bar there is a letter.
+    return text.replace("||", "‖").replace("|", r"\|")
+
+
+def first_sentence(part: Part) -> str:
+    """Return the first sentence of a part's docstring in one line, without its full stop."""
+    text = " ".join((part.__doc__ or "").split())
+    sentence, *_ = re.split(r"(?<=\.)\s", text)
+    return sentence.rstrip(".")
 
 
 def file_of(part: Part) -> str:
@@ -36,18 +43,21 @@ def file_of(part: Part) -> str:
 
 def table(*headings: str, rows: list[tuple[str, ...]]) -> str:
     """Return a Markdown table."""
-    lines = [f"| {' | '.join(cells)} |\n" for cells in (headings, *rows)]
-    return "".join([lines[0], f"|{'---|' * len(headings)}\n", *lines[1:]])
+    rule = "---|" * len(headings)
+    lines = [f"| {' | '.join(headings)} |\n", f"|{rule}\n"]
+    lines += [f"| {' | '.join(cells)} |\n" for cells in rows]
+    return "".join(lines)
 
 
 def method_list() -> str:
     """Return the table of docs/reference/method-list.md."""
     rows = []
     for method in METHODS.values():
-        links = ", ".join(
-            f"[{Path(file_of(part)).stem}](../../{file_of(part)})" for part in parts(method)
-        )
-        rows.append((f"`{method.name}`", method.what, method.paper, links))
+        links = []
+        for part in parts(method):
+            file = file_of(part)
+            links.append(f"[{Path(file).stem}](../../{file})")
+        rows.append((f"`{method.name}`", method.what, method.paper, ", ".join(links)))
     return table("`method`", "what it does", "paper", "file", rows=rows)
 
 
@@ -58,7 +68,11 @@ def methods() -> str:
         places = ", ".join(f"`{file_of(part)}: {part.__name__}`" for part in parts(method))
         rows.append((method.name, places, equations(method), method.reveals))
     return table(
-        "method", "file: class", "what its parts do", "uploads beside the model", rows=rows
+        "method",
+        "file: class",
+        "what its parts do",
+        "uploads beside the model",
+        rows=rows,
     )
 
 

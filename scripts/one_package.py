@@ -29,12 +29,12 @@ def rewritten(source: str, name: str) -> str:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if inner(alias.name) and alias.asname is None:
-                    raise ValueError(
-                        f"{name}:{node.lineno}: write `from ... import` for {alias.name}"
-                    )
-                if inner(alias.name):
-                    changes.append((alias.lineno, alias.col_offset))
+                if not inner(alias.name):
+                    continue
+                if alias.asname is None:
+                    remedy = f"write `from ... import` for {alias.name}"
+                    raise ValueError(f"{name}:{node.lineno}: {remedy}")
+                changes.append((alias.lineno, alias.col_offset))
         elif isinstance(node, ast.ImportFrom) and not node.level and inner(node.module or ""):
             changes.append((node.lineno, node.col_offset + len("from ")))
     for number, column in sorted(changes, reverse=True):

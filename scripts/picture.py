@@ -60,7 +60,12 @@ def main() -> None:
             marker = "o" if len(rounds) == 1 else ""
             axes.plot(rounds, percent.mean(0), color=color, marker=marker, label=row.label)
             axes.fill_between(
-                rounds, percent.min(0), percent.max(0), color=color, alpha=0.15, linewidth=0
+                rounds,
+                percent.min(0),
+                percent.max(0),
+                color=color,
+                alpha=0.15,
+                linewidth=0,
             )
         axes.set_title(fill(experiment.title.split(" (")[0], 36), fontsize=10)
         axes.set_xlabel("round")

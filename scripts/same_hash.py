@@ -1,4 +1,4 @@
-"""Hold the finished runs that two results folders have in common against each other: were their numbers the same?
+"""Compare the hashes of the finished runs that two results folders have in common.
 
 python scripts/same_hash.py FOLDER OTHER
 """
@@ -9,11 +9,12 @@ from pathlib import Path
 
 
 def hashes(results: Path) -> dict[str, str]:
-    """Return the hash of everything that a finished run has made, by the run."""
-    return {
-        file.parent.name: json.loads(file.read_text())["hash"]["all"]
-        for file in results.glob("*/summary.json")
-    }
+    """Return the hash of all weights of each finished run, by the run's name."""
+    found = {}
+    for file in results.glob("*/summary.json"):
+        summary = json.loads(file.read_text())
+        found[file.parent.name] = summary["hash"]["all"]
+    return found
 
 
 def main() -> None:
@@ -21,9 +22,11 @@ def main() -> None:
     first, second = map(Path, sys.argv[1:])
     ours, theirs = hashes(first), hashes(second)
     common = sorted(ours.keys() & theirs.keys())
+    same = bool(common)
     for name in common:
-        print(f"{ours[name]}  {first / name}\n{theirs[name]}  {second / name}")
-    same = [ours[name] for name in common] == [theirs[name] for name in common] != []
+        print(f"{ours[name]}  {first / name}")
+        print(f"{theirs[name]}  {second / name}")
+        same = same and ours[name] == theirs[name]
     print("The same, to the bit." if same else "NOT the same.")
     sys.exit(not same)
 

@@ -74,7 +74,11 @@ def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
             *interceptors,
         ],
         retry_invoker=RetryInvoker(
-            lambda: constant(PAUSE), Exception, TRIES, None, should_giveup=answered
+            lambda: constant(PAUSE),
+            Exception,
+            TRIES,
+            None,
+            should_giveup=answered,
         ),
     )
 
@@ -227,7 +231,9 @@ class Executor:
                 self.pending_task.clear()
 
     def pull(
-        self, client: RuntimeHttpClient, pulled: Callable[[bytes], None]
+        self,
+        client: RuntimeHttpClient,
+        pulled: Callable[[bytes], None],
     ) -> tuple[Message, Context, Any, Any]:
         """Return a task's message, context, run and app, once the message is complete; `pulled` gets its head before.
 

@@ -72,13 +72,19 @@ def proxy_row(host: str, proxy: str) -> Row:
 
 
 def shake_hands(
-    host: str, port: int, proxy: str, context: ssl.SSLContext
+    host: str,
+    port: int,
+    proxy: str,
+    context: ssl.SSLContext,
 ) -> tuple[x509.Certificate, datetime, datetime | None]:
     """Return the coordinator's certificate, our time and theirs. Raises OSError, ssl's errors among them."""
     if proxy:
         url = urlsplit(proxy if "//" in proxy else f"//{proxy}")
         connection = http.client.HTTPSConnection(
-            url.hostname or "", url.port or 8080, timeout=SECONDS, context=context
+            url.hostname or "",
+            url.port or 8080,
+            timeout=SECONDS,
+            context=context,
         )
         connection.set_tunnel(host, port)
     else:
@@ -145,7 +151,10 @@ def known(site: Site, link: Link) -> Row:
     public = private.public_key()
     signed = NodeAuthHttpInterceptor(private, public)
     with FleetHttpClient.from_server_address(
-        link.address, False, link.ca.read_bytes(), [signed]
+        link.address,
+        False,
+        link.ca.read_bytes(),
+        [signed],
     ) as client:
         try:
             request = ActivateNodeRequest(

@@ -175,7 +175,12 @@ def data_of(site: Site) -> Iterator[Row]:
     """The data as a run reads them; the numbers of samples are shown here and do not leave."""
     try:
         view = SiteView(
-            DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading
+            DataSettings(),
+            site.agreement,
+            site.number,
+            site.data,
+            site.cache,
+            site.reading,
         )
     except InputError as error:
         yield Row("data", False, str(error))

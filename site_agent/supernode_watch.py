@@ -90,7 +90,11 @@ class SuperNode:
         child = child_command([*self.command])
         with (self.home / LOG).open("ab") as log:
             return subprocess.Popen(
-                child, env=environment(self.home), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                child,
+                env=environment(self.home),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
             )
 
     def stop(self) -> None:

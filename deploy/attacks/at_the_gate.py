@@ -151,7 +151,10 @@ def control_interface(stage: Stage) -> list[Refusal]:
 def at_the_superlink(stage: Stage) -> str:
     """Ask for a task at the SuperLink's own port, of a kind that nobody has submitted, so that none is taken."""
     client = RuntimeHttpClient.from_server_address(
-        f"127.0.0.1:{stage.folder.coordinator.superlink_port}", False, stage.authority, []
+        f"127.0.0.1:{stage.folder.coordinator.superlink_port}",
+        False,
+        stage.authority,
+        [],
     )
     with client:
         answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-agentapp"]))
@@ -184,7 +187,10 @@ def body_of(stage: Stage, size: int) -> PushObjectRequest:
     """Return a request of the rogue's whose body has so many bytes."""
     run = int(stage.audit(ROGUE)[-1]["run"])
     request = PushObjectRequest(
-        node=Node(node_id=stage.nodes[ROGUE]), run_id=run, object_id="0" * 64, session_id="none"
+        node=Node(node_id=stage.nodes[ROGUE]),
+        run_id=run,
+        object_id="0" * 64,
+        session_id="none",
     )
     request.object_content = bytes(size - request.ByteSize())
     too_much = request.ByteSize() - size  # the field's own head

@@ -151,7 +151,11 @@ def push(stage: Stage, signer: int, reply: Message, node: int) -> Any:
 
 
 def push_objects(
-    stage: Stage, site: int, reply: Message, answer: Any, names: Sequence[str]
+    stage: Stage,
+    site: int,
+    reply: Message,
+    answer: Any,
+    names: Sequence[str],
 ) -> None:
     """Push some objects that a stored reply is made of; once all are there the server can have it."""
     objects = get_all_nested_objects(reply)
@@ -283,7 +287,10 @@ def object_of_another(stage: Stage) -> list[Refusal]:
     """Let the rogue fetch an object of the victim's reply, whose name it knows; the SuperLink has it at that time."""
     run, question = waiting(stage, VICTIM)
     reply = forged(
-        run, stage.nodes[VICTIM], question, RecordDict({"told": MetricRecord({"cases": 75})})
+        run,
+        stage.nodes[VICTIM],
+        question,
+        RecordDict({"told": MetricRecord({"cases": 75})}),
     )
     answered = push(stage, VICTIM, reply, stage.nodes[VICTIM])
     # The reply's own object is kept back, so that the server does not take the others from the SuperLink meanwhile.

@@ -184,7 +184,11 @@ def first_word(stage: Stage, certify: Certify) -> Refusal:
         home = Path(folder)
         (home / "secret").write_text("0" * 64)
         words = command_of(
-            f"{SERVES}:{listening.port}", link.key, link.ca, free_port(), home / "secret"
+            f"{SERVES}:{listening.port}",
+            link.key,
+            link.ca,
+            free_port(),
+            home / "secret",
         )
         with (home / "supernode.log").open("wb") as log:
             straight = environment(home)

@@ -90,7 +90,10 @@ class Log:
             return file.read().decode(errors="replace").splitlines()
 
     def wait_for(
-        self, *words: str, seconds: float = PATIENCE, missing: type[Exception] = Succeeded
+        self,
+        *words: str,
+        seconds: float = PATIENCE,
+        missing: type[Exception] = Succeeded,
     ) -> str:
         """Return the first line that holds all words. Raises `missing` when there is none in time."""
         deadline = time.monotonic() + seconds

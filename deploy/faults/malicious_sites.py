@@ -28,7 +28,11 @@ def hostile(stage: Stage, name: str, kind: str) -> Iterator[None]:
     ]
     with (place / "start.log").open("ab") as log:
         stage.federation.processes[name] = subprocess.Popen(
-            words, stdout=log, stderr=log, cwd=place, env=environment
+            words,
+            stdout=log,
+            stderr=log,
+            cwd=place,
+            env=environment,
         )
     stage.federation.wait_for_sites()
     try:

@@ -129,7 +129,14 @@ class Stage:
     def half(self, name: str) -> None:
         """Start a half of the victim, link or train."""
         self.federation.start_half(
-            VICTIM, name, self.port, self.secret, "ip", "netns", "exec", self.line.name
+            VICTIM,
+            name,
+            self.port,
+            self.secret,
+            "ip",
+            "netns",
+            "exec",
+            self.line.name,
         )
 
     def revive(self) -> None:

@@ -76,7 +76,12 @@ def site_disk_full(stage: Stage, name: str) -> TrialResult:
         job.finish()
         stage.halt(TRAIN, LINK)
     return same(
-        stage, result, job, name, *words, everybody=False
+        stage,
+        result,
+        job,
+        name,
+        *words,
+        everybody=False,
     )  # maps what is in the state: not on that disk
 
 

@@ -26,7 +26,12 @@ class TrialResult:
 
 
 def same(
-    stage: Stage, result: TrialResult, job: Job, name: str, *words: str, everybody: bool = True
+    stage: Stage,
+    result: TrialResult,
+    job: Job,
+    name: str,
+    *words: str,
+    everybody: bool = True,
 ) -> TrialResult:
     """Compare the run's hash with that of the run in one process in which the same sites miss the same rounds."""
     trained = job.finish()

@@ -73,7 +73,9 @@ class Commands(TyperGroup):
     """Shows the commands by their lines, and imports the one that is called."""
 
     def resolve_command(
-        self, context: click.Context, words: list[str]
+        self,
+        context: click.Context,
+        words: list[str],
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, _, rest = super().resolve_command(context, words)
         command = loaded(name) if name else None

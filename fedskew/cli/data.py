@@ -74,7 +74,11 @@ def list_data(
     for row in rows:
         there_or_not = Text("yes", "green") if row["there"] else Text("no", "yellow")
         table.add_row(
-            row["dataset"], str(row["classes"]), row["input-shape"], there_or_not, row["what"]
+            row["dataset"],
+            str(row["classes"]),
+            row["input-shape"],
+            there_or_not,
+            row["what"],
         )
     out.print(table)
     out.print(
@@ -391,7 +395,9 @@ LETTER_INCHES, LINE_INCHES = 0.075, 0.22
 
 
 def draw_class_matrix(
-    counts_KC: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str]
+    counts_KC: NDArray[np.int64],
+    classes: Sequence[str],
+    clients: Sequence[str],
 ) -> "Figure":
     """Return a picture with a row per client and a column per class, the darker the more samples (by square root).
 
@@ -418,7 +424,12 @@ def draw_class_matrix(
     strength_KC = np.sqrt(counts_KC / largest)
     axes.imshow(strength_KC, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.tick_params(
-        length=0, labelsize=8, top=True, labeltop=True, bottom=False, labelbottom=False
+        length=0,
+        labelsize=8,
+        top=True,
+        labeltop=True,
+        bottom=False,
+        labelbottom=False,
     )
     axes.set_xticks(range(len(classes)), classes)
     axes.set_yticks(range(len(clients)), clients)

@@ -184,7 +184,9 @@ def results_folder(overrides: Mapping[str, Scalar]) -> str:
 
 
 def with_runs(
-    experiments: list[Experiment], folder: str, overrides: Mapping[str, Scalar]
+    experiments: list[Experiment],
+    folder: str,
+    overrides: Mapping[str, Scalar],
 ) -> list[Experiment]:
     """Return the experiments of whose data sets the results folder holds runs.
 

@@ -32,7 +32,9 @@ class Line:
 
 
 def lines(
-    cells: Sequence[Cell], planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]
+    cells: Sequence[Cell],
+    planned: Sequence[RunSettings],
+    summaries: Mapping[str, dict[str, Any]],
 ) -> list[Line]:
     """Return one line per cell of experiments, or per model of runs without any; of finished runs alone."""
     if cells:

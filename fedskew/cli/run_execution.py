@@ -48,7 +48,14 @@ def run_choice(
     failed: dict[str, str] = {}
     if choice.experiments:
         summaries, failed = run_all(
-            planned, cells, out, engine, jobs, workers, federation_config, cluster
+            planned,
+            cells,
+            out,
+            engine,
+            jobs,
+            workers,
+            federation_config,
+            cluster,
         )
     else:
         (single,) = planned

@@ -109,7 +109,10 @@ def select(
 
 
 def race_name(
-    given: Mapping[str, Scalar], methods: list[str], minutes: float, match_counts: Path | None
+    given: Mapping[str, Scalar],
+    methods: list[str],
+    minutes: float,
+    match_counts: Path | None,
 ) -> str:
     """Return the name of a race's folder. The same command has the same name, so that it resumes its race."""
     counts_hash = ""
@@ -121,7 +124,11 @@ def race_name(
 
 
 def planned(
-    methods: list[str], given: Mapping[str, Scalar], minutes: float, jobs: int, out: Console
+    methods: list[str],
+    given: Mapping[str, Scalar],
+    minutes: float,
+    jobs: int,
+    out: Console,
 ) -> Plan:
     """Return the plan of a race. Methods that the diagnosis recommends come first: time may not be enough for all."""
     runs = possible(methods, given)
@@ -138,7 +145,9 @@ def planned(
 
 
 def with_matching_partition(
-    match_counts: Path | None, given: Mapping[str, Scalar], folder: Path
+    match_counts: Path | None,
+    given: Mapping[str, Scalar],
+    folder: Path,
 ) -> dict[str, Scalar]:
     """Return the settings with a partition file made from a table of counts, if there is one."""
     if match_counts is None:

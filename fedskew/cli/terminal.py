@@ -38,7 +38,9 @@ class HarmlessConsole(Console):
     """Writes control characters as text: names of classes, sites and files come from elsewhere."""
 
     def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
+        self,
+        renderable: RenderableType,
+        options: ConsoleOptions | None = None,
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             if segment.control or segment.text.replace("\n", "").isprintable():
@@ -55,7 +57,11 @@ def console(stderr: bool = False) -> Console:
     Nor does it read `[red]` or `:smile:` as anything but text: classes, sites and folders may be called so.
     """
     terminal = HarmlessConsole(
-        stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False
+        stderr=stderr,
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+        emoji=False,
     )
     if not terminal.is_terminal:
         terminal.width = UNBOUNDED

@@ -86,7 +86,13 @@ def show(found: Worth, out: Console) -> None:
     name = found.target.replace("-", " ")
     out.print(f"{found.head}, {name} in percent, with 95 % intervals", style="bold")
     headings = numeric(
-        "samples", "alone", "together", "own weighted up", "gain", "Shapley", "as the last"
+        "samples",
+        "alone",
+        "together",
+        "own weighted up",
+        "gain",
+        "Shapley",
+        "as the last",
     )
     table = terminal_table("site", *headings)
     for site in found.sites:

@@ -111,7 +111,10 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
 def activations_of(settings: RunSettings) -> int:
     """Return the bytes of the layers' outputs of a batch, in training or in evaluation."""
     largest, every = output_bytes(
-        settings.general.model, settings.input_shape, settings.data.num_classes, settings.model
+        settings.general.model,
+        settings.input_shape,
+        settings.data.num_classes,
+        settings.model,
     )
     together = min(settings.training.clients_per_pass, participants(settings))
     in_training = together * settings.training.batch_size * every

@@ -174,7 +174,10 @@ def rates_of(
     batch = INFERENCE_BATCH[device]
     samples = random_samples(max(batch, batch_size), shape, classes, augmentation, device)
     one_step = TrainingSettings(
-        local_steps=1, batch_size=batch_size, learning_rate=1e-6, precision=precision
+        local_steps=1,
+        batch_size=batch_size,
+        learning_rate=1e-6,
+        precision=precision,
     )
 
     def first(count: int) -> Samples:
@@ -245,5 +248,9 @@ def random_samples(
         mean = torch.zeros(shape[0], 1, 1, device=device)  # one per channel
     labels_N = torch.arange(number, device=device) % classes
     return Samples(
-        inputs_N.to(device), labels_N, mean=mean, std=mean + 1, augmentation=augmentation
+        inputs_N.to(device),
+        labels_N,
+        mean=mean,
+        std=mean + 1,
+        augmentation=augmentation,
     )

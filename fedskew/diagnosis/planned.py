@@ -220,7 +220,9 @@ def moments_of(federation: Federation, table: SiteTable) -> Moments | None:
 
 
 def central_moments(
-    inputs: NDArray[np.generic], part: Indices, is_image: bool
+    inputs: NDArray[np.generic],
+    part: Indices,
+    is_image: bool,
 ) -> tuple[Floats, Floats, Floats]:
     """Return (F,) each: the mean, and the means of (x - mean)^2 and (x - mean)^4, over the samples of a part.
 

@@ -103,7 +103,9 @@ Sources = Iterator[Source]
 
 
 def diagnose(
-    table: SiteTable, moments: Moments | None = None, plan: Plan | None = None
+    table: SiteTable,
+    moments: Moments | None = None,
+    plan: Plan | None = None,
 ) -> Diagnosis:
     """Return which skews a table of counts shows, and of the sites' moments where these are given."""
     numbers = statistics(table.counts_KC, table.subjects)

@@ -72,7 +72,10 @@ class LocalGrid(Refusing):
         return []
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
     ) -> Iterator[Message]:
         """Yield the reply to each message that comes in time."""
         return replies(self, list(messages), timeout)

@@ -100,7 +100,10 @@ class WorkersGrid(Refusing, Direct):
         ours, theirs = context.Pipe()
         self.memory = SharedMemory()
         self.pool = ProcessPoolExecutor(
-            self.workers, mp_context=context, initializer=begin, initargs=(theirs, self.memory)
+            self.workers,
+            mp_context=context,
+            initializer=begin,
+            initargs=(theirs, self.memory),
         )
         stack.callback(self.pool.shutdown, cancel_futures=True)
         stack.callback(ours.close)  # first: nobody waits for a client that still trains
@@ -119,7 +122,10 @@ class WorkersGrid(Refusing, Direct):
         return list(range(1, max(1, self.workers) + 1))
 
     def outcomes(
-        self, request: Request, clients: Sequence[int], timeout: float
+        self,
+        request: Request,
+        clients: Sequence[int],
+        timeout: float,
     ) -> Iterator[ClientOutcome]:
         """Yield the clients' answers. A worker that died is replaced, and clients without an answer are asked again."""
         known = {client: request.known(client) for client in clients}
@@ -188,7 +194,9 @@ def run_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterator[C
 
 
 def with_states(
-    memory: SharedMemory, region: int, outcomes: Sequence[PlacedReply]
+    memory: SharedMemory,
+    region: int,
+    outcomes: Sequence[PlacedReply],
 ) -> Iterator[ClientOutcome]:
     """Yield outcomes with their states, which stay in a region; it is free when the last of them is gone."""
     locations = []

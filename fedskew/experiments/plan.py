@@ -61,7 +61,9 @@ class Training:
 
 
 def plan(
-    experiment: Experiment, overrides: Mapping[str, Scalar] | None = None, seeds: Sequence[int] = ()
+    experiment: Experiment,
+    overrides: Mapping[str, Scalar] | None = None,
+    seeds: Sequence[int] = (),
 ) -> list[Cell]:
     """Return every cell of the experiment's table, column by column and seed by seed.
 
@@ -197,7 +199,9 @@ def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> No
 
 
 def selected(
-    cells: Sequence[Cell], rows: Sequence[str] = (), columns: Sequence[str] = ()
+    cells: Sequence[Cell],
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
 ) -> list[Cell]:
     """Return the cells of those rows and columns; naming none is naming all.
 

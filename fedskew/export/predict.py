@@ -39,7 +39,9 @@ class Prediction:
 
 
 def predict(
-    folder: ModelFolder, inputs: Inputs, site: str = ""
+    folder: ModelFolder,
+    inputs: Inputs,
+    site: str = "",
 ) -> tuple[list[Prediction], ModelNumbers | None]:
     """Return the predictions in the inputs' order and, with labels, the numbers that a run records.
 

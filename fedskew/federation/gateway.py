@@ -145,7 +145,13 @@ class Gateway:
         received = getattr(request.state, "received", 0)
         self.traffic.add(site, request.url.path, status, received, len(content), seconds)
         log.info(
-            "%s %s %s %r: %d, %.3f s", name, host, request.method, request.url.path, status, seconds
+            "%s %s %s %r: %d, %.3f s",
+            name,
+            host,
+            request.method,
+            request.url.path,
+            status,
+            seconds,
         )
         return Response(content, status, headers)
 

@@ -37,10 +37,16 @@ class Traffic:
             registry=registry,
         )
         self.received = Counter(
-            "fedskew_gate_received_bytes", "Bytes of requests' bodies.", ["site"], registry=registry
+            "fedskew_gate_received_bytes",
+            "Bytes of requests' bodies.",
+            ["site"],
+            registry=registry,
         )
         self.sent = Counter(
-            "fedskew_gate_sent_bytes", "Bytes of answers' bodies.", ["site"], registry=registry
+            "fedskew_gate_sent_bytes",
+            "Bytes of answers' bodies.",
+            ["site"],
+            registry=registry,
         )
         self.seconds = Counter(
             "fedskew_gate_seconds",

@@ -40,7 +40,9 @@ class LostMessageRecovery:
     """
 
     def __init__(
-        self, sites: Iterable[str], ask: Callable[[Request, list[bytes], str], Awaitable[Reply]]
+        self,
+        sites: Iterable[str],
+        ask: Callable[[Request, list[bytes], str], Awaitable[Reply]],
     ) -> None:
         self.ask = ask
         self.nodes: dict[str, int] = {}

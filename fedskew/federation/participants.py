@@ -80,7 +80,10 @@ async def decline(
         session = PushMessagesResponse.FromString(answer if status == 200 else b"").session_id
         run = message.metadata.run_id
         uploading = PushObjectRequest(
-            run_id=run, object_id=tree.object_id, object_content=content, session_id=session
+            run_id=run,
+            object_id=tree.object_id,
+            object_content=content,
+            session_id=session,
         )
         uploading.node.node_id = node
         await ask(request, [uploading.SerializeToString()], UPLOAD)

@@ -318,7 +318,9 @@ def model_arrays(message: Message, asked: bool) -> ArrayRecord:
 
 
 def received(
-    model: Classifier, record: ArrayRecord, outside: Mapping[str, str]
+    model: Classifier,
+    record: ArrayRecord,
+    outside: Mapping[str, str],
 ) -> dict[str, Tensor]:
     """Return the received tensors by the classifier's names and in its dtypes; others are as the model has them.
 
@@ -345,7 +347,9 @@ def check_names(received: State, own: State) -> None:
 
 
 def broadcast_of(
-    message: Message, variants: Sequence[Variant], device: str | torch.device
+    message: Message,
+    variants: Sequence[Variant],
+    device: str | torch.device,
 ) -> dict[str, State]:
     """Return what the server sent beside the model; the class counts go to every variant that needs them."""
     sent: dict[str, State] = {}

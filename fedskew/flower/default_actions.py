@@ -165,7 +165,10 @@ def own_path(node_config: Mapping[str, Any]) -> Path:
     if not stated or not path.is_absolute():
         rule = f"must be an absolute path in this node's configuration, as the run has dataset = {OWN_DATA}"
         raise SettingError(
-            OWN_DATA, stated, rule, remedy="flower-supernode --node-config 'data-path=\"/folder\"'"
+            OWN_DATA,
+            stated,
+            rule,
+            remedy="flower-supernode --node-config 'data-path=\"/folder\"'",
         )
     if not path.exists():
         raise DataError("there is no such file or folder", where=f"{OWN_DATA} of this node: {path}")

@@ -149,7 +149,9 @@ def logits_of(output: Any) -> Tensor:
 
 @contextmanager
 def as_classifier(
-    net: nn.Module, head: str = "", probe: Tensor | dict[str, Tensor] | None = None
+    net: nn.Module,
+    head: str = "",
+    probe: Tensor | dict[str, Tensor] | None = None,
 ) -> Iterator[Classifier]:
     """Give a model as a Classifier; afterwards it is as it was, with the weights it has been given.
 

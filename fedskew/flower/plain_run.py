@@ -205,7 +205,9 @@ def by_round(records: Mapping[int, MetricRecord]) -> dict[str, dict[str, float]]
 
 
 def write(
-    folder: Path, models: Mapping[str, Mapping[str, Tensor]], numbers: Mapping[str, object]
+    folder: Path,
+    models: Mapping[str, Mapping[str, Tensor]],
+    numbers: Mapping[str, object],
 ) -> None:
     """Write every model as safetensors, and the numbers with the models' hashes as metrics.json."""
     for name, state in models.items():

@@ -214,7 +214,9 @@ class MethodStrategy(FedAvg):
         return messages
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+        self,
+        server_round: int,
+        replies: Iterable[Message],
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Combine the models as flwr's strategy does, without the uploads, and deploy the methods' models.
 
@@ -246,7 +248,9 @@ class MethodStrategy(FedAvg):
         return self._combined(arrays, updates), metrics
 
     def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
+        self,
+        server_round: int,
+        replies: Iterable[Message],
     ) -> MetricRecord | None:
         """Combine the metrics as flwr's strategy does; log a remedy where every client fails."""
         replies = list(replies)
@@ -288,7 +292,11 @@ class MethodStrategy(FedAvg):
         start = self._tensors_of(arrays)
         parameters = self.server.parameters & start.keys()
         self.server = replace(
-            self.server, start=start, clients=clients, round=server_round, parameters=parameters
+            self.server,
+            start=start,
+            clients=clients,
+            round=server_round,
+            parameters=parameters,
         )
         for part in self.parts:
             if part.name not in self._states:  # drawn for round 0, as in FedSkew's own runs
@@ -524,7 +532,9 @@ class NormClipping(MethodStrategy):
 
 
 def settings_of(
-    kind: type[ServerMethod], kinds: Sequence[type[ServerMethod]], arguments: Mapping[str, Any]
+    kind: type[ServerMethod],
+    kinds: Sequence[type[ServerMethod]],
+    arguments: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the arguments that are settings of a method. Raises TypeError for one that two methods have."""
     names = setting_names(kind) & arguments.keys()

@@ -68,7 +68,9 @@ def rungs(candidates: int, rounds: int, seeds: Sequence[int]) -> list[Rung]:
 
 
 def race(
-    candidates: Sequence[Candidate], ladder: Sequence[Rung], score: Score
+    candidates: Sequence[Candidate],
+    ladder: Sequence[Rung],
+    score: Score,
 ) -> tuple[list[RungResult], Candidate]:
     """Return the standings after every rung, and the winner: of equal ones the first by name.
 

@@ -171,7 +171,9 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
 
 
 def compare_column(
-    claim: Claim, complete: Mapping[int, Sequence[Margin]], number: int
+    claim: Claim,
+    complete: Mapping[int, Sequence[Margin]],
+    number: int,
 ) -> Comparison:
     """Return the comparison of a claim's two rows in one column, over the seeds that have all columns."""
     differences: dict[int, float] = {}
@@ -300,7 +302,10 @@ def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Tab
 
 
 def claim_row(
-    number: str, verdict: Verdict, columns: Sequence[str], claims: int
+    number: str,
+    verdict: Verdict,
+    columns: Sequence[str],
+    claims: int,
 ) -> list[TableCell]:
     """Return the table row of one claim, of an experiment with these columns and this number of claims."""
     metric = verdict.metric

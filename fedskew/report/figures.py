@@ -391,7 +391,12 @@ def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figur
                 )
             seeds = len(effect.by_seed)
             axes.scatter(
-                effect.by_seed, np.full(seeds, y), s=14, color=color, linewidth=0, zorder=3
+                effect.by_seed,
+                np.full(seeds, y),
+                s=14,
+                color=color,
+                linewidth=0,
+                zorder=3,
             )
             axes.scatter(
                 [effect.estimate],

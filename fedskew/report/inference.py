@@ -179,7 +179,9 @@ def class_weights(metric: str, measured: SeedResult, sizes_C: NDArray[np.int64])
 
 
 def resample(
-    runs: Sequence[Strata], chosen_BS: NDArray[np.int64], draws: np.random.Generator
+    runs: Sequence[Strata],
+    chosen_BS: NDArray[np.int64],
+    draws: np.random.Generator,
 ) -> Floats:
     """Return (B, S): the number of each chosen run in percent, with its test examples drawn anew in every group.
 

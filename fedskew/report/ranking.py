@@ -239,7 +239,9 @@ def class_tables(results: ExperimentResults) -> list[Table]:
 
 
 def class_tables_of(
-    results: ExperimentResults, classes: Sequence[str], heading: str
+    results: ExperimentResults,
+    classes: Sequence[str],
+    heading: str,
 ) -> list[Table]:
     """Return one table per column of the number with this heading, by class."""
     key = HEADINGS[heading]

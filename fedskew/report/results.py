@@ -246,7 +246,9 @@ class ExperimentResults:
 
 
 def gather(
-    experiment: Experiment, overrides: Mapping[str, Scalar], file: Path | None = None
+    experiment: Experiment,
+    overrides: Mapping[str, Scalar],
+    file: Path | None = None,
 ) -> ExperimentResults:
     """Return the records of the experiment's runs; only finished ones are measured.
 

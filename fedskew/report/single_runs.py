@@ -137,7 +137,9 @@ def number_of_models(run: RunRecords) -> int:
 
 
 def models_of(
-    run: RunRecords, column_keys: Sequence[str], row_keys: Sequence[str]
+    run: RunRecords,
+    column_keys: Sequence[str],
+    row_keys: Sequence[str],
 ) -> list[ModelRun]:
     """Return the models of a run, named by the settings with these keys that it has; by a row only if changed."""
     flat = run.settings.flat()
@@ -154,7 +156,9 @@ def models_of(
 
 
 def results_of(
-    models: Sequence[ModelRun], runs: Sequence[RunRecords], warnings: Sequence[str]
+    models: Sequence[ModelRun],
+    runs: Sequence[RunRecords],
+    warnings: Sequence[str],
 ) -> ExperimentResults:
     """Return the report's contents; FedAvg comes first, then the methods as they are listed."""
     order = list(METHODS)

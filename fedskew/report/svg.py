@@ -155,7 +155,10 @@ def inlined(text: str, name: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(
-        r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 aria-hidden="true"', text, count=1
+        r'(<svg[^>]*?) width="[^"]*" height="[^"]*"',
+        r'\1 aria-hidden="true"',
+        text,
+        count=1,
     )
     text = re.sub(r"font: ([^;\"]*?)(\d+px) [^;\"]*", r"font-size: \2", text)
     text = re.sub(r"font-family: [^;\"]*;? ?", "", text)

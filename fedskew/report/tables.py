@@ -108,12 +108,17 @@ def summary_tables(
 
 
 def number_tables(
-    results: ExperimentResults, caption: str, metrics: Mapping[str, str]
+    results: ExperimentResults,
+    caption: str,
+    metrics: Mapping[str, str],
 ) -> list[Table]:
     """Return one table per column with the given metrics, by heading, where they are recorded."""
     selection = results.experiment.selection
     return summary_tables(
-        results, lambda _: caption, metrics, lambda _, heading: (selection, metrics[heading])
+        results,
+        lambda _: caption,
+        metrics,
+        lambda _, heading: (selection, metrics[heading]),
     )
 
 

@@ -81,7 +81,9 @@ def run_all(
 
 
 def in_plan_order(
-    names: Mapping[str, str], summaries: Summaries, outcomes: Mapping[str, JobResult]
+    names: Mapping[str, str],
+    summaries: Summaries,
+    outcomes: Mapping[str, JobResult],
 ) -> tuple[Summaries, dict[str, str]]:
     """Return all summaries, and why runs failed, in the order of the plan: the runs end in another order every time.
 
@@ -163,7 +165,9 @@ def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object
 
 
 def checked(
-    jobs: Sequence[Job], console: Console, warned: set[str] | None = None
+    jobs: Sequence[Job],
+    console: Console,
+    warned: set[str] | None = None,
 ) -> tuple[list[Job], dict[str, JobResult]]:
     """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
 

@@ -77,7 +77,10 @@ class Overview:
         """Seconds and rounds of the runs that have ended."""
         self.width = max((len(job.label) for job in jobs), default=0)
         self.live = Live(
-            console=console, get_renderable=self.table, refresh_per_second=2, transient=True
+            console=console,
+            get_renderable=self.table,
+            refresh_per_second=2,
+            transient=True,
         )
 
     def __enter__(self) -> "Overview":

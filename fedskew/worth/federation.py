@@ -102,7 +102,9 @@ class Worth:
 
 
 def settings_of(
-    head: str, of_run: Mapping[str, Scalar], overrides: Mapping[str, Scalar]
+    head: str,
+    of_run: Mapping[str, Scalar],
+    overrides: Mapping[str, Scalar],
 ) -> RunSettings:
     """Return the settings of a run without rounds that asks for `head`'s statistics.
 
@@ -209,7 +211,11 @@ class Judges:
         """Return the accuracy, or the difference of two, of hits in units of 1 / C."""
         shares_T = hits_T / self.classes
         return estimate(
-            shares_T, self.weights_T, self.labels_T, self.subjects_T, error / self.classes
+            shares_T,
+            self.weights_T,
+            self.labels_T,
+            self.subjects_T,
+            error / self.classes,
         )
 
 
@@ -229,7 +235,10 @@ def judges_of(samples: Samples, classes: int, target: str) -> Judges:
 
 
 def worth_of(
-    settings: RunSettings, target: str, all_features: bool = False, pairs: int = 100
+    settings: RunSettings,
+    target: str,
+    all_features: bool = False,
+    pairs: int = 100,
 ) -> Worth:
     """Return what every site of a federation gains and adds.
 
@@ -286,7 +295,10 @@ def worth_of(
 
 
 def joining(
-    sites: SimulatedSites, coalitions: Coalitions, site: int, target: str
+    sites: SimulatedSites,
+    coalitions: Coalitions,
+    site: int,
+    target: str,
 ) -> tuple[Estimate, Estimate, Estimate, Estimate]:
     """Return a site's accuracy alone, together, together with its own samples weighted up, and what joining gains."""
     samples = sites.test_of(site)

@@ -80,7 +80,11 @@ def all_coalitions(sites: int) -> Iterator[Coalition]:
 
 
 def sampled(
-    sites: int, outcomes: Outcomes, pairs: int, weights_T: Floats, draws: np.random.Generator
+    sites: int,
+    outcomes: Outcomes,
+    pairs: int,
+    weights_T: Floats,
+    draws: np.random.Generator,
 ) -> Contributions:
     """Return estimated Shapley values, from sites that join in random order.
 

@@ -149,7 +149,7 @@ class Spy(ExactCReFF):
 
     def _combined(self, arrays: ArrayRecord, updates: Any) -> ArrayRecord:
         combined = super()._combined(arrays, updates)
-        self.seen.append((self.server, self._taken(combined), updates, dict(self.deployed)))
+        self.seen.append((self.server, self._tensors_of(combined), updates, dict(self.deployed)))
         return combined
 
 
