@@ -260,12 +260,12 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
         if not isinstance(methods, list):
             raise no_list(name, "methods", methods)
         entry["rows"] = tuple(row(name, method) for method in methods)
-    read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
+    entry_as_read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
     with naming(name):
-        read = with_new_names(read)
-    refuse_wrong_settings(read)
-    refuse_repeated_methods(read)
-    return read
+        entry_as_read = with_new_names(entry_as_read)
+    refuse_wrong_settings(entry_as_read)
+    refuse_repeated_methods(entry_as_read)
+    return entry_as_read
 
 
 def with_new_names(experiment: Experiment) -> Experiment:
