@@ -33,10 +33,12 @@ def measure(federation: LocalFederation, model: str, rounds: int) -> tuple[float
     first = job.wait_for_round(1)
     job.finish()
     seconds = [record["seconds"] for record in job.records()]
+    # The first round's own parts lie between its first question and its record.
     start = first - sum(seconds[0][part] for part in ("clients", "server", "evaluation"))
-    return statistics.median(
-        part[name] for part in seconds[1:] for name in ("clients", "evaluation")
-    ), start
+    exchanges = []
+    for parts in seconds[1:]:
+        exchanges += [parts["clients"], parts["evaluation"]]
+    return statistics.median(exchanges), start
 
 
 def table(numbers: list[int], rounds: int) -> list[str]:

@@ -137,7 +137,8 @@ def equal_first_words(shared: Shared) -> int:
 
 def classified(rows: NDArray[np.uint64], labels: NDArray[np.int64]) -> float:
     """Return the share of the second half of the transcripts whose input a classifier names right."""
-    bits = np.unpackbits(np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1), axis=1)
+    bytes_per_row = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
+    bits = np.unpackbits(bytes_per_row, axis=1)
     inputs_NF = torch.from_numpy(bits).float() * 2 - 1
     labels_N = torch.from_numpy(labels).float()
     half = len(rows) // 2

@@ -20,7 +20,8 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,47 +58,29 @@ def partition_settings(name: str, stated: argparse.Namespace) -> dict[str, objec
     file = Path(stated.results).resolve() / f"{name}.json"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        start(
-            "data",
-            "save-partition",
-            str(file),
-            *sets({**ENTRIES[f".{name}"], "data-root": stated.data_root}),
-        ).wait()
+        settings = {**ENTRIES[f".{name}"], "data-root": stated.data_root}
+        start("data", "save-partition", str(file), *sets(settings)).wait()
     return {"partition-file": file, "data-root": stated.data_root}
 
 
 def full(stated: argparse.Namespace) -> None:
     """Train every method in full."""
+    options = ["--results", stated.results, "--engine", "inprocess", "--jobs", stated.jobs]
+    for column in stated.columns:
+        options += ["--column", column]
+    for row in stated.rows:
+        options += ["--row", row]
     for name in stated.federations:
-        words = [
-            "--experiments",
-            str(FILE),
-            name,
-            "--results",
-            stated.results,
-            "--engine",
-            "inprocess",
-        ]
-        words += [word for column in stated.columns for word in ("--column", column)]
-        words += [word for row in stated.rows for word in ("--row", row)]
-        start("run", *words, "--jobs", stated.jobs, *sets(partition_settings(name, stated))).wait()
+        settings = sets(partition_settings(name, stated))
+        start("run", "--experiments", str(FILE), name, *options, *settings).wait()
 
 
 def race_words(name: str, stated: argparse.Namespace, folder: Path) -> list[str]:
     """Return the words of a federation's race."""
-    settings = {
-        key: value for key, value in ENTRIES[name]["settings"].items() if key != "evaluate-every"
-    }
-    words = [
-        "select",
-        "--minutes",
-        str(stated.minutes),
-        "--jobs",
-        stated.jobs,
-        "--results",
-        str(folder),
-    ]
-    return [*words, *sets({**settings, **partition_settings(name, stated)})]
+    settings = {**ENTRIES[name]["settings"], **partition_settings(name, stated)}
+    settings.pop("evaluate-every", None)  # a race evaluates when it needs to know
+    options = ["--minutes", str(stated.minutes), "--jobs", stated.jobs, "--results", str(folder)]
+    return ["select", *options, *sets(settings)]
 
 
 def folder_of(name: str, stated: argparse.Namespace, kind: str = "races") -> Path:
@@ -126,23 +109,21 @@ def kills(stated: argparse.Namespace) -> None:
         (plan,) = whole.glob("race-*/plan.json")
         (folder / plan.parent.name).mkdir(parents=True)
         shutil.copy(plan, folder / plan.parent.name)
-        took, moments = (
-            plan.with_name("result.json").stat().st_mtime - plan.stat().st_mtime,
-            list[float](),
-        )
+        end = plan.with_name("result.json").stat().st_mtime
+        duration = end - plan.stat().st_mtime
+        moments = []
         for _ in range(KILLS):
             process = start(*race_words(name, stated, folder))
-            moments.append(draws.uniform(0.1, 0.4) * took)
+            moment = draws.uniform(0.1, 0.4) * duration
+            moments.append(f"{moment:.0f}")
             try:
-                process.wait(moments[-1])
+                process.wait(moment)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         start(*race_words(name, stated, folder)).wait()
-        at = ", ".join(f"{seconds:.0f}" for seconds in moments)
-        print(
-            f"{name}: killed after {at} s: {'the same' if result(folder) == result(whole) else 'ANOTHER RESULT'}"
-        )
+        verdict = "the same" if result(folder) == result(whole) else "ANOTHER RESULT"
+        print(f"{name}: killed after {', '.join(moments)} s: {verdict}")
 
 
 def numbers_of(name: str, stated: argparse.Namespace) -> Numbers:
@@ -152,18 +133,21 @@ def numbers_of(name: str, stated: argparse.Namespace) -> Numbers:
     from server_app.round_selection import selected
     from server_app.run_folder import RunFolder
 
-    values: dict[tuple[str, float], list[float]] = {}
     overrides = {key: str(value) for key, value in partition_settings(name, stated).items()}
-    for cell in plan(load_experiments(FILE)[name], {**overrides, "results": stated.results}):
+    overrides["results"] = stated.results
+    values: dict[tuple[str, float], list[float]] = defaultdict(list)
+    for cell in plan(load_experiments(FILE)[name], overrides):
         summary = RunFolder(cell.run.folder).finished(cell.run.general.rounds)
-        value = (
-            math.nan if summary is None else selected(summary, cell.deployed)["balanced-accuracy"]
-        )
-        values.setdefault((cell.row, cell.run.training.learning_rate), []).append(100 * value)
-    complete = {
-        key: of_seeds for key, of_seeds in values.items() if all(map(math.isfinite, of_seeds))
-    }
-    return {key: statistics.fmean(of_seeds) for key, of_seeds in complete.items()}
+        value = math.nan
+        if summary is not None:
+            value = selected(summary, cell.deployed)["balanced-accuracy"]
+        values[cell.row, cell.run.training.learning_rate].append(100 * value)
+    # The mean over seeds, of what is trained with every seed.
+    means: Numbers = {}
+    for key, of_seeds in values.items():
+        if all(map(math.isfinite, of_seeds)):
+            means[key] = statistics.fmean(of_seeds)
+    return means
 
 
 def table(stated: argparse.Namespace) -> None:
@@ -172,42 +156,55 @@ def table(stated: argparse.Namespace) -> None:
     FedAvg, the overall best and the papers' advice have the settings' own rate; the best is of all that were trained.
     """
     every = {name: numbers_of(name, stated) for name in stated.federations}
-    rates = {name: ENTRIES[name]["columns"]["own"]["learning-rate"] for name in every}
-    plain = {
-        name: {m: v for (m, rate), v in of.items() if rate == rates[name]}
-        for name, of in every.items()
-    }
-    common = sorted(set.intersection(*(set(numbers) for numbers in plain.values())))
-    overall = max(common, key=lambda method: sum(numbers[method] for numbers in plain.values()))
-    print(
-        f"| federation | best of all | the race took | regret | of FedAvg | of {overall} | of advice | gain |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    columns: list[list[float]] = []
+    at_own_rate: dict[str, dict[str, float]] = {}
     for name, numbers in every.items():
-        (method, rate), best = max(numbers.items(), key=lambda entry: entry[1])
+        own_rate = ENTRIES[name]["columns"]["own"]["learning-rate"]
+        methods = [method for method, rate in numbers if rate == own_rate]
+        at_own_rate[name] = {method: numbers[method, own_rate] for method in methods}
+    in_all = sorted(set.intersection(*map(set, at_own_rate.values())))
+    overall = max(in_all, key=lambda method: sum(of[method] for of in at_own_rate.values()))
+
+    headings = ["federation", "best of all", "the race took", "regret", "of FedAvg"]
+    headings += [f"of {overall}", "of advice", "gain"]
+    print(f"| {' | '.join(headings)} |")
+    print("|---|---|---|---|---|---|---|---|")
+    rows: list[list[float]] = []
+    for name, numbers in every.items():
+        best_key = max(numbers, key=lambda key: numbers[key])
+        best = numbers[best_key]
         take = result(folder_of(name, stated))["take"]
         assert isinstance(take, dict), f"{name}: the race has no end"
-        value = numbers[take["method"], take["learning_rate"]]
-        others = [plain[name][chosen] for chosen in ("fedavg", overall, ADVICE[name])]
-        columns.append([*(best - number for number in (value, *others)), value - others[0]])
-        chosen = f"{method} ({rate:g}) {best:.1f} | {take['method']} ({take['learning_rate']:g}) {value:.1f}"
-        print(f"| {name} | {chosen} | {' | '.join(f'{number:.1f}' for number in columns[-1])} |")
-    means = [statistics.fmean(column) for column in zip(*columns, strict=True)]
-    print(f"| mean | | | {' | '.join(f'{number:.1f}' for number in means)} |\n")
+        taken_key = (take["method"], take["learning_rate"])
+        taken = numbers[taken_key]
+        fedavg = at_own_rate[name]["fedavg"]
+        always = at_own_rate[name][overall]
+        advised = at_own_rate[name][ADVICE[name]]
+        row = [best - taken, best - fedavg, best - always, best - advised, taken - fedavg]
+        rows.append(row)
+        print(f"| {name} | {named(best_key, best)} | {named(taken_key, taken)} | {cells(row)} |")
+    means = [statistics.fmean(column) for column in zip(*rows, strict=True)]
+    print(f"| mean | | | {cells(means)} |\n")
+
     for name, numbers in every.items():
         ordered = sorted(numbers.items(), key=lambda entry: -entry[1])
-        print(
-            f"{name}: "
-            + ", ".join(f"{method} ({rate:g}) {value:.1f}" for (method, rate), value in ordered)
-        )
+        print(f"{name}: {', '.join(named(key, value) for key, value in ordered)}")
+
+
+def named(key: tuple[str, float], value: float) -> str:
+    """Return a method with its learning rate and what it gives."""
+    method, rate = key
+    return f"{method} ({rate:g}) {value:.1f}"
+
+
+def cells(numbers: Sequence[float]) -> str:
+    """Return numbers as cells of a Markdown row."""
+    return " | ".join(f"{number:.1f}" for number in numbers)
 
 
 def equal(stated: argparse.Namespace) -> None:
     """Race on digits where methods are equal: clients alike, and labels that say nothing of the image."""
-    from fedskew.cli.select import (
-        select,
-    )  # in this process, as twenty starts would take longer than the races
+    # In this process, as twenty starts would take longer than the races.
+    from fedskew.cli.select import select
 
     folder = Path(stated.results).resolve() / "equal"
     folder.mkdir(parents=True, exist_ok=True)

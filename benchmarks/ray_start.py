@@ -112,13 +112,14 @@ def rows() -> Iterator[Row]:
             folder = Path(temporary)
             ours = on_ray(settings(folder, 32, ROUNDS))
             theirs = stock_flower(folder, ROUNDS, min(os.cpu_count() or 1, CLIENTS))
-        for name, (fixed, laps) in zip(parts, (ours, theirs), strict=True):
-            parts[name].append(
-                {**fixed, "fixed": fixed["total"] - (ROUNDS - 1) * statistics.median(laps)}
-            )
+        for name, (measured, laps) in zip(parts, (ours, theirs), strict=True):
+            later_rounds = (ROUNDS - 1) * statistics.median(laps)
+            parts[name].append({**measured, "fixed": measured["total"] - later_rounds})
             steady[name] += laps
     for what, goal in (("fixed", GOAL), ("total", None)):
-        ratios = [ours[what] / theirs[what] for ours, theirs in zip(*parts.values(), strict=True)]
+        ratios = []
+        for ours, theirs in zip(*parts.values(), strict=True):
+            ratios.append(ours[what] / theirs[what])
         yield row(f"FedSkew on Ray / stock Flower, {ROUNDS} rounds, {what}", ratios, goal)
     for name, measured in parts.items():
         for part in measured[0]:

@@ -26,7 +26,9 @@ class InTurns(WorkersGrid):
     def __init__(self, workers: int, block: int, others: Sequence[Callable[[], object]]) -> None:
         super().__init__(workers)
         self.lines = threading.Semaphore(0)
-        self.block, self.actions, self.rounds = block, [self.lines.acquire, *others], 0
+        self.block = block
+        self.actions = [self.lines.acquire, *others]
+        self.rounds = 0
         self.seconds: list[list[float]] = [[] for _ in self.actions]
         """Of a round, by turn: the run's, then the others'."""
         self.began = time.perf_counter()

@@ -75,7 +75,8 @@ class AppFederation(LocalFederation):
 
     def __init__(self, work: Path, name: str) -> None:
         super().__init__(work)
-        self.name, self.app = name, copied_app(name, self.work / "app")
+        self.name = name
+        self.app = copied_app(name, self.work / "app")
         self.address = f"127.0.0.1:{free_port()}"
         self.numbers = {site: min(number, 1) for number, site in enumerate(SITES)}
 
@@ -126,11 +127,13 @@ class AppFederation(LocalFederation):
     def submit(self, model: Path | None = None, rounds: int = 2) -> int:
         """Run the app on TRAINED and return the exit status; its words go to submit.log."""
         config = f'num-server-rounds={rounds} local-epochs=1 model-file="{model or ""}"'
-        words = ["federation", "submit", str(self.folder), "--config", config]
-        words += [word for name in TRAINED for word in ("--site", name)]
+        command = [str(BIN / "fedskew"), "federation", "submit", str(self.folder)]
+        command += ["--config", config]
+        for name in TRAINED:
+            command += ["--site", name]
         with (self.work / "submit.log").open("ab") as log:
-            command = [str(BIN / "fedskew"), *words]
-            return subprocess.run(command, stdout=log, stderr=log, timeout=PATIENCE).returncode
+            ended = subprocess.run(command, stdout=log, stderr=log, timeout=PATIENCE)
+        return ended.returncode
 
     def audit(self, name: str) -> list[dict[str, Any]]:
         """Return the entries of a site's audit log."""

@@ -87,9 +87,8 @@ class Job:
         self.results = results
         results.mkdir(parents=True, exist_ok=True)
         self.began = time.monotonic()
-        self.log, self.summary = (
-            results.with_name(f"{results.name}.{end}") for end in ("log", "summary")
-        )
+        self.log = results.with_name(f"{results.name}.log")
+        self.summary = results.with_name(f"{results.name}.summary")
         with self.log.open("wb") as log, self.summary.open("wb") as summary:
             self.process = subprocess.Popen([BIN / "fedskew", *words], stdout=summary, stderr=log)
 
@@ -160,7 +159,8 @@ class LocalFederation:
         """`site_lines` are more lines of each site.toml, a table such as [policy]."""
         self.work = work.resolve()
         self.site_lines = site_lines
-        self.folder, self.sites = self.work / "coordinator", self.work / "sites"
+        self.folder = self.work / "coordinator"
+        self.sites = self.work / "sites"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         """By site, its `fedskew-site start`; by SITE/link and SITE/train, its halves."""
         self.jobs: list[Job] = []

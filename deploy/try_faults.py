@@ -47,17 +47,22 @@ def line(row: int, what: str, outcomes: Sequence[TrialResult]) -> str:
 
 def write(file: Path, rows: dict[str, str]) -> None:
     """Put the rows into the table between the marks of a text, in place of those of the same number and name."""
-    text = file.read_text()
-    begin, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-    known = [
-        entry
-        for entry in text[begin:end].splitlines()
-        if entry.startswith("| ") and entry not in HEAD
-    ]
-    kept = {" | ".join(entry.split(" | ")[:2]): entry for entry in known}
-    order = {" | ".join((f"| {row}", what)): "" for row, parts in ROWS.items() for what, _ in parts}
-    lines = [(kept | rows).get(key, "") for key in order]
-    write_between(file, MARKS, [*HEAD, *filter(None, lines)])
+    _, _, after_mark = file.read_text().partition(MARKS[0])
+    table, _, _ = after_mark.partition(MARKS[1])
+    entries: dict[str, str] = {}
+    for entry in table.splitlines():
+        if entry.startswith("| ") and entry not in HEAD:
+            number_and_name = entry.split(" | ")[:2]
+            entries[" | ".join(number_and_name)] = entry
+    entries |= rows
+
+    lines = []
+    for row, parts in ROWS.items():
+        for what, _ in parts:
+            entry = entries.get(f"| {row} | {what}")
+            if entry:
+                lines.append(entry)
+    write_between(file, MARKS, [*HEAD, *lines])
 
 
 def begin(work: Path) -> None:

@@ -136,11 +136,12 @@ class Command:
 
 def view_of(stage: Stage, name: str, labels: Callable[[Any], Any]) -> Callable[[], SiteView]:
     """Return what reads a copy of a site's npz, NAME.npz, whose training labels have gone through `labels`."""
-    place, copy = stage.place(SITE), stage.federation.work / f"{name}.npz"
-    arrays: dict[str, Any] = dict(np.load(place / "data.npz"))
+    site_folder = stage.place(SITE)
+    arrays: dict[str, Any] = dict(np.load(site_folder / "data.npz"))
     arrays["train_labels"] = labels(arrays["train_labels"])
+    copy = stage.federation.work / f"{name}.npz"
     np.savez(copy, **arrays)
-    site = read_site(place / "site.toml")
+    site = read_site(site_folder / "site.toml")
     cache = stage.federation.work / "cache"
     return lambda: SiteView(DataSettings(), site.agreement, site.number, f"npz:{copy}", cache)
 

@@ -268,7 +268,8 @@ def right_guess(stage: Stage) -> str:
     require(isinstance(nonce, bytes) and len(nonce) == 16, f"the random bytes are {nonce!r}")
     guess = folded(told(torch.tensor(COUNTS)), bytes(nonce))  # type: ignore[arg-type]
     require(guess.object_id == left.object_id, "the guess differs in more than the random bytes")
-    inside = unpack(unfolded(left)[f"{VICTIM}/upload/fedshift"])["counts"].tolist()
+    upload = unpack(unfolded(left)[f"{VICTIM}/upload/fedshift"])
+    inside = upload["counts"].tolist()
     require(inside == COUNTS, f"the reply reads as {inside}")
     return f"with the random bytes, the guess {COUNTS} has the reply's name {guess.object_id[:16]}"
 
