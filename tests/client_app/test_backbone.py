@@ -2,9 +2,11 @@
 
 import json
 import pickle
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,21 @@ import pytest
 import torch
 from in_process import experiment, small
 from safetensors.torch import save_file
+from torch import nn
 
 import client_app.features as features
 from client_app.client import Client
 from client_app.features import with_features
 from client_app.models import Classifier, ModelSettings, build
-from client_app.models.backbone import body_of, normalization_of, read, sha256_of
+from client_app.models.backbone import (
+    blocks_of,
+    body_of,
+    last_blocks,
+    normalization_of,
+    read,
+    require_timm,
+    sha256_of,
+)
 from client_app.models.efficientnet_lite import efficientnet_lite0
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
@@ -311,3 +322,46 @@ def test_weights_of_a_training_checkpoint_are_those_under_state_dict(
     read_back, plain = (read(str(path)) for path in (file, weights))
     assert read_back.keys() == plain.keys()
     assert all(torch.equal(tensor, plain[name]) for name, tensor in read_back.items())
+
+
+def test_a_network_of_timm_needs_the_package_and_a_name_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """timm takes `hf-hub:NAME` for a model too, and would download it."""
+    known = SimpleNamespace(is_model=lambda name: name.removeprefix("hf-hub:") == "resnet18")
+    monkeypatch.setitem(sys.modules, "timm", known)
+    module = sys.modules[require_timm.__module__]
+    monkeypatch.setattr(module, "find_spec", lambda name: object())
+    require_timm("timm:resnet18")
+    for name in ("timm:resnet19", "timm:hf-hub:resnet18"):
+        with pytest.raises(SettingError, match="timm has no network of that name"):
+            require_timm(name)
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"needs the package timm.*pip install"):
+        require_timm("timm:resnet18")
+
+
+def numbers(count: int) -> nn.Linear:
+    """Return a layer of so many numbers."""
+    return nn.Linear(count, 1, bias=False)
+
+
+def test_a_part_of_more_than_half_of_the_numbers_is_looked_into() -> None:
+    first, half = numbers(50), nn.Sequential(numbers(25), numbers(25))
+    assert blocks_of(nn.Sequential(first, half)) == [first, half]
+    more = nn.Sequential(numbers(25), numbers(26))
+    assert blocks_of(nn.Sequential(first, more)) == [first, *more]
+    inside = nn.Sequential(more, numbers(1))
+    assert blocks_of(nn.Sequential(inside, numbers(48)))[:3] == [*more, inside[1]]
+    single = numbers(90)  # has no parts
+    assert blocks_of(nn.Sequential(single, numbers(10)))[0] is single
+
+
+@pytest.mark.parametrize(
+    ("sizes", "last"), [([60, 20, 20], 1), ([61, 20, 19], 2), ([80, 10, 10], 2), ([95, 5], 1)]
+)
+def test_the_last_blocks_hold_the_share_that_is_trained_but_never_all(
+    sizes: list[int], last: int
+) -> None:
+    """A fifth."""
+    assert last_blocks([numbers(size) for size in sizes]) == last
