@@ -64,6 +64,7 @@ HEADROOM = 2**16
 """Bytes that a record may have beside its arrays' values: names, shapes and headers."""
 ONE_RECORD = "exactly one ArrayRecord"
 """In the reasons of flwr's privacy mods, which refuse a message with more."""
+MODS_ON_APP = "; flwr's privacy mods belong to training alone, @app.train(mods=[...]), and not to ClientApp(mods=[...])"
 WIDEST = 8
 """Bytes of a value at most: flwr's wrappers and mods make float64 of a model."""
 
@@ -252,14 +253,17 @@ class MethodStrategy(FedAvg):
         server_round: int,
         replies: Iterable[Message],
     ) -> MetricRecord | None:
-        """Combine the metrics as flwr's strategy does; log a remedy where every client fails."""
+        """Combine the metrics as flwr's strategy does; log the first reason where every client fails."""
         replies = list(replies)
         if replies and all(reply.has_error() for reply in replies):
+            reason = str(replies[0].error.reason)
+            hint = MODS_ON_APP if ONE_RECORD in reason else ""
             log.error(
-                "all %d clients failed to evaluate in round %d: flwr's privacy mods belong to training alone, "
-                "@app.train(mods=[...]), and not to ClientApp(mods=[...])",
+                "all %d clients failed to evaluate in round %d, the first because: %s%s",
                 len(replies),
                 server_round,
+                reason,
+                hint,
             )
         return super().aggregate_evaluate(server_round, replies)
 

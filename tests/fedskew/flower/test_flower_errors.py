@@ -309,6 +309,20 @@ def test_a_privacy_mod_on_the_whole_app_is_named_where_evaluation_fails(
         assert bool(result.evaluate_metrics_clientapp) is not on_app
 
 
+def test_an_app_that_cannot_evaluate_is_logged_with_its_own_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def own(message: Message, context: Any) -> Message:
+        return flower.local_round(message, context, initial(), client_data(0), lr=0.05)
+
+    train(flower.ExactFedAvg(initial()), app, rounds=1)
+    assert "the first because: No evaluate function registered" in caplog.text
+    assert "privacy mods" not in caplog.text
+
+
 def test_a_privacy_mod_and_an_upload_end_with_a_sentence() -> None:
     app = client_app(["creff"], mods=[LocalDpMod(2.0, 1e-6, 1.0, 1e-5)])
     with pytest.raises(

@@ -1,9 +1,11 @@
 """Every method trains in a Flower app, with the numbers of FedSkew's own rounds."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid
@@ -11,6 +13,7 @@ from flower_grid import (
     CLIENTS,
     DATA,
     Net,
+    PlainNet,
     client_app,
     client_data,
     federation,
@@ -21,7 +24,12 @@ from flower_grid import (
 )
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.clientapp.mod import LocalDpMod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+)
 from torch import Tensor
 
 import fedskew
@@ -443,3 +451,34 @@ def test_a_methods_name_stands_for_its_settings_in_an_app_too() -> None:
     (iwds,) = variants_of(["iwds"])
     assert uniform.beta_start == uniform.beta_end == 0.0
     assert iwds.beta_start == 0.9999
+
+
+def test_flat_arrays_keep_batch_norms_counter_out_of_the_clipping_norm() -> None:
+    """The first trap of the guide: under flwr's wrapper the counter takes up most of the bound."""
+    moved = []
+    for arrays in (None, flower.flat_arrays(initial())):
+        inner = flower.ExactFedAvg(initial(), **OFF)
+        wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 0.2, CLIENTS)
+        grid = FakeGrid(client_app([], epochs=5))
+        record = train(wrapped, grid.app, rounds=1, grid=grid, arrays=arrays).arrays
+        assert not grid.errors
+        model = flower.load_model(message_with(record), context_of(grid), initial())
+        change = model.state_dict()["conv.weight"] - initial().state_dict()["conv.weight"]
+        moved.append(float(change.norm()))
+    assert 0 < moved[0] < moved[1] / 2
+
+
+def test_noise_makes_batch_norms_variance_negative_and_such_a_reply_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A trap of the guide: flwr's FedAvg takes the model, and its evaluation is NaN."""
+    np.random.seed(0)  # flwr's noise is numpy's
+    mods = [LocalDpMod(1.0, 1.0, 0.01, 1e-5)]
+    result = train(FedAvg(**OFF), client_app([], mods=mods), rounds=1)
+    assert (weights(result)["norm.running_var"] < 0).any()
+    for net, refused in ((Net, True), (PlainNet, False)):
+        caplog.clear()
+        strategy = flower.ExactFedAvg(initial(net), **OFF)
+        with contextlib.suppress(RuntimeError):  # where all four are refused
+            train(strategy, client_app([], net=net, mods=mods), rounds=1, net=net)
+        assert ("norm.running_var is -" in caplog.text) is refused
