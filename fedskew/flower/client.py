@@ -55,6 +55,7 @@ from fedskew.flower.variants import (
     on_grid,
     sums_class_counts,
     variants_of,
+    with_servers_mu,
 )
 
 PROBE = 2
@@ -113,7 +114,7 @@ def local_round(
     if "clients_per_pass" in training:
         raise TypeError("clients_per_pass is no setting here: a node of Flower's runs one client")
     config = config_of(message)
-    chosen = variants_of(variants)
+    chosen = with_servers_mu(variants_of(variants), config)
     settings = TrainingSettings(
         local_epochs=epochs,
         local_steps=local_steps,

@@ -19,6 +19,7 @@ from client_app.training import Task
 from client_app.variants import VARIANTS, class_prior
 from client_app.variants.class_prior import PriorCorrection
 from client_app.variants.feature_statistics import GridStatistics
+from client_app.variants.proximal import Proximal
 from data import SettingError
 from server_app.composition import ComposedMethod, compose
 from server_app.methods import METHODS
@@ -46,6 +47,8 @@ BEYOND_THE_LOSS = (
 """The hooks of a variant that a loss function cannot carry out."""
 GRID = ("bits", "range")
 """The settings of the grid on which a question about features is answered; the question states them."""
+FLWR_MU = "proximal-mu"
+"""The entry of the train config that flwr's FedProx strategy sends."""
 IN_THE_LOSS = ("logit_offset", "logit_scale", "loss_weights")
 
 
@@ -128,6 +131,34 @@ def on_grid(variants: Sequence[Variant], grid: Mapping[str, Any]) -> list[Varian
                     "set it in the strategy alone"
                 )
         result.append(replace(variant, **stated))
+    return result
+
+
+def with_servers_mu(variants: Sequence[Variant], config: Mapping[str, Any]) -> list[Variant]:
+    """Return the variants with the strength that flwr's FedProx strategy sends.
+
+    Raises:
+        LookupError: it sends one, and no variant pulls.
+        ValueError: the variant has been given another one.
+    """
+    mu = float(config.get(FLWR_MU, 0.0))
+    if not mu:
+        return list(variants)
+    if not any(isinstance(variant, Proximal) for variant in variants):
+        raise LookupError(
+            f'the server\'s FedProx sends {FLWR_MU} = {mu:g}, and no variant here pulls: use variants=["fedprox"]'
+        )
+    result = []
+    for variant in variants:
+        if not isinstance(variant, Proximal):
+            result.append(variant)
+            continue
+        if variant.mu != mu and not variant.is_default("mu"):
+            raise ValueError(
+                f"proximal.mu is {variant.mu:g} here, and the server's FedProx sends {mu:g}: "
+                "set it in the strategy alone"
+            )
+        result.append(replace(variant, mu=mu))
     return result
 
 

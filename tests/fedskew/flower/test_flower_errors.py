@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fake_grid import FakeGrid
-from flower_grid import Net, PlainNet, client_app, client_data, initial, train, weights
+from flower_grid import Net, PlainNet, client_app, client_data, initial, same, train, weights
 from flwr.app import Array, ArrayRecord, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
+    FedProx,
     Krum,
 )
 from torch import nn
@@ -23,6 +24,7 @@ from torch.utils.data import IterableDataset
 import fedskew.flower as flower
 from client_app.local_site import NOT_A_PARTICIPANT
 from client_app.variants.feature_statistics import FeatureStatistics
+from client_app.variants.proximal import Proximal
 from data import SettingError
 from fedskew.flower.model import as_classifier
 from fedskew.flower.samples import samples_of
@@ -448,6 +450,26 @@ def test_methods_of_sgd_refuse_another_optimizer_on_the_clients(
     else:
         train(strategy, grid.app, rounds=1, grid=grid, counts=True)
         assert not grid.errors
+
+
+def test_the_strength_that_flwrs_fedprox_sends_is_the_clients() -> None:
+    def trained(mu: float, variants: list[Any]) -> dict[str, torch.Tensor]:
+        grid = FakeGrid(client_app(variants))
+        strategy = FedProx(**OFF, proximal_mu=mu) if mu else FedAvg(**OFF)
+        result = train(strategy, grid.app, rounds=1, grid=grid)
+        if grid.errors:
+            raise grid.errors[0]
+        return weights(result)
+
+    assert same(trained(0.5, ["fedprox"]), trained(0.0, [Proximal(mu=0.5)]))
+    assert same(trained(0.5, [Proximal(mu=0.5)]), trained(0.0, [Proximal(mu=0.5)]))
+    assert not same(trained(0.5, ["fedprox"]), trained(0.0, ["fedprox"]))
+    with pytest.raises(
+        LookupError, match=r"sends proximal-mu = 0.5, .* use variants=\[\"fedprox\"\]"
+    ):
+        trained(0.5, ["fedshift"])
+    with pytest.raises(ValueError, match=r"mu is 0\.1 here, and the server's FedProx sends 0\.5"):
+        trained(0.5, [Proximal(mu=0.1)])
 
 
 def test_a_loss_refuses_what_it_cannot_carry_out() -> None:

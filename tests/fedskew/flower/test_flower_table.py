@@ -7,6 +7,9 @@ import pytest
 from flower_grid import PlainNet
 from flwr.serverapp.strategy import FedAvg
 
+from client_app.variants import VARIANTS
+from server_app.methods import METHODS
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "flower_table.py"))
 PAGE = (ROOT / "docs" / "guides" / "flower.md").read_text()
@@ -33,3 +36,9 @@ def test_a_reason_without_a_remedy_is_not_called_a_refusal() -> None:
     assert failed("float division by zero").startswith("flwr fails")
     with pytest.raises(AssertionError):
         failed("'NoneType' object is not callable")
+
+
+def test_every_variant_is_in_the_tables() -> None:
+    """Of each variant some method is tried under every wrapper and mod; scripts/flower_table.py lists them."""
+    tried = {variant for name in SCRIPT["VARIANTS"] for variant in METHODS[name].variants}
+    assert tried == set(VARIANTS), "add a method to VARIANTS in scripts/flower_table.py and run it"
