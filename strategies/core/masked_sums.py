@@ -5,6 +5,7 @@ nobody again. Without the kept file the same questions get the same answers.
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,12 @@ from client_app.summed_questions import (
     sum_of,
     summed_variant,
 )
-from client_app.tensor_files import KIND, read, write_atomically
+from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.agreement import Agreement
 from data.private_files import owner_only
 from strategies.core.exchange import Exchange, TooFewReplies
 
+log = logging.getLogger("fedskew")
 FILE_KIND = "sum of all sites"
 REMEDY = "a site that has lost its state, or has answered another list, cannot answer: agree on a new federation.toml"
 
@@ -54,7 +56,11 @@ class MaskedSums:
         purpose = purpose_of(variant, run_spec)
         file = self.file(purpose)
         if file.exists():
-            return read(file, {KIND: FILE_KIND, "purpose": purpose})[0]
+            try:
+                return read(file, {KIND: FILE_KIND, "purpose": purpose})[0]
+            except Damaged as error:
+                # The same questions get the same answers.
+                log.warning("%s: asking the sites again", error)
         name = summed_variant(variant).name
         task = {"variant": variant.name, "question": NONCE_QUESTION}
         nonces = self.answers(ask(task), NONCE, torch.uint8, f"nonce of the masked sum {name}")

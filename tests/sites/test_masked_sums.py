@@ -104,6 +104,19 @@ def test_another_seed_and_method_ask_for_nothing(tmp_path: Path) -> None:
     assert again["hash"] == rehearse(folder, results, TRAINED, seed=1)["hash"]
 
 
+def test_a_damaged_sum_is_asked_for_again(tmp_path: Path) -> None:
+    folder = masking(tmp_path / "sites")
+    first = rehearse(folder, tmp_path / "results", TRAINED, seed=1)
+    (kept,) = (tmp_path / "results/sums").glob("*.safetensors")
+    content = kept.read_bytes()
+    before = read(kept)[0]["counts"].tolist()
+    kept.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    again = rehearse(folder, tmp_path / "results", TRAINED, seed=1, overwrite=True)
+    assert again["hash"] == first["hash"]
+    assert read(kept)[0]["counts"].tolist() == before
+    assert [entry["event"] for entry in events(folder)] == ["summed", "sum repeated"]
+
+
 class Changing(RehearsalGrid):
     """A grid on which `change` gets each site's reply."""
 
