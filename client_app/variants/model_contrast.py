@@ -10,6 +10,7 @@ from torch import Tensor
 
 from client_app.client import Client, Contribution, Loss, Trained, Variant
 from client_app.models.classifier import Classifier
+from client_app.state import copy
 
 
 @dataclass(frozen=True)
@@ -67,4 +68,4 @@ class ModelContrast(Variant):
         if not self.mu:
             return Contribution()
         own = {n: tensor for n, tensor in trained.state.items() if n.startswith("features.")}
-        return Contribution(memory=own)
+        return Contribution(memory=copy(own))  # a private tensor is in the memory of its own, too
