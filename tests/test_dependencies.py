@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "client_app", "strategies", "server_app", "site_agent", "fedskew")
 PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
 PRIVATE = {
+    "flwr.cli.app": ["tests/test_docs_commands.py"],
     "flwr.cli.app_cmd.publish": ["tests/test_packaging.py"],
     "flwr.cli.build": [
         "site_agent/flower_internals.py",
