@@ -14,7 +14,13 @@ from fedskew.cli import completion
 from fedskew.cli.run_selection import refuse_unknown
 from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
 from fedskew.experiments.entries import defaults
-from fedskew.experiments.experiments import Experiment, find_all, known_entries
+from fedskew.experiments.experiments import (
+    Experiment,
+    Suite,
+    find_all,
+    known_entries,
+    sized_suite,
+)
 from server_app.keys import read_texts
 from server_app.methods import Setting as Scalar
 
@@ -75,6 +81,9 @@ def report(
     refuse_unknown(overrides, ())
     overrides |= {"results": results} if results is not None else {}
     folder = results_folder(overrides)
+    if suite := sized_suite(names or [], experiments):
+        report_papers(suite, overrides, experiments, html, chosen_forms)
+        return
     chosen = find_all(names or list(known_entries(experiments)), experiments)
     # These draw and test, and take a moment to import: a mistyped name is refused before.
     from fedskew.report.document import document
@@ -130,6 +139,36 @@ def print_documents(documents: "Sequence[Document]", form: str, errors: Console)
                 sys.stdout.write((latex if form == "--latex" else bibtex)(documents))
             case _:
                 text.show(documents, console())
+
+
+def report_papers(
+    suite: Suite,
+    overrides: Mapping[str, Scalar],
+    file: Path | None,
+    html: Path | None,
+    forms: Sequence[str],
+) -> None:
+    """Print the verdicts on what the papers say, or write them as a page.
+
+    Raises SettingError for a form, an option's name, that is for experiments alone.
+    """
+    from fedskew.report import papers
+
+    for form in forms:
+        rule = f"is for experiments: {suite.name} is about statements"
+        require(form in ("--markdown", "--json"), form, "", rule)
+    judged = papers.papers_report(suite, overrides, file)
+    if html is not None:
+        write_text(papers.html(judged), html)
+        console(stderr=True).print(f"written: {html}", markup=False)
+    with to_stdout():
+        if "--markdown" in forms:
+            sys.stdout.write(papers.markdown(judged))
+        elif "--json" in forms:
+            print(json.dumps(papers.as_json(judged), indent=2))
+        elif html is None:
+            for line in papers.terminal_lines(judged):
+                console().print(line, markup=False)
 
 
 def all_finished(
@@ -210,7 +249,12 @@ def write_page(documents: "Sequence[Document]", file: Path) -> None:
     """Write the reports as one page. Raises SettingError where the file cannot be written."""
     from fedskew.report.page import html  # what draws takes a moment to import
 
+    write_text(html(documents), file)
+
+
+def write_text(text: str, file: Path) -> None:
+    """Write a page. Raises SettingError where the file cannot be written."""
     try:
-        file.write_text(html(documents))
+        file.write_text(text)
     except OSError as error:
         raise SettingError("--html", str(file), f"cannot be written: {error.strerror}") from error

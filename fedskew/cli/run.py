@@ -1,5 +1,6 @@
 """`fedskew run`: experiments, or one run from settings."""
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -79,6 +80,13 @@ def run(
     federation_config: Annotated[
         str, typer.Option(help="For Ray, as of `flwr run`; GPUs are experimental.")
     ] = "",
+    within: Annotated[
+        str,
+        typer.Option(
+            metavar="8h",
+            help="For `papers`: leave out seeds, the last ones first, to fit into this.",
+        ),
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and its cost; run nothing.")
     ] = False,
@@ -111,6 +119,10 @@ def run(
     rule = "does not go with --dry-run, which estimates this machine"
     require(not (dry_run and cluster), "--cluster", cluster, rule)
     require(not (several and sites), "--sites", sites, "is for one run")
+    hours = hours_of(within)
+    require(
+        not within or choice.suite is not None, "--within", within, "is for papers and its like"
+    )
     # Imports torch, which takes a second: a mistyped option is refused before.
     with at_once():
         from fedskew.cli.run_execution import run_choice
@@ -124,6 +136,19 @@ def run(
         cluster=cluster,
         federation_config=federation_config,
         sites=sites,
+        within=hours,
         dry_run=dry_run,
         as_json=as_json,
     )
+
+
+def hours_of(text: str) -> float:
+    """Return the hours of 8h, 45m or 0.5h; 0 for no text. Raises SettingError for anything else."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(h|m)", text)
+    if not text:
+        return 0.0
+    require(found is not None, "--within", text, "must be hours or minutes, as 8h or 45m")
+    assert found is not None
+    hours = float(found[1]) / (60 if found[2] == "m" else 1)
+    require(hours > 0, "--within", text, "must be more than 0")
+    return hours

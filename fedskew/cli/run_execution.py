@@ -1,6 +1,7 @@
 """The work of `fedskew run`: print the plan and its cost, or execute the runs and print their table."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,13 +9,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from data import federate
+from data import DataError, SettingError, federate
 from data.data_warnings import refuse_untrainable
+from data.dataset import missing_names
 from fedskew.cli.results_table import lines, results_table, unseen_table
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, runs, selected
+from fedskew.formatting import duration
 from fedskew.sweep import labels, refuse_missing_gpus, run_all
 from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
@@ -33,13 +36,18 @@ def run_choice(
     cluster: str,
     federation_config: str,
     sites: str,
+    within: float,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Execute the selected runs, or print their cost; exit with FAILED if some failed."""
     cells = selected(choice.cells(), rows, columns)
-    planned = runs(cells) if choice.experiments else [parse(choice.overrides)]
     out = console(stderr=as_json)
+    if choice.suite is not None:
+        cells = with_data(one_seed_first(cells), out)
+        if within:
+            cells = fitting(cells, within, out, engine, jobs, workers)
+    planned = runs(cells) if choice.experiments else [parse(choice.overrides)]
     if dry_run:
         show_forecast(planned, cells, out, engine, jobs, workers, as_json)
         return
@@ -96,6 +104,91 @@ def show_results(
         out.print(unseen_table(planned, summaries))
     for settings in planned:
         out.print(str(settings.folder), style="dim")
+
+
+def one_seed_first(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells with the first seed of every entry before any second one, in the order of the entries."""
+    seeds: dict[str, list[int]] = {}
+    for cell in cells:
+        of_entry = seeds.setdefault(cell.experiment, [])
+        if cell.seed not in of_entry:
+            of_entry.append(cell.seed)
+    return sorted(cells, key=lambda cell: seeds[cell.experiment].index(cell.seed))
+
+
+def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
+    """Return the cells whose data sets are there, or whose runs are finished; say which data sets are not there.
+
+    Raises DataError where none is left.
+    """
+    left, lacking = [], Counter[str]()
+    counted: set[str] = set()
+    for cell in cells:
+        names = [] if is_finished(cell.run) else missing_names(cell.run.data)
+        if not names:
+            left.append(cell)
+        elif cell.run.run_id not in counted:
+            counted.add(cell.run.run_id)
+            lacking.update(names)
+    for name, count in lacking.items():
+        out.print(f"{name} is not in data-root: {count} runs are left out", markup=False)
+    if not left:
+        raise DataError(f"no data set of these runs is in data-root: {', '.join(lacking)}")
+    return left
+
+
+def fitting(
+    cells: Sequence[Cell],
+    hours: float,
+    out: Console,
+    engine: str,
+    jobs: int,
+    workers: int,
+) -> list[Cell]:
+    """Return the cells that fit into so many hours: whole seeds of whole entries, in the order of the cells.
+
+    Raises SettingError where not even one seed of every entry fits.
+    """
+    from fedskew.costs.forecast import forecast
+
+    planned = runs(cells)
+    whole = forecast(planned, labels(planned, cells), engine, jobs, workers)
+    seconds = {
+        entry.settings.run_id: entry.cost.seconds if entry.cost is not None else 0.0
+        for entry in whole.entries
+    }
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.experiment, cell.seed), []).append(cell)
+
+    budget = hours * 3600 * whole.allocation.jobs
+    spent = 0.0
+    kept: list[Cell] = []
+    counted: set[str] = set()
+    dropped: dict[str, list[int]] = {}
+    first_seeds = dict(reversed(list(groups)))
+    for (name, seed), group in groups.items():
+        new = {cell.run.run_id for cell in group} - counted
+        needed = sum(seconds[run_id] for run_id in new)
+        if name in dropped or spent + needed > budget:
+            dropped.setdefault(name, []).append(seed)
+            continue
+        spent += needed
+        counted |= new
+        kept += group
+    if any(first_seeds[name] == seeds[0] for name, seeds in dropped.items()):
+        first = sum(
+            seconds[run_id]
+            for run_id in {
+                cell.run.run_id for cell in cells if cell.seed == first_seeds[cell.experiment]
+            }
+        )
+        rule = f"is too short: one seed of every entry takes about {duration(first / whole.allocation.jobs)}"
+        raise SettingError("--within", f"{hours:g}h", rule)
+    for name, seeds in dropped.items():
+        of_entry = ", ".join(map(str, seeds))
+        out.print(f"left out to fit into {hours:g} h: {name}, seeds {of_entry}", markup=False)
+    return kept
 
 
 def show_forecast(

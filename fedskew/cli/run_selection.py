@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from data import SettingError, require
 from data.text import whole_number
 from fedskew.experiments.entries import defaults, naming
-from fedskew.experiments.experiments import Experiment, Row, find_all
+from fedskew.experiments.experiments import (
+    Experiment,
+    Row,
+    Suite,
+    find_all,
+    sized_suite,
+    statements_file,
+)
+from fedskew.experiments.statements import load_statements
 from server_app.keys import no_such, read_texts
 from server_app.methods import GROUP, METHODS, no_method
 from server_app.methods import Setting as Scalar
@@ -26,6 +34,8 @@ class Choice:
     overrides: Mapping[str, Scalar]
     seeds: Sequence[int]
     """In place of the experiments' own; empty leaves them."""
+    suite: Suite | None = None
+    """The suite of statements that was asked for."""
 
     def cells(self) -> "list[Cell]":
         """Return the cells of all tables. Of several experiments an error names the one that it is about."""
@@ -84,7 +94,11 @@ def choose(
     if names:
         rule = "does not go with experiments, which name their methods themselves"
         require(not method_names, "--method", ",".join(method_names), rule)
-        return Choice(find_all(names, file), overrides, seed_numbers)
+        suite = sized_suite(names, file)
+        if suite is not None:
+            # A mistake in a statement is an error before anything runs, not after hours.
+            load_statements(statements_file(suite.name, file))
+        return Choice(find_all(names, file), overrides, seed_numbers, suite)
     if len(method_names) > 1 or len(seed_numbers) > 1:
         chosen = method_names or [str(overrides.pop("method", defaults()["method"]))]
         rows = tuple(Row(method, method) for method in chosen)

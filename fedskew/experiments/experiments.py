@@ -382,6 +382,29 @@ def user_file(named_file: Path | None = None) -> Path | None:
     return None
 
 
+def statements_file(suite: str, stated: Path | None = None) -> Path:
+    """Return the file whose statements a suite is about: the user's where it has the suite, else the shipped one."""
+    file = user_file(stated)
+    if file is not None and suite in entries_in(file):
+        return file
+    return FILE
+
+
+def sized_suite(names: Sequence[str], stated: Path | None = None) -> Suite | None:
+    """Return the suite of statements that a command names; None where it names none.
+
+    Raises SettingError where it names anything beside such a suite: statements are of one file and one size.
+    """
+    known = known_entries(stated)
+    for name in names:
+        entry = known.get(name)
+        if isinstance(entry, Suite) and entry.size:
+            rule = f"does not go with others: {name} stands for a whole file's statements"
+            require(len(names) == 1, "experiment", ", ".join(names), rule)
+            return entry
+    return None
+
+
 def entry_named(name: str, known: Mapping[str, Experiment | Suite]) -> Experiment | Suite | None:
     """Return the entry of a name, or that of NAME-smoke at its smallest size; None where there is none."""
     if name in known:

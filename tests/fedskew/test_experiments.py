@@ -333,8 +333,11 @@ def test_quick_is_at_most_twelve_claims_in_three_seeds_or_more() -> None:
 @cache
 def ids(name: str) -> set[str]:
     """Return the ids of an experiment's or a suite's runs."""
-    members = SUITES[name].experiments if name in SUITES else (name,)
-    return {run.run_id for member in members for run in runs(planned(member))}
+    ids = set()
+    for entry in find_all([name]):
+        cells = planned(entry.name) if entry.name in SHIPPED else plan(entry)
+        ids |= {run.run_id for run in runs(cells)}
+    return ids
 
 
 @pytest.mark.slow

@@ -241,4 +241,4 @@ def test_sites_in_experiments_yaml_are_domains_of_their_data() -> None:
                 assert site in domain_names(members(str(experiment.settings["dataset"]))), (
                     f"{experiment.name}: {site}"
                 )
-    assert named == 23
+    assert named == 28
