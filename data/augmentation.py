@@ -41,8 +41,10 @@ def crop(images_B: Tensor, draws: Generator) -> Tensor:
 
 def flip(images_B: Tensor, draws: Generator) -> Tensor:
     """Mirrored left to right, every second image on average."""
-    mirrored = (torch.rand(len(images_B), generator=draws) < 0.5).to(images_B.device)
-    return torch.where(mirrored[:, None, None, None], images_B.flip(-1), images_B)
+    uniform_B = torch.rand(len(images_B), generator=draws)
+    is_mirrored_B = (uniform_B < 0.5).to(images_B.device)
+    is_mirrored_B111 = is_mirrored_B[:, None, None, None]
+    return torch.where(is_mirrored_B111, images_B.flip(-1), images_B)
 
 
 def cutout(images_B: Tensor, draws: Generator) -> Tensor:
@@ -52,15 +54,18 @@ def cutout(images_B: Tensor, draws: Generator) -> Tensor:
     center_y = torch.randint(0, height, (batch,), generator=draws).to(device)
     center_x = torch.randint(0, width, (batch,), generator=draws).to(device)
 
-    half = HOLE // 2
-    rows_BH = torch.arange(height, device=device) - center_y[:, None]
-    in_rows_BH = (rows_BH >= -half) & (rows_BH < half)
-    columns_BW = torch.arange(width, device=device) - center_x[:, None]
-    in_columns_BW = (columns_BW >= -half) & (columns_BW < half)
-
+    in_rows_BH = _in_hole(height, center_y)
+    in_columns_BW = _in_hole(width, center_x)
     hole_BHW = in_rows_BH[:, :, None] & in_columns_BW[:, None, :]
     every_channel = hole_BHW[:, None]
     return images_B.masked_fill(every_channel, 0.0)
+
+
+def _in_hole(side: int, center_B: Tensor) -> Tensor:
+    """(B, side): whether a row or column is in the hole around each image's center."""
+    half = HOLE // 2
+    distance_BS = torch.arange(side, device=center_B.device) - center_B[:, None]
+    return (distance_BS >= -half) & (distance_BS < half)
 
 
 def rotate(images_B: Tensor, draws: Generator) -> Tensor:
@@ -89,10 +94,12 @@ def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
     height, width = images_B.shape[2:]
 
     # Width and height of every try's box, from its area and the ratio of its sides.
-    area_BT = torch.empty(batch, TRIES).uniform_(*AREA, generator=draws)
-    area_BT = height * width * area_BT
+    share_BT = torch.empty(batch, TRIES).uniform_(*AREA, generator=draws)
+    area_BT = height * width * share_BT
+    # The logarithm is uniform, so that 3:4 and 4:3 are equally likely.
     least, most = math.log(RATIO[0]), math.log(RATIO[1])
-    ratio_BT = torch.empty(batch, TRIES).uniform_(least, most, generator=draws).exp()
+    log_ratio_BT = torch.empty(batch, TRIES).uniform_(least, most, generator=draws)
+    ratio_BT = log_ratio_BT.exp()
     wide_BT = (area_BT * ratio_BT).sqrt().round()
     high_BT = (area_BT / ratio_BT).sqrt().round()
 
@@ -109,20 +116,23 @@ def resized_crop(images_B: Tensor, draws: Generator) -> Tensor:
     share_y_B = torch.where(any_fits_B, high_B / height, whole_B)
 
     # The affine map of -1..1 that cuts the box out: its size on the diagonal, its center beside it.
-    place_B2 = torch.rand(batch, 2, generator=draws) * 2 - 1
-    center_x_B = place_B2[:, 0] * (1 - share_x_B)
-    center_y_B = place_B2[:, 1] * (1 - share_y_B)
+    place_x_B, place_y_B = (torch.rand(batch, 2, generator=draws) * 2 - 1).unbind(1)
+    center_x_B = place_x_B * (1 - share_x_B)
+    center_y_B = place_y_B * (1 - share_y_B)
     zero_B = torch.zeros(batch)
     first_row = torch.stack([share_x_B, zero_B, center_x_B], 1)
     second_row = torch.stack([zero_B, share_y_B, center_y_B], 1)
-    return sampled(images_B, torch.stack([first_row, second_row], 1), "border")
+    affine_B23 = torch.stack([first_row, second_row], 1)
+    # The border's color goes on for half a pixel outside the outermost centers; zeros would darken the rim.
+    return sampled(images_B, affine_B23, "border")
 
 
 def color_jitter(images_B: Tensor, draws: Generator) -> Tensor:
     """Brightness, contrast and saturation each times .6 to 1.4, in that order; pixels are on the scale 0..1."""
     uniform_B3 = torch.rand(len(images_B), 3, generator=draws)
-    factors_B3 = (1 + (uniform_B3 * 2 - 1) * STRENGTH).to(images_B)
-    brightness, contrast, saturation = factors_B3[:, :, None, None, None].unbind(1)
+    factors_B3 = 1 + (uniform_B3 * 2 - 1) * STRENGTH
+    factors_B3111 = factors_B3[:, :, None, None, None].to(images_B)
+    brightness, contrast, saturation = factors_B3111.unbind(1)
 
     images_B = (images_B * brightness).clamp(0, 1)
     mean_grey = _grey(images_B).mean((2, 3), keepdim=True)
@@ -136,9 +146,8 @@ def _grey(images_B: Tensor) -> Tensor:
     """(B, 1, H, W): luma."""
     if images_B.shape[1] != 3:
         return images_B
-    return (images_B * images_B.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(
-        1, keepdim=True
-    )
+    weights_3 = images_B.new_tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL
+    return (images_B * weights_3[:, None, None]).sum(1, keepdim=True)
 
 
 def _blend(images_B: Tensor, other: Tensor, factor: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,17 +95,12 @@ def refuse_copies(data: Dataset) -> None:
     """Raise DataError where all training samples are the same, or all test images are training images."""
     look = look_at(data)
     if look.alike:
-        raise DataError(
-            f"all {look.alike} training samples that were looked at are the same: nothing can be learned",
-            where=data.name,
-        )
+        found = f"all {look.alike} training samples that were looked at are the same"
+        raise DataError(f"{found}: nothing can be learned", where=data.name)
     copies, compared, example = look.copies["test"]
     if copies == compared and len(data.shape) == 3:
-        raise DataError(
-            f"all {compared} test images that were compared are training images too ({example}): "
-            "test on images that no client trains on",
-            where=data.name,
-        )
+        found = f"all {compared} test images that were compared are training images too ({example})"
+        raise DataError(f"{found}: test on images that no client trains on", where=data.name)
 
 
 def samples_are_compared(settings: DataSettings) -> bool:
@@ -118,27 +112,26 @@ def samples_are_compared(settings: DataSettings) -> bool:
 
 
 def _of_classes(federation: Federation) -> Iterator[str]:
-    """Yield a sentence for classes that somebody lacks whom they are needed from."""
+    """Yield a sentence for classes without samples: in both sets, in training, or in the test set."""
     data = federation.dataset
     trained_C = federation.counts_KC.sum(axis=0)
-    tests_C = np.bincount(data.test_labels[federation.global_test], minlength=data.num_classes)
-    nowhere = [
-        name
-        for name, trained, tests in zip(data.class_names, trained_C, tests_C, strict=True)
-        if not trained and not tests
-    ]
-    if nowhere:
-        yield f"nobody has a sample of {listed(nowhere)}, which classes names"
+    test_labels = data.test_labels[federation.global_test]
+    tests_C = np.bincount(test_labels, minlength=data.num_classes)
+
+    def named(labels: NDArray[np.intp]) -> str:
+        return listed([data.class_names[label] for label in labels])
+
+    nowhere = np.flatnonzero((trained_C == 0) & (tests_C == 0))
+    if len(nowhere):
+        yield f"nobody has a sample of {named(nowhere)}, which classes names"
     untrained = np.flatnonzero((trained_C == 0) & (tests_C > 0))
     if len(untrained):
-        names = [data.class_names[label] for label in untrained]
         count = tests_C[untrained].sum()
-        yield f"{listed(names)}: {count} test samples and no training sample, so that no model can learn it"
+        yield f"{named(untrained)}: {count} test samples and no training sample, so that no model can learn it"
     untested = np.flatnonzero((trained_C > 0) & (tests_C == 0))
     if len(untested):
-        names = [data.class_names[label] for label in untested]
         count = trained_C[untested].sum()
-        yield f"{listed(names)}: {count} training samples and no test sample, so that no number measures it"
+        yield f"{named(untested)}: {count} training samples and no test sample, so that no number measures it"
 
 
 def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str]:
@@ -146,18 +139,23 @@ def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str
     groups_N = federation.dataset.train_groups
     if groups_N is None:
         return
+    # The server's hold-out counts as one more holder, beside the clients.
     parts = [*federation.train_indices, federation.holdout_indices]
-    held = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    subjects = groups_N[np.concatenate(parts)]
-    pairs = np.unique(np.stack([subjects, held]), axis=1)
-    there, holders = np.unique(pairs[0], return_counts=True)
-    of_server = np.isin(there, groups_N[federation.holdout_indices])
-    if several := int(((holders > 1) & ~of_server).sum()):
+    holder_D = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    subject_D = groups_N[np.concatenate(parts)]
+    pairs = np.unique(np.stack([subject_D, holder_D]), axis=1)
+    subject_S, holders_S = np.unique(pairs[0], return_counts=True)
+
+    is_divided_S = holders_S > 1
+    is_at_server_S = np.isin(subject_S, groups_N[federation.holdout_indices])
+    several = int((is_divided_S & ~is_at_server_S).sum())
+    if several:
         yield (
-            f"partition {settings.partition} gives samples of {several} of {len(there)} subjects to "
+            f"partition {settings.partition} gives samples of {several} of {len(subject_S)} subjects to "
             "several clients each, and a real site has its own subjects"
         )
-    if shared := int(((holders > 1) & of_server).sum()):
+    shared = int((is_divided_S & is_at_server_S).sum())
+    if shared:
         yield f"{shared} subjects have samples both in the server's hold-out and at clients"
 
 
@@ -182,11 +180,12 @@ def of_samples(data: Dataset) -> list[str]:
 
 
 def look_at(data: Dataset) -> Look:
-    """Return what a bounded look at the samples of one's own data finds; once a process for the same samples."""
+    """Return the findings of a bounded look at the samples of one's own data; once per process for the same samples."""
     key = data.content, data.val_labels is None
     if key not in _looks:
         if len(_looks) == MOST_LOOKS:
-            del _looks[next(iter(_looks))]  # the oldest
+            oldest = next(iter(_looks))
+            del _looks[oldest]
         _looks[key] = _look(data)
     return _looks[key]
 
@@ -194,26 +193,31 @@ def look_at(data: Dataset) -> Look:
 def _look(data: Dataset) -> Look:
     trained = data.train_inputs
     assert isinstance(trained, np.ndarray), "one's own data are read into memory"
-    size = max(trained[:1].nbytes, 1)
-    chosen = evenly(len(trained), min(MOST_TRAINED, MOST_BYTES // size))
-    digests = _digests(trained, chosen)
-    place = dict(zip(reversed(digests), reversed(chosen.tolist()), strict=True))
+    bytes_per_sample = max(trained[:1].nbytes, 1)
+    chosen = evenly(len(trained), min(MOST_TRAINED, MOST_BYTES // bytes_per_sample))
+    first_with: dict[bytes, int] = {}  # by a sample's hash, the first training sample that has it
+    for number, digest in zip(chosen.tolist(), _digests(trained, chosen), strict=True):
+        first_with.setdefault(digest, number)
+
     copies: dict[str, tuple[int, int, str]] = {}
     flat = {"training": _flat(trained, evenly(len(trained), MOST_TESTS))}
     for split, inputs in (("test", data.test_inputs), ("validation", data.val_inputs)):
         if not isinstance(inputs, np.ndarray):
             continue
         looked = evenly(len(inputs), MOST_TESTS)
-        found = zip(looked.tolist(), _digests(inputs, looked), strict=True)
-        hits = [(number, place[digest]) for number, digest in found if digest in place]
+        count = 0
         example = ""
-        if hits:
-            tested, training = hits[0]
-            example = f"{split} sample {tested} is training sample {training}"
-        copies[split] = (len(hits), len(looked), example)
+        for number, digest in zip(looked.tolist(), _digests(inputs, looked), strict=True):
+            if digest not in first_with:
+                continue
+            if not count:
+                example = f"{split} sample {number} is training sample {first_with[digest]}"
+            count += 1
+        copies[split] = (count, len(looked), example)
         flat[split] = _flat(inputs, looked)
-    alike = len(chosen) if len(place) == 1 and len(chosen) > 1 else 0
-    return Look(copies, flat, alike)
+
+    all_the_same = len(first_with) == 1 and len(chosen) > 1
+    return Look(copies, flat, alike=len(chosen) if all_the_same else 0)
 
 
 def evenly(total: int, most: int) -> NDArray[np.int64]:
@@ -225,26 +229,26 @@ def evenly(total: int, most: int) -> NDArray[np.int64]:
 
 def _digests(inputs: NDArray[np.generic], places: NDArray[np.int64]) -> list[bytes]:
     """Return a hash of each sample at `places`."""
-    return [
-        hashlib.blake2b(np.ascontiguousarray(inputs[place]).data.cast("B"), digest_size=16).digest()
-        for place in places.tolist()
-    ]
+    digests = []
+    for place in places.tolist():
+        sample = np.ascontiguousarray(inputs[place])
+        digests.append(hashlib.blake2b(sample.data.cast("B"), digest_size=16).digest())
+    return digests
 
 
 def _flat(inputs: NDArray[np.generic], places: NDArray[np.int64]) -> tuple[int, int, int]:
     """Return how many images at `places` are of one value in every channel, of how many, and the place of the first."""
     pixels = int(np.prod(inputs.shape[2:]))
-    if inputs.ndim != 4 or pixels <= 1:
+    if inputs.ndim != 4 or pixels <= 1:  # a single pixel is of one value by nature
         return 0, len(places), -1
 
     flat: list[int] = []
-    channels = inputs.shape[1]
     for start in range(0, len(places), CHUNK):
         looked = places[start : start + CHUNK]
-        images = inputs[looked].reshape(len(looked), channels, pixels)
-        first_pixel = images[:, :, :1]
-        same = (images == first_pixel).all(axis=(1, 2))
-        flat += looked[same].tolist()
+        images_NCHW = inputs[looked]
+        first_pixel_NC11 = images_NCHW[:, :, :1, :1]
+        is_flat_N = (images_NCHW == first_pixel_NC11).all(axis=(1, 2, 3))
+        flat += looked[is_flat_N].tolist()
     first = flat[0] if flat else -1
     return len(flat), len(places), first
 
@@ -269,12 +273,13 @@ def size_warnings(settings: DataSettings) -> list[str]:
         if not is_own(name) or len(settings.shape) != 3:
             continue
         trained, tested = (_sizes(name, split, settings) for split in ("train", "test"))
-        if trained and tested and _differ(trained, tested):
-            found.append(
-                f"{path_of(name, settings)}: test images are of {_typical(tested)} and training images of "
-                f"{_typical(trained)} pixels (height x width), and both are brought to input-shape "
-                f"{settings.input_shape}"
-            )
+        if not trained or not tested or not _differ(trained, tested):
+            continue
+        found.append(
+            f"{path_of(name, settings)}: test images are of {_typical(tested)} and training images of "
+            f"{_typical(trained)} pixels (height x width), and both are brought to input-shape "
+            f"{settings.input_shape}"
+        )
     return found
 
 
@@ -284,7 +289,8 @@ def _sizes(name: str, key: str, settings: DataSettings) -> Counter[Size]:
     path = path_of(name, settings)
     if kind in ("npz", "medmnist"):
         file = path if kind == "npz" else medmnist.file_of(path)
-        shape = shapes_of(file, (f"{key}_images",)).get(f"{key}_images", ())
+        array = f"{key}_images"
+        shape = shapes_of(file, (array,)).get(array, ())
         size = _size_of_array(shape)
         return Counter() if size is None else Counter({size: shape[0]})
     if kind not in ("folder", "csv"):
@@ -296,10 +302,12 @@ def _sizes(name: str, key: str, settings: DataSettings) -> Counter[Size]:
     split: Split = getattr(raw, key)
     if not isinstance(split.images, ImageFiles):
         return Counter()
-    count = min(len(split.images), HEADS_READ)
-    places = np.arange(count) * len(split.images) // count
-    sizes = (size_of(Path(split.images.path(place))) for place in places.tolist())
-    return Counter(size for size in sizes if size is not None)
+    sizes: Counter[Size] = Counter()
+    for place in evenly(len(split.images), HEADS_READ).tolist():
+        size = size_of(split.images.path(place))
+        if size is not None:
+            sizes[size] += 1
+    return sizes
 
 
 def _size_of_array(shape: tuple[int, ...]) -> Size | None:
@@ -321,23 +329,24 @@ def _differ(trained: Counter[Size], tested: Counter[Size]) -> bool:
         return False
     if len(trained) == len(tested) == 1:
         return True
-    areas = []
-    for sizes in _few(trained, tested):
-        of_images = [height * width for height, width in sizes.elements()]
-        areas.append(float(np.median(of_images)))
+    areas = (_typical_area(trained), _typical_area(tested))
     return max(areas) > LARGER_AREA * min(areas)
 
 
-def _few(*every: Counter[Size]) -> Iterator[Counter[Size]]:
-    """Yield the sizes with shares instead of numbers, as an npz file may hold millions of images."""
-    for sizes in every:
-        total = sum(sizes.values())
-        yield Counter(
-            {size: max(1, HEADS_READ * number // total) for size, number in sizes.items()}
-        )
+def _typical_area(sizes: Counter[Size]) -> float:
+    """Return the median area of about a hundred images with the same shares, as an npz file may hold millions."""
+    total = sum(sizes.values())
+    areas: list[int] = []
+    for (height, width), number in sizes.items():
+        share = max(1, HEADS_READ * number // total)
+        areas += [height * width] * share
+    return float(np.median(areas))
 
 
 def _typical(sizes: Counter[Size]) -> str:
     """Return the most common size, and how many others there are."""
     (height, width), _ = sizes.most_common(1)[0]
-    return f"{height}x{width}" + (f" and {len(sizes) - 1} other sizes" if len(sizes) > 1 else "")
+    others = len(sizes) - 1
+    if others:
+        return f"{height}x{width} and {others} other sizes"
+    return f"{height}x{width}"

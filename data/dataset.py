@@ -19,6 +19,8 @@ from data.resolve import resolve
 from data.settings import OF_OWN, DataSettings
 
 log = logging.getLogger("fedskew")
+Arrays = dict[str, NDArray[np.generic]]
+"""A data set's arrays by name, as its cached copy has them."""
 TRIES = 3
 """Times that a cached copy is made: another process may take it away, which had found the one before it damaged."""
 
@@ -68,8 +70,10 @@ class Dataset:
 
         None where the test set measures samples one by one, or where the split's subjects are unknown.
         """
+        if self.test_groups is None:
+            return None
         groups = {"train": self.train_groups, "test": self.test_groups, "val": self.val_groups}
-        return None if self.test_groups is None else groups[split]
+        return groups[split]
 
     @property
     def num_classes(self) -> int:
@@ -85,25 +89,7 @@ def load(settings: DataSettings) -> Dataset:
     """
     settings = resolve(settings)
     names = members(settings.dataset)
-    classes = settings.class_names
-    shape = settings.shape
-    # One's own labels may be names, whose numbers depend on the classes' order; all others depend on their number.
-    by_name = classes if any(map(is_own, names)) else len(classes)
-    identity = [names, shape, by_name, *_choices(settings, names)]
-    folder = _folder(settings, identity, names)
-    copy = cache.read(folder)
-    for _ in range(TRIES):
-        if copy is not None:
-            break
-        arrays = _read(settings, names, classes, shape)
-        folder = _folder(
-            settings, identity, names
-        )  # again: a download has made the files that the key is about
-        cache.write(folder, arrays)
-        copy = cache.read(folder)
-    if copy is None:
-        raise DataError("the cached copy vanished while it was being read", where=str(folder))
-    mapped, content = copy
+    mapped, content = _cached_copy(settings, names)
 
     def loaded(name: str) -> NDArray[np.int64]:
         return np.array(mapped[name], np.int64)
@@ -117,9 +103,10 @@ def load(settings: DataSettings) -> Dataset:
         known = KNOWN[names[0]]
         root = Path(settings.data_root).expanduser() / known.image_folder
         paths = np.array(mapped[name], np.uint8)
-        channels, height, width = shape
+        channels, height, width = settings.shape
         return ImageFiles(root, paths, (channels, height, width), known.central, settings)
 
+    # Under any other partition a table's sites are no domains: its rows are pooled.
     by_site = "domain_names" in mapped and settings.partition in ("domains", "file")
     domains = by_site or has_domains(settings.dataset)
     has_val = "val_inputs" in mapped
@@ -130,8 +117,8 @@ def load(settings: DataSettings) -> Dataset:
         names_of_domains = domain_names(names)
     return Dataset(
         name=settings.dataset,
-        class_names=classes,
-        shape=shape,
+        class_names=settings.class_names,
+        shape=settings.shape,
         mean=settings.means,
         std=settings.stds,
         train_inputs=inputs("train_inputs"),
@@ -152,8 +139,26 @@ def load(settings: DataSettings) -> Dataset:
     )
 
 
+def _cached_copy(settings: DataSettings, names: tuple[str, ...]) -> tuple[Arrays, str]:
+    """Return the memory-mapped arrays and their content hash, made first where there are none."""
+    identity = _identity(settings, names)
+    folder = _folder(settings, identity, names)
+    copy = cache.read(folder)
+    for _ in range(TRIES):
+        if copy is not None:
+            return copy
+        arrays = _read(settings, names)
+        # Again, as the key covers the files, which a download may just have made.
+        folder = _folder(settings, identity, names)
+        cache.write(folder, arrays)
+        copy = cache.read(folder)
+    if copy is None:
+        raise DataError("the cached copy vanished while it was being read", where=str(folder))
+    return copy
+
+
 def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
-    """The data set of resolved settings as one who holds nothing of it knows it; its hash is the agreement's."""
+    """The data set of resolved settings for a party that has no sample of it; its hash is the agreement's."""
     nothing = np.zeros((0, *settings.shape), np.uint8)
     none = np.zeros(0, np.int64)
     return Dataset(
@@ -180,32 +185,43 @@ def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
     )
 
 
-def _choices(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
-    """The settings that change what is read from the same files, where they do."""
+def _identity(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
+    """Return the part of a cached copy's key that the settings decide.
+
+    A setting is in it only where it changes what is read, so that all other runs share one copy. The order must not
+    change: copies of earlier versions are found by it.
+    """
     layouts = {KNOWN[name].layout for name in names if name in KNOWN}
+    own = any(map(is_own, names))
+    classes = settings.class_names
+    # One's own labels may be names, whose numbers depend on the classes' order; all others depend on their number.
+    by_name = classes if own else len(classes)
+    identity: list[object] = [names, settings.shape, by_name]
+
     if "abide" in layouts:
-        abide = [settings.window_width, settings.window_stride, settings.test_fold]
-    else:
-        abide = []
+        identity += [settings.window_width, settings.window_stride, settings.test_fold]
     stated = {field: getattr(settings, field) for field in OF_OWN if not settings.is_default(field)}
-    if settings.test_fold and any(map(is_own, names)):
+    if settings.test_fold and own:
         stated["test_fold"] = settings.test_fold
-    return [
-        *abide,
-        *([stated] if stated else []),
+    if stated:
+        identity.append(stated)
+    if "abide" in layouts or own:
         # Copies of earlier versions do not say whose the training samples are.
-        *(["subjects"] if abide or any(map(is_own, names)) else []),
-        *([settings.recipe] if settings.recipe != "none" else []),
-        *([settings.cinic_train] if "cinic" in layouts else []),
-        # copies of tables from before `site` and `patient` meant something by name hold these as inputs
-        *(["roles by name"] if any(name.startswith("csv:") for name in names) else []),
-    ]
+        identity.append("subjects")
+    if settings.recipe != "none":
+        identity.append(settings.recipe)
+    if "cinic" in layouts:
+        identity.append(settings.cinic_train)
+    if any(name.startswith("csv:") for name in names):
+        # Copies of tables from before `site` and `patient` meant something by name hold these as inputs.
+        identity.append("roles by name")
+    return identity
 
 
 def _folder(settings: DataSettings, identity: object, names: tuple[str, ...]) -> Path:
-    files = _files(names, settings)
+    key = cache.key_of(identity, _files(names, settings))
     readable = "-".join(domain_names(names))[:40]
-    return cache.cache_folder(settings.cache) / f"{readable}-{cache.key_of(identity, files)[:24]}"
+    return cache.cache_folder(settings.cache) / f"{readable}-{key[:24]}"
 
 
 def missing(settings: DataSettings) -> str:
@@ -237,108 +253,130 @@ def _files(names: tuple[str, ...], settings: DataSettings) -> list[Path]:
     return files
 
 
-def _read(
-    settings: DataSettings,
-    names: tuple[str, ...],
-    classes: tuple[str, ...],
-    shape: tuple[int, ...],
-) -> dict[str, NDArray[np.generic]]:
+def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     """Every split's inputs, labels and domains, the members one after the other."""
-    raws = [_read_one(name, settings, classes, shape) for name in names]
+    raws = [_read_one(name, settings) for name in names]
     for name, raw in zip(names, raws, strict=True):
         for note in raw.notes:
             log.info("%s: %s", name, note)
     if settings.recipe == "fedbn":
         raws = fedbn(raws, KNOWN[names[0]].family)
-    arrays: dict[str, NDArray[np.generic]] = {}
+    arrays: Arrays = {}
     for key in ("train", "test", "val"):
-        splits: list[Split | None] = [getattr(raw, key) for raw in raws]
         if settings.in_files:
-            arrays |= _listed(key, splits[0])
-            continue
-        parts = [checked(split, shape, len(classes)) for split in splits if split is not None]
-        if len(parts) < len(raws):
-            continue  # validation data count only where every member has them
-        types = {str(inputs.dtype) for inputs, _ in parts} | {
-            str(arrays.get("train_inputs", parts[0][0]).dtype)
-        }
-        if len(types) > 1 and not all(is_of_files(split) for split in splits):
-            raise DataError(
-                f"{key}_images: {' and '.join(sorted(types))}: must all be of one type",
-                where=settings.dataset,
-            )
-        if len(types) > 1:  # of files bytes are 0..255 and numbers 0..1
-            parts = [
-                (as_float(inputs) if inputs.dtype == np.uint8 else inputs, labels)
-                for inputs, labels in parts
-            ]
-            for name in ("train_inputs", "test_inputs"):
-                if name in arrays and arrays[name].dtype == np.uint8:
-                    arrays[name] = as_float(arrays[name])
-        arrays[f"{key}_inputs"] = (
-            np.concatenate([inputs for inputs, _ in parts]) if len(parts) > 1 else parts[0][0]
-        )
-        arrays[f"{key}_labels"] = np.concatenate([labels for _, labels in parts])
-        if (
-            raws[0].sites
-            and len(raws) == 1
-            and splits[0] is not None
-            and splits[0].sites is not None
-        ):
-            arrays[f"{key}_domains"] = splits[0].sites
-            arrays["domain_names"] = encoded(raws[0].sites)
-        if has_domains(settings.dataset):
-            arrays[f"{key}_domains"] = np.repeat(
-                np.arange(len(parts)), [len(labels) for _, labels in parts]
-            )
-        groups = [
-            split.groups for split in splits if split is not None and split.groups is not None
-        ]
-        if key == "test" and len(groups) == len(raws):
-            starts = np.cumsum([0, *(int(part.max()) + 1 for part in groups)])
-            arrays["test_groups"] = np.concatenate(
-                [part + start for part, start in zip(groups, starts, strict=False)]
-            )
+            arrays |= _listed(key, getattr(raws[0], key))
+        else:
+            _add_split(arrays, key, raws, settings)
     return arrays | _subjects(raws)
 
 
-def _subjects(raws: list[Raw]) -> dict[str, NDArray[np.generic]]:
+def _add_split(arrays: Arrays, key: str, raws: list[Raw], settings: DataSettings) -> None:
+    """Add the split `key` of all members to `arrays`. Nothing is added where a member lacks the split."""
+    splits = _splits(raws, key)
+    parts = [checked(split, settings.shape, settings.num_classes) for split in splits]
+    if len(splits) < len(raws):
+        return
+    inputs = [inputs for inputs, _ in parts]
+    labels = [labels for _, labels in parts]
+    inputs = _of_one_type(arrays, key, splits, inputs, settings)
+    # Concatenating a single array would copy it.
+    arrays[f"{key}_inputs"] = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+    arrays[f"{key}_labels"] = np.concatenate(labels)
+
+    sites = splits[0].sites
+    if len(raws) == 1 and raws[0].sites and sites is not None:
+        arrays[f"{key}_domains"] = sites
+        arrays["domain_names"] = encoded(raws[0].sites)
+    if has_domains(settings.dataset):
+        sizes = [len(part) for part in labels]
+        arrays[f"{key}_domains"] = np.repeat(np.arange(len(sizes)), sizes)
+
+    groups = [split.groups for split in splits if split.groups is not None]
+    if key == "test" and len(groups) == len(raws):
+        arrays["test_groups"] = _with_own_numbers(groups)
+
+
+def _splits(raws: list[Raw], key: str) -> list[Split]:
+    """Return the split `key` of the members that have it."""
+    splits: list[Split | None] = [getattr(raw, key) for raw in raws]
+    return [split for split in splits if split is not None]
+
+
+def _of_one_type(
+    arrays: Arrays,
+    key: str,
+    splits: list[Split],
+    inputs: list[NDArray[np.generic]],
+    settings: DataSettings,
+) -> list[NDArray[np.generic]]:
+    """Return the members' inputs as one type, that of the training inputs before them in `arrays`.
+
+    Pixels of files are bytes 0..255 or float32 on the scale 0..1, so all become the latter where some are; so do those
+    that `arrays` has already. Of arrays nobody knows the scale.
+
+    Raises:
+        DataError: arrays of several types.
+    """
+    types = {str(part.dtype) for part in inputs}
+    if "train_inputs" in arrays:
+        types.add(str(arrays["train_inputs"].dtype))
+    if len(types) == 1:
+        return inputs
+    if not all(isinstance(split.images, ImageFiles) for split in splits):
+        listed = " and ".join(sorted(types))
+        rule = f"{key}_images: {listed}: must all be of one type"
+        raise DataError(rule, where=settings.dataset)
+    for name in ("train_inputs", "test_inputs"):
+        if name in arrays and arrays[name].dtype == np.uint8:
+            arrays[name] = as_float(arrays[name])
+    return [as_float(part) if part.dtype == np.uint8 else part for part in inputs]
+
+
+def _with_own_numbers(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the members' subjects one after the other, so that no two members share a number."""
+    moved = []
+    start = 0
+    for part in parts:
+        moved.append(part.astype(np.int64) + start)
+        start += int(part.max()) + 1
+    return np.concatenate(moved)
+
+
+def _subjects(raws: list[Raw]) -> Arrays:
     """The subjects of each split's samples, by the array's name; none of a split of which nothing is known.
 
     No two members share a number. A member that names no subject has one a sample, where another member names some.
     The training split has none where a member names the subjects that it tests and not those that it trains on: nobody
     can tell then which of its samples belong together.
     """
-    arrays: dict[str, NDArray[np.generic]] = {}
+    arrays: Arrays = {}
     names = {"train": "train_groups", "test": "test_subjects", "val": "val_groups"}
     for key, name in names.items():
-        splits: list[Split | None] = [getattr(raw, key) for raw in raws]
-        there = [split for split in splits if split is not None]
-        if len(there) < len(raws) or all(split.subjects is None for split in there):
+        splits = _splits(raws, key)
+        if len(splits) < len(raws) or all(split.subjects is None for split in splits):
             continue
-        unsaid = [
+        tested_alone = [
             raw.test.subjects is not None and split.subjects is None
-            for raw, split in zip(raws, there, strict=True)
+            for raw, split in zip(raws, splits, strict=True)
         ]
-        if any(unsaid):
+        if any(tested_alone):
             continue
-        parts, start = [], 0
-        for split in there:
+        parts = []
+        for split in splits:
             stated = split.subjects
-            alone = np.arange(len(split.labels), dtype=np.int64)
-            part = alone if stated is None else stated.astype(np.int64)
-            parts.append(part + start)
-            start += int(part.max()) + 1
-        arrays[name] = np.concatenate(parts)
+            one_per_sample = np.arange(len(split.labels), dtype=np.int64)
+            parts.append(one_per_sample if stated is None else stated)
+        arrays[name] = _with_own_numbers(parts)
     return arrays
 
 
 def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
-    """(N, L): names in UTF-8, padded with zeros."""
+    """(N, L): names in UTF-8, padded with zeros, so that the cache needs no arrays of objects."""
     words = [name.encode() for name in names]
-    width = max(map(len, words))
+    width = max(len(word) for word in words)
     padded = b"".join(word.ljust(width, b"\0") for word in words)
-    return np.frombuffer(padded, np.uint8).reshape(len(words), width)
+    letters = np.frombuffer(padded, np.uint8)
+    return letters.reshape(len(words), width)
 
 
 def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:
@@ -346,12 +384,7 @@ def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:
     return tuple(row.tobytes().rstrip(b"\0").decode() for row in names)
 
 
-def is_of_files(split: Split | None) -> bool:
-    """Whether a split's images come from files, whose numbers have one scale."""
-    return split is not None and isinstance(split.images, ImageFiles)
-
-
-def _listed(key: str, split: Split | None) -> dict[str, NDArray[np.generic]]:
+def _listed(key: str, split: Split | None) -> Arrays:
     """Paths instead of images."""
     if split is None:
         return {}
@@ -359,12 +392,7 @@ def _listed(key: str, split: Split | None) -> dict[str, NDArray[np.generic]]:
     return {f"{key}_inputs": split.images.names, f"{key}_labels": split.labels}
 
 
-def _read_one(
-    name: str,
-    settings: DataSettings,
-    classes: tuple[str, ...],
-    shape: tuple[int, ...],
-) -> Raw:
+def _read_one(name: str, settings: DataSettings) -> Raw:
     if is_own(name):
-        return read_own(name, classes, shape, settings)
-    return read_named(name, settings, shape)
+        return read_own(name, settings.class_names, settings.shape, settings)
+    return read_named(name, settings, settings.shape)

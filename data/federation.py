@@ -9,6 +9,14 @@ from numpy.typing import NDArray
 
 from data.dataset import Dataset, load, without_samples
 from data.errors import DataError, SettingError
+from data.holdouts import (
+    UnseenDomain,
+    cut_off,
+    hold_out,
+    in_place_of_test,
+    left_out,
+    without,
+)
 from data.long_tail import long_tail
 from data.partition_files import path_of, read
 from data.partitions import (
@@ -33,8 +41,6 @@ from data.samples import SampleCache, Samples, noisy
 from data.settings import DataSettings
 from data.sites import agreement_of
 from data.text import printable
-from data.unseen_domain import UnseenDomain, left_out, without
-from data.validation import cut_off, in_place_of_test, require_subjects
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +94,9 @@ class Federation:
         """Return (N,): the subject of each of a client's training samples, numbered as `Dataset.train_groups` does;
         None where the data do not say it."""
         groups = self.dataset.train_groups
-        return None if groups is None else groups[self.train_indices[client]]
+        if groups is None:
+            return None
+        return groups[self.train_indices[client]]
 
     def validation_subjects(self, client: int) -> NDArray[np.int64] | None:
         """Return (N,): the subject of each of a client's validation samples, numbered as `Dataset.train_groups` where
@@ -126,10 +134,14 @@ class Federation:
         return self.validation_indices is not None or self.dataset.val_labels is not None
 
     def tested_C(self, kind: str, client: int) -> NDArray[np.int64]:
-        """Return (C,): what of each class `client` is tested on, with kind `test` or `validation`; subjects, where
-        samples are parts of one."""
-        cut = "val" if self.validation_indices is None else "cut"
-        split = cut if kind == "validation" else kind
+        """Return (C,): the samples of each class that `client` is tested on, with kind `test` or `validation`.
+
+        Subjects are counted instead where their samples are tested as one.
+        """
+        split = kind
+        if kind == "validation":
+            split = "val" if self.validation_indices is None else "cut"
+        # Without domains all clients share one test set, and what they cut off; `val` is chosen by domain.
         shared = split != "val" and self.test_indices is None
         indices = self._indices(split, None if shared else client)
         source = "train" if split == "cut" else split
@@ -183,21 +195,24 @@ class Federation:
     ) -> Samples:
         """The samples of the split train, test or val at `indices`; training samples each for itself."""
         data = self.dataset
-        inputs = getattr(self.dataset, f"{split}_inputs")
-        chosen = inputs.only(indices) if isinstance(inputs, ImageFiles) else inputs[indices]
-        shape = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
+        inputs = getattr(data, f"{split}_inputs")
+        labels_N = getattr(data, f"{split}_labels")
+        chosen: torch.Tensor | ImageFiles
+        if isinstance(inputs, ImageFiles):
+            chosen = inputs.only(indices)
+        else:
+            chosen = _on(device, np.ascontiguousarray(inputs[indices]))
         groups = None if split == "train" else data.tested_as_one(split)
-        subjects = None if groups is not None else self._subjects_of(split)
+        subjects = self._subjects_of(split) if groups is None else None
+        broadcasts = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
         return Samples(
-            chosen
-            if isinstance(chosen, ImageFiles)
-            else torch.from_numpy(np.ascontiguousarray(chosen)).to(device),
-            torch.from_numpy(getattr(data, f"{split}_labels")[indices]).to(device),
-            torch.tensor(data.mean, device=device).view(shape),
-            torch.tensor(data.std, device=device).view(shape),
-            augmentation,
-            None if groups is None else torch.from_numpy(groups[indices]).to(device),
-            None if subjects is None else torch.from_numpy(subjects[indices]).to(device),
+            inputs_N=chosen,
+            labels_N=_on(device, labels_N[indices]),
+            mean=torch.tensor(data.mean, device=device).view(broadcasts),
+            std=torch.tensor(data.std, device=device).view(broadcasts),
+            augmentation=augmentation,
+            groups_N=None if groups is None else _on(device, groups[indices]),
+            subjects_N=None if subjects is None else _on(device, subjects[indices]),
         )
 
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
@@ -212,11 +227,9 @@ class Federation:
             groups = self.dataset.tested_as_one("train")
             subjects = self.dataset.train_groups
             if groups is not None:
-                groups_N = torch.from_numpy(groups[indices]).to(device)
-                samples = replace(samples, groups_N=groups_N)
+                samples = replace(samples, groups_N=_on(device, groups[indices]))
             elif subjects is not None:
-                subjects_N = torch.from_numpy(subjects[indices]).to(device)
-                samples = replace(samples, subjects_N=subjects_N)
+                samples = replace(samples, subjects_N=_on(device, subjects[indices]))
         strongest, noise_seed = self.noise
         if strongest and split == "train" and client is not None:
             strength = strongest * (client + 1) / self.clients
@@ -248,16 +261,21 @@ class Federation:
         domains_N = self.dataset.val_domains
         if client is not None and self.domains is not None and domains_N is not None:
             return np.flatnonzero(domains_N == self.domains[client])
-        labels = self.dataset.val_labels if self.dataset.val_labels is not None else ()
-        everything = np.arange(len(labels), dtype=np.int64)
+        labels_N = self.dataset.val_labels
+        size = 0 if labels_N is None else len(labels_N)
+        everything = np.arange(size, dtype=np.int64)
         if self.unseen is None:
             return everything
         return without(self.unseen, everything, domains_N)
 
 
+def _on(device: str, array: NDArray[np.generic]) -> torch.Tensor:
+    return torch.from_numpy(array).to(device)
+
+
 @lru_cache(maxsize=4)
 def federate(settings: DataSettings, seed: int) -> Federation:
-    """Hold out, draw the subset, cut the long tail, deal out; equal settings, data and seed give the same federation.
+    """Hold out, draw the subset, cut the long tail, partition; equal settings, data and seed give the same federation.
 
     Raises:
         SettingError: settings that contradict each other or the data.
@@ -269,41 +287,36 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     data = load(settings)
     if settings.partition_file:
         return _from_file(settings, data, seed)
-    everything = np.arange(len(data.train_labels), dtype=np.int64)
-    holdout = everything[:0]
-    train = everything
-    if (
-        per_class := settings.holdout_per_class
-    ):  # before anything else is drawn: the pool is still balanced
-        holdout = _held_out(data, per_class, seed)
-        train = np.setdiff1d(everything, holdout)
-        if data.train_groups is not None:  # nobody holds the other samples of the server's subjects
-            of_server = np.isin(data.train_groups, data.train_groups[holdout])
-            train = np.flatnonzero(~of_server)
-            rule = "takes samples of every subject, and somebody has to train"
-            require(len(train) > 0, "holdout-per-class", per_class, rule)
+
+    # The hold-out comes before anything else is drawn, while the pool is still balanced.
+    holdout, train = hold_out(data, settings.holdout_per_class, seed)
+    labels_N = data.train_labels[train]
     domains_N = None if data.train_domains is None else data.train_domains[train]
-    train = train[
-        _subset(
-            data, data.train_labels[train], domains_N, settings.train_images, "train-images", seed
-        )
-    ]
-    tail = (settings.imbalance_factor, settings.largest_class, generator(seed, "long tail"))
-    train = train[long_tail(data.train_labels[train], data.num_classes, *tail)]
+    train = train[_subset(data, labels_N, domains_N, settings.train_images, "train-images", seed)]
+    cut = long_tail(
+        data.train_labels[train],
+        data.num_classes,
+        settings.imbalance_factor,
+        settings.largest_class,
+        generator(seed, "long tail"),
+    )
+    train = train[cut]
     global_test = _subset(
         data, data.test_labels, data.test_domains, settings.test_images, "test-images", seed
     )
+
     parts = [train[part] for part in partition_indices(settings, data, train, seed)]
     domains: tuple[int, ...] | None = None
     if settings.partition == "domains":
-        domains = tuple(client % len(data.domain_names) for client in range(len(parts)))
+        # With parts-per-domain, clients 0..D-1 have the first part of each of the D domains, and so on.
+        number = len(data.domain_names)
+        domains = tuple(client % number for client in range(len(parts)))
     unseen: UnseenDomain | None = None
     if settings.unseen_domain and domains is not None:
         unseen = left_out(data, settings.unseen_domain, train, global_test)
-        parts = [
-            part for part, domain in zip(parts, domains, strict=True) if domain != unseen.index
-        ]
-        domains = tuple(domain for domain in domains if domain != unseen.index)
+        stay = [client for client, domain in enumerate(domains) if domain != unseen.index]
+        parts = [parts[client] for client in stay]
+        domains = tuple(domains[client] for client in stay)
         holdout = without(unseen, holdout, data.train_domains)
         global_test = without(unseen, global_test, data.test_domains)
     for client, part in enumerate(parts):
@@ -313,18 +326,6 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     return _federation(settings, data, parts, global_test, domains, holdout, unseen, seed)
 
 
-def _held_out(data: Dataset, per_class: int, seed: int) -> Indices:
-    """Return the server's samples, sorted: `per_class` of each class (of each domain), of as few subjects as can be.
-
-    Raises SettingError where a class has fewer, or the data name the subjects of the test samples alone.
-    """
-    key = "holdout-per-class"
-    require_subjects(data, key, per_class)
-    wanted_C = np.full(data.num_classes, per_class, np.int64)
-    pool = (data.train_labels, data.train_domains, data.domain_names)
-    return draw_of_each_domain(*pool, wanted_C, key, per_class, seed, data.train_groups)
-
-
 def _of_sites(settings: DataSettings) -> Federation:
     """The server's view of sites: their names, and no sample."""
     settings.require(settings.evaluate_on == "test", "evaluate_on", "must be test between sites")
@@ -332,42 +333,45 @@ def _of_sites(settings: DataSettings) -> Federation:
     data = without_samples(settings, agreement)
     clients = len(agreement.sites)
     none = data.train_labels  # an empty array
-    parts = (none,) * clients
-    domains = tuple(range(clients))
-    counts_KC = np.zeros((clients, data.num_classes), np.int64)
     return Federation(
-        data, parts, parts, domains, none, counts_KC, settings.augmentation, none, data.content
+        dataset=data,
+        train_indices=(none,) * clients,
+        test_indices=(none,) * clients,
+        domains=tuple(range(clients)),
+        global_test=none,
+        counts_KC=np.zeros((clients, data.num_classes), np.int64),
+        augmentation=settings.augmentation,
+        holdout_indices=none,
+        hash=data.content,
     )
 
 
 def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
+    """The federation of a partition file. Raises as `federate` does, for a file that does not fit data or settings."""
     saved = read(settings.partition_file)
+    path = path_of(settings.partition_file)
     if saved.content != data.content:
         hash_there = printable(saved.content[:16])
         raise DataError(
-            f"{path_of(settings.partition_file)}: is a partition of other data: their hash is {hash_there}, "
+            f"{path}: is a partition of other data: their hash is {hash_there}, "
             f"that of {settings.dataset} as set here {data.content[:16]}"
         )
     trained = np.concatenate([*saved.train, saved.holdout])
     for part, size in ((trained, len(data.train_labels)), (saved.test, len(data.test_labels))):
         if not len(part) or part.min() < 0 or part.max() >= size:
-            raise DataError(
-                f"{path_of(settings.partition_file)}: its samples must be 0..{size - 1}, at least one"
-            )
-    if data.domain_names:
-        rule = f"its domains must be 0..{len(data.domain_names) - 1}"
-    else:
-        rule = "the data have no domains"
-    if saved.domains is not None and not all(
-        0 <= domain < len(data.domain_names) for domain in saved.domains
-    ):
-        raise DataError(f"{path_of(settings.partition_file)}: {rule}")
+            raise DataError(f"{path}: its samples must be 0..{size - 1}, at least one")
+    domains = len(data.domain_names)
+    if any(not 0 <= domain < domains for domain in saved.domains or ()):
+        rule = f"its domains must be 0..{domains - 1}" if domains else "the data have no domains"
+        raise DataError(f"{path}: {rule}")
+
+    # The file has the hold-out, so the setting decides nothing; it must still be true of the run.
     held_C = np.bincount(data.train_labels[saved.holdout], minlength=data.num_classes)
-    rule = f"must be the partition file's: its hold-out has {', '.join(map(str, held_C))} samples of the classes"
-    stated = settings.holdout_per_class * max(
-        1, len(data.domain_names)
-    )  # it is drawn from every domain
-    require(bool((held_C == stated).all()), "holdout-per-class", settings.holdout_per_class, rule)
+    stated = settings.holdout_per_class * max(1, domains)  # it is drawn from every domain
+    listed = ", ".join(map(str, held_C))
+    rule = f"must be the partition file's: its hold-out has {listed} samples of the classes"
+    fits = bool((held_C == stated).all())
+    require(fits, "holdout-per-class", settings.holdout_per_class, rule)
     return _federation(
         settings, data, list(saved.train), saved.test, saved.domains, saved.holdout, None, seed
     )
@@ -383,6 +387,7 @@ def _federation(
     unseen: UnseenDomain | None,
     seed: int,
 ) -> Federation:
+    """The federation of these samples, with validation samples cut off and counts and hash computed."""
     kept: tuple[Indices, ...] | None = None
     if share := settings.validation_fraction:
         rule = f"has no effect: {settings.dataset} brings validation data of its own"
@@ -397,25 +402,31 @@ def _federation(
         test_parts = tuple(global_test[of_domain[domain]] for domain in domains)
     counts = [np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts]
     counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
-    groups = [parts, list(test_parts or ()), [global_test], *([[holdout]] if len(holdout) else [])]
-    groups += [[unseen.train, unseen.test]] if unseen is not None else []
-    groups += [list(kept)] if kept is not None else []
+
+    # A group is in the hash only where its setting is used, so that all other federations keep their hashes.
+    groups = [parts, list(test_parts or ()), [global_test]]
+    if len(holdout):
+        groups.append([holdout])
+    if unseen is not None:
+        groups.append([unseen.train, unseen.test])
+    if kept is not None:
+        groups.append(list(kept))
     content = data.content
     if settings.noise:
         content += f" noise {settings.noise} {seed}"
     return Federation(
-        data,
-        tuple(parts),
-        test_parts,
-        domains,
-        global_test,
-        counts_KC,
-        settings.augmentation,
-        holdout,
-        hash_of(content, groups),
-        unseen,
-        kept,
-        (settings.noise, seed),
+        dataset=data,
+        train_indices=tuple(parts),
+        test_indices=test_parts,
+        domains=domains,
+        global_test=global_test,
+        counts_KC=counts_KC,
+        augmentation=settings.augmentation,
+        holdout_indices=holdout,
+        hash=hash_of(content, groups),
+        unseen=unseen,
+        validation_indices=kept,
+        noise=(settings.noise, seed),
     )
 
 
@@ -456,18 +467,11 @@ def partition_indices(
     if settings.partition == "feddf":
         return feddf(labels_N, clients, settings.alpha, draws)
     if settings.partition == "llt":
-        return llt(
-            labels_N,
-            clients,
-            data.num_classes,
-            settings.alpha,
-            draws,
-            settings.llt_form == "literal",
-        )
+        literal = settings.llt_form == "literal"
+        return llt(labels_N, clients, data.num_classes, settings.alpha, draws, literal)
     if settings.partition == "quantity":
         return quantity(len(train), clients, settings.alpha, draws, settings.min_samples)
     if settings.partition == "classes-per-client":
-        return classes_per_client(
-            labels_N, clients, data.num_classes, settings.classes_per_client, draws
-        )
+        held = settings.classes_per_client
+        return classes_per_client(labels_N, clients, data.num_classes, held, draws)
     return lda(labels_N, clients, settings.alpha, draws, settings.min_samples)

@@ -12,8 +12,11 @@ def long_tail_counts(largest: int, imbalance_factor: float, classes: int) -> NDA
 
     IF, the imbalance factor, is the largest class over the smallest; 1 makes all equal.
     """
-    shares = [(1.0 / imbalance_factor) ** (label / (classes - 1.0)) for label in range(classes)]
-    return np.array([int(largest * share) for share in shares], np.int64)
+    counts = []
+    for label in range(classes):
+        share = (1.0 / imbalance_factor) ** (label / (classes - 1.0))
+        counts.append(int(largest * share))
+    return np.array(counts, np.int64)
 
 
 def long_tail(
@@ -32,9 +35,11 @@ def long_tail(
     """
     if imbalance_factor == 1 and largest == 0:
         return np.arange(len(labels_N), dtype=np.int64)
-    size = largest or int(np.bincount(labels_N, minlength=classes).min())
+    sizes_C = np.bincount(labels_N, minlength=classes)
+    size = largest or int(sizes_C.min())
     wanted_C = long_tail_counts(size, imbalance_factor, classes)
     rule = f"would leave class {np.argmin(wanted_C)} without an image, as class 0 has {size}"
     require(int(wanted_C.min()) > 0, "imbalance-factor", imbalance_factor, rule)
-    key, value = ("largest-class", largest) if largest else ("imbalance-factor", imbalance_factor)
-    return draw_of_each_class(labels_N, wanted_C, draws, key, value)
+    if largest:
+        return draw_of_each_class(labels_N, wanted_C, draws, "largest-class", largest)
+    return draw_of_each_class(labels_N, wanted_C, draws, "imbalance-factor", imbalance_factor)

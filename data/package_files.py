@@ -19,12 +19,15 @@ INSTALLED_AS_ONE = bool(PREFIX)
 """Whether this code is a wheel's."""
 ROOT = Path(__file__).resolve().parent.parent
 """The folder with the packages and experiments.yaml: the clone, or the wheel's `fedskew`."""
-INSIDE = re.compile(rb"\bfedskew\.(?=(?:" + "|".join(PACKAGES).encode() + rb")\b)")
+NAMES = "|".join(PACKAGES).encode()
+INSIDE = re.compile(rb"\bfedskew\.(?=(?:" + NAMES + rb")\b)")
+"""What a wheel's sources have before the name of a package: `fedskew.` followed by one of PACKAGES."""
 
 
 def module_name(name: str) -> str:
     """Return the importable name of a module of FedSkew's, such as `client_app.app`, for another process."""
-    return name if name.partition(".")[0] == "fedskew" else PREFIX + name
+    package = name.partition(".")[0]
+    return name if package == "fedskew" else PREFIX + name
 
 
 def canonical(source: bytes) -> bytes:
@@ -43,7 +46,9 @@ def sources(*packages: str) -> dict[str, bytes]:
 
 def files_of(package: str) -> Iterable[tuple[str, Path]]:
     """Yield the canonical path and the file of every Python source of a package."""
-    folder = ROOT if INSTALLED_AS_ONE and package == "fedskew" else ROOT / package
+    folder = ROOT / package
+    if INSTALLED_AS_ONE and package == "fedskew":
+        folder = ROOT
     for file in sorted(folder.rglob("*.py")):
         parts = file.relative_to(folder).parts
         if folder == ROOT and parts[0] in PACKAGES:

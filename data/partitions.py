@@ -1,7 +1,7 @@
 """Partitions: the assignment of samples to clients.
 
-Each partition takes the labels (N,) of the samples to deal out and returns one sorted array of indices a client; the
-arrays are disjoint and cover every sample.
+Each partition takes the labels (N,) of the samples and returns one sorted array of indices per client; the arrays are
+disjoint and, but for `domain_parts` and `domain_shares`, cover every sample.
 """
 
 import hashlib
@@ -27,8 +27,10 @@ draw in 10^12 would leave none."""
 
 def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generator) -> list[Indices]:
     """Shuffle and divide; sizes differ by at most one."""
-    _enough(len(labels_N), clients, 1)
-    return [np.sort(part) for part in np.array_split(generator.permutation(len(labels_N)), clients)]
+    total = len(labels_N)
+    _enough(total, clients, 1)
+    shuffled = generator.permutation(total)
+    return [np.sort(part) for part in np.array_split(shuffled, clients)]
 
 
 def lda(
@@ -53,8 +55,9 @@ def lda(
     for draw in range(1, DRAWS + 1):
         # Only the counts decide whether a draw is kept, so the samples are shuffled once, after it.
         counts_KC = _lda_counts(sizes_C, clients, alpha, generator)
-        fewest = min(fewest, int((counts_KC.sum(axis=1) < min_samples).sum()))
-        if not fewest:
+        too_small_K = counts_KC.sum(axis=1) < min_samples
+        fewest = min(fewest, int(too_small_K.sum()))
+        if fewest == 0:
             return _deal(labels_N, counts_KC, generator)
         if draw >= TRIAL and fewest >= HOPELESS:
             break
@@ -83,36 +86,44 @@ def feddf(
         SettingError: fewer than ten clients, or the minimum was not met in `DRAWS` draws.
     """
     total = len(labels_N)
-    require(
-        clients >= GROUP,
-        "clients",
-        clients,
-        f"must be at least {GROUP}, the size of a group of partition feddf",
-    )
+    rule = f"must be at least {GROUP}, the size of a group of partition feddf"
+    require(clients >= GROUP, "clients", clients, rule)
     _enough(total, clients, 1)
+
+    # Groups of ten clients, the last one of fewer where the number is no multiple of ten.
     shuffled = generator.permutation(total)
-    starts = np.arange(0, clients, GROUP)
-    members = np.diff(starts, append=clients)
+    first_clients = np.arange(0, clients, GROUP)
+    members = np.diff(first_clients, append=clients)
+    groups = np.split(shuffled, first_clients[1:] * total // clients)
+
     chain: list[Indices] = []
-    for group, size in zip(
-        np.split(shuffled, starts[1:] * total // clients), members.tolist(), strict=True
-    ):
-        sizes_C = np.bincount(labels_N[group])
+    for group, size in zip(groups, members.tolist(), strict=True):
         labels_G = labels_N[group]
-        for _ in range(DRAWS):
-            counts_KC = _lda_counts(sizes_C, size, alpha, generator)
-            if counts_KC.sum(axis=1).min() >= len(group) // 2 // size:
-                break
-        else:
-            rule = f"in {DRAWS} draws of partition feddf some client held less than half of its even share; raise alpha"
-            raise SettingError("alpha", alpha, rule)
-        of_class = [
-            np.split(group[labels_G == c], np.cumsum(counts_KC[:-1, c]))
-            for c in range(len(sizes_C))
-        ]
+        counts_KC = _feddf_counts(np.bincount(labels_G), size, alpha, generator)
+        of_class = []
+        for label in range(counts_KC.shape[1]):
+            ends = np.cumsum(counts_KC[:-1, label])
+            of_class.append(np.split(group[labels_G == label], ends))
         for client in range(size):
             chain += [parts[client] for parts in of_class]
-    return [np.sort(part) for part in np.array_split(np.concatenate(chain), clients)]
+    equal_parts = np.array_split(np.concatenate(chain), clients)
+    return [np.sort(part) for part in equal_parts]
+
+
+def _feddf_counts(
+    sizes_C: NDArray[np.int64],
+    clients: int,
+    alpha: float,
+    generator: np.random.Generator,
+) -> NDArray[np.int64]:
+    """(clients, classes) samples of the first draw in which every client has half of its even share."""
+    least = int(sizes_C.sum()) // 2 // clients
+    for _ in range(DRAWS):
+        counts_KC = _lda_counts(sizes_C, clients, alpha, generator)
+        if counts_KC.sum(axis=1).min() >= least:
+            return counts_KC
+    rule = f"in {DRAWS} draws of partition feddf some client held less than half of its even share; raise alpha"
+    raise SettingError("alpha", alpha, rule)
 
 
 def llt(
@@ -137,16 +148,13 @@ def llt(
     rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
     require(clients % classes == 0, "clients", clients, rule)
     main = clients // classes
-    tail = (1 - (alpha / main if literal else alpha)) / (clients - main)
+    taken = alpha / main if literal else alpha
+    tail = (1 - taken) / (clients - main)
     total_share = alpha + tail * (clients - main)  # 1, but for the literal form
     shares_KC = np.full((clients, classes), tail / total_share)
     for client in range(clients):
         shares_KC[client, client % classes] = alpha / main / total_share
-    sizes_C = np.bincount(labels_N, minlength=classes)
-    counts_KC = np.stack(
-        [_cut(shares_KC[:, label], int(size)) for label, size in enumerate(sizes_C)], axis=1
-    )
-    return _deal(labels_N, counts_KC, generator)
+    return _deal(labels_N, _counts_of(shares_KC, labels_N), generator)
 
 
 def quantity(
@@ -164,9 +172,13 @@ def quantity(
     _enough(total, clients, min_samples)
     for _ in range(DRAWS):
         shares_K = generator.dirichlet(np.full(clients, alpha))
-        if np.isfinite(shares_K).all() and (sizes_K := _cut(shares_K, total)).min() >= min_samples:
-            cuts = np.cumsum(sizes_K[:-1])
-            return [np.sort(part) for part in np.split(generator.permutation(total), cuts)]
+        if not np.isfinite(shares_K).all():  # NaN, for a minute alpha
+            continue
+        sizes_K = _cut(shares_K, total)
+        if sizes_K.min() >= min_samples:
+            ends = np.cumsum(sizes_K[:-1])
+            shuffled = generator.permutation(total)
+            return [np.sort(part) for part in np.split(shuffled, ends)]
     rule = (
         f"in {DRAWS} draws of partition quantity some client held fewer than min-samples = "
         f"{min_samples}; raise alpha"
@@ -187,7 +199,7 @@ def classes_per_client(
     class has a holder.
 
     Raises:
-        SettingError: more classes a client than there are, or too few to hold every class.
+        SettingError: more classes per client than there are, or too few to hold every class.
     """
     key = "classes-per-client"
     require(held <= classes, key, held, f"must be at most the number of classes, {classes}")
@@ -196,17 +208,16 @@ def classes_per_client(
     for _ in range(DRAWS):
         holds_KC = np.zeros((clients, classes))
         for client in range(clients):
-            others = np.delete(np.arange(classes), client % classes)
-            holds_KC[client, generator.permutation(others)[: held - 1]] = 1
-            holds_KC[client, client % classes] = 1
-        if (holders_C := holds_KC.sum(axis=0)).all():
-            sizes_C = np.bincount(labels_N, minlength=classes)
-            shares_KC = holds_KC / holders_C
-            columns = [_cut(shares_KC[:, label], int(size)) for label, size in enumerate(sizes_C)]
-            return _deal(labels_N, np.stack(columns, axis=1), generator)
-    raise SettingError(
-        key, held, f"in {DRAWS} draws some class had no holder; raise it, or clients"
-    )
+            first = client % classes
+            others = np.delete(np.arange(classes), first)
+            drawn = generator.permutation(others)[: held - 1]
+            holds_KC[client, first] = 1
+            holds_KC[client, drawn] = 1
+        holders_C = holds_KC.sum(axis=0)
+        if holders_C.all():
+            return _deal(labels_N, _counts_of(holds_KC / holders_C, labels_N), generator)
+    rule = f"in {DRAWS} draws some class had no holder; raise it, or clients"
+    raise SettingError(key, held, rule)
 
 
 def by_domain(domains_N: NDArray[np.int64], clients: int) -> list[Indices]:
@@ -227,13 +238,13 @@ def domain_parts(
     next D the second, and so on, so more clients are less heterogeneous. All parts have the domain's distribution of
     classes. Parts that no client holds are left out.
     """
-    cut = [
-        ten_parts(labels_N, np.flatnonzero(domains_N == domain), generator)
-        for domain in range(domains)
-    ]
+    parts_of_domain = []
+    for domain in range(domains):
+        of_domain = np.flatnonzero(domains_N == domain)
+        parts_of_domain.append(ten_parts(labels_N, of_domain, generator))
     clients: list[Indices] = []
     for part in range(parts_per_domain):
-        clients += [cut[domain][part] for domain in range(domains)]
+        clients += [parts[part] for parts in parts_of_domain]
     return clients
 
 
@@ -249,10 +260,15 @@ def domain_shares(
     Data-size study of FedBN (Li et al., 2021).
     """
     held = []
+    tenths = percent / 10
     for domain in range(domains):
-        parts = ten_parts(labels_N, np.flatnonzero(domains_N == domain), generator, ordered=False)
-        whole = parts[: int(percent / 10)] or [parts[0][: int(percent / 10 * len(parts[0]))]]
-        held.append(np.sort(np.concatenate(whole)))
+        of_domain = np.flatnonzero(domains_N == domain)
+        parts = ten_parts(labels_N, of_domain, generator, ordered=False)
+        if tenths >= 1:
+            chosen = np.concatenate(parts[: int(tenths)])
+        else:
+            chosen = parts[0][: int(tenths * len(parts[0]))]
+        held.append(np.sort(chosen))
     return held
 
 
@@ -262,27 +278,29 @@ def ten_parts(
     generator: np.random.Generator,
     ordered: bool = True,
 ) -> list[Indices]:
-    """The indices in `pool` in ten parts cut at floor(j n / 10), each with the pool's distribution of classes."""
+    """The indices in `pool` in ten parts cut at floor(j n / 10), each with the pool's distribution of classes.
+
+    The samples of a part are sorted, or, with `ordered` false, in an order whose beginnings have that distribution too.
+    """
     shuffled = generator.permutation(pool)
-    place = np.empty(len(pool))
-    for label in np.unique(labels_N[pool]):
-        of_class = np.flatnonzero(labels_N[shuffled] == label)
-        place[of_class] = (np.arange(len(of_class)) + 0.5) / len(
-            of_class
-        )  # each class evenly over the whole
-    parts = np.split(shuffled[np.argsort(place, kind="stable")], np.arange(1, 10) * len(pool) // 10)
+    labels = labels_N[shuffled]
+    # A sort key in 0..1 that spreads each class evenly over the pool.
+    key = np.empty(len(pool))
+    for label in np.unique(labels):
+        of_class = np.flatnonzero(labels == label)
+        key[of_class] = (np.arange(len(of_class)) + 0.5) / len(of_class)
+    mixed = shuffled[np.argsort(key, kind="stable")]
+    parts = np.split(mixed, np.arange(1, 10) * len(pool) // 10)
     return [np.sort(part) for part in parts] if ordered else parts
 
 
 def _enough(total: int, clients: int, min_samples: int) -> None:
-    require(
-        clients <= total,
-        "clients",
-        clients,
-        f"{clients} clients on {total} images: some would hold none",
-    )
-    rule = f"{clients} clients with at least {min_samples} images each need {clients * min_samples}; there are {total}"
-    require(clients * min_samples <= total, "min-samples", min_samples, rule)
+    """Raise SettingError where the samples are too few for the clients."""
+    rule = f"{clients} clients on {total} images: some would hold none"
+    require(clients <= total, "clients", clients, rule)
+    needed = clients * min_samples
+    rule = f"{clients} clients with at least {min_samples} images each need {needed}; there are {total}"
+    require(needed <= total, "min-samples", min_samples, rule)
 
 
 def _lda_counts(
@@ -299,10 +317,19 @@ def _lda_counts(
         shares_K = generator.dirichlet(np.full(clients, alpha)) * open_K
         if not shares_K.sum() > 0:
             # Every share is 0 (or NaN, for a minute alpha): one open client takes the class, the limit alpha -> 0.
+            candidates = np.flatnonzero(open_K) if open_K.any() else clients
             shares_K = np.zeros(clients)
-            shares_K[generator.choice(np.flatnonzero(open_K) if open_K.any() else clients)] = 1
+            shares_K[generator.choice(candidates)] = 1
         counts_KC[:, label] = _cut(shares_K / shares_K.sum(), size)
     return counts_KC
+
+
+def _counts_of(shares_KC: NDArray[np.float64], labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(clients, classes) samples, each class cut at the clients' shares of it."""
+    classes = shares_KC.shape[1]
+    sizes_C = np.bincount(labels_N, minlength=classes)
+    columns = [_cut(shares_KC[:, label], int(sizes_C[label])) for label in range(classes)]
+    return np.stack(columns, axis=1)
 
 
 def _cut(shares_K: NDArray[np.float64], size: int) -> NDArray[np.int64]:

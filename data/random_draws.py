@@ -17,9 +17,10 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
 
 def balanced_counts(total: int, classes: int) -> NDArray[np.int64]:
     """(classes,): `total` spread over the classes; the first classes take the remainder."""
-    return np.array(
-        [total // classes + (label < total % classes) for label in range(classes)], np.int64
-    )
+    each, remainder = divmod(total, classes)
+    counts_C = np.full(classes, each, np.int64)
+    counts_C[:remainder] += 1
+    return counts_C
 
 
 def draw_of_each_class(
@@ -38,21 +39,22 @@ def draw_of_each_class(
     Raises:
         SettingError: naming `key` and `value`, where a class has fewer samples than wanted.
     """
-    place_N: NDArray[np.int64] | None = None
+    rank_N: NDArray[np.int64] | None = None
     if subjects_N is not None:
+        # One order of the subjects for all classes, so that the draw takes as few subjects as it can.
         names, subject_N = np.unique(subjects_N, return_inverse=True)
-        place_N = draws.permutation(len(names))[subject_N]
+        rank_N = draws.permutation(len(names))[subject_N]
     chosen = []
     for label, wanted in enumerate(wanted_C.tolist()):
         of_class = np.flatnonzero(labels_N == label)
         if len(of_class) < wanted:
-            raise SettingError(
-                key, value, f"needs {wanted} images of class {label}, which has {len(of_class)}"
-            )
-        if place_N is None:
-            chosen.append(draws.permutation(of_class)[:wanted])
+            rule = f"needs {wanted} images of class {label}, which has {len(of_class)}"
+            raise SettingError(key, value, rule)
+        if rank_N is None:
+            order = draws.permutation(of_class)
         else:
-            chosen.append(of_class[np.argsort(place_N[of_class], kind="stable")[:wanted]])
+            order = of_class[np.argsort(rank_N[of_class], kind="stable")]
+        chosen.append(order[:wanted])
     return np.sort(np.concatenate(chosen))
 
 
@@ -80,10 +82,11 @@ def draw_of_each_domain(
     for domain, name in enumerate(domain_names):
         of_domain = np.flatnonzero(domains_N == domain)
         draws = generator(seed, f"{key} of {name}")
-        of_whom = None if subjects_N is None else subjects_N[of_domain]
+        labels = labels_N[of_domain]
+        subjects = None if subjects_N is None else subjects_N[of_domain]
         try:
-            drawn = draw_of_each_class(labels_N[of_domain], wanted_C, draws, key, value, of_whom)
-            chosen.append(of_domain[drawn])
+            drawn = draw_of_each_class(labels, wanted_C, draws, key, value, subjects)
         except SettingError as error:
             raise SettingError(key, value, f"domain {name}: {error.rule}") from None
+        chosen.append(of_domain[drawn])
     return np.sort(np.concatenate(chosen))

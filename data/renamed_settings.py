@@ -27,10 +27,10 @@ def renamed(settings: Mapping[str, Value]) -> dict[str, Value]:
     """Return the settings under their new names. Raises SettingError where both names of a setting are there."""
     result: dict[str, Value] = {}
     for key, value in settings.items():
-        new = NEW_NAMES.get(key, key)
-        if new != key and new in settings:
-            raise both_given(new, settings[new], value)
-        result[new] = value
+        new_name = NEW_NAMES.get(key, key)
+        if new_name != key and new_name in settings:
+            raise both_given(new_name, settings[new_name], value)
+        result[new_name] = value
     return result
 
 
@@ -54,13 +54,13 @@ def given_to_flower(config: Mapping[str, Value], defaults: Mapping[str, Value]) 
 
     A name at its default counts as not given, because flwr adds the default of every key.
     """
-    given_there = {}
+    not_default = {}
     for key, value in config.items():
-        renamed_setting = key in OLD_NAMES or key in NEW_NAMES
-        if renamed_setting and value == defaults[NEW_NAMES.get(key, key)]:
+        new_name = NEW_NAMES.get(key, key)
+        if new_name in OLD_NAMES and value == defaults[new_name]:
             continue
-        given_there[key] = value
-    return given(given_there)
+        not_default[key] = value
+    return given(not_default)
 
 
 def stored(settings: Mapping[str, Value]) -> dict[str, Value]:

@@ -18,18 +18,17 @@ SHIFT, HOLE, SCALE, ANGLE = 0.125, 0.5, 1.2, 15.0
 
 def siamese(images_B: Tensor, draws: Generator) -> Tensor:
     """Return all images changed by one of the operations, with one draw of its strengths."""
-    operation = OPERATIONS[int(torch.randint(len(OPERATIONS), (1,), generator=draws))]
+    number = int(torch.randint(len(OPERATIONS), (1,), generator=draws))
+    # Three strengths whatever the operation, so that each call takes equally many numbers from `draws`.
     first, second, third = torch.rand(3, generator=draws, dtype=torch.float64).tolist()
-    sides = images_B.shape[2:]
-    match operation:
+    height, width = images_B.shape[2:]
+    match OPERATIONS[number]:
         case "color":
             return color(images_B, first - 0.5, 2 * second, third + 0.5)
         case "crop":
-            down, right = map(shift_of, (first, second), sides)
-            return crop(images_B, down, right)
+            return crop(images_B, shift_of(first, height), shift_of(second, width))
         case "cutout":
-            row, column = map(center_of, (first, second), sides)
-            return cutout(images_B, row, column)
+            return cutout(images_B, center_of(first, height), center_of(second, width))
         case "flip":
             return images_B.flip(-1) if first < 0.5 else images_B
         case "scale":
@@ -40,30 +39,35 @@ def siamese(images_B: Tensor, draws: Generator) -> Tensor:
             return rotate(images_B, (2 * first - 1) * math.radians(ANGLE))
 
 
-def part_of(side: int, share: float) -> int:
-    """Return the nearest whole number of pixels."""
+def pixels_of(side: int, share: float) -> int:
+    """Return a share of a side as the nearest whole number of pixels."""
     return int(side * share + 0.5)
 
 
 def shift_of(draw: float, side: int) -> int:
     """Return a shift by at most SHIFT of a side, from a draw in 0..1."""
-    farthest = part_of(side, SHIFT)
-    return int(draw * (2 * farthest + 1)) - farthest
+    farthest = pixels_of(side, SHIFT)
+    shifts = 2 * farthest + 1  # both ways, and 0
+    return int(draw * shifts) - farthest
 
 
 def center_of(draw: float, side: int) -> int:
-    """Return the place of a hole's center on a side, from a draw in 0..1."""
-    hole_is_odd = part_of(side, HOLE) % 2
-    return int(draw * (side + 1 - hole_is_odd))
+    """Return the row or column of a hole's center, from a draw in 0..1."""
+    hole_is_odd = pixels_of(side, HOLE) % 2
+    centers = side + 1 - hole_is_odd  # the center of an even hole lies between two pixels
+    return int(draw * centers)
 
 
 def color(images_B: Tensor, brightness: float, saturation: float, contrast: float) -> Tensor:
-    """Brightness is added, then distances from each pixel's and each image's mean are multiplied; 0, 1, 1 is as is."""
-    images_B = images_B + brightness
-    grey = images_B.mean(1, keepdim=True)
-    images_B = (images_B - grey) * saturation + grey
-    level = images_B.mean((1, 2, 3), keepdim=True)
-    return (images_B - level) * contrast + level
+    """Brightness is added, then distances from each pixel's and each image's mean are multiplied.
+
+    0, 1, 1 changes nothing.
+    """
+    brighter = images_B + brightness
+    grey = brighter.mean(1, keepdim=True)
+    saturated = (brighter - grey) * saturation + grey
+    level = saturated.mean((1, 2, 3), keepdim=True)
+    return (saturated - level) * contrast + level
 
 
 def crop(images_B: Tensor, down: int, right: int) -> Tensor:
@@ -74,8 +78,8 @@ def crop(images_B: Tensor, down: int, right: int) -> Tensor:
 def cutout(images_B: Tensor, row: int, column: int) -> Tensor:
     """Zero in a hole of half the height and width around a pixel, cut at the border."""
     height, width = images_B.shape[2:]
-    hole_height = part_of(height, HOLE)
-    hole_width = part_of(width, HOLE)
+    hole_height = pixels_of(height, HOLE)
+    hole_width = pixels_of(width, HOLE)
     top = row - hole_height // 2
     left = column - hole_width // 2
     rows = slice(max(top, 0), top + hole_height)  # a negative begin would count from the end
@@ -95,9 +99,13 @@ def rotate(images_B: Tensor, angle: float) -> Tensor:
     """Turned about the center, in radians; zero outside, bilinear."""
     height, width = images_B.shape[2:]
     cosine, sine = math.cos(angle), math.sin(angle)
-    return warp(images_B, [[cosine, -sine * height / width, 0], [sine * width / height, cosine, 0]])
+    # Coordinates run from -1 to 1 on both axes, so the sides' ratio keeps a rotation from shearing.
+    first_row = [cosine, -sine * height / width, 0]
+    second_row = [sine * width / height, cosine, 0]
+    return warp(images_B, [first_row, second_row])
 
 
 def warp(images_B: Tensor, affine: list[list[float]]) -> Tensor:
     """Sampled where the (2, 3) map leads from the image's coordinates, which run from -1 to 1."""
-    return sampled(images_B, torch.tensor(affine).expand(len(images_B), 2, 3), "zeros")
+    affine_B23 = torch.tensor(affine).expand(len(images_B), 2, 3)
+    return sampled(images_B, affine_B23, "zeros")

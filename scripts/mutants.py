@@ -48,7 +48,7 @@ MODULES = (
     "client_app/**/*.py",
     "strategies/**/*.py",
     "data/partitions.py",
-    "data/validation.py",
+    "data/holdouts.py",
     "server_app/evaluation.py",
     "server_app/round_selection.py",
     "site_agent/approval.py",

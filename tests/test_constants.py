@@ -22,7 +22,7 @@ FOLDERS = ("client_app", "strategies", "fedskew/diagnosis")
 FILES = (
     "data/partitions.py",
     "data/settings.py",
-    "data/validation.py",
+    "data/holdouts.py",
     "server_app/evaluation.py",
     "server_app/round_selection.py",
     "server_app/run_settings.py",

@@ -8,7 +8,7 @@ from layouts import write_site
 from test_training_subjects import write_npz
 
 from data import DataSettings, SettingError, federate, load
-from data.validation import most_common
+from data.holdouts import most_common
 
 SITES, PATIENTS, ROWS = 5, 30, 8
 

@@ -1,13 +1,91 @@
-"""Validation samples that clients take from their training data: validation-fraction and evaluate-on."""
+"""Samples that no client trains on: the server's hold-out, validation samples, and a domain without a client.
 
-from dataclasses import replace
+The settings are holdout-per-class, validation-fraction with evaluate-on, and unseen-domain.
+"""
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.dataset import Dataset
 from data.partitions import Indices
+from data.random_draws import draw_of_each_domain
 from data.rules import require
+
+
+@dataclass(frozen=True, eq=False)
+class UnseenDomain:
+    """A site that takes no part in training."""
+
+    index: int
+    """Into the data set's domain_names."""
+    name: str
+    train: Indices
+    """Sorted indices into the training set: its inputs may be used, its labels not."""
+    test: Indices
+    """Sorted indices into the test set."""
+
+
+def left_out(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenDomain:
+    """Return the domain `name` with its share of the drawn indices `train` and `test`.
+
+    Raises:
+        SettingError: fewer than two training images, which have no variance.
+    """
+    assert data.train_domains is not None, "partition domains needs domains"
+    assert data.test_domains is not None, "partition domains needs domains"
+    index = data.domain_names.index(name)
+    of_train = data.train_domains[train] == index
+    of_test = data.test_domains[test] == index
+    domain = UnseenDomain(index, name, train[of_train], test[of_test])
+    rule = "must have at least two training images, as one has no variance"
+    require(len(domain.train) >= 2, "unseen-domain", name, rule)
+    return domain
+
+
+def without(domain: UnseenDomain, indices: Indices, domains_N: NDArray[np.int64] | None) -> Indices:
+    """Return the indices that are not of the domain."""
+    if domains_N is None:
+        return indices
+    others: Indices = indices[domains_N[indices] != domain.index]
+    return others
+
+
+def hold_out(data: Dataset, per_class: int, seed: int) -> tuple[Indices, Indices]:
+    """Return the server's own samples and those left to the clients, sorted indices into the training set.
+
+    The server holds `per_class` of each class (of each domain), of as few subjects as can be; 0 is none. Nobody trains
+    on the other samples of its subjects.
+
+    Raises:
+        SettingError: a class has fewer samples, no subject is left to the clients, or the data name the subjects of
+            the test samples alone.
+    """
+    everything = np.arange(len(data.train_labels), dtype=np.int64)
+    if per_class == 0:
+        return everything[:0], everything
+
+    key = "holdout-per-class"
+    require_subjects(data, key, per_class)
+    held = draw_of_each_domain(
+        data.train_labels,
+        data.train_domains,
+        data.domain_names,
+        np.full(data.num_classes, per_class, np.int64),
+        key,
+        per_class,
+        seed,
+        data.train_groups,
+    )
+    if data.train_groups is None:
+        return held, np.setdiff1d(everything, held)
+    subjects_of_server = data.train_groups[held]
+    of_server = np.isin(data.train_groups, subjects_of_server)
+    left = np.flatnonzero(~of_server)
+    rule = "takes samples of every subject, and somebody has to train"
+    require(len(left) > 0, key, per_class, rule)
+    return held, left
 
 
 def cut_off(
@@ -66,11 +144,15 @@ def _kept_samples(
     """Return what each client keeps where every sample stands for itself."""
     kept = []
     for part in parts:
-        chosen = [
-            draws.permutation(part[labels_N[part] == label]) for label in np.unique(labels_N[part])
-        ]
-        of_classes = [held[: int(share * len(held) + draws.random())] for held in chosen]
-        kept.append(np.sort(np.concatenate(of_classes))[: len(part) - 1])
+        labels = labels_N[part]
+        # A client's permutations all come before its fractions: runs repeat by this order of draws.
+        shuffled = [draws.permutation(part[labels == label]) for label in np.unique(labels)]
+        cut = []
+        for of_class in shuffled:
+            count = int(share * len(of_class) + draws.random())
+            cut.append(of_class[:count])
+        most = len(part) - 1  # a client has to train on something
+        kept.append(np.sort(np.concatenate(cut))[:most])
     return kept
 
 
@@ -95,7 +177,8 @@ def _kept_subjects(
     kept_S = np.zeros(len(home_S), np.bool_)
     for members in _alike(home_S, class_S):
         drawn = draws.permutation(members)
-        kept_S[drawn[: int(share * len(members) + draws.random())]] = True
+        count = int(share * len(members) + draws.random())
+        kept_S[drawn[:count]] = True
     of_client = np.split(subject_D, np.cumsum(sizes_K)[:-1])
     for subjects in of_client:
         if len(subjects) and kept_S[subjects].all():
@@ -119,9 +202,11 @@ def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> ND
 
 def _alike(home_S: NDArray[np.int64], class_S: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Return the subjects in groups of one client and one class, in that order."""
-    order = np.lexsort((class_S, home_S))
-    changes = np.flatnonzero(np.diff(home_S[order]) | np.diff(class_S[order])) + 1
-    return np.split(order, changes)
+    order = np.lexsort((class_S, home_S))  # by client, then by class: the last key comes first
+    other_client = np.diff(home_S[order]) != 0
+    other_class = np.diff(class_S[order]) != 0
+    starts = np.flatnonzero(other_client | other_class) + 1
+    return np.split(order, starts)
 
 
 def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[Dataset, Indices]:
@@ -130,17 +215,15 @@ def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[D
 
     Raises SettingError where there are none, or where nobody knows their subjects.
     """
+    inputs = data.val_inputs if kept is None else data.train_inputs
+    labels_N = data.val_labels if kept is None else data.train_labels
     domains_N = data.val_domains if kept is None else data.train_domains
-    inputs, labels_N = (
-        (data.val_inputs, data.val_labels)
-        if kept is None
-        else (data.train_inputs, data.train_labels)
-    )
+    subjects_N = data.val_groups if kept is None else data.train_groups
     rule = f"needs validation-fraction, as {data.name} brings no validation data"
     require(inputs is not None and labels_N is not None, "evaluate-on", "validation", rule)
     assert inputs is not None and labels_N is not None, "just required"
     chosen = np.arange(len(labels_N)) if kept is None else np.sort(np.concatenate(kept))
-    subjects_N = data.val_groups if kept is None else data.train_groups
+
     as_one = data.test_groups is not None
     rule = (
         f"tests subjects as one, as the test set does, and {data.name} does not say whose its "
@@ -151,16 +234,14 @@ def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[D
         data,
         test_inputs=inputs,
         test_labels=labels_N,
+        test_domains=None if data.test_domains is None else domains_N,
         test_groups=subjects_N if as_one else None,
         test_subjects=subjects_N,
-    )
-    named = replace(tests, test_domains=None if data.test_domains is None else domains_N)
-    content = f"{data.content} validation"  # a cache of its test samples' features is another one
-    return replace(
-        named,
         val_inputs=None,
         val_labels=None,
         val_domains=None,
         val_groups=None,
-        content=content,
-    ), chosen
+        # A cache of the test samples' features is found by it, and these are other samples.
+        content=f"{data.content} validation",
+    )
+    return tests, chosen
