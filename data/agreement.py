@@ -40,6 +40,7 @@ SITE_KEYS = ("name", "key", "mask-key", "samples")
 MOST_SAMPLES = 10**9
 """Training samples that a client may state at most, whatever is agreed: no hospital has a billion images."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+NAME_RULE = "must be 1 to 40 letters, digits, - and _"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 BACKBONE = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
 """The name of a network that begins with a file's weights; whether there is one the coordinator's settings say."""
@@ -144,41 +145,33 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
     """
     table = Table(entries, str(path), KEYS)
     name = table.take("name", str)
-    table.require(
-        NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _"
-    )
-    if not entries.keys() & {*INPUT_KEYS}:
+    table.require(NAME.fullmatch(name) is not None, "name", NAME_RULE)
+    if entries.keys().isdisjoint(INPUT_KEYS):
         return AgreedInputs(name, (), (), (), ())
     classes = table.texts("classes")
-    table.require(
-        not any("," in text or text != text.strip() for text in classes),
-        "classes",
-        "must be without commas and spaces around",
-    )
-    shape = table.take("input-shape", str)
+    # The setting `classes` separates names by commas and cuts spaces off.
+    as_settings_have_them = not any("," in text or text != text.strip() for text in classes)
+    table.require(as_settings_have_them, "classes", "must be without commas and spaces around")
+    shape_text = table.take("input-shape", str)
     mean = table.numbers("mean")
     std = table.numbers("std")
-    stated = {"classes": ",".join(classes), "input_shape": shape}
-    stated |= {"mean": ",".join(map(str, mean)), "std": ",".join(map(str, std))}
     table.require(len(classes) >= 2, "classes", "must be at least two names")
     try:
-        settings = DataSettings(**stated)
+        settings = DataSettings(
+            classes=",".join(classes),
+            input_shape=shape_text,
+            mean=",".join(map(str, mean)),
+            std=",".join(map(str, std)),
+        )
         shape = settings.shape
-        classes = settings.class_names
-        mean = settings.means
-        std = settings.stds
+        inputs = AgreedInputs(name, settings.class_names, shape, settings.means, settings.stds)
     except SettingError as error:
-        raise DataError(
-            error.rule,
-            where=str(path),
-            key=error.key,
-            value=error.value,
-        ) from None
-    for key, values in (("mean", mean), ("std", std)):
-        rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
-        table.require(len(values) in (1, shape[0]), key, rule)
-    table.require(all(value > 0 for value in std), "std", "must be greater than 0")
-    return AgreedInputs(name, classes, shape, mean, std)
+        raise DataError(error.rule, where=str(path), key=error.key, value=error.value) from None
+    rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
+    table.require(len(inputs.mean) in (1, shape[0]), "mean", rule)
+    table.require(len(inputs.std) in (1, shape[0]), "std", rule)
+    table.require(all(value > 0 for value in inputs.std), "std", "must be greater than 0")
+    return inputs
 
 
 def read_agreement(path: Path) -> Agreement:
@@ -189,29 +182,29 @@ def read_agreement(path: Path) -> Agreement:
     app = table.take("app", str)
     table.require(SHA256.fullmatch(app) is not None, "app", "must be a sha256: 64 of 0-9 and a-f")
     sites = members_of(table, path)
-    least = table.take("min-sites", int, len(sites) // 2 + 1)
-    for holds, rule in (
-        (least >= 2, "must be at least 2: an update must never be alone in a mean"),
-        (least <= len(sites), f"must be at most the number of sites, {len(sites)}"),
-    ):
-        if not holds:
-            raise table.error("min-sites", least, rule)
+    majority = len(sites) // 2 + 1
+    min_sites = table.take("min-sites", int, majority)
+    if min_sites < 2:
+        rule = "must be at least 2: an update must never be alone in a mean"
+        raise table.error("min-sites", min_sites, rule)
+    if min_sites > len(sites):
+        rule = f"must be at most the number of sites, {len(sites)}"
+        raise table.error("min-sites", min_sites, rule)
     sums = sums_of(table, sites)
     backbone, weights = backbone_of(table)
-    digest = hashlib.sha256(content).hexdigest()
     return Agreement(
-        inputs.name,
-        inputs.classes,
-        inputs.shape,
-        inputs.mean,
-        inputs.std,
-        least,
-        app,
-        sites,
-        digest,
-        sums,
-        backbone,
-        weights,
+        name=inputs.name,
+        classes=inputs.classes,
+        shape=inputs.shape,
+        mean=inputs.mean,
+        std=inputs.std,
+        min_sites=min_sites,
+        app=app,
+        sites=sites,
+        sha256=hashlib.sha256(content).hexdigest(),
+        sums=sums,
+        backbone=backbone,
+        weights=weights,
     )
 
 
@@ -261,9 +254,7 @@ def members_of(table: Table, path: Path) -> tuple[Member, ...]:
         site = Table(entry, f"{path}: site {number}", SITE_KEYS)
         name = site.take("name", str)
         key = public_key(site)
-        site.require(
-            NAME.fullmatch(name) is not None, "name", "must be 1 to 40 letters, digits, - and _"
-        )
+        site.require(NAME.fullmatch(name) is not None, "name", NAME_RULE)
         site.require(name not in [other.name for other in sites], "name", "is another site's")
         site.require(key not in [other.key for other in sites], "key", "is another site's")
         samples = site.take("samples", int, 0)
@@ -282,17 +273,15 @@ def public_key(site: Table) -> str:
     stated = site.take("key", str)
     rule = f"must be a node's public key: {KEY_KIND} and its base64 form, as `fedskew-site key` prints it"
     kind, _, rest = stated.strip().partition(" ")
-    text = f"{kind} {rest.split(' ')[0]}"
+    base64_form = rest.split(" ")[0]  # a comment follows it
+    text = f"{kind} {base64_form}"
     try:
         key = load_ssh_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm):
         raise site.error("key", stated, rule) from None
-    fits = (
-        kind == KEY_KIND
-        and isinstance(key, EllipticCurvePublicKey)
-        and isinstance(key.curve, SECP384R1)
-    )
-    site.require(fits, "key", rule)
+    # The text states a kind and the key has one: both must be a node's.
+    is_of_node = isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)
+    site.require(kind == KEY_KIND and is_of_node, "key", rule)
     return text
 
 
@@ -330,6 +319,5 @@ def mask_key_text(key: X25519PublicKey) -> str:
 
 def as_flower_has_it(key: str) -> bytes:
     """Return a key in OpenSSH's form as flwr lists it with a node."""
-    return load_ssh_public_key(key.encode()).public_bytes(
-        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-    )
+    public_key = load_ssh_public_key(key.encode())
+    return public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

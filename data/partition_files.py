@@ -48,10 +48,9 @@ def save(path: Path, saved: SavedPartition) -> None:
         "domains": saved.domains,
         "holdout": saved.holdout.tolist(),
     }
+    text = json.dumps({**content, "checksum": checksum(content)}, separators=(",", ":"))
     try:
-        path.write_text(
-            json.dumps({**content, "checksum": checksum(content)}, separators=(",", ":")) + "\n"
-        )
+        path.write_text(f"{text}\n")
     except OSError as error:
         raise SettingError("FILE", str(path), f"cannot be written: {error.strerror}") from error
 
@@ -72,29 +71,27 @@ def read(setting: str) -> SavedPartition:
         )
     try:
         content = json.loads(path.read_text())
-        if content["fedskew-partition"] != VERSION:
-            raise DataError(
-                f"version {printable(str(content['fedskew-partition'])[:20])} of partition files is not known",
-                where=str(path),
-            )
-        stated = content.pop(
-            "checksum", None
-        )  # files of earlier versions, and those written by hand, have none
+        version = content["fedskew-partition"]
+        if version != VERSION:
+            shown = printable(str(version)[:20])
+            raise DataError(f"version {shown} of partition files is not known", where=str(path))
+        # Files of earlier versions, and those written by hand, have no checksum.
+        stated = content.pop("checksum", None)
         if stated not in (None, checksum(content)):
-            raise DataError(
-                "is not as it was written: its checksum is another; without one it is taken as is",
-                where=str(path),
+            rule = (
+                "is not as it was written: its checksum is another; without one it is taken as is"
             )
-        train = tuple(map(whole_numbers, content["train"]))
-        if content["domains"] is None:
-            domains = None
-        else:
+            raise DataError(rule, where=str(path))
+        domains: tuple[int, ...] | None = None
+        if content["domains"] is not None:
             domains = tuple(whole_numbers(content["domains"]).tolist())
-        holdout = whole_numbers(
-            content.get("holdout", [])
-        )  # files from before there were hold-outs have none
         saved = SavedPartition(
-            str(content["data"]), train, whole_numbers(content["test"]), domains, holdout
+            content=str(content["data"]),
+            train=tuple(map(whole_numbers, content["train"])),
+            test=whole_numbers(content["test"]),
+            domains=domains,
+            # Files from before there were hold-outs have none.
+            holdout=whole_numbers(content.get("holdout", [])),
         )
     except DataError:
         raise
@@ -110,20 +107,13 @@ def read(setting: str) -> SavedPartition:
         raise DataError(
             "is no partition file as `fedskew data save-partition` writes it", where=str(path)
         ) from error
-    if saved.train:
-        trained = np.concatenate([*saved.train, saved.holdout])
-    else:
-        trained = np.empty(0, np.int64)
-    disjoint = len(np.unique(trained)) == len(trained) and all(len(part) for part in saved.train)
-    if (
-        not disjoint
-        or not len(saved.train)
-        or (domains is not None and len(domains) != len(saved.train))
-    ):
-        raise DataError(
-            "every client must hold at least one sample, and no sample be at two clients",
-            where=str(path),
-        )
+    trained = np.concatenate([*saved.train, saved.holdout])
+    disjoint = len(np.unique(trained)) == len(trained)
+    everyone_trains = len(saved.train) > 0 and all(len(part) for part in saved.train)
+    one_domain_each = domains is None or len(domains) == len(saved.train)
+    if not (disjoint and everyone_trains and one_domain_each):
+        rule = "every client must hold at least one sample, and no sample be at two clients"
+        raise DataError(rule, where=str(path))
     if len(np.unique(saved.test)) < len(saved.test):
         raise DataError("no sample may be in the test set twice", where=str(path))
     return saved
@@ -137,8 +127,9 @@ def whole_numbers(numbers: object) -> NDArray[np.int64]:
 
 
 def checksum(content: Mapping[str, object]) -> str:
-    """Hash of what the file says."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    """Hash of the file's other entries."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def marked(setting: str) -> str:
@@ -149,11 +140,11 @@ def marked(setting: str) -> str:
     """
     path = path_of(setting)
     try:
-        return f"{path}#{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+        content = path.read_bytes()
     except (OSError, ValueError) as error:  # the latter: a path with a NUL
-        raise SettingError(
-            "partition-file", setting, f"cannot be read: {getattr(error, 'strerror', error)}"
-        ) from error
+        reason = getattr(error, "strerror", error)
+        raise SettingError("partition-file", setting, f"cannot be read: {reason}") from error
+    return f"{path}#{hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def path_of(setting: str) -> Path:

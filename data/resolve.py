@@ -39,74 +39,39 @@ def resolve(settings: DataSettings) -> DataSettings:
     names = members(settings.dataset)
     for name in names:
         _check_name(name, settings.dataset)
-    require(
-        len(set(names)) == len(names), "dataset", settings.dataset, "must name each domain once"
-    )
-    classes, shape = _classes(settings, names), _shape(settings, names)
+    settings.require(len(set(names)) == len(names), "dataset", "must name each domain once")
+    classes = _classes(settings, names)
+    shape = _shape(settings, names)
     mean, std = _normalization(settings, names, shape)
     _check_choices(settings, names)
     rule = f"is for images, and the inputs are vectors of {shape[0]}"
-    require(
-        settings.augmentation == "none" or len(shape) == 3,
-        "augmentation",
-        settings.augmentation,
-        rule,
-    )
+    images = len(shape) == 3
+    settings.require(settings.augmentation == "none" or images, "augmentation", rule)
+
     sites = _sites(settings)
     partition = _partition(settings, bool(sites))
-    images = len(shape) == 3 and not settings.in_files
-    settings.require(not settings.noise or images, "noise", "is for images, which are in memory")
-    domains = has_domains(settings.dataset) or (bool(sites) and partition == "domains")
+    in_memory = images and not settings.in_files
+    settings.require(not settings.noise or in_memory, "noise", "is for images, which are in memory")
     _check_partition(settings, partition, bool(sites))
-    known = sites or domain_names(names)
+    domains = sites or domain_names(names)
     if settings.unseen_domain:
-        _check_unseen(settings, known)
-    trained_on = len(known) - bool(settings.unseen_domain)
-    expected_clients = 10
-    if partition == "domains":
-        expected_clients = trained_on * (settings.parts_per_domain or 1)
-    if partition == "file":
-        expected_clients = len(read(settings.partition_file).train)
-        rule = f"must be 0 or {expected_clients}, the clients of partition-file"
-        require(settings.clients in (0, expected_clients), "clients", settings.clients, rule)
-    clients = settings.clients or (1 if partition == "pooled" else expected_clients)
-    if partition == "pooled":
-        require(
-            clients == 1,
-            "clients",
-            settings.clients,
-            "must be 0 or 1: partition pooled is one client",
-        )
-    if partition == "domains":
-        one = "part of a domain" if settings.parts_per_domain else "domain"
-        of = f"one client a {one} of dataset = {settings.dataset!r}"
-        if settings.unseen_domain:
-            of += f" but {settings.unseen_domain}"
-        require(
-            clients == expected_clients,
-            "clients",
-            settings.clients,
-            f"must be 0 or {expected_clients}, {of}",
-        )
-    if domains:
+        _check_unseen(settings, domains)
+    clients = _clients(settings, partition, len(domains))
+    if has_domains(settings.dataset) or (sites and partition == "domains"):
         rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
-        require(settings.imbalance_factor == 1, "imbalance-factor", settings.imbalance_factor, rule)
-        require(settings.largest_class == 0, "largest-class", settings.largest_class, rule)
+        settings.require(settings.imbalance_factor == 1, "imbalance_factor", rule)
+        settings.require(settings.largest_class == 0, "largest_class", rule)
     if settings.train_images:
         rule = f"contradicts imbalance-factor = {settings.imbalance_factor}: a long tail is sized by largest-class"
-        require(settings.imbalance_factor == 1, "train-images", settings.train_images, rule)
+        settings.require(settings.imbalance_factor == 1, "train_images", rule)
         rule = f"contradicts largest-class = {settings.largest_class}"
         settings.require(settings.largest_class == 0, "train_images", rule, "set one of the two")
     if partition == "llt":
         rule = f"must be a multiple of the number of classes, {len(classes)}, under partition llt"
         require(clients % len(classes) == 0, "clients", clients, rule)
         rule = f"has no effect with clients = {clients}, as many as classes: there the two forms are one"
-        require(
-            settings.llt_form == "exact" or clients > len(classes),
-            "llt-form",
-            settings.llt_form,
-            rule,
-        )
+        differs = clients > len(classes)
+        settings.require(settings.llt_form == "exact" or differs, "llt_form", rule)
     return replace(
         settings,
         partition=partition,
@@ -119,14 +84,39 @@ def resolve(settings: DataSettings) -> DataSettings:
     )
 
 
+def _clients(settings: DataSettings, partition: str, domains: int) -> int:
+    """The number of clients: the one stated, or what 0 stands for. Raises SettingError where the partition has another.
+
+    `domains` is the number of the data set's domains, or of a table's sites.
+    """
+    stated = settings.clients
+    if partition == "file":
+        saved = len(read(settings.partition_file).train)
+        rule = f"must be 0 or {saved}, the clients of partition-file"
+        settings.require(stated in (0, saved), "clients", rule)
+        return saved
+    if partition == "pooled":
+        rule = "must be 0 or 1: partition pooled is one client"
+        settings.require(stated in (0, 1), "clients", rule)
+        return 1
+    if partition == "domains":
+        trained_on = domains - 1 if settings.unseen_domain else domains
+        expected = trained_on * (settings.parts_per_domain or 1)
+        one = "part of a domain" if settings.parts_per_domain else "domain"
+        rule = f"must be 0 or {expected}, one client a {one} of dataset = {settings.dataset!r}"
+        if settings.unseen_domain:
+            rule += f" but {settings.unseen_domain}"
+        settings.require(stated in (0, expected), "clients", rule)
+        return expected
+    return stated or 10
+
+
 def _check_name(name: str, dataset: str) -> None:
     if is_own(name):
         require(not name.endswith(":"), "dataset", dataset, f"{name!r} must go on with a path")
         return
     if name in KNOWN:
         return
-    everything = [*KNOWN, *ALIASES, *(prefix + "PATH" for prefix in OWN_PREFIXES)]
-    everything += [DOMAINS_PREFIX + "NAME,NAME", SITES_PREFIX + "FILE"]
     near = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
     remedy = f"did you mean {near[0]!r}?" if near else ""
     path = Path(name)
@@ -135,36 +125,38 @@ def _check_name(name: str, dataset: str) -> None:
         meant = f"{kind}:{name}"
         remedy = f"did you mean {meant!r}?"
         raise SettingError("dataset", dataset, "no data set is called so", remedy=remedy)
+    everything = [*KNOWN, *ALIASES]
+    everything += [f"{prefix}PATH" for prefix in OWN_PREFIXES]
+    everything += [f"{DOMAINS_PREFIX}NAME,NAME", f"{SITES_PREFIX}FILE"]
     rule = f"no data set is called {name!r}; known are {', '.join(everything)}"
     raise SettingError("dataset", dataset, rule, remedy=remedy)
+
+
+USED_IN = {
+    "cinic_train": ("cinic",),
+    "window_width": ("abide",),
+    "window_stride": ("abide",),
+    "test_fold": ("abide", "own"),
+    **dict.fromkeys(OF_OWN, ("own",)),
+}
+"""By field, the layouts of data sets that it changes; `own` is a user's own data."""
 
 
 def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
     """Refuse what would change nothing for these data."""
     layouts = {KNOWN[name].layout if name in KNOWN else "own" for name in names}
-    defaults = DataSettings()
-    for field, layout in (
-        ("cinic_train", "cinic"), ("window_width", "abide"), ("window_stride", "abide"), ("test_fold", "abide")
-    ):  # fmt: skip
-        idle = getattr(settings, field) == getattr(defaults, field) or layout in layouts
-        idle = idle or (field == "test_fold" and "own" in layouts)
+    for field, used_in in USED_IN.items():
+        used = not layouts.isdisjoint(used_in)
         rule = f"has no effect with dataset = {settings.dataset!r}"
-        require(idle, field.replace("_", "-"), getattr(settings, field), rule)
-    of_user = any(map(is_own, names))
-    for field in OF_OWN:
-        rule = f"has no effect with dataset = {settings.dataset!r}"
-        settings.require(of_user or settings.is_default(field), field, rule)
-    settings.require(
-        settings.test_fold <= 4 or "abide" not in layouts, "test_fold", "must be 0 to 4"
-    )
+        settings.require(used or settings.is_default(field), field, rule)
+    fold_of_abide = "abide" in layouts and settings.test_fold > 4
+    settings.require(not fold_of_abide, "test_fold", "must be 0 to 4")
+    if settings.recipe == "none":
+        return
     families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
+    one_family = len(families) == 1 and families <= {"digits", "office", "domainnet"}
     rule = "is for several domains of digits, of Office-Caltech10 or of DomainNet"
-    fits = (
-        has_domains(settings.dataset)
-        and len(families) == 1
-        and families <= {"digits", "office", "domainnet"}
-    )
-    require(settings.recipe == "none" or fits, "recipe", settings.recipe, rule)
+    settings.require(has_domains(settings.dataset) and one_family, "recipe", rule)
 
 
 def _sites(settings: DataSettings) -> tuple[str, ...]:
@@ -198,14 +190,12 @@ def _check_partition(settings: DataSettings, partition: str, sites: bool) -> Non
     for field, partitions in USED_BY.items():
         used = partition in partitions or settings.is_default(field)
         settings.require(used, field, f"has no effect with partition = {partition}")
-    settings.require(
-        has_domains(settings.dataset) == (partition == "domains")
-        or partition in ("pooled", "file")
-        or sites,
-        "partition",
+    agree = has_domains(settings.dataset) == (partition == "domains")
+    rule = (
         f"does not go with dataset = {settings.dataset!r}: partition domains and a dataset domains:NAME,... (or a "
-        "table with a column site) need each other",
+        "table with a column site) need each other"
     )
+    settings.require(agree or sites or partition in ("pooled", "file"), "partition", rule)
 
 
 def _check_unseen(settings: DataSettings, known: tuple[str, ...]) -> None:
@@ -222,24 +212,17 @@ def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if is_own(name):
                 raise SettingError("classes", settings.classes, _missing(name, settings, "classes"))
-        for name in known[1:]:
-            rule = f"the classes of {known[0]} and of {name} differ, so they cannot be domains of one problem"
-            require(
-                KNOWN[name].class_names == KNOWN[known[0]].class_names,
-                "dataset",
-                settings.dataset,
-                rule,
-            )
-        return KNOWN[known[0]].class_names
+        first, *others = known
+        for name in others:
+            same = KNOWN[name].class_names == KNOWN[first].class_names
+            rule = f"the classes of {first} and of {name} differ, so they cannot be domains of one problem"
+            settings.require(same, "dataset", rule)
+        return KNOWN[first].class_names
     classes = settings.class_names
     for name in known:
         number = len(KNOWN[name].class_names)
-        require(
-            len(classes) == number,
-            "classes",
-            settings.classes,
-            f"must be {number} classes for {name}",
-        )
+        rule = f"must be {number} classes for {name}"
+        settings.require(len(classes) == number, "classes", rule)
     # A number names no class, so a known data set keeps its own names.
     if known and is_whole(settings.classes.strip()):
         return KNOWN[known[0]].class_names
@@ -251,11 +234,10 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
         shape = settings.shape
         image = len(shape) == 3 and shape[0] in (1, 3)
         for name in names:
+            known_vectors = name in KNOWN and len(KNOWN[name].shape) == 1
+            any_shape = known_vectors or name.startswith(("npz:", "csv:", "medmnist:"))
             rule = f"must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for the images of {name}"
-            vectors = name.startswith(("npz:", "csv:", "medmnist:")) or (
-                name in KNOWN and len(KNOWN[name].shape) == 1
-            )
-            require(image or vectors, "input-shape", settings.input_shape, rule)
+            settings.require(image or any_shape, "input_shape", rule)
         return shape
     for name in names:
         if is_own(name):
@@ -285,17 +267,16 @@ def _normalization(
         default_mean = _spread(KNOWN[settings.dataset].mean, channels)
         default_std = _spread(KNOWN[settings.dataset].std, channels)
 
-    def spread(field: str, values: tuple[float, ...]) -> tuple[float, ...]:
-        full = values * channels if len(values) == 1 else values
-        shape_text = "x".join(map(str, shape))
-        rule = f"must be one value, or {shape[0]}, for input-shape {shape_text}"
-        settings.require(len(full) in (channels, shape[0]), field, rule)
-        return full
-
-    mean = spread("mean", settings.means if settings.mean.strip() else default_mean)
-    std = spread("std", settings.stds if settings.std.strip() else default_std)
-    all_positive = all(value > 0 for value in std)
-    settings.require(all_positive, "std", "must be greater than 0")
+    rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
+    mean = settings.means if settings.mean.strip() else default_mean
+    if len(mean) == 1:
+        mean = mean * channels
+    settings.require(len(mean) in (channels, shape[0]), "mean", rule)
+    std = settings.stds if settings.std.strip() else default_std
+    if len(std) == 1:
+        std = std * channels
+    settings.require(len(std) in (channels, shape[0]), "std", rule)
+    settings.require(all(value > 0 for value in std), "std", "must be greater than 0")
     return mean, std
 
 
@@ -303,7 +284,8 @@ def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """The values of a data set's own channels for another number of channels."""
     if len(values) == channels:
         return values
-    return (round(sum(values) / len(values), 4),) * channels
+    average = round(sum(values) / len(values), 4)
+    return (average,) * channels
 
 
 def _missing(name: str, settings: DataSettings, key: str) -> str:

@@ -97,11 +97,16 @@ def rules_in(hint: Any) -> Iterator[Rule]:
     markers = getattr(hint, "__metadata__", ())
     if getattr(hint, "__origin__", hint) is float:
         yield Rule(math.isfinite, "must be a finite number")
-    if bounds := [marker for marker in markers if isinstance(marker, Bound)]:
-        yield Rule(
-            lambda value: all(is_within(value, bound) for bound in bounds), range_in_words(bounds)
-        )
-    yield from (marker for marker in markers if isinstance(marker, Rule))
+    bounds = [marker for marker in markers if isinstance(marker, Bound)]
+    if bounds:
+
+        def in_range(value: Any) -> bool:
+            return all(is_within(value, bound) for bound in bounds)
+
+        yield Rule(in_range, range_in_words(bounds))
+    for marker in markers:
+        if isinstance(marker, Rule):
+            yield marker
 
 
 def is_within(value: Any, bound: Bound) -> bool:

@@ -60,9 +60,8 @@ class Samples:
 
         With `draws`, for a training step, each image is augmented by numbers drawn from it.
         """
-        chosen = self.inputs_N.index_select(0, indices.to(self.inputs_N.device)).to(
-            self.mean.device
-        )
+        where_inputs_are = indices.to(self.inputs_N.device)
+        chosen = self.inputs_N.index_select(0, where_inputs_are).to(self.mean.device)
         scaled = chosen if chosen.is_floating_point() else chosen.float() / 255
         if draws is None:
             return (scaled - self.mean) / self.std
@@ -106,9 +105,7 @@ def noisy(samples: Samples, variance: float, seed: int, client: int) -> Samples:
     images = samples.inputs_N
     assert isinstance(images, Tensor), "noise is for images in memory"
     scaled = images if images.is_floating_point() else images.float() / 255
-    drawn = generator(seed, f"noise of client {client}").standard_normal(
-        tuple(images.shape), "float32"
-    )
-    return replace(
-        samples, inputs_N=scaled + variance**0.5 * torch.from_numpy(drawn).to(scaled.device)
-    )
+    draws = generator(seed, f"noise of client {client}")
+    drawn = draws.standard_normal(tuple(images.shape), "float32")
+    standard_noise = torch.from_numpy(drawn).to(scaled.device)
+    return replace(samples, inputs_N=scaled + variance**0.5 * standard_noise)

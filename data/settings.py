@@ -151,22 +151,21 @@ class DataSettings(Settings):
 
     def validate(self) -> None:
         if self.partition == "llt":
-            self.require(
-                self.alpha <= 1,
-                "alpha",
-                "is the main clients' share under llt and must be at most 1",
-            )
-        for field in ("largest_class", "train_images", "test_images"):
-            rule = "has no effect with partition-file, which says which samples there are"
-            self.require(not (self.partition_file and getattr(self, field)), field, rule)
+            rule = "is the main clients' share under llt and must be at most 1"
+            self.require(self.alpha <= 1, "alpha", rule)
+        if self.partition_file:
+            for field in ("largest_class", "train_images", "test_images"):
+                rule = "has no effect with partition-file, which says which samples there are"
+                self.require(not getattr(self, field), field, rule)
         rule = "goes with evaluate-on = test, as the domain that no client holds has no validation samples"
         self.require(self.evaluate_on == "test" or not self.unseen_domain, "unseen_domain", rule)
+        # These two are read for their errors.
         if self.pixel_range:
             assert self.pixel_span
-        assert self.column_names is not None  # which looks at them
-        rule, remedy = "contradicts parts-per-domain", "set one of the two"
+        assert self.column_names is not None
         both = self.domain_percent != 100 and self.parts_per_domain
-        self.require(not both, "domain_percent", rule, remedy)
+        rule = "contradicts parts-per-domain"
+        self.require(not both, "domain_percent", rule, "set one of the two")
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -176,18 +175,14 @@ class DataSettings(Settings):
             SettingError: fewer than two classes, an empty name, or a name twice.
         """
         stated = self.classes.strip()
-        self.require(
-            not is_whole(stated) or len(stated) <= 6,
-            "classes",
-            "must be less than a million classes",
-        )
         if is_whole(stated):
+            # By the digits, before int and range take memory for it.
+            self.require(len(stated) <= 6, "classes", "must be less than a million classes")
             classes = tuple(str(number) for number in range(int(stated)))
         else:
             classes = tuple(name.strip() for name in stated.split(","))
-        self.require(
-            len(classes) >= 2, "classes", "must be at least two names, or a number of at least 2"
-        )
+        rule = "must be at least two names, or a number of at least 2"
+        self.require(len(classes) >= 2, "classes", rule)
         self.require(all(classes), "classes", "must not hold an empty name")
         self.require(len(set(classes)) == len(classes), "classes", "must name each class once")
         return classes
@@ -205,29 +200,25 @@ class DataSettings(Settings):
             SettingError: anything but one or three positive whole numbers joined by x.
         """
         sides = self.input_shape.lower().split("x")
+        are_numbers = all(is_whole(side.strip()) and len(side) < 10 for side in sides)
         rule = (
             "must be CHANNELSxHEIGHTxWIDTH such as 3x32x32, or one number of features for vectors"
         )
-        short = all(is_whole(side.strip()) and len(side) < 10 for side in sides)
-        self.require(short and len(sides) in (1, 3) and all(map(int, sides)), "input_shape", rule)
+        self.require(are_numbers and len(sides) in (1, 3), "input_shape", rule)
         shape = tuple(map(int, sides))
-        self.require(
-            math.prod(shape) <= LARGEST_INPUT,
-            "input_shape",
-            f"must be at most {LARGEST_INPUT} numbers",
-        )
+        self.require(all(shape), "input_shape", rule)
+        rule = f"must be at most {LARGEST_INPUT} numbers"
+        self.require(math.prod(shape) <= LARGEST_INPUT, "input_shape", rule)
         return shape
 
     @property
     def pixel_span(self) -> tuple[float, float]:
         """LOW and HIGH of pixel-range. Raises SettingError for anything but two rising numbers."""
         span = numbers("pixel-range", self.pixel_range)
-        self.require(
-            len(span) == 2 and span[0] < span[-1],
-            "pixel_range",
-            "must be LOW,HIGH with LOW below HIGH",
-        )
-        return span[0], span[1]
+        rising = len(span) == 2 and span[0] < span[1]
+        self.require(rising, "pixel_range", "must be LOW,HIGH with LOW below HIGH")
+        low, high = span
+        return low, high
 
     @property
     def column_names(self) -> dict[str, str]:

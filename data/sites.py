@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from data.agreement import Agreement, read_agreement
-from data.errors import DataError, SettingError
+from data.errors import DataError
 from data.readers.catalog import KNOWN, SITES_PREFIX
 from data.settings import OF_OWN, DataSettings
 
@@ -60,31 +60,28 @@ def resolved(settings: DataSettings) -> DataSettings:
         DataError: the file cannot be read.
     """
     file = settings.dataset.removeprefix(SITES_PREFIX)
-    settings.require(
-        bool(file.strip()), "dataset", "'sites:' must go on with the path of federation.toml"
-    )
+    rule = "'sites:' must go on with the path of federation.toml"
+    settings.require(bool(file.strip()), "dataset", rule)
     agreement = agreement_of(settings.dataset)
     agreed = as_settings(agreement)
     for field, value in agreed.items():
         stated = getattr(settings, field)
         settings.require(stated in ("", value), field, f"must be that of federation.toml, {value}")
     clients = len(agreement.sites)
-    settings.require(
-        settings.clients in (0, clients), "clients", f"must be 0 or {clients}, the sites of {file}"
-    )
+    rule = f"must be 0 or {clients}, the sites of {file}"
+    settings.require(settings.clients in (0, clients), "clients", rule)
     rule = "must be auto: every site holds what it holds"
     settings.require(settings.partition in ("auto", "domains"), "partition", rule)
-    for field in (field.name for field in fields(settings)):
-        if field not in (*OF_ALL, *agreed) and not settings.is_default(field):
-            raise SettingError(settings.key(field), getattr(settings, field), why_not(field))
-    images = settings.augmentation == "none" or len(agreement.shape) == 3
-    settings.require(
-        images, "augmentation", f"is for images, and the inputs are vectors of {agreement.shape[0]}"
-    )
-    path = RESOLVED.fullmatch(file)
-    named = file if path else f"{Path(file).expanduser().resolve()}#{agreement.sha256}"
+    allowed = {*OF_ALL, *agreed}
+    for name in (entry.name for entry in fields(settings)):
+        settings.require(name in allowed or settings.is_default(name), name, why_not(name))
+    fits = settings.augmentation == "none" or len(agreement.shape) == 3
+    rule = f"is for images, and the inputs are vectors of {agreement.shape[0]}"
+    settings.require(fits, "augmentation", rule)
+    if not RESOLVED.fullmatch(file):
+        file = f"{Path(file).expanduser().resolve()}#{agreement.sha256}"
     return replace(
-        settings, dataset=f"{SITES_PREFIX}{named}", clients=clients, partition="domains", **agreed
+        settings, dataset=f"{SITES_PREFIX}{file}", clients=clients, partition="domains", **agreed
     )
 
 
@@ -116,7 +113,8 @@ def as_settings(agreement: Agreement) -> dict[str, Any]:
 def in_channels(values: tuple[float, ...], shape: tuple[int, ...]) -> str:
     """Return the mean or standard deviation of each channel (of vectors, as stated) as settings have it."""
     channels = shape[0] if len(shape) == 3 else 1
-    return ",".join(map(str, values * channels if len(values) == 1 else values))
+    every_channel = values * channels if len(values) == 1 else values
+    return ",".join(map(str, every_channel))
 
 
 def settings_at_site(
@@ -137,16 +135,13 @@ def settings_at_site(
     if kind == "abide":
         path = Path(place)
         spec = abide_name(path.name)
-        if KNOWN[spec].class_names != agreement.classes:
-            known = ", ".join(KNOWN[spec].class_names)
-            raise DataError(
-                f"its classes are {known}, and federation.toml says {', '.join(agreement.classes)}",
-                where=place,
-            )
-        run |= {
-            "data_root": str(path.parent),
-            **{field: getattr(settings, field) for field in OF_ABIDE},
-        }
+        known = KNOWN[spec].class_names
+        if known != agreement.classes:
+            agreed = ", ".join(agreement.classes)
+            rule = f"its classes are {', '.join(known)}, and federation.toml says {agreed}"
+            raise DataError(rule, where=place)
+        run["data_root"] = str(path.parent)
+        run |= {field: getattr(settings, field) for field in OF_ABIDE}
     return DataSettings(
         dataset=spec,
         cache=str(cache),

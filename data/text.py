@@ -56,9 +56,12 @@ def escaped(text: str, keep: str = "") -> str:
     """Return a text whose control characters, but those of `keep`, are written as Python writes them: ESC is \\x1b."""
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
-    )
+    letters = []
+    for letter in text:
+        if not letter.isprintable() and letter not in keep:
+            letter = letter.encode("unicode_escape").decode()
+        letters.append(letter)
+    return "".join(letters)
 
 
 def printable(text: object) -> str:
@@ -76,11 +79,10 @@ def said(error: Exception) -> str:
 
 def sentence(error: BaseException) -> str:
     """Return what an error says, in one line."""
-    kind = type(error)
-    return spoken(
-        f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
-        " ".join(str(error).split()),
-    )
+    error_class = type(error)
+    name = f"{error_class.__module__}.{error_class.__qualname__}".removeprefix("builtins.")
+    words = " ".join(str(error).split())
+    return spoken(name, words)
 
 
 def spoken(kind: str, words: str) -> str:
@@ -88,8 +90,10 @@ def spoken(kind: str, words: str) -> str:
 
     Errors of our classes, RuntimeError and OSError speak in sentences; others mean little without their class.
     """
-    known = getattr(builtins, kind, None)
-    whole = kind.split(".")[0] in PACKAGES or (
-        isinstance(known, type) and issubclass(known, RuntimeError | OSError)
-    )
-    return words if words and whole else f"{kind.split('.')[-1]}: {words}"
+    parts = kind.split(".")
+    package, name = parts[0], parts[-1]
+    builtin = getattr(builtins, kind, None)
+    of_builtins = isinstance(builtin, type) and issubclass(builtin, RuntimeError | OSError)
+    if words and (package in PACKAGES or of_builtins):
+        return words
+    return f"{name}: {words}"

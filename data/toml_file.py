@@ -73,10 +73,8 @@ class Table:
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return a list of numbers. Raises DataError for what is none."""
         values = self.take(key, list)
-        rule = "must be a list of numbers"
-        self.require(
-            bool(values) and all(type(value) in (int, float) for value in values), key, rule
-        )
+        all_numbers = all(type(value) in (int, float) for value in values)
+        self.require(bool(values) and all_numbers, key, "must be a list of numbers")
         return tuple(map(float, values))
 
 

@@ -81,18 +81,25 @@ def writing_of(path: Path, known: Collection[str] = ()) -> Writing:
     """
     with path.open("rb") as file:
         encoding = _encoding_of(file.read(HEAD))
+    header = ""
     with path.open(encoding=encoding, newline="") as text:
-        lines = (text.readline(HEAD).strip("\r\n") for _ in range(MOST_EMPTY_LINES))
-        line = next(filter(None, lines), "")
-    if stated := STATED_SEPARATOR.fullmatch(line):
+        for _ in range(MOST_EMPTY_LINES):
+            header = text.readline(HEAD).strip("\r\n")
+            if header:
+                break
+    if stated := STATED_SEPARATOR.fullmatch(header):
         return Writing(encoding, stated[1], stated=True)
-    unquoted = re.sub(r'"[^"]*"', "", line)  # a name in quotes may hold any of them
-    there = [separator for separator in SEPARATORS if separator in unquoted]
-    for separator in there if len(there) > 1 else ():
-        names = next(csv.reader([line], delimiter=separator), [])
-        if any(name.strip().lower() in known for name in names):
-            return Writing(encoding, separator)
-    return Writing(encoding, there[0] if there else ",")
+
+    unquoted = re.sub(r'"[^"]*"', "", header)  # a name in quotes may hold any of them
+    candidates = [separator for separator in SEPARATORS if separator in unquoted]
+    if not candidates:
+        return Writing(encoding, ",")
+    if len(candidates) > 1:
+        for separator in candidates:
+            names = next(csv.reader([header], delimiter=separator), [])
+            if any(name.strip().lower() in known for name in names):
+                return Writing(encoding, separator)
+    return Writing(encoding, candidates[0])
 
 
 def _encoding_of(head: bytes) -> str:
@@ -101,6 +108,7 @@ def _encoding_of(head: bytes) -> str:
         return "utf-8"  # the mark of UTF-32, which is refused as no UTF-8
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
+    # Without a mark: of a Latin letter in UTF-16 one of the two bytes is zero.
     zeros = [byte == 0 for byte in head[:4]]
     if zeros == [False, True, False, True]:
         return "utf-16-le"
@@ -119,7 +127,9 @@ def rows_in(path: Path, writing: Writing) -> Iterator[tuple[int, list[str]]]:
         reader = csv.reader(file, delimiter=writing.separator, strict=True)
         if writing.stated:
             next(reader)
-        yield from ((reader.line_num, row) for row in reader if row)
+        for row in reader:
+            if row:
+                yield reader.line_num, row
 
 
 def named(settings: DataSettings) -> set[str]:
@@ -137,12 +147,12 @@ def opened(
     """
     if not path.is_file():
         raise DataError("there is no such file", where=str(path))
-    if path.stat().st_size > settings.max_unpacked_mib * MIB:
-        raise DataError(
-            f"is larger than max-unpacked-mib = {settings.max_unpacked_mib} allows", where=str(path)
-        )
+    most = settings.max_unpacked_mib
+    if path.stat().st_size > most * MIB:
+        raise DataError(f"is larger than max-unpacked-mib = {most} allows", where=str(path))
     try:
-        yield rows_in(path, writing_of(path, {*known, *named(settings)}))
+        writing = writing_of(path, {*known, *named(settings)})
+        yield rows_in(path, writing)
     except (csv.Error, UnicodeError) as error:
         kind = truly(path)
         reason = said(error)
@@ -157,7 +167,8 @@ def opened(
 
 def header_of(path: Path, rows: Rows) -> list[str]:
     """The columns' names. Raises DataError where one has none, or another's."""
-    header = [name.strip() for name in next(rows, (0, []))[1]]
+    _, first_row = next(rows, (0, []))
+    header = [name.strip() for name in first_row]
     if not header:
         raise DataError("is empty; its first row must name the columns", where=str(path))
     for name in header:
@@ -168,10 +179,20 @@ def header_of(path: Path, rows: Rows) -> list[str]:
     return header
 
 
+def check_length(path: Path, line: int, row: Sequence[str], header: Sequence[str]) -> None:
+    """Raise DataError for a row that has not one cell per column."""
+    if len(row) != len(header):
+        rule = f"has {len(row)} cells, and there are {len(header)} columns"
+        raise DataError(f"row {line}: {rule}", where=str(path))
+
+
 def role_like(name: str) -> str:
     """Return the role that a column of that name probably has, beside label; empty for none."""
     plain = re.sub(r"[\s-]+", "_", name.strip().lower())
-    return next((role for role, names in LIKE_ROLES.items() if plain in names), "")
+    for role, names in LIKE_ROLES.items():
+        if plain in names:
+            return role
+    return ""
 
 
 def cure_of(settings: DataSettings, roles: dict[str, str]) -> SetOption:
@@ -197,13 +218,14 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
                 f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}",
                 where=str(path),
             )
-    roles = {
-        role: stated.get(role, role)
-        for role in (*stated, *ROLES)
-        if stated.get(role, role) in header
-    }
+    roles = {}
+    for role in (*stated, *ROLES):
+        name = stated.get(role, role)
+        if name in header:
+            roles[role] = name
     if LABEL in stated and roles.get(LABEL):
         return roles
+
     taken = {name for role, name in roles.items() if role != LABEL}
     alike = [name for name in header if name.lower() in LIKE_LABELS and name not in taken]
     ways = [cure_of(settings, {LABEL: name}) for name in alike]

@@ -15,15 +15,14 @@ from rich.text import Text
 
 from data import DataError, Dataset, DataSettings, Federation, federate, load, require
 from data.data_warnings import refuse_untrainable
+from data.export import partition_by_table, save_partition, write_sites
 from data.partition_files import save as write_partition
-from data.partition_table import partition_by_table, save_partition
 from data.readers import cache
 from data.readers.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, domain_names, is_own
 from data.readers.layouts import office_class_folders
 from data.readers.named import files_of
 from data.readers.user_data import kind_of_path
 from data.renamed_settings import print_renamed
-from data.site_folders import write_sites
 from fedskew.cli import completion
 from fedskew.cli.data_check import as_words, look_through
 from fedskew.cli.terminal import (

@@ -92,7 +92,7 @@ def test_sides_that_columns_say_and_names_of_ones_own(folder):
 
 
 def test_a_partition_of_sites_goes_on_in_a_file(folder, tmp_path):
-    from data.partition_table import save_partition
+    from data.export import save_partition
 
     federation = federate(table(folder), 0)
     save_partition(federation, tmp_path / "partition.json")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data import DataError, DataSettings, SettingError, federate, resolve
-from data.partition_table import save_partition
+from data.export import save_partition
 from server_app.settings import parse
 
 LONG_TAILED = DataSettings(

@@ -7,7 +7,7 @@ import pytest
 from layouts import write_site
 
 from data import DataError, DataSettings, federate, load
-from data.site_folders import write_sites
+from data.export import write_sites
 
 PATIENTS, ROWS = 10, 4
 
