@@ -104,7 +104,13 @@ def load(settings: DataSettings) -> Dataset:
         root = Path(settings.data_root).expanduser() / known.image_folder
         paths = np.array(mapped[name], np.uint8)
         channels, height, width = settings.shape
-        return ImageFiles(root, paths, (channels, height, width), known.central, settings)
+        return ImageFiles(
+            root,
+            names=paths,
+            size=(channels, height, width),
+            central=known.central,
+            settings=settings,
+        )
 
     # Under any other partition a table's sites are no domains: its rows are pooled.
     by_site = "domain_names" in mapped and settings.partition in ("domains", "file")
@@ -373,9 +379,9 @@ def _subjects(raws: list[Raw]) -> Arrays:
 def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
     """(N, L): names in UTF-8, padded with zeros, so that the cache needs no arrays of objects."""
     words = [name.encode() for name in names]
-    width = max(len(word) for word in words)
-    padded = b"".join(word.ljust(width, b"\0") for word in words)
-    letters = np.frombuffer(padded, np.uint8)
+    width = max(map(len, words))
+    padded = [word.ljust(width, b"\0") for word in words]
+    letters = np.frombuffer(b"".join(padded), np.uint8)
     return letters.reshape(len(words), width)
 
 

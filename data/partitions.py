@@ -328,7 +328,9 @@ def _counts_of(shares_KC: NDArray[np.float64], labels_N: NDArray[np.int64]) -> N
     """(clients, classes) samples, each class cut at the clients' shares of it."""
     classes = shares_KC.shape[1]
     sizes_C = np.bincount(labels_N, minlength=classes)
-    columns = [_cut(shares_KC[:, label], int(sizes_C[label])) for label in range(classes)]
+    columns = []
+    for label, size in enumerate(sizes_C.tolist()):
+        columns.append(_cut(shares_KC[:, label], size))
     return np.stack(columns, axis=1)
 
 

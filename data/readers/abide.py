@@ -46,18 +46,22 @@ def read_site(path: Path, settings: DataSettings) -> Site:
     lengths = arrays["length"].astype(np.int64)
     labels = arrays["label"].astype(np.int64)
     total = lengths.sum()
-    if series.ndim != 2 or len(lengths) != len(labels) or total != len(series):
+    one_label_each = len(lengths) == len(labels)
+    if series.ndim != 2 or not one_label_each or total != len(series):
         shapes = f"ts {series.shape}, length {lengths.shape} (sum {total}) and label {labels.shape}"
         rule = f"{shapes} do not fit: ts must be (sum of length, regions)"
         raise DataError(rule, where=str(path))
     ends = np.cumsum(lengths)[:-1]
-    return Site(path.stem, str(path), np.split(series, ends), labels)
+    return Site(
+        name=path.stem,
+        where=str(path),
+        series=np.split(series, ends),
+        labels=labels,
+    )
 
 
 def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
     """The windows of one site's subjects: a fifth of the subjects is for testing, no subject is on both sides.
-
-    A split's `groups` are the subjects' numbers at the site, as a subject is tested by all its windows together.
 
     Raises:
         DataError: subjects with other numbers of regions, or one with less than one window.
@@ -70,24 +74,41 @@ def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
         raise DataError(rule, where=site.where)
     regions = sorted({series.shape[1] for series in site.series})
     if len(regions) > 1:
-        raise DataError(
-            f"subjects have {' and '.join(map(str, regions))} regions, not all the same",
-            where=site.where,
-        )
-    pairs = regions[0] * (regions[0] - 1) // 2
-    counts = (lengths - width) // stride + 1
+        listed = " and ".join(map(str, regions))
+        raise DataError(f"subjects have {listed} regions, not all the same", where=site.where)
+
     tested = folds(site.labels, site.name)[fold]
     is_test = np.isin(np.arange(len(lengths)), tested)
-    splits = []
-    for key, chosen in (("train", np.flatnonzero(~is_test)), ("test", np.flatnonzero(is_test))):
-        vectors = np.empty((counts[chosen].sum(), pairs), np.float32)
-        ends = np.cumsum(counts[chosen])
-        for subject, end in zip(chosen.tolist(), ends.tolist(), strict=True):
-            begin = end - counts[subject]
-            vectors[begin:end] = window_correlations(site.series[subject], width, stride)
-        groups = np.repeat(chosen, counts[chosen])
-        splits.append(Split(vectors, site.labels[groups], site.where, key, groups))
-    return Raw(*splits)
+    train = _windows_split(site, np.flatnonzero(~is_test), "train", width, stride)
+    test = _windows_split(site, np.flatnonzero(is_test), "test", width, stride)
+    return Raw(train, test)
+
+
+def _windows_split(
+    site: Site, subjects: NDArray[np.int64], key: str, width: int, stride: int
+) -> Split:
+    """The windows of some subjects, (N, pairs of regions), subject after subject.
+
+    The split's `groups` are the subjects' numbers at the site, as a subject is tested by all its windows together.
+    """
+    regions = site.series[0].shape[1]
+    pairs = regions * (regions - 1) // 2
+    lengths = np.array([len(site.series[subject]) for subject in subjects], np.int64)
+    counts = (lengths - width) // stride + 1
+    vectors = np.empty((counts.sum(), pairs), np.float32)
+    begin = 0
+    for subject, count in zip(subjects.tolist(), counts.tolist(), strict=True):
+        windows = window_correlations(site.series[subject], width, stride)
+        vectors[begin : begin + count] = windows
+        begin += count
+    groups = np.repeat(subjects, counts)
+    return Split(
+        images=vectors,
+        labels=site.labels[groups],
+        where=site.where,
+        key=key,
+        groups=groups,
+    )
 
 
 def folds(labels: NDArray[np.int64], site: str) -> list[NDArray[np.int64]]:
@@ -141,43 +162,61 @@ def read_pcp(folder: Path, site: str) -> Site:
         DataError: files of several pipelines or atlases, or that cannot be read, or of a subject without diagnosis.
     """
     files = sorted(folder.glob(f"*/*/{site}_*_rois_*.1D"))
-    kinds = {f"{file.parent.relative_to(folder)} {file.stem.split('_rois_')[1]}" for file in files}
-    if len(kinds) > 1:
-        raise DataError(
-            f"{site} is there as {' and as '.join(sorted(kinds))}: keep one of them",
-            where=str(folder),
-        )
+    versions = set()
+    for file in files:
+        atlas = file.stem.split("_rois_")[1]
+        versions.add(f"{file.parent.relative_to(folder)} {atlas}")
+    if len(versions) > 1:
+        listed = " and as ".join(sorted(versions))
+        raise DataError(f"{site} is there as {listed}: keep one of them", where=str(folder))
+
     diagnoses = _diagnoses(folder, site)
     kept = []
     labels = []
     for file in files:
-        subject = file.stem.split("_rois_")[0]
-        if (group := diagnoses.get(subject, "nothing")) not in LABELS:
-            raise DataError(
-                f"{folder / PHENOTYPES}: DX_GROUP of {subject} is {group}: must be 1 or 2"
-            )
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "error"
-                )  # of a file without a number, whose subject is not to be left out
-                series = np.loadtxt(file, np.float32, ndmin=2)
-        except (ValueError, UserWarning) as error:
-            raise DataError(str(error), where=str(file)) from error
-        if (series != series[:1]).any(axis=0).all():
+        subject = _subject_of(file)
+        group = diagnoses.get(subject, "nothing")
+        if group not in LABELS:
+            rule = f"DX_GROUP of {subject} is {group}: must be 1 or 2"
+            raise DataError(f"{folder / PHENOTYPES}: {rule}")
+        series = _read_1d(file)
+        changes = (series != series[:1]).any(axis=0)
+        if changes.all():
             kept.append(series)
             labels.append(LABELS[group])
     if not kept:
-        raise DataError(
-            f"every subject of {site} has a region that never changes", where=str(folder)
-        )
-    return Site(site, str(files[0].parent), kept, np.array(labels, np.int64))
+        rule = f"every subject of {site} has a region that never changes"
+        raise DataError(rule, where=str(folder))
+    return Site(
+        name=site,
+        where=str(files[0].parent),
+        series=kept,
+        labels=np.array(labels, np.int64),
+    )
+
+
+def _subject_of(file: Path) -> str:
+    """The FILE_ID in the name of a .1D file."""
+    return file.stem.split("_rois_")[0]
+
+
+def _read_1d(file: Path) -> NDArray[np.float32]:
+    """(time points, regions). Raises DataError for a file that is damaged or has no number."""
+    try:
+        with warnings.catch_warnings():
+            # numpy only warns of a file without a number, whose subject would then be left out.
+            warnings.simplefilter("error")
+            return np.loadtxt(file, np.float32, ndmin=2)
+    except (ValueError, UserWarning) as error:
+        raise DataError(str(error), where=str(file)) from error
 
 
 def incomplete(folder: Path, site: str) -> bool:
     """Whether a subject of `site` has no .1D file yet, as an interrupted download leaves it."""
-    there = {file.stem.split("_rois_")[0] for file in folder.glob(f"*/*/{site}_*_rois_*.1D")}
-    return not (folder / PHENOTYPES).is_file() or not _diagnoses(folder, site).keys() <= there
+    if not (folder / PHENOTYPES).is_file():
+        return True
+    present = {_subject_of(file) for file in folder.glob(f"*/*/{site}_*_rois_*.1D")}
+    return not _diagnoses(folder, site).keys() <= present
 
 
 def fetch_pcp(root: Path, site: str) -> None:
@@ -211,5 +250,8 @@ def fetch_pcp(root: Path, site: str) -> None:
 def _diagnoses(folder: Path, site: str) -> dict[str, str]:
     """DX_GROUP by FILE_ID, of the site's subjects that have files."""
     with (folder / PHENOTYPES).open(newline="", encoding="utf-8", errors="replace") as file:
-        rows = [row for row in csv.DictReader(file) if row["SITE_ID"] == site]
-    return {row["FILE_ID"]: row["DX_GROUP"] for row in rows if row["FILE_ID"] != "no_filename"}
+        diagnoses = {}
+        for row in csv.DictReader(file):
+            if row["SITE_ID"] == site and row["FILE_ID"] != "no_filename":
+                diagnoses[row["FILE_ID"]] = row["DX_GROUP"]
+        return diagnoses

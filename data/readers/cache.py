@@ -38,13 +38,18 @@ def cache_folder(setting: str) -> Path:
     """The setting `cache`, or fedskew in the user's cache folder."""
     if setting:
         return Path(setting).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedskew"
+    of_user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(of_user) / "fedskew"
 
 
 def key_of(identity: object, files: list[Path]) -> str:
     """Hash of what a data set is made from: `identity` and the paths, sizes and times of change of its files."""
-    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(json.dumps([VERSION, identity, stats]).encode()).hexdigest()
+    described = []
+    for file in files:
+        stat = file.stat()
+        described.append((str(file.resolve()), stat.st_size, stat.st_mtime_ns))
+    text = json.dumps([VERSION, identity, described])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def content_hash(arrays: Arrays) -> str:
@@ -87,13 +92,13 @@ def write(folder: Path, arrays: Arrays) -> None:
         }
         if beside := beside_hash(arrays):
             described["beside"] = beside
-        (temporary / "dataset.json").write_text(
-            json.dumps({**described, "checksum": checksum(described)})
-        )
+        text = json.dumps({**described, "checksum": checksum(described)})
+        (temporary / "dataset.json").write_text(text)
         private(temporary)
         try:
             temporary.rename(folder)
         except OSError:
+            # Another process was first, unless there is no whole copy.
             if not (folder / "dataset.json").is_file():
                 raise
     except OSError as error:
@@ -116,18 +121,19 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
         described = json.loads((folder / "dataset.json").read_text())
         content = described["content"]
         names = described["arrays"]
-        now = stats(folder, described["arrays"])
+        now = stats(folder, names)
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
-        stated = described.pop(
-            "checksum", None
-        )  # copies of earlier versions have none, and no sizes and times
+        # Copies of earlier versions have no checksum, and no sizes and times.
+        stated = described.pop("checksum", None)
         if stated not in (None, checksum(described)):
             raise ValueError("dataset.json is not as it was written")
         as_written = stated is not None and described["files"] == now
         large = sum(array.nbytes for array in arrays.values()) > VERIFIED
-        if _verified.get(folder) != now and not (as_written and large):
-            as_stated = content_hash(arrays) == content
-            if not as_stated or beside_hash(arrays) != described.get("beside", ""):
+        verified = _verified.get(folder) == now
+        if not verified and not (as_written and large):
+            same_content = content_hash(arrays) == content
+            same_beside = beside_hash(arrays) == described.get("beside", "")
+            if not (same_content and same_beside):
                 raise ValueError("its contents are not those that were written")
             _verified[folder] = now
         private(folder)
@@ -137,17 +143,14 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
             return None
         reason = "is incomplete"
     except PermissionError as error:
-        raise DataError(
-            f"the cached copy cannot be read ({error.strerror})", where=str(folder)
-        ) from error
-    except (
-        Exception
-    ) as error:  # a damaged file surfaces as anything, an EOFError or a SyntaxError among others
+        rule = f"the cached copy cannot be read ({error.strerror})"
+        raise DataError(rule, where=str(folder)) from error
+    # A damaged file surfaces as anything, an EOFError or a SyntaxError among others.
+    except Exception as error:
         reason = f"is damaged ({' '.join(str(error).split())})"
     log.warning("%s: the cached copy %s and is made anew", folder, reason)
-    aside = folder.with_name(
-        f".{folder.name}-{uuid.uuid4().hex}"
-    )  # whoever has mapped the files keeps them
+    # Renamed before it is deleted: processes that have mapped the files keep them.
+    aside = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
         folder.rename(aside)
     except FileNotFoundError:  # another process has done so
@@ -161,21 +164,23 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
 def private(folder: Path) -> None:
     """Leave a copy to its owner alone, 0700 and 0600; earlier versions did not. Another's stays as it is."""
     for path in (folder, *folder.iterdir()):
-        if path.stat().st_mode & 0o077 and path.stat().st_uid == os.getuid():
+        stat = path.stat()
+        open_to_others = stat.st_mode & 0o077
+        if open_to_others and stat.st_uid == os.getuid():
             path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def copies(folder: Path) -> dict[Path, int]:
     """The copies in a cache, complete and unfinished, with their bytes; other files are left out."""
-    there = sorted(folder.iterdir()) if folder.is_dir() else []
-    kept = [
-        path
-        for path in there
-        if path.is_dir() and (COPY.fullmatch(path.name) or (path / "dataset.json").is_file())
-    ]
-    return {
-        path: sum(file.stat().st_size for file in path.iterdir() if file.is_file()) for path in kept
-    }
+    if not folder.is_dir():
+        return {}
+    found = {}
+    for path in sorted(folder.iterdir()):
+        is_copy = COPY.fullmatch(path.name) or (path / "dataset.json").is_file()
+        if path.is_dir() and is_copy:
+            files = [file for file in path.iterdir() if file.is_file()]
+            found[path] = sum(file.stat().st_size for file in files)
+    return found
 
 
 def clear(folder: Path) -> int:
@@ -196,8 +201,9 @@ def stats(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:
 
 
 def checksum(described: Mapping[str, object]) -> str:
-    """Hash of what dataset.json says."""
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+    """Hash of the other entries of dataset.json."""
+    text = json.dumps(described, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _cannot_be_written(folder: Path, error: OSError) -> DataError:

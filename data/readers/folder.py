@@ -36,20 +36,18 @@ def read_folder(
     Raises:
         DataError: a folder is missing, a class folder is none of `class_names`, or a file is no image.
     """
-    if splits := split_folders(path):
-        read = {
-            key: read_split(folder, key, class_names, shape, settings)
-            for key, folder in splits.items()
-        }
-        return Raw(
-            read["train"], read["test"], read.get("val"), notes=tuple(notes_of(splits, class_names))
-        )
+    folders = split_folders(path)
+    if folders:
+        splits = {}
+        for key, folder in folders.items():
+            splits[key] = read_split(folder, key, class_names, shape, settings)
+        notes = tuple(notes_of(folders, class_names))
+        return Raw(splits["train"], splits["test"], splits.get("val"), notes=notes)
+
     everything = read_split(path, "", class_names, shape, settings)
-    tested = fifth(everything.labels.astype(np.int64), settings, str(path))
-    train, test = (
-        everything.take(np.flatnonzero(chosen), key)
-        for chosen, key in ((~tested, "train"), (tested, "test"))
-    )
+    is_test_N = fifth(everything.labels.astype(np.int64), settings, str(path))
+    train = everything.take(np.flatnonzero(~is_test_N), "train")
+    test = everything.take(np.flatnonzero(is_test_N), "test")
     return Raw(train, test, notes=(A_FIFTH, *notes_of({"": path}, class_names)))
 
 
@@ -63,11 +61,11 @@ def split_folders(path: Path) -> dict[str, Path]:
         raise DataError("there is no such folder", where=str(path))
     entries = list(visible(path))
     folders = [entry for entry in entries if entry.is_dir()]
-    named = {
-        SPLITS[folder.name.lower()]: folder
-        for folder in reversed(folders)
-        if folder.name.lower() in SPLITS
-    }
+    named: dict[str, Path] = {}
+    for folder in folders:
+        split = SPLITS.get(folder.name.lower())
+        if split is not None:
+            named.setdefault(split, folder)  # of `val` and `valid` the first by name
     if {"train", "test"} <= named.keys():
         return {key: named[key] for key in ("train", "test", "val") if key in named}
     if "train" in named:
@@ -78,27 +76,45 @@ def split_folders(path: Path) -> dict[str, Path]:
     if named:
         raise DataError(f"{path / 'train'}: there is no such folder; {path} {LAYOUT}")
     if not folders:
-        there = f"holds {len(entries)} files and no folder" if entries else "is empty"
-        rule = f"{path}: {there}: it {LAYOUT}"
-        if any(entry.suffix == ".npy" for entry in entries):
-            rule = f"{path}: holds arrays: pack them into one file by numpy.savez and check that"
-        elif tables := [entry for entry in entries if entry.suffix == ".csv"]:
-            rule += f"; or dataset = csv:{tables[0]}, with columns path and label"
-        raise DataError(rule)
-    inner = [[child.name for child in visible(folder) if child.is_dir()] for folder in folders]
-    if all({"train", "training"} & {name.lower() for name in names} for names in inner):
-        sites = ",".join(f"folder:{folder}" for folder in folders)
-        prefix = "domains:" if len(folders) > 1 else ""
-        raise DataError(
-            f"{LAYOUT}; its folders do: dataset = {prefix}{sites}",
-            where=str(path),
-        )
-    same = len(folders) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner)
-    if same and not any(child.is_file() for folder in folders for child in visible(folder)):
-        sites = ",".join(f"folder:{folder}" for folder in folders)
-        rule = f"every folder holds the same folders {', '.join(inner[0][:4])}; if these are the classes"
-        raise DataError(f"{rule}, the others are sites: dataset = domains:{sites}", where=str(path))
+        raise _no_folders(path, entries)
+    refuse_sites(path, folders)
     return {}
+
+
+def _no_folders(path: Path, entries: list[Path]) -> DataError:
+    """The error of a folder that holds no folder, which names what its files may be instead."""
+    there = f"holds {len(entries)} files and no folder" if entries else "is empty"
+    rule = f"{path}: {there}: it {LAYOUT}"
+    tables = [entry for entry in entries if entry.suffix == ".csv"]
+    if any(entry.suffix == ".npy" for entry in entries):
+        rule = f"{path}: holds arrays: pack them into one file by numpy.savez and check that"
+    elif tables:
+        rule += f"; or dataset = csv:{tables[0]}, with columns path and label"
+    return DataError(rule)
+
+
+def refuse_sites(path: Path, folders: list[Path]) -> None:
+    """Raise DataError where the folders are sites and not classes: train/CLASS/* or the same classes are in each."""
+    contents = [list(visible(folder)) for folder in folders]
+    inner = [[child.name for child in children if child.is_dir()] for children in contents]
+    sites = ",".join(f"folder:{folder}" for folder in folders)
+    several = len(folders) > 1
+    if all(_has_train(names) for names in inner):
+        prefix = "domains:" if several else ""
+        raise DataError(f"{LAYOUT}; its folders do: dataset = {prefix}{sites}", where=str(path))
+
+    first = inner[0]
+    same = several and len(first) > 1 and all(names == first for names in inner)
+    images_beside = any(child.is_file() for children in contents for child in children)
+    if same and not images_beside:
+        rule = (
+            f"every folder holds the same folders {', '.join(first[:4])}; if these are the classes"
+        )
+        raise DataError(f"{rule}, the others are sites: dataset = domains:{sites}", where=str(path))
+
+
+def _has_train(names: list[str]) -> bool:
+    return any(name.lower() in ("train", "training") for name in names)
 
 
 def visible(folder: Path) -> Iterator[Path]:
@@ -146,22 +162,25 @@ def read_split(
     """
     folders = class_folders(folder)
     known = [composed(name) for name in class_names]
-    if unknown := [name for name in folders if name not in known]:
+    unknown = [name for name in folders if name not in known]
+    if unknown:
         raise DataError(
             f"class folders {', '.join(unknown)} are none of the setting classes; "
             f"found {', '.join(folders)}; classes = {', '.join(class_names)}",
             where=str(folder),
         )
-    files: list[tuple[str, int]] = []
+    files: list[str] = []
+    labels: list[int] = []
     for label, name in enumerate(known):
         if name in folders:
-            files.extend((str(file.relative_to(folder)), label) for file in below(folders[name]))
+            of_class = [str(file.relative_to(folder)) for file in below(folders[name])]
+            files += of_class
+            labels += [label] * len(of_class)
     if not files:
-        raise DataError(
-            f"no image in any class folder of {', '.join(class_names)}", where=str(folder)
-        )
-    images = ImageFiles.of(folder, [file for file, _ in files], shape, settings)
-    return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
+        rule = f"no image in any class folder of {', '.join(class_names)}"
+        raise DataError(rule, where=str(folder))
+    images = ImageFiles.of(folder, files, shape, settings)
+    return Split(images, np.array(labels, np.int64), str(folder), key)
 
 
 def notes_of(splits: Mapping[str, Path], class_names: tuple[str, ...]) -> Iterator[str]:
@@ -195,8 +214,7 @@ def look(path: Path, settings: DataSettings) -> Guess:
     names = sorted(classes)
     if not images:
         raise DataError(f"no class folder holds an image: it {LAYOUT}", where=str(path))
-    shape, notes = shape_of(images, settings)
-    return Guess(
-        {"classes": ",".join(names), "input-shape": shape},
-        (*([] if named else [A_FIFTH]), *notes_of(splits, tuple(names)), *notes),
-    )
+    shape, notes_of_images = shape_of(images, settings)
+    notes = [] if named else [A_FIFTH]
+    notes += [*notes_of(splits, tuple(names)), *notes_of_images]
+    return Guess({"classes": ",".join(names), "input-shape": shape}, tuple(notes))

@@ -44,26 +44,24 @@ def quietly(where: str) -> Iterator[Any]:
             yield library
     except DataError:
         raise
-    except (
-        Exception
-    ) as error:  # a damaged file, or a name that the cache lacks, surfaces as anything
+    # A damaged file, or a name that the cache lacks, surfaces as anything.
+    except Exception as error:
         rule = "the datasets library cannot read it, without the network but for download = true"
         raise DataError(f"{rule}: {said(error)}", where=where) from error
 
 
 @contextmanager
 def offline(stays: bool) -> Iterator[None]:
-    """Let the libraries ask their cache alone, if it `stays` so; they have read the environment when imported."""
-    places = ((import_module("huggingface_hub.constants"), "HF_HUB_OFFLINE"),
-              (import_module("datasets.config"), "HF_DATASETS_OFFLINE"))  # fmt: skip
-    before = [getattr(module, name) for module, name in places]
+    """Let the libraries ask their cache alone, if it `stays` so."""
+    # Their modules are changed, as they read the environment variables only when they are imported.
+    hub: Any = import_module("huggingface_hub.constants")
+    library: Any = import_module("datasets.config")
+    before = (hub.HF_HUB_OFFLINE, library.HF_DATASETS_OFFLINE)
     try:
-        for module, name in places:
-            setattr(module, name, stays)
+        hub.HF_HUB_OFFLINE = library.HF_DATASETS_OFFLINE = stays
         yield
     finally:
-        for (module, name), value in zip(places, before, strict=True):
-            setattr(module, name, value)
+        hub.HF_HUB_OFFLINE, library.HF_DATASETS_OFFLINE = before
 
 
 @lru_cache(maxsize=4)
@@ -87,14 +85,16 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
     """
     stated = settings.column_names
     header = list(part.features)
-    shown = ", ".join(part.features)
+    shown = ", ".join(header)
     for name in filter(None, stated.values()):
         if name not in header:
-            raise DataError(
-                f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}",
-                where=place,
-            )
-    roles = {role: stated.get(role, role) for role in ROLES if stated.get(role, role) in header}
+            rule = f"there is no column {name!r}, only {shown}"
+            raise DataError(f"columns = {settings.columns!r}: {rule}", where=place)
+    roles = {}
+    for role in ROLES:
+        name = stated.get(role, role)
+        if name in header:
+            roles[role] = name
     images = [name for name, feature in part.features.items() if type(feature).__name__ == "Image"]
     labels = [name for name in header if name.lower() in LIKE_LABELS]
     for role, names, kind in (("path", images, "images"), (LABEL, labels, "labels")):
@@ -105,11 +105,10 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
             rule = f"{len(names)} columns look like {kind}, of {shown}"
             raise DataError(rule, where=place, remedy=either(ways))
         roles[role] = names[0]
-    if roles["path"] not in images:
-        raise DataError(
-            f"column {roles['path']}: is of type {part.features[roles['path']]}: must be images",
-            where=place,
-        )
+    path = roles["path"]
+    if path not in images:
+        rule = f"is of type {part.features[path]}: must be images"
+        raise DataError(f"column {path}: {rule}", where=place)
     return roles
 
 
@@ -117,14 +116,15 @@ def metadata(path: Path, settings: DataSettings) -> SampleMetadata:
     """The rows of all splits, which are the column split where there are several. Raises DataError."""
     place = place_of(path, settings)
     parts = parts_of(place, settings.download)
-    roles = roles_of(place, next(iter(parts.values())), settings)
+    first = next(iter(parts.values()))
+    roles = roles_of(place, first, settings)
     cells: dict[str, list[str]] = {role: [] for role in roles if role != "path"}
     with quietly(place):
         for part in parts.values():
             for role in cells:
                 feature = part.features[roles[role]]
                 column = part[roles[role]]
-                if role == LABEL and hasattr(feature, "int2str"):
+                if role == LABEL and hasattr(feature, "int2str"):  # the library's ClassLabel
                     cells[role] += [feature.int2str(value) for value in column]
                 else:
                     cells[role] += [str(value).strip() for value in column]
@@ -136,7 +136,11 @@ def metadata(path: Path, settings: DataSettings) -> SampleMetadata:
                     rule = f"split {key!r}: must be one of {', '.join(SPLITS)}"
                     raise DataError(rule, where=place)
                 cells["split"] += [key] * len(part)
-    return SampleMetadata(place, roles, {role: tuple(words) for role, words in cells.items()})
+    return SampleMetadata(
+        where=place,
+        columns=roles,
+        cells={role: tuple(words) for role, words in cells.items()},
+    )
 
 
 def read(
@@ -147,7 +151,7 @@ def read(
 ) -> Raw:
     """The images, brought to `shape`, on their sides. Raises DataError for what cannot be trained on."""
     from data.readers.image_files import joined
-    from data.readers.images import brought, from_pil
+    from data.readers.images import Pixels, brought, from_pil
 
     rows = metadata(path, settings)
     if len(shape) != 3 or shape[0] not in (1, 3):
@@ -158,14 +162,16 @@ def read(
     channels, height, width = shape
     column = rows.columns["path"]
     where = Path(rows.where)
+
+    def opened() -> Iterator[Pixels]:
+        for part in parts_of(rows.where, settings.download).values():
+            for row in part.select_columns([column]):
+                image = from_pil(where, row[column], channels, settings)
+                yield brought(image, channels, (width, height))
+
     with quietly(rows.where):
-        opened = (
-            from_pil(where, row[column], channels, settings)
-            for part in parts_of(rows.where, settings.download).values()
-            for row in part.select_columns([column])
-        )
         try:
-            images = joined(brought(image, channels, (width, height)) for image in opened)
+            images = joined(opened())
         except UnknownRange as error:
             raise widened(error, look_at_rows(rows, settings)) from None
         wide = images.dtype == np.float32 and not settings.pixel_range
@@ -179,18 +185,16 @@ def look_at_rows(rows: SampleMetadata, settings: DataSettings) -> Look | None:
     from data.readers.images import stored_of_pil
 
     column = rows.columns["path"]
-    parts = parts_of(rows.where, settings.download).values()
     places: list[tuple[Any, int]] = []
-    for part in parts:
-        places.extend((part, index) for index in range(len(part)))
-    groups = list(zip(rows.of("site") or rows.of(LABEL), rows.of(LABEL), strict=True))
+    for part in parts_of(rows.where, settings.download).values():
+        places += [(part, index) for index in range(len(part))]
 
     def stored(place: int) -> object:
         part, index = places[place]
         return stored_of_pil(part[index][column], 0)
 
     with quietly(rows.where):
-        return look_at(stored, groups)
+        return look_at(stored, rows.sites_and_labels)
 
 
 def look(path: Path, settings: DataSettings) -> Guess:
@@ -198,27 +202,27 @@ def look(path: Path, settings: DataSettings) -> Guess:
     from data.readers.images import brought, from_pil
 
     rows = metadata(path, settings)
-    part = next(iter(parts_of(rows.where, settings.download).values()))
+    parts = parts_of(rows.where, settings.download)
+    first = next(iter(parts.values()))
     with quietly(rows.where):
-        first = part[0][rows.columns["path"]]
+        stored = first[0][rows.columns["path"]]
         try:
-            image = brought(from_pil(Path(rows.where), first, 0, settings), 0)
+            image = brought(from_pil(Path(rows.where), stored, 0, settings), 0)
         except UnknownRange as error:
             raise widened(error, look_at_rows(rows, settings)) from None
-        known = getattr(part.features[rows.columns[LABEL]], "names", None)
-    if rows.of("split") or rows.of("fold"):
-        notes = []
-    else:
-        notes = ["nothing says who tests: a fifth does, drawn by split-seed"]
+        names = getattr(first.features[rows.columns[LABEL]], "names", None)
+    notes = []
+    if not rows.of("split") and not rows.of("fold"):
+        notes.append("nothing says who tests: a fifth does, drawn by split-seed")
     if rows.sites:
-        notes.append(
-            f"the {len(rows.sites)} sites of column {rows.columns['site']} are the clients"
-        )
-    shape = "x".join(map(str, (image.shape[2], *image.shape[:2])))
+        column = rows.columns["site"]
+        notes.append(f"the {len(rows.sites)} sites of column {column} are the clients")
     if settings.pixel_range:
         notes += note_of_cut(settings, look_at_rows(rows, settings))
+    height, width, channels = image.shape
+    classes = names or classes_of(rows.of(LABEL))
     return Guess(
-        {"classes": ",".join(known or classes_of(rows.of(LABEL))), "input-shape": shape},
+        {"classes": ",".join(classes), "input-shape": f"{channels}x{height}x{width}"},
         tuple(notes),
     )
 
@@ -230,5 +234,5 @@ def files(path: Path, settings: DataSettings) -> list[Path]:
         return sorted(file for file in Path(place).rglob("*") if file.is_file())
     cached: list[Path] = []
     for part in parts_of(place, settings.download).values():
-        cached.extend(Path(file["filename"]) for file in part.cache_files)
+        cached += [Path(file["filename"]) for file in part.cache_files]
     return cached

@@ -56,11 +56,16 @@ class ImageFiles:
     ) -> "ImageFiles":
         """Of paths below root."""
         encoded = [os.fsencode(file) for file in files]
-        width = max(map(len, encoded), default=1)
-        names = np.frombuffer(b"".join(name.ljust(width, b"\0") for name in encoded), np.uint8)
-        channels, height, length = size
+        longest = max(map(len, encoded), default=1)
+        padded = [name.ljust(longest, b"\0") for name in encoded]
+        letters = np.frombuffer(b"".join(padded), np.uint8)
+        channels, height, width = size
         return ImageFiles(
-            root, names.reshape(len(files), width), (channels, height, length), central, settings
+            root,
+            names=letters.reshape(len(files), longest),
+            size=(channels, height, width),
+            central=central,
+            settings=settings,
         )
 
     def __len__(self) -> int:
@@ -73,7 +78,8 @@ class ImageFiles:
 
     def path(self, index: int) -> Path:
         """The file of one image."""
-        return self.root / os.fsdecode(self.names[index].tobytes().rstrip(b"\0"))
+        name = self.names[index].tobytes().rstrip(b"\0")
+        return self.root / os.fsdecode(name)
 
     def only(self, indices: NDArray[np.int64]) -> "ImageFiles":
         """Some of the images, still undecoded."""
@@ -92,32 +98,31 @@ class ImageFiles:
 
         chosen = np.arange(len(self)) if indices is None else indices
         channels, height, width = self.size
-        images: NDArray[np.uint8] | NDArray[np.float32] = np.empty(
-            (len(chosen), height, width, channels), np.uint8
-        )
+        images: NDArray[np.uint8] | NDArray[np.float32]
+        images = np.empty((len(chosen), height, width, channels), np.uint8)
         for place, index in enumerate(chosen.tolist()):
-            image = open_image(
-                self.path(index), channels, (width, height), self.central, self.settings
-            )
+            file = self.path(index)
+            image = open_image(file, channels, (width, height), self.central, self.settings)
             if image.dtype != np.uint8 and images.dtype == np.uint8:
-                images = as_float(images)
+                images = as_float(images)  # the first wide image makes all of them wide
             images[place] = image if image.dtype == images.dtype else as_float(image)
         return images
 
     def index_select(self, dim: int, indices: Tensor) -> Tensor:
         """(n, C, H, W), uint8: what a tensor of all images would give, along dimension 0."""
         assert dim == 0
-        # of named data sets alone, all of whose files are of 8 bits
-        return torch.from_numpy(self.decoded(indices.numpy())).movedim(-1, 1)
+        # Only named data sets stay in files, and all of their files have 8 bits.
+        images = torch.from_numpy(self.decoded(indices.numpy()))
+        return images.movedim(-1, 1)
 
 
 def joined(images: Iterable[NDArray[np.generic]]) -> NDArray[np.generic]:
     """Images of one shape as an array (N, H, W, C): of bytes, or float32 on the scale 0..1 if one is."""
     every = list(images)
     types = {image.dtype for image in every}
-    if len(types) > 1:
-        every = [as_float(image) if image.dtype == np.uint8 else image for image in every]
-    return np.stack(every)
+    if len(types) == 1:
+        return np.stack(every)
+    return np.stack([as_float(image) if image.dtype == np.uint8 else image for image in every])
 
 
 def as_float(images: NDArray[np.generic]) -> NDArray[np.float32]:
@@ -146,7 +151,8 @@ class Look:
 
     def beyond(self, span: tuple[float, float]) -> int:
         """How many images have a number beyond a range."""
-        return sum(low < span[0] or high > span[1] for low, high in self.extremes)
+        black, white = span
+        return sum(low < black or high > white for low, high in self.extremes)
 
 
 def look_at(
@@ -170,13 +176,20 @@ def look_at(
         low, high = image.extremes
         if np.isfinite([low, high]).all():
             extremes.append((low, high))
-        if image.window is None and image.span is not None and image.span[0] == 0:
-            white = max(white, image.span[1])
+        if image.window is None and image.span is not None:
+            stated_black, stated_white = image.span
+            if stated_black == 0:
+                white = max(white, stated_white)
     if not extremes:
         return None
-    low = min(low for low, _ in extremes)
-    high = max(high for _, high in extremes)
-    return Look(low, high, tuple(extremes), len(places), len(groups), white)
+    return Look(
+        low=min(low for low, _ in extremes),
+        high=max(high for _, high in extremes),
+        extremes=tuple(extremes),
+        looked=len(places),
+        images=len(groups),
+        largest_span=white,
+    )
 
 
 def spread(groups: Sequence[Hashable], most: int) -> list[int]:
@@ -187,9 +200,11 @@ def spread(groups: Sequence[Hashable], most: int) -> list[int]:
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
     chosen: list[int] = []
-    ascending = sorted(members.values(), key=len)  # what a small group leaves goes to larger ones
-    for index, places in enumerate(ascending):
-        share = (most - len(chosen)) // (len(ascending) - index)
+    # The smallest group first, so that what it leaves of its share goes to larger ones.
+    groups_left = len(members)
+    for places in sorted(members.values(), key=len):
+        share = (most - len(chosen)) // groups_left
+        groups_left -= 1
         count = min(share, len(places))
         if count:
             steps = np.linspace(0, len(places) - 1, count).round().astype(int)
@@ -201,7 +216,8 @@ def widened(error: UnknownRange, look: Look | None) -> UnknownRange:
     """The error about one image's range with the range of all that were looked at."""
     if look is None:
         return error
-    low, high = min(error.low, look.low), max(error.high, look.high)
+    low = min(error.low, look.low)
+    high = max(error.high, look.high)
     return UnknownRange(error.numbers, low, high, f" in {look.number} looked at")
 
 
@@ -245,7 +261,10 @@ def decoded(
 
 def note_of_cut(settings: DataSettings, look: Look | None) -> Iterable[str]:
     """Yield what a user has to know of numbers beyond pixel-range."""
-    if look is None or not (number := look.beyond(settings.pixel_span)):
+    if look is None:
+        return
+    number = look.beyond(settings.pixel_span)
+    if number == 0:
         return
     yield (
         f"pixel-range = {settings.pixel_range} cuts numbers of {number} images: {look.number} were looked at, and they "
@@ -287,20 +306,16 @@ def shape_of(
         return shape, notes
     every_size = map(size_of, images[:MOST_SIZES])
     sizes = Counter(size for size in every_size if size is not None)
-    if len(sizes) > 1:
-        listed = ", ".join(
-            f"{height}x{width} ({number})" for (height, width), number in sizes.most_common(3)
-        )
-        if len(sizes) > 3:
-            listed += ", ..."
-        if is_nifti(images[0]) or is_dicom(head_of(images[0])):
-            rule = f"must be of one size, or state the one that they are brought to: --set input-shape={shape}"
-            raise DataError(
-                f"images of {len(sizes)} sizes, {listed}: {rule}", where=str(images[0].parent)
-            )
-        notes.append(
-            f"images of {len(sizes)} sizes, {listed}, are all brought to input-shape, here the first one's"
-        )
+    if len(sizes) < 2:
+        return shape, notes
+    common = [f"{height}x{width} ({number})" for (height, width), number in sizes.most_common(3)]
+    if len(sizes) > 3:
+        common.append("...")
+    found = f"images of {len(sizes)} sizes, {', '.join(common)}"
+    if is_nifti(images[0]) or is_dicom(head_of(images[0])):
+        rule = f"must be of one size, or state the one that they are brought to: --set input-shape={shape}"
+        raise DataError(f"{found}: {rule}", where=str(images[0].parent))
+    notes.append(f"{found}, are all brought to input-shape, here the first one's")
     return shape, notes
 
 
@@ -316,14 +331,14 @@ def size_of(file: Path) -> tuple[int, int] | None:
 
     try:
         if is_dicom(head_of(file)):
-            dicom = needed("pydicom", "medical", file).dcmread(
-                file, specific_tags=["Rows", "Columns"]
-            )
+            pydicom = needed("pydicom", "medical", file)
+            dicom = pydicom.dcmread(file, specific_tags=["Rows", "Columns"])
             return int(dicom.Rows), int(dicom.Columns)
         if is_nifti(file):
-            width, height = needed("nibabel", "medical", file).load(file).shape[:2]
+            volume = needed("nibabel", "medical", file).load(file)
+            width, height = volume.shape[:2]
             return height, width
         with Image.open(file) as image:
             return image.height, image.width
-    except Exception:  # whoever reads it whole says why
+    except Exception:  # the reader of the whole file says why
         return None

@@ -48,11 +48,7 @@ def brought(
     """An image of mode L, RGB or F as pixels of a size (width, height), as open_image says."""
     box = None
     if size is not None and central:
-        width, height = size
-        scale = 7 / 8 * min(image.width / width, image.height / height)
-        half_width, half_height = width * scale / 2, height * scale / 2
-        x, y = image.width / 2, image.height / 2
-        box = (x - half_width, y - half_height, x + half_width, y + half_height)
+        box = _central_box(image.size, size)
     if size is not None and (image.size != size or box is not None):
         image = image.resize(size, Image.Resampling.BILINEAR, box)
     pixels = np.asarray(image)
@@ -61,6 +57,20 @@ def brought(
     if channels == 3 and pixels.shape[2] == 1:
         return np.repeat(pixels, 3, axis=2)
     return pixels
+
+
+def _central_box(
+    image_size: tuple[int, int], size: tuple[int, int]
+) -> tuple[float, float, float, float]:
+    """The left, top, right and bottom of an image's center that becomes an image of `size`: 7/8 of its shorter side."""
+    image_width, image_height = image_size
+    width, height = size
+    scale = 7 / 8 * min(image_width / width, image_height / height)
+    half_width = width * scale / 2
+    half_height = height * scale / 2
+    x = image_width / 2
+    y = image_height / 2
+    return x - half_width, y - half_height, x + half_width, y + half_height
 
 
 def decode(file: Path, channels: int, settings: DataSettings) -> Image.Image:
@@ -89,17 +99,14 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        most = settings.max_image_pixels
-        raise DataError(
-            f"is an image of more pixels than max-image-pixels = {most}", where=str(file)
-        ) from None
-    except OSError as error:
-        if error.errno is not None:
-            raise DataError(
-                f"cannot be read as an image: {error.strerror}", where=str(file)
-            ) from error
-        raise DataError(why_not(file, error)) from error
-    except Exception as error:  # a damaged file surfaces as anything, a SyntaxError among others
+        rule = f"is an image of more pixels than max-image-pixels = {settings.max_image_pixels}"
+        raise DataError(rule, where=str(file)) from None
+    # A damaged file surfaces as anything, a SyntaxError among others.
+    except Exception as error:
+        # Pillow raises OSError as well, but without the system's number.
+        if isinstance(error, OSError) and error.errno is not None:
+            rule = f"cannot be read as an image: {error.strerror}"
+            raise DataError(rule, where=str(file)) from error
         raise DataError(why_not(file, error)) from error
 
 
@@ -108,11 +115,13 @@ def _with_pil(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
     Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a file says beside its pixels
+            warnings.simplefilter("ignore")  # about metadata beside the pixels
+            # Pillow warns from the limit on, and raises only from twice the limit.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file) as opened:
                 if opened.format == "TIFF":
-                    opened.seek(chosen_frame(file, getattr(opened, "n_frames", 1), settings))
+                    frames = getattr(opened, "n_frames", 1)
+                    opened.seek(chosen_frame(file, frames, settings))
                 return stored_of_pil(opened, channels)
     finally:
         Image.MAX_IMAGE_PIXELS = before
@@ -132,10 +141,11 @@ def stored_of_pil(opened: Image.Image, channels: int) -> Stored | Image.Image:
         stored_grey = opened.mode in ("1", "L", "LA")
         grey = channels == 1 or (channels == 0 and stored_grey)
         return opened.convert("L" if grey else "RGB")
-    span = (0.0, 65535.0) if opened.mode in SIXTEEN_BIT else None
-    numbers = np.asarray(opened).astype(np.float32)
-    what = f"mode {opened.mode}: pixels"
-    return Stored(numbers, what, span)
+    return Stored(
+        numbers=np.asarray(opened).astype(np.float32),
+        what=f"mode {opened.mode}: pixels",
+        span=(0.0, 65535.0) if opened.mode in SIXTEEN_BIT else None,
+    )
 
 
 def why_not(file: Path, error: Exception) -> str:

@@ -79,7 +79,8 @@ class Stored:
 
 def rounded(number: float, rounding: str) -> str:
     """A number in six digits, rounded so that a range from or to it leaves nothing out."""
-    return f"{float(Context(prec=6, rounding=rounding).create_decimal(number)):g}"
+    six_digits = Context(prec=6, rounding=rounding)
+    return f"{float(six_digits.create_decimal(number)):g}"
 
 
 def range_hint(largest: float) -> str:
@@ -122,13 +123,17 @@ def shown(file: Path, stored: Stored, settings: DataSettings) -> NDArray[np.floa
     if not np.isfinite([low, high]).all():
         raise DataError(f"{stored.what} are NaN or infinite: must be finite", where=str(file))
     if settings.pixel_range:
-        grey = on_scale(stored.numbers, *settings.pixel_span)
+        black, white = settings.pixel_span
+        grey = on_scale(stored.numbers, black, white)
     elif stored.window is not None:
         grey = windowed(np.asarray(stored.numbers, np.float64), stored.window)
-    elif stored.span is None and not (low >= 0 and high <= 1):
-        raise UnknownRange(f"{file}: {stored.what}", low, high)
+    elif stored.span is not None:
+        black, white = stored.span
+        grey = on_scale(stored.numbers, black, white)
+    elif low >= 0 and high <= 1:
+        grey = on_scale(stored.numbers, 0, 1)
     else:
-        grey = on_scale(stored.numbers, *(stored.span or (0, 1)))
+        raise UnknownRange(f"{file}: {stored.what}", low, high)
     return 1 - grey if stored.inverted else grey
 
 
@@ -137,13 +142,14 @@ def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.float32]
     center, width = window.center, window.width
     if window.function == "SIGMOID":
         with np.errstate(over="ignore"):  # far below a narrow window: 1 / inf is black
-            exponent = -4 * (values - center) / width
-            return np.asarray(1 / (1 + np.exp(exponent)), np.float32)
+            exponential = np.exp(-4 * (values - center) / width)
+        return np.asarray(1 / (1 + exponential), np.float32)
     if window.function == "LINEAR_EXACT":
-        return on_scale(values, center - width / 2, center + width / 2)
-    if width == 1:  # the standard's formula is a threshold here, without a division
-        return np.asarray(values > center - 0.5, np.float32)
+        half = width / 2
+        return on_scale(values, center - half, center + half)
     middle = center - 0.5
+    if width == 1:  # the standard's formula is a threshold here, without a division
+        return np.asarray(values > middle, np.float32)
     half = (width - 1) / 2
     return on_scale(values, middle - half, middle + half)
 

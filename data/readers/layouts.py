@@ -44,18 +44,21 @@ def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) 
     from scipy.io import loadmat, whosmat
 
     splits = []
-    for key, file in zip(("train", "test"), KNOWN[name].files, strict=True):
-        heads = [head for head in whosmat(root / file) if head[0] in ("X", "y")]
-        sizes = {array: math.prod(shape) * np.dtype(kind).itemsize for array, shape, kind in heads}
-        refuse_large(root / file, sizes, settings)
-        arrays = loadmat(root / file, variable_names=["X", "y"])
+    for key, file_name in zip(("train", "test"), KNOWN[name].files, strict=True):
+        file = root / file_name
+        sizes = {}
+        for array, array_shape, dtype in whosmat(file):  # the heads alone
+            if array in ("X", "y"):
+                sizes[array] = math.prod(array_shape) * np.dtype(dtype).itemsize
+        refuse_large(file, sizes, settings)
+        arrays = loadmat(file, variable_names=["X", "y"])
         labels = arrays["y"].ravel().astype(np.int64)
         splits.append(
             Split(
-                np.moveaxis(arrays["X"], -1, 0),
-                np.where(labels == 10, 0, labels),
-                str(root / file),
-                key,
+                images=np.moveaxis(arrays["X"], -1, 0),
+                labels=np.where(labels == 10, 0, labels),
+                where=str(file),
+                key=key,
             )
         )
     return Raw(*splits)
@@ -70,15 +73,16 @@ def _cinic(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]
     test = read_split(folder / "test", "test", classes, shape, settings)
     if settings.cinic_train == "train":
         return Raw(train, test, valid)
-    first, second = train.images, valid.images
-    assert isinstance(first, ImageFiles) and isinstance(second, ImageFiles)
+    # Both in one list, below the folder that they share.
     files: list[str] = []
-    for part, images in (("train", first), ("valid", second)):
-        paths = map(images.path, range(len(images)))
-        files.extend(f"{part}/{path.relative_to(folder / part)}" for path in paths)
-    images_of_both = ImageFiles.of(folder, files, shape, settings)
+    for split in (train, valid):
+        assert isinstance(split.images, ImageFiles)
+        for index in range(len(split.images)):
+            path = split.images.path(index)
+            files.append(str(path.relative_to(folder)))
+    images = ImageFiles.of(folder, files, shape, settings)
     labels = np.concatenate([train.labels, valid.labels])
-    return Raw(Split(images_of_both, labels, str(folder), "train"), test)
+    return Raw(Split(images, labels, str(folder), "train"), test)
 
 
 def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
@@ -87,18 +91,17 @@ def _tiny_imagenet(name: str, root: Path, settings: DataSettings, shape: tuple[i
     Classes are numbered by their sorted WordNet ids; the official test images have no labels.
     """
     folder = root / "tiny-imagenet-200"
-    number = {
-        wnid: label for label, wnid in enumerate(sorted((folder / "wnids.txt").read_text().split()))
-    }
-    rows = [
-        line.split("\t")
-        for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()
-    ]
+    wnids = sorted((folder / "wnids.txt").read_text().split())
+    label_of = {wnid: label for label, wnid in enumerate(wnids)}
     train: list[tuple[str, int]] = []
-    for wnid, label in number.items():
-        images = visible(folder / "train" / wnid / "images")
-        train.extend((f"train/{wnid}/images/{file.name}", label) for file in images)
-    test = [(f"val/images/{file}", number[wnid]) for file, wnid, *_ in rows]
+    for wnid, label in label_of.items():
+        for file in visible(folder / "train" / wnid / "images"):
+            train.append((f"train/{wnid}/images/{file.name}", label))
+    test: list[tuple[str, int]] = []
+    annotations = (folder / "val" / "val_annotations.txt").read_text()
+    for line in annotations.splitlines():
+        file_name, wnid, *_ = line.split("\t")  # a box follows
+        test.append((f"val/images/{file_name}", label_of[wnid]))
     return Raw(
         _split(folder, train, "train", shape, settings),
         _split(folder, test, "test", shape, settings),
@@ -109,7 +112,7 @@ def _office(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...
     """DOMAIN/CLASS/*, split 80 to 20 by class as for FedBN (Li et al., 2021), whose own lists are not read."""
     folder = root / "office_caltech_10" / name.removeprefix("office-")
     folder_names = office_class_folders(folder, KNOWN[name].class_names)
-    return _halved(read_split(folder, "train", folder_names, shape, settings))
+    return _split_80_to_20(read_split(folder, "train", folder_names, shape, settings))
 
 
 def office_class_folders(folder: Path, class_names: tuple[str, ...]) -> tuple[str, ...]:
@@ -125,9 +128,8 @@ def office_class_folders(folder: Path, class_names: tuple[str, ...]) -> tuple[st
     for name in class_folders(folder):
         letters = _letters(name)
         if letters in found:
-            raise DataError(
-                f"{found[letters]} and {name} are the same class: keep one", where=str(folder)
-            )
+            rule = f"{found[letters]} and {name} are the same class: keep one"
+            raise DataError(rule, where=str(folder))
         found[letters] = name
 
     known = {_letters(name): name for name in class_names}
@@ -153,42 +155,44 @@ def _domainnet(name: str, root: Path, settings: DataSettings, shape: tuple[int, 
     """
     folder = root / "DomainNet"
     domain = name.removeprefix("domainnet-")
-    number = {name: label for label, name in enumerate(KNOWN[name].class_names)}
+    label_of = {class_name: label for label, class_name in enumerate(KNOWN[name].class_names)}
     if not (folder / f"{domain}_train.txt").is_file():
         files: list[tuple[str, int]] = []
-        for class_name, label in number.items():
+        for class_name, label in label_of.items():
             class_folder = folder / domain / class_name
-            if class_folder.is_dir():
-                images = visible(class_folder)
-                files.extend((f"{domain}/{class_name}/{file.name}", label) for file in images)
-        return _halved(_split(folder, files, "train", shape, settings))
+            if not class_folder.is_dir():
+                continue
+            for file in visible(class_folder):
+                files.append((f"{domain}/{class_name}/{file.name}", label))
+        return _split_80_to_20(_split(folder, files, "train", shape, settings))
+
     splits = []
     for key in ("train", "test"):
-        lines = [
-            line.split()[0]
-            for line in (folder / f"{domain}_{key}.txt").read_text().splitlines()
-            if line.strip()
-        ]
-        chosen = [
-            (line, number[line.split("/")[1]]) for line in lines if line.split("/")[1] in number
-        ]
-        splits.append(_split(folder, chosen, key, shape, settings))
-    order = generator(0, f"{name}: order").permutation(len(splits[0].labels))
-    return Raw(splits[0].take(order, "train"), splits[1])
+        listed: list[tuple[str, int]] = []
+        for line in (folder / f"{domain}_{key}.txt").read_text().splitlines():
+            if not line.strip():
+                continue
+            path = line.split()[0]  # the number after it counts DomainNet's 345 classes
+            class_name = path.split("/")[1]
+            if class_name in label_of:
+                listed.append((path, label_of[class_name]))
+        splits.append(_split(folder, listed, key, shape, settings))
+    train, test = splits
+    order = generator(0, f"{name}: order").permutation(len(train.labels))
+    return Raw(train.take(order, "train"), test)
 
 
 def _mnist_m(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """mnist_m_{train,test}/*.png and mnist_m_{train,test}_labels.txt, whose lines are a file's name and its digit."""
     splits = []
     for key in ("train", "test"):
-        rows = [
-            line.split()
-            for line in (root / "mnist_m" / f"mnist_m_{key}_labels.txt").read_text().splitlines()
-        ]
         folder = root / "mnist_m" / f"mnist_m_{key}"
-        splits.append(
-            _split(folder, [(file, int(label)) for file, label in rows], key, shape, settings)
-        )
+        lines = (root / "mnist_m" / f"mnist_m_{key}_labels.txt").read_text().splitlines()
+        files: list[tuple[str, int]] = []
+        for line in lines:
+            file_name, label = line.split()
+            files.append((file_name, int(label)))
+        splits.append(_split(folder, files, key, shape, settings))
     return Raw(*splits)
 
 
@@ -197,25 +201,20 @@ def _imagenet_lt(name: str, root: Path, settings: DataSettings, shape: tuple[int
     folder = root / "ImageNet"
     splits = {}
     for key in ("train", "test", "val"):
-        if (folder / f"ImageNet_LT_{key}.txt").is_file():
-            rows = [
-                line.rsplit(maxsplit=1)
-                for line in (folder / f"ImageNet_LT_{key}.txt").read_text().splitlines()
-            ]
-            if (
-                rows and not (first := folder / rows[0][0]).is_file()
-            ):  # one of each list, as looking at all takes long
-                raise DataError(
-                    f"is not there, and ImageNet_LT_{key}.txt names it", where=str(first)
-                )
-            splits[key] = _split(
-                folder,
-                [(file, int(label)) for file, label in rows],
-                key,
-                shape,
-                settings,
-                central=True,
-            )
+        list_file = folder / f"ImageNet_LT_{key}.txt"
+        if not list_file.is_file():
+            continue
+        files: list[tuple[str, int]] = []
+        for line in list_file.read_text().splitlines():
+            path, label = line.rsplit(maxsplit=1)
+            files.append((path, int(label)))
+        # One image of each list is looked for: looking for all takes long.
+        if files:
+            first = folder / files[0][0]
+            if not first.is_file():
+                rule = f"is not there, and {list_file.name} names it"
+                raise DataError(rule, where=str(first))
+        splits[key] = _split(folder, files, key, shape, settings, central=True)
     return Raw(splits["train"], splits["test"], splits.get("val"))
 
 
@@ -233,7 +232,7 @@ def _split(
     return Split(images, np.array([label for _, label in files], np.int64), str(folder), key)
 
 
-def _halved(everything: Split) -> Raw:
+def _split_80_to_20(everything: Split) -> Raw:
     labels: NDArray[np.int64] = everything.labels.astype(np.int64)
     train, test = stratified(labels, everything.where)
     return Raw(everything.take(train, "train"), everything.take(test, "test"))

@@ -42,16 +42,12 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are not as the standard has them
         data = dicom.dcmread(file)
-        rows, columns, photometric = (
-            data.get(key) for key in ("Rows", "Columns", "PhotometricInterpretation")
-        )
+        rows = data.get("Rows")
+        columns = data.get("Columns")
+        photometric = data.get("PhotometricInterpretation")
         if not rows or not columns or "PixelData" not in data:
             raise DataError("is a DICOM file without an image", where=str(file))
-        if rows * columns > settings.max_image_pixels:
-            most = settings.max_image_pixels
-            raise DataError(
-                f"is an image of more pixels than max-image-pixels = {most}", where=str(file)
-            )
+        refuse_large(file, rows * columns, settings)
         if photometric not in MONOCHROME and channels == 1:
             rule = "and grey is set: --set input-shape=3xHEIGHTxWIDTH, or leave it out"
             raise DataError(f"is a color DICOM image ({photometric}), {rule}", where=str(file))
@@ -67,11 +63,19 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
         except DataError:
             raise
         except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
-            raise DataError(
-                f"pydicom cannot read its pixels: {said(error)}", where=str(file)
-            ) from error
+            rule = f"pydicom cannot read its pixels: {said(error)}"
+            raise DataError(rule, where=str(file)) from error
     bits = 8 * color.dtype.itemsize
-    return np.asarray(color[..., :3] >> (bits - 8), np.uint8)
+    highest_byte = color[..., :3] >> (bits - 8)
+    return np.asarray(highest_byte, np.uint8)
+
+
+def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
+    """Raise DataError for an image of more pixels than the settings allow, before it takes memory."""
+    most = settings.max_image_pixels
+    if pixels > most:
+        rule = f"is an image of more pixels than max-image-pixels = {most}"
+        raise DataError(rule, where=str(file))
 
 
 def grey_of(file: Path, data: Any, values: NDArray[np.generic], settings: DataSettings) -> Stored:
@@ -93,7 +97,8 @@ def window_of(file: Path, data: Any) -> Window | None:
         DataError: a center or width that is no finite number, a width or a function that DICOM PS3.3 C.11.2.1 forbids.
             Such a window would show black and white alone, or an inverted image.
     """
-    center, width = data.get("WindowCenter"), data.get("WindowWidth")
+    center = data.get("WindowCenter")
+    width = data.get("WindowWidth")
     if center is None or width is None or center == "" or width == "":
         return None
     own_range = SetOption("pixel-range", "LOW,HIGH")
@@ -103,27 +108,28 @@ def window_of(file: Path, data: Any) -> Window | None:
         rule = f"must be one of {', '.join(WINDOWS)}"
         rule = f"VOI LUT function {function[:40]!r}: {rule} (DICOM PS3.3)"
         raise DataError(rule, where=str(file), remedy=remedy)
+
     window = Window(_first(center), _first(width), function)
     least = WINDOWS[function]
-    allowed = window.width >= least if least else window.width > 0
-    if not (math.isfinite(window.center) and math.isfinite(window.width) and allowed):
-        rule = (
-            f"must be {'at least 1' if least else 'greater than 0'} for {function}, and both finite"
-        )
-        raise DataError(
-            f"DICOM window of center {window.center:g} and width {window.width:g}: the width "
-            f"{rule} (PS3.3 C.11.2.1)",
-            where=str(file),
-            remedy=remedy,
-        )
-    return window
+    finite = math.isfinite(window.center) and math.isfinite(window.width)
+    wide_enough = window.width >= least if least else window.width > 0
+    if finite and wide_enough:
+        return window
+    bound = "at least 1" if least else "greater than 0"
+    raise DataError(
+        f"DICOM window of center {window.center:g} and width {window.width:g}: the width "
+        f"must be {bound} for {function}, and both finite (PS3.3 C.11.2.1)",
+        where=str(file),
+        remedy=remedy,
+    )
 
 
 def _first(value: Any) -> float:
     """The first of several values as a number; NaN for what is none."""
     several = hasattr(value, "__len__") and not isinstance(value, str)
     try:
-        return float(value[0] if several else value)
+        first = value[0] if several else value
+        return float(first)
     except (IndexError, TypeError, ValueError):
         return math.nan
 
@@ -136,8 +142,10 @@ def span_of(data: Any) -> tuple[float, float]:
         return 0.0, float(2**bits - 1)
     slope = float(data.get("RescaleSlope", 1))
     intercept = float(data.get("RescaleIntercept", 0))
-    largest = slope * (2 ** int(data.BitsStored) - 1) + intercept
-    return min(intercept, largest), max(intercept, largest)
+    largest_stored = 2 ** int(data.BitsStored) - 1
+    at_largest = slope * largest_stored + intercept
+    # A negative slope makes the largest stored number the smallest value.
+    return min(intercept, at_largest), max(intercept, at_largest)
 
 
 def read_nifti(file: Path, settings: DataSettings) -> Stored:
@@ -149,29 +157,26 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
         DataError: several slices without `frame`, or more than three axes.
     """
     volume = needed("nibabel", "medical", file).load(file)
+    dtype = volume.get_data_dtype()
     shape = [*volume.shape]
-    while len(shape) > 2 and shape[-1] == 1:
+    while len(shape) > 2 and shape[-1] == 1:  # (H, W, 1, 1) is an image
         shape.pop()
-    if len(shape) not in (2, 3) or volume.get_data_dtype().kind not in "iuf":
-        kind = f"{'x'.join(map(str, volume.shape))} of {volume.get_data_dtype()}"
-        raise DataError(
-            f"is a NIfTI file of {kind}: must be an image, or a volume of grey slices",
-            where=str(file),
-        )
-    if shape[0] * shape[1] > settings.max_image_pixels:
-        raise DataError(
-            f"is an image of more pixels than max-image-pixels = {settings.max_image_pixels}",
-            where=str(file),
-        )
+    if len(shape) not in (2, 3) or dtype.kind not in "iuf":
+        found = f"{'x'.join(map(str, volume.shape))} of {dtype}"
+        rule = f"is a NIfTI file of {found}: must be an image, or a volume of grey slices"
+        raise DataError(rule, where=str(file))
+    refuse_large(file, shape[0] * shape[1], settings)
+
     place: list[Any] = [slice(None), slice(None)]
     if len(shape) == 3:
         place.append(chosen_frame(file, shape[2], settings))
-    place += [0] * (len(volume.shape) - len(place))
+    axes_of_one = len(volume.shape) - len(place)
+    place += [0] * axes_of_one
     numbers = np.asarray(volume.dataobj[tuple(place)], np.float32)
-    bytes_as_they_are = (
-        volume.get_data_dtype() == np.uint8
-        and volume.dataobj.slope == 1
-        and volume.dataobj.inter == 0
+    unscaled = volume.dataobj.slope == 1 and volume.dataobj.inter == 0
+    return Stored(
+        # The first axis of NIfTI goes to the right, and the second one up.
+        numbers=np.ascontiguousarray(np.rot90(numbers)),
+        what="NIfTI numbers",
+        span=(0.0, 255.0) if dtype == np.uint8 and unscaled else None,
     )
-    span = (0.0, 255.0) if bytes_as_they_are else None
-    return Stored(np.ascontiguousarray(np.rot90(numbers)), "NIfTI numbers", span)

@@ -17,9 +17,11 @@ ROOT = "~/.medmnist"
 
 def file_of(path: Path) -> Path:
     """NAME.npz in data-root, or where the package keeps it."""
-    beside = path.with_name(f"{path.name}.npz")
-    kept = Path(ROOT).expanduser() / f"{path.name}.npz"
-    return kept if kept.is_file() and not beside.is_file() else beside
+    in_data_root = path.with_name(f"{path.name}.npz")
+    of_package = Path(ROOT).expanduser() / f"{path.name}.npz"
+    if of_package.is_file() and not in_data_root.is_file():
+        return of_package
+    return in_data_root
 
 
 def files(path: Path, settings: DataSettings) -> list[Path]:
@@ -58,27 +60,29 @@ def _class_names(path: Path) -> tuple[str, ...]:
         info: dict[str, Any] = import_module("medmnist").INFO
     except ImportError:
         return ()
-    label = info.get(path.name.partition("_")[0], {}).get("label", {})
-    names = tuple(str(label[key]) for key in sorted(label, key=int))
-    return () if any("," in name for name in names) else names
+    flag, _, _ = path.name.partition("_")  # a size may follow, as in pathmnist_64
+    name_of_label = info.get(flag, {}).get("label", {})
+    names = tuple(str(name_of_label[number]) for number in sorted(name_of_label, key=int))
+    if any("," in name for name in names):
+        return ()
+    return names
 
 
 def _download(path: Path) -> None:
     package = needed("medmnist", "medmnist", f"medmnist:{path.name}")
     flag, _, size = path.name.partition("_")
     if flag not in package.INFO:
-        raise DataError(
-            f"medmnist:{path.name}: must be one of {', '.join(package.INFO)}, perhaps with _64, _128 or _224"
-        )
-    kind = getattr(package, package.INFO[flag]["python_class"])
+        rule = f"must be one of {', '.join(package.INFO)}, perhaps with _64, _128 or _224"
+        raise DataError(f"medmnist:{path.name}: {rule}")
+    dataset_class = getattr(package, package.INFO[flag]["python_class"])
     try:
-        kind(
+        # One split is enough: the file holds all of them.
+        dataset_class(
             split="train",
             download=True,
             root=str(path.parent),
             size=int(size or 28),
         )
     except Exception as error:  # whatever a server answers
-        raise DataError(
-            f"medmnist cannot download {path.name}: {said(error)}", where=str(path.parent)
-        ) from error
+        rule = f"medmnist cannot download {path.name}: {said(error)}"
+        raise DataError(rule, where=str(path.parent)) from error

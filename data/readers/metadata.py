@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +29,21 @@ class SampleMetadata:
 
     def error(self, role: str, value: object, rule: str) -> DataError:
         """The error about a cell."""
-        return DataError(
-            f"column {self.columns[role]}: {str(value)[:80]!r}: {rule}", where=self.where
-        )
+        shown = repr(str(value)[:80])
+        return DataError(f"column {self.columns[role]}: {shown}: {rule}", where=self.where)
 
     @property
     def patients(self) -> str:
-        """The role that says who belongs to whom: patient, or subject where there is no such column; empty for none."""
-        return next((role for role in ("patient", "subject") if self.of(role)), "")
+        """The role that names each row's patient: patient, or subject where there is no such column; empty for none."""
+        if self.of("patient"):
+            return "patient"
+        return "subject" if self.of("subject") else ""
+
+    @property
+    def sites_and_labels(self) -> list[tuple[str, str]]:
+        """Each row's site and label: groups over which a sample of the rows is spread."""
+        labels = self.of("label")
+        return list(zip(self.of("site") or labels, labels, strict=True))
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -66,19 +72,20 @@ class SampleMetadata:
         Raises:
             DataError: a patient on two sides, a site without samples on one, or a cell that says no side.
         """
-        labels_N: NDArray[np.int64] = everything.labels.astype(np.int64)
         patients_N = _numbers(self.of(self.patients)) if self.patients else None
         sites_N = _numbers(self.of("site")) if self.sites else None
         side_N = self._stated(settings)
         if side_N is None:
+            labels_N = everything.labels.astype(np.int64)
             tested_N = fifth(labels_N, settings, self.where, sites_N, patients_N)
             side_N = np.where(tested_N, "test", "train")
         self._check(side_N, patients_N)
+
         everything = everything.of_sites(sites_N, patients_N)
-        splits = {
-            key: everything.take(np.flatnonzero(side_N == key), "")
-            for key in np.unique(side_N).tolist()
-        }
+        splits = {}
+        for key in np.unique(side_N).tolist():
+            rows = np.flatnonzero(side_N == key)
+            splits[key] = everything.take(rows, "")
         return Raw(splits["train"], splits["test"], splits.get("val"), sites=self.sites)
 
     def _stated(self, settings: DataSettings) -> NDArray[np.str_] | None:
@@ -93,45 +100,48 @@ class SampleMetadata:
                 remedy=(without_fold, " or ", without_split, " leaves one out"),
             )
         if split := self.of("split"):
-            unknown = next((cell for cell in split if cell.lower() not in SPLITS), None)
-            if unknown is not None:
-                raise self.error("split", unknown, f"must be one of {', '.join(SPLITS)}")
-            return np.array([SPLITS[cell.lower()] for cell in split])
+            sides = []
+            for cell in split:
+                side = SPLITS.get(cell.lower())
+                if side is None:
+                    raise self.error("split", cell, f"must be one of {', '.join(SPLITS)}")
+                sides.append(side)
+            return np.array(sides)
         if fold := self.of("fold"):
             tested_N = np.array(fold) == str(settings.test_fold)
             if not tested_N.any():
                 folds = ", ".join(sorted(set(fold)))
-                raise self.error(
-                    "fold",
-                    folds,
-                    f"none is test-fold = {settings.test_fold}: --set test-fold={fold[0]}",
-                )
+                rule = f"none is test-fold = {settings.test_fold}: --set test-fold={fold[0]}"
+                raise self.error("fold", folds, rule)
             return np.where(tested_N, "test", "train")
         return None
 
     def _check(self, side_N: NDArray[np.str_], patients_N: NDArray[np.int64] | None) -> None:
         """Refuse a patient on two sides, and a side, or a site's, that is empty."""
         if patients_N is not None:
-            first = np.unique(patients_N, return_index=True)[1]
-            if (torn := np.flatnonzero(side_N != side_N[first][patients_N])).size:
+            _, first_row_P = np.unique(patients_N, return_index=True)
+            side_P = side_N[first_row_P]
+            expected_N = side_P[patients_N]
+            torn = np.flatnonzero(side_N != expected_N)
+            if torn.size:
                 row = int(torn[0])
-                role = self.patients
-                sides = f"{side_N[first][patients_N][row]} and {side_N[row]}"
-                raise self.error(
-                    role, self.of(role)[row], f"is in {sides}: a patient must be on one side alone"
-                )
-        sites = np.array(self.of("site") or ["all"] * len(side_N))
-        for site in np.unique(sites).tolist():
-            missing = {"train", "test"} - set(side_N[sites == site].tolist())
+                patient = self.of(self.patients)[row]
+                sides = f"{expected_N[row]} and {side_N[row]}"
+                rule = f"is in {sides}: a patient must be on one side alone"
+                raise self.error(self.patients, patient, rule)
+
+        site_N = np.array(self.of("site") or ["all"] * len(side_N))
+        for site in np.unique(site_N).tolist():
+            sides_there = side_N[site_N == site].tolist()
+            missing = sorted({"train", "test"}.difference(sides_there))
             if missing and self.sites:
-                number = int((sites == site).sum())
-                raise self.error(
-                    "site", site, f"has {number} samples and none to {sorted(missing)[0]}"
-                )
+                rule = f"has {len(sides_there)} samples and none to {missing[0]}"
+                raise self.error("site", site, rule)
             if missing:
-                raise DataError(f"no row is for {sorted(missing)[0]}", where=self.where)
+                raise DataError(f"no row is for {missing[0]}", where=self.where)
 
 
 def _numbers(cells: Sequence[str]) -> NDArray[np.int64]:
-    places: NDArray[Any] = np.unique(np.array(cells), return_inverse=True)[1]
-    return places.astype(np.int64)
+    """(N,): the number of each cell's text in the sorted texts."""
+    _, numbers = np.unique(np.array(cells), return_inverse=True)
+    return np.asarray(numbers, np.int64)

@@ -52,6 +52,7 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
     layouts = [patterns for patterns in (known.files, known.nilearn_files) if patterns]
     for patterns in layouts:
         paths_of_patterns = [sorted(root.glob(pattern)) for pattern in patterns]
+        # Without a path for one of the patterns the layout is not, or not completely, there.
         if all(paths_of_patterns):
             return list(itertools.chain.from_iterable(paths_of_patterns))
     if settings.download and known.downloaded_by:
@@ -60,7 +61,8 @@ def files_of(name: str, settings: DataSettings) -> list[Path]:
         way = "set download = true to get it"
     else:
         way = f"torchvision cannot download it: {known.how}"
-    looked_for = " or ".join([f"{name}.npz", *map(", ".join, layouts)])
+    alternatives = [f"{name}.npz", *(", ".join(patterns) for patterns in layouts)]
+    looked_for = " or ".join(alternatives)
     raise DataError(f"{name} is not there; looked for {looked_for}; {way}", where=str(root))
 
 
@@ -88,15 +90,13 @@ def _download(name: str, settings: DataSettings) -> None:
 
     known = KNOWN[name]
     root = Path(settings.data_root).expanduser()
+    dataset_class = getattr(torchvision.datasets, known.torchvision_class)
     try:
         for split in ("train", "test"):
-            getattr(torchvision.datasets, known.torchvision_class)(
-                root / known.torchvision_root, split, download=True
-            )
+            dataset_class(root / known.torchvision_root, split, download=True)
     except Exception as error:
-        raise DataError(
-            f"torchvision cannot read {name}: {said(error)}", where=str(root)
-        ) from error
+        rule = f"torchvision cannot read {name}: {said(error)}"
+        raise DataError(rule, where=str(root)) from error
 
 
 def _torchvision(name: str, settings: DataSettings) -> Raw:
@@ -104,19 +104,24 @@ def _torchvision(name: str, settings: DataSettings) -> Raw:
 
     known = KNOWN[name]
     root = Path(settings.data_root).expanduser()
+    dataset_class = getattr(torchvision.datasets, known.torchvision_class)
+    folder = str(root / known.torchvision_root)
     splits = []
     for key in ("train", "test"):
         try:
-            source = getattr(torchvision.datasets, known.torchvision_class)(
-                str(root / known.torchvision_root), train=key == "train", download=settings.download
+            source = dataset_class(folder, train=key == "train", download=settings.download)
+        # A damaged file surfaces as anything, an AssertionError among others.
+        except Exception as error:
+            rule = f"torchvision cannot read {name}: {said(error)}"
+            raise DataError(rule, where=str(root)) from error
+        splits.append(
+            Split(
+                images=np.asarray(source.data),
+                labels=np.asarray(source.targets),
+                where=str(root),
+                key=key,
             )
-        except (
-            Exception
-        ) as error:  # a damaged file surfaces as anything, an AssertionError among others
-            raise DataError(
-                f"torchvision cannot read {name}: {said(error)}", where=str(root)
-            ) from error
-        splits.append(Split(np.asarray(source.data), np.asarray(source.targets), str(root), key))
+        )
     return Raw(*splits)
 
 
@@ -128,22 +133,18 @@ def read_digits(name: str) -> Raw:
     grey_NHW, labels_N = load_digits(return_X_y=True)
     # 17 grey values on 256 levels stay 17 different ones.
     images_NHW = np.rint(grey_NHW.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
-    draws = generator(
-        0, "digits: test split"
-    )  # the split is part of the data set, so no run's seed
-    chosen = [
-        draws.permutation(np.flatnonzero(labels_N == label))[:TEST_OF_EACH_DIGIT]
-        for label in range(10)
-    ]
+    draws = generator(0, "digits: test split")  # the split is part of the data: no run's seed
     is_test_N = np.zeros(len(labels_N), bool)
-    is_test_N[np.concatenate(chosen)] = True
+    for label in range(10):
+        shuffled = draws.permutation(np.flatnonzero(labels_N == label))
+        is_test_N[shuffled[:TEST_OF_EACH_DIGIT]] = True
     where = "scikit-learn's digits"
     raw = Raw(
         Split(images_NHW[~is_test_N], labels_N[~is_test_N], where, "train"),
         Split(images_NHW[is_test_N], labels_N[is_test_N], where, "test"),
     )
     if name == "digits-3-8":
-        return Raw(*map(threes_and_eights, (raw.train, raw.test)))
+        return Raw(threes_and_eights(raw.train), threes_and_eights(raw.test))
     _, _, scanner = name.partition("-")
     if scanner:
         return Raw(scanned(raw.train, scanner), scanned(raw.test, scanner))
@@ -153,34 +154,38 @@ def read_digits(name: str) -> Raw:
 def threes_and_eights(split: Split) -> Split:
     """These two classes alone, as 0 and 1."""
     chosen = np.flatnonzero(np.isin(split.labels, (3, 8)))
-    return replace(
-        split.take(chosen, split.key), labels=(split.labels[chosen] == 8).astype(np.int64)
-    )
+    is_eight = split.labels[chosen] == 8
+    return replace(split.take(chosen, split.key), labels=is_eight.astype(np.int64))
 
 
 def scanned(split: Split, scanner: str) -> Split:
     """As many images of each class as a scanner has, the way it shows them."""
+    # All scanners shuffle alike and each takes its own piece, so that no two have the same image.
     draws = generator(0, f"digits: scanners: {split.key}")
-    of_class = [draws.permutation(np.flatnonzero(split.labels == label)) for label in range(10)]
     count = AT_A_SCANNER[split.key]
     start = count * list(SCANNERS).index(scanner)
-    chosen = np.sort(np.concatenate([indices[start : start + count] for indices in of_class]))
+    pieces = []
+    for label in range(10):
+        shuffled = draws.permutation(np.flatnonzero(split.labels == label))
+        pieces.append(shuffled[start : start + count])
+    chosen = np.sort(np.concatenate(pieces))
+
     images_NHW = np.asarray(split.images, np.float64)[chosen]
-    shown_NHW = SCANNERS[scanner](images_NHW, generator(0, f"digits: {scanner}: {split.key}"))
+    noise = generator(0, f"digits: {scanner}: {split.key}")
+    shown_NHW = SCANNERS[scanner](images_NHW, noise)
     return Split(
-        np.clip(np.rint(shown_NHW), 0, 255).astype(np.uint8),
-        split.labels[chosen],
-        split.where,
-        split.key,
+        images=np.clip(np.rint(shown_NHW), 0, 255).astype(np.uint8),
+        labels=split.labels[chosen],
+        where=split.where,
+        key=split.key,
     )
 
 
 def _blurred(images_NHW: NDArray[np.float64]) -> NDArray[np.float64]:
     """Every pixel becomes the mean of the 3 x 3 around it; beyond the edge it is dark."""
     framed = np.pad(images_NHW, ((0, 0), (1, 1), (1, 1)))
-    blurred: NDArray[np.float64] = np.lib.stride_tricks.sliding_window_view(
-        framed, (3, 3), (1, 2)
-    ).mean((-2, -1))
+    windows = np.lib.stride_tricks.sliding_window_view(framed, (3, 3), axis=(1, 2))
+    blurred: NDArray[np.float64] = windows.mean((-2, -1))
     return blurred
 
 
@@ -198,29 +203,27 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
     if rules.resplit:
         raws = [_resplit(raw) for raw in raws]
     smallest = min(len(raw.train.labels) for raw in raws)
-    train = int(rules.train_share * smallest)
-    val = int(rules.val_share * smallest)
-    if train == 0 or (rules.val_share and val == 0):
-        raise DataError(
-            f"recipe fedbn leaves nothing of {smallest} training images",
-            where=raws[0].train.where,
-        )
+    train_size = int(rules.train_share * smallest)
+    val_size = int(rules.val_share * smallest)
+    if train_size == 0 or (rules.val_share and val_size == 0):
+        rule = f"recipe fedbn leaves nothing of {smallest} training images"
+        raise DataError(rule, where=raws[0].train.where)
     cut = []
     for raw in raws:
         order = np.arange(len(raw.train.labels))
-        val_split = raw.train.take(order[-val:], "val") if val else None
-        cut.append(Raw(raw.train.take(order[:train], "train"), raw.test, val_split))
+        train = raw.train.take(order[:train_size], "train")
+        val = raw.train.take(order[-val_size:], "val") if val_size else None
+        cut.append(Raw(train, raw.test, val))
     return cut
 
 
 def _resplit(raw: Raw) -> Raw:
-    first = raw.train
-    second = raw.test
+    """The samples of both splits, pooled and split anew, 80 to 20 by class."""
     where = raw.train.where
-    labels: NDArray[np.int64] = np.concatenate([first.labels, second.labels]).astype(np.int64)
+    labels = np.concatenate([raw.train.labels, raw.test.labels]).astype(np.int64)
     train, test = stratified(labels, where)
-    if isinstance(first.images, ImageFiles) or isinstance(second.images, ImageFiles):
+    if isinstance(raw.train.images, ImageFiles) or isinstance(raw.test.images, ImageFiles):
         raise DataError("recipe fedbn needs arrays here, not image files", where=where)
-    images = np.concatenate([first.images, second.images])
+    images = np.concatenate([raw.train.images, raw.test.images])
     everything = Split(images, labels, where, "train")
     return Raw(everything.take(train, "train"), everything.take(test, "test"))

@@ -18,7 +18,7 @@ from data.errors import DataError, SetOption
 from data.readers.file_type import truly
 from data.readers.image_files import DARK, ImageFiles
 from data.readers.intensity import UnknownRange, nearly_black, on_scale, range_hint
-from data.readers.splits import Guess, Raw, Split, keys_of, numbered, require_of
+from data.readers.splits import Guess, Raw, Split, check_lengths, error_of, keys_of, numbered
 from data.settings import DataSettings
 from data.text import said
 
@@ -49,54 +49,63 @@ def read_arrays(
     if not path.is_file():
         raise DataError("there is no such file", where=str(path))
     try:
-        with path.open("rb") as file:
-            if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
-                rule = "holds one array: must be an npz file, as numpy.savez writes it from"
-                raise DataError(
-                    f"{rule} train_images, train_labels, test_images and test_labels",
-                    where=str(path),
-                )
+        _refuse_npy(path)
         with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            members = members_of(archive)
             keys = list(wanted)
             for together in optional:
-                if {*together} & members.keys():  # one of them there asks for all of them
+                if not members.keys().isdisjoint(
+                    together
+                ):  # one of them there asks for all of them
                     keys.extend(together)
-            if missing := [key for key in keys if key not in members]:
+            missing = [key for key in keys if key not in members]
+            if missing:
                 present = ", ".join(members) or "nothing"
-                raise DataError(
-                    f"{', '.join(missing)} missing; the file holds {present}", where=str(path)
-                )
+                rule = f"{', '.join(missing)} missing; the file holds {present}"
+                raise DataError(rule, where=str(path))
             refuse_large(path, {key: members[key].file_size for key in keys}, settings)
             check({key: _head(archive, members[key]) for key in keys})
             return {key: _array(archive, members[key]) for key in keys}
     except DataError:
         raise
-    except (
-        Exception
-    ) as error:  # a damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError
+    # A damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError.
+    except Exception as error:
         reason = why_not(path, said(error))
-        raise DataError(
-            f"cannot be read as an npz file of plain arrays: {reason}", where=str(path)
-        ) from error
+        rule = f"cannot be read as an npz file of plain arrays: {reason}"
+        raise DataError(rule, where=str(path)) from error
+
+
+def _refuse_npy(path: Path) -> None:
+    """Raise DataError for a file of numpy.save, which holds a single array."""
+    with path.open("rb") as file:
+        head = file.read(len(npy.MAGIC_PREFIX))
+    if head == npy.MAGIC_PREFIX:
+        rule = "holds one array: must be an npz file, as numpy.savez writes it from"
+        arrays = "train_images, train_labels, test_images and test_labels"
+        raise DataError(f"{rule} {arrays}", where=str(path))
+
+
+def members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """Return the arrays of an npz file, which is a zip archive of .npy files, by name."""
+    return {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
 
 def shapes_of(path: Path, keys: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of an npz file's arrays by their heads, of those of `keys` that can be read; no array is."""
+    """Return the shapes of an npz file's arrays, of those of `keys` whose heads can be read. No array is unpacked."""
     shapes: dict[str, tuple[int, ...]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            members = members_of(archive)
             for key in keys:
                 if key in members:
                     shapes[key] = _head(archive, members[key]).shape
-    except Exception:  # whoever reads the file whole says what is wrong with it
+    except Exception:  # the reader of the whole file says what is wrong with it
         return shapes
     return shapes
 
 
 def why_not(path: Path, words: str) -> str:
-    """Why a file is no npz file of plain arrays, and what to do."""
+    """Why a file is no npz file of plain arrays, and what to do. `words` are those of the error."""
     if "Object arrays" in words:
         return f"{words}: save them with a type of their own, such as labels.astype(str) or images.astype('uint8')"
     kind = truly(path)
@@ -112,10 +121,9 @@ def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -
     size = sum(sizes.values())
     most = settings.max_unpacked_mib
     if size > most * MIB:
+        found = f"{', '.join(sizes)}: {math.ceil(size / MIB)} MiB unpacked"
         rule = f"more than max-unpacked-mib = {most} allows"
-        raise DataError(
-            f"{', '.join(sizes)}: {math.ceil(size / MIB)} MiB unpacked: {rule}", where=str(path)
-        )
+        raise DataError(f"{found}: {rule}", where=str(path))
 
 
 def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:
@@ -129,10 +137,10 @@ def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic
         if dtype.hasobject:
             raise ValueError(f"Object arrays are not plain ({info.filename})")
         stated = member.tell() + math.prod(shape) * dtype.itemsize
-        if stated != info.file_size:  # numpy would take memory for what the head states
-            raise ValueError(
-                f"{info.filename} has {info.file_size} bytes, and its head states {stated}"
-            )
+    # numpy would take memory for as much as the head states.
+    if stated != info.file_size:
+        found = f"{info.filename} has {info.file_size} bytes"
+        raise ValueError(f"{found}, and its head states {stated}")
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
@@ -147,21 +155,21 @@ def check_convertible(split: Split) -> None:
     images, labels = split.images, split.labels
     images_key, labels_key = keys_of(split)
 
-    require_of(split, images.dtype.kind in "uif", images_key, f"dtype {images.dtype}", IMAGES)
-    bytes_of_2d = images.dtype == np.uint8 and images.ndim == 2
-    fits = images.ndim in (2, 3, 4) and all(images.shape[1:]) and not bytes_of_2d
-    rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
-    require_of(split, fits, images_key, f"shape {images.shape}", rule)
+    # numpy's kinds: u and i are integers, f floating-point, b bool, U and S texts.
+    if images.dtype.kind not in "uif":
+        raise error_of(split, images_key, f"dtype {images.dtype}", IMAGES)
+    vectors_of_bytes = images.dtype == np.uint8 and images.ndim == 2
+    empty_axis = 0 in images.shape[1:]
+    if images.ndim not in (2, 3, 4) or empty_axis or vectors_of_bytes:
+        rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
+        raise error_of(split, images_key, f"shape {images.shape}", rule)
 
-    rule = "must be whole numbers, or names"
-    require_of(split, labels.dtype.kind in "biufUS", labels_key, f"dtype {labels.dtype}", rule)
-    rule = "must be (N,) or (N, 1)"
-    require_of(split, labels.ndim in (1, 2), labels_key, f"shape {labels.shape}", rule)
-
-    lengths = f"{len(images)} images and {len(labels)} labels"
-    rule = f"{images_key} and {labels_key} must be equally long"
-    require_of(split, len(images) == len(labels), images_key, lengths, rule)
-    require_of(split, len(images) > 0, images_key, "no image", "must hold at least one")
+    if labels.dtype.kind not in "biufUS":
+        rule = "must be whole numbers, or names"
+        raise error_of(split, labels_key, f"dtype {labels.dtype}", rule)
+    if labels.ndim not in (1, 2):
+        raise error_of(split, labels_key, f"shape {labels.shape}", "must be (N,) or (N, 1)")
+    check_lengths(split)
 
 
 def converted(
@@ -183,35 +191,45 @@ def converted(
 
 
 def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
+    """The split with labels (N,): whole numbers from 0, or names where `classes` is not set."""
     labels = split.labels
-    key = keys_of(split)[1]
+    _, key = keys_of(split)
     if labels.ndim == 2 and labels.shape[1] == 1:
         notes.append(f"labels (N, 1) are taken as (N,), as in {key}")
         labels = labels[:, 0]
     elif labels.ndim == 2:
-        zeros_and_ones = labels.dtype.kind in "biuf" and bool(((labels == 0) | (labels == 1)).all())
-        single = zeros_and_ones and bool((labels.sum(axis=1) == 1).all())
-        rule = "several labels of one image (multi-label) cannot be trained on: choose one column and save it as (N,)"
-        require_of(split, single, key, f"shape {labels.shape}", rule)
-        notes.append(
-            f"labels (N, {labels.shape[1]}) with a single 1 a row are taken as the place of the 1"
-        )
+        if not is_one_hot(labels):
+            several = "several labels of one image (multi-label) cannot be trained on"
+            rule = f"{several}: choose one column and save it as (N,)"
+            raise error_of(split, key, f"shape {labels.shape}", rule)
+        columns = labels.shape[1]
+        notes.append(f"labels (N, {columns}) with a single 1 a row are taken as the place of the 1")
         labels = labels.argmax(axis=1)
+
     if labels.dtype.kind in "US":
         names = np.char.strip(labels.astype(str))
         return replace(split, labels=_numbers_of(split, names, settings, notes))
     if labels.dtype.kind == "b":
         labels = labels.astype(np.int64)
     if labels.dtype.kind == "f":
-        broken = ~np.isfinite(labels) | (labels != np.floor(labels))
-        rule = "labels must be whole numbers"
-        example = f"dtype {labels.dtype}, such as {labels[np.argmax(broken)]!s}"
-        require_of(split, not broken.any(), key, example, rule)
+        is_broken_N = ~np.isfinite(labels) | (labels != np.floor(labels))
+        if is_broken_N.any():
+            example = labels[np.argmax(is_broken_N)]
+            found = f"dtype {labels.dtype}, such as {example!s}"
+            raise error_of(split, key, found, "labels must be whole numbers")
         notes.append("labels of floating-point type are all whole numbers and taken as such")
         labels = labels.astype(np.int64)
     if settings.first_label:
         labels = labels.astype(np.int64) - settings.first_label
     return replace(split, labels=labels)
+
+
+def is_one_hot(labels: NDArray[np.generic]) -> bool:
+    """Whether every row of labels (N, C) has a single 1 and zeros."""
+    if labels.dtype.kind not in "biuf":
+        return False
+    is_zero_or_one = (labels == 0) | (labels == 1)
+    return bool(is_zero_or_one.all() and (labels.sum(axis=1) == 1).all())
 
 
 def _numbers_of(
@@ -223,15 +241,17 @@ def _numbers_of(
     """The names' places in `classes`; the names as they are where it is not set."""
     if not settings.classes.strip():
         return names
-    present, places = np.unique(names, return_inverse=True)
-    known = {name: label for label, name in enumerate(settings.class_names)}
-    if unknown := [str(name) for name in present if name not in known]:
-        listed = ",".join(present.tolist())
-        fitting = SetOption("classes", listed)
-        rule = f"must be one of classes = {settings.classes}; what is there would fit {fitting}"
-        require_of(split, False, keys_of(split)[1], f"{unknown[0][:80]!r}", rule)
+    present, places_N = np.unique(names, return_inverse=True)
+    label_of = {name: label for label, name in enumerate(settings.class_names)}
+    label_of_present = []
+    for name in present.tolist():
+        if name not in label_of:
+            fitting = SetOption("classes", ",".join(present.tolist()))
+            rule = f"must be one of classes = {settings.classes}; what is there would fit {fitting}"
+            raise error_of(split, keys_of(split)[1], repr(name[:80]), rule)
+        label_of_present.append(label_of[name])
     notes.append("labels that are names are numbered in the order of classes")
-    return np.array([known[str(name)] for name in present], np.int64)[places]
+    return np.array(label_of_present, np.int64)[places_N]
 
 
 def _check_first_label(splits: Mapping[str, Split], settings: DataSettings) -> None:
@@ -239,16 +259,18 @@ def _check_first_label(splits: Mapping[str, Split], settings: DataSettings) -> N
     labels = [split.labels for split in splits.values() if split.labels.dtype.kind in "iu"]
     if settings.first_label or not settings.classes.strip() or not labels:
         return
-    least = min(int(part.min()) for part in labels)
+    smallest = min(int(part.min()) for part in labels)
     largest = max(int(part.max()) for part in labels)
     classes = settings.num_classes
-    if least >= 1 and largest == classes:
-        split = next(iter(splits.values()))
-        raise DataError(
-            f"labels {least}..{largest} of {classes} classes: must be 0..{classes - 1}",
-            where=f"{split.where}: {keys_of(split)[1]}",
-            remedy=("if they count from 1: ", SetOption("first-label", "1")),
-        )
+    if smallest < 1 or largest != classes:
+        return
+    first = next(iter(splits.values()))
+    _, labels_key = keys_of(first)
+    raise DataError(
+        f"labels {smallest}..{largest} of {classes} classes: must be 0..{classes - 1}",
+        where=f"{first.where}: {labels_key}",
+        remedy=("if they count from 1: ", SetOption("first-label", "1")),
+    )
 
 
 def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Split:
@@ -256,7 +278,7 @@ def _channels_last(split: Split, settings: DataSettings, notes: Notes) -> Split:
     images = split.images
     if images.ndim != 4 or isinstance(images, ImageFiles):
         return split
-    second, last = images.shape[1], images.shape[3]
+    _, second, _, last = images.shape
     numbers_of_channels = {1, 3}
     if settings.input_shape.strip() and len(settings.shape) == 3:
         numbers_of_channels.add(settings.shape[0])
@@ -274,19 +296,24 @@ def _scaled(splits: Mapping[str, Split], settings: DataSettings, notes: Notes) -
         low, high = settings.pixel_span
         notes.append(f"pixels are taken as {low:g}..{high:g} by pixel-range, what is beyond is cut")
         changed = {key: on_scale(images, low, high) for key, images in ranged.items()}
-    floats = [key for key, images in ranged.items() if images.dtype.kind == "f"]
-    if not changed and floats:
-        _refuse_far([splits[key] for key in floats], settings)
+    else:
+        floats = [splits[key] for key, images in ranged.items() if images.dtype.kind == "f"]
+        if floats:
+            _refuse_far(floats, settings)
+
     for key, images in wide.items():
-        if key not in changed and (images.ndim == 2 or images.dtype.kind == "f"):
+        vectors = images.ndim == 2
+        if key not in changed and (vectors or images.dtype.kind == "f"):
             notes.append(f"{images.dtype} is taken as float32")
             changed[key] = images.astype(np.float32)
     integers = {key: images for key, images in wide.items() if key not in changed}
     if integers:
         changed |= _scaled_integers(integers, splits, notes)
-    return {
-        key: replace(split, images=changed.get(key, split.images)) for key, split in splits.items()
-    }
+
+    scaled = dict(splits)
+    for key, images in changed.items():
+        scaled[key] = replace(splits[key], images=images)
+    return scaled
 
 
 def _wide_and_ranged(
@@ -323,39 +350,45 @@ def _scaled_integers(
     sixteen_bits = types == ["uint16"]
     listed = " and ".join(types)
 
-    dark = sixteen_bits and 255 < high <= DARK * 65535
-    if dark and "train" in splits:  # of training alone: few other images may be dark
-        split = splits["train"]
-        raise nearly_black(f"{split.where}: {keys_of(split)[0]}: uint16", high, 65535)
     if sixteen_bits and high > 255:
+        # Of training images alone: a few of other splits may be dark.
+        if high <= DARK * 65535 and "train" in splits:
+            raise nearly_black(_images_of(splits["train"], "uint16"), high, 65535)
         notes.append(f"uint16 is taken as 0..65535; the largest is {high}{range_hint(high)}")
         return {key: on_scale(images, 0, 65535) for key, images in integers.items()}
     if not sixteen_bits and low >= 0 and 1 < high <= 255:
         notes.append(f"{listed} images of 0..{high} are taken as bytes, 0..255")
         return {key: images.astype(np.uint8) for key, images in integers.items()}
-    split = splits[next(iter(integers))]
-    raise UnknownRange(f"{split.where}: {keys_of(split)[0]}: {listed}", low, high)
+    first = splits[next(iter(integers))]
+    raise UnknownRange(_images_of(first, listed), low, high)
+
+
+def _images_of(split: Split, dtype: object) -> str:
+    """The images of a split, as an error names them."""
+    images_key, _ = keys_of(split)
+    return f"{split.where}: {images_key}: {dtype}"
 
 
 def _refuse_far(splits: Sequence[Split], settings: DataSettings) -> None:
     """Raise UnknownRange for floating-point pixels far from what mean and std say, such as 0..255 for 0..1."""
-    extremes = [(float(split.images.min()), float(split.images.max())) for split in splits]  # type: ignore[union-attr]
+    extremes: list[float] = []
+    for split in splits:
+        assert not isinstance(split.images, ImageFiles)
+        extremes += [float(split.images.min()), float(split.images.max())]
     if not np.isfinite(extremes).all():
         return  # the check that every split passes names the image
-    lows, highs = zip(*extremes, strict=True)
-    low, high = min(lows), max(highs)
+    low, high = min(extremes), max(extremes)
     means = settings.means if settings.mean.strip() else (0.5,)
     stds = settings.stds if settings.std.strip() else (0.5,)
     distances: list[float] = []
     for mean in means:
         farthest = max(abs(low - mean), abs(high - mean))
-        distances.extend(farthest / std for std in stds)
+        distances += [farthest / std for std in stds]
     if min(distances) > FARTHEST:
         first = splits[0]
-        where = f"{first.where}: {keys_of(first)[0]}: {first.images.dtype}"
         bytes_as_floats = low >= 0 and high <= 255
         proposed = (0, 255) if bytes_as_floats else None
-        raise UnknownRange(where, low, high, proposed=proposed)
+        raise UnknownRange(_images_of(first, first.images.dtype), low, high, proposed=proposed)
 
 
 def read_npz(path: Path, settings: DataSettings) -> Raw:
@@ -376,26 +409,29 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
         ("val_subjects",),
     )
 
-    def splits(arrays: Arrays) -> dict[str, Split]:
-        return {
-            key: Split(
-                arrays[f"{key}_images"],
-                arrays[f"{key}_labels"],
-                str(path),
-                key,
-                arrays.get(f"{key}_subjects"),
-            )
-            for key in ("train", "test", "val")
-            if f"{key}_images" in arrays
-        }
-
     def check(heads: Arrays) -> None:
-        for split in splits(heads).values():
+        for split in splits_of(path, heads).values():
             check_convertible(split)
 
-    read, notes = converted(splits(read_arrays(path, wanted, optional, settings, check)), settings)
-    read = numbered(read)
-    return Raw(read["train"], read["test"], read.get("val"), notes=tuple(notes))
+    arrays = read_arrays(path, wanted, optional, settings, check)
+    splits, notes = converted(splits_of(path, arrays), settings)
+    splits = numbered(splits)
+    return Raw(splits["train"], splits["test"], splits.get("val"), notes=tuple(notes))
+
+
+def splits_of(path: Path, arrays: Arrays) -> dict[str, Split]:
+    """Return the splits that the arrays of an npz file are of, by key."""
+    splits = {}
+    for key in ("train", "test", "val"):
+        if f"{key}_images" in arrays:
+            splits[key] = Split(
+                images=arrays[f"{key}_images"],
+                labels=arrays[f"{key}_labels"],
+                where=str(path),
+                key=key,
+                groups=arrays.get(f"{key}_subjects"),
+            )
+    return splits
 
 
 def look(path: Path, settings: DataSettings) -> Guess:
@@ -409,43 +445,42 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
     Raises:
         DataError: images of which it is not clear what their axes are.
     """
-    splits = [
-        split for split in (raw.train, raw.test, raw.val) if split is not None and len(split.labels)
-    ]
-    shape = raw.train.images.shape[1:]
+    shape = _guessed_shape(raw.train, settings)
     notes = list(raw.notes)
-    stated = dict[str, str]()
-    if len(shape) == 3:
-        height, width, channels = shape
-        if channels > 4 and not settings.input_shape:
-            rule = f"a volume, or {channels} channels? channels: --set input-shape={channels}x{height}x{width}"
-            raise DataError(
-                f"train_images: shape {raw.train.images.shape}: {rule}", where=raw.train.where
-            )
-        shape = (channels, height, width)
-    elif len(shape) == 2:
-        shape = (1, *shape)
     if raw.val is not None:
         notes.append("the validation split is measured beside the test split and never trained on")
+    labels = [split.labels for split in (raw.train, raw.test, raw.val) if split is not None]
+    every_label = np.concatenate(labels)
+    proposed: dict[str, str] = {}
     if raw.train.labels.dtype.kind in "US":
-        found: set[str] = set()
-        for split in splits:
-            found.update(str(name) for name in split.labels)
-        classes = sorted(found)
         notes.append("labels that are names are numbered in the order of classes")
-        stated["classes"] = ",".join(classes)
+        proposed["classes"] = ",".join(sorted({str(name) for name in every_label}))
     else:
-        least, largest = (
-            int(bound(bound(split.labels) for split in splits)) for bound in (min, max)
-        )
-        if least >= 1 and not settings.classes and not settings.first_label:
+        smallest, largest = int(every_label.min()), int(every_label.max())
+        if smallest >= 1 and not settings.classes and not settings.first_label:
             notes.append(
-                f"labels {least}..{largest} are taken to count from 1; --set classes={largest + 1} keeps a class 0"
+                f"labels {smallest}..{largest} are taken to count from 1; --set classes={largest + 1} keeps a class 0"
             )
-            stated["first-label"], largest = "1", largest - 1
-        fits = len(names) > largest
-        stated["classes"] = ",".join(names) if fits else str(max(largest + 1, 2))
-    return Guess({**stated, "input-shape": "x".join(map(str, shape))}, tuple(notes))
+            proposed["first-label"] = "1"
+            largest -= 1
+        enough_names = len(names) > largest
+        proposed["classes"] = ",".join(names) if enough_names else str(max(largest + 1, 2))
+    proposed["input-shape"] = "x".join(map(str, shape))
+    return Guess(proposed, tuple(notes))
+
+
+def _guessed_shape(split: Split, settings: DataSettings) -> tuple[int, ...]:
+    """The input shape that a split's images suggest. Raises DataError where the last axis may be of another kind."""
+    shape = split.images.shape[1:]
+    if len(shape) == 2:
+        return (1, *shape)
+    if len(shape) != 3:
+        return shape
+    height, width, channels = shape
+    if channels > 4 and not settings.input_shape:
+        rule = f"a volume, or {channels} channels? channels: --set input-shape={channels}x{height}x{width}"
+        raise DataError(f"train_images: shape {split.images.shape}: {rule}", where=split.where)
+    return channels, height, width
 
 
 def _class_names(path: Path, settings: DataSettings) -> tuple[str, ...]:
@@ -455,7 +490,8 @@ def _class_names(path: Path, settings: DataSettings) -> tuple[str, ...]:
     if names is None or names.ndim != 1 or names.dtype.kind != "U":
         return ()
     words = tuple(map(str, names.tolist()))
-    if len(words) < 2 or len({*words}) < len(words):
+    each_once = len(set(words)) == len(words)
+    if len(words) < 2 or not each_once:
         return ()
     for word in words:
         # The setting `classes` separates names by commas and cuts spaces off.

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,10 +51,15 @@ class Split:
             images = self.images.only(indices)
         else:
             images = self.images[indices]
-        groups = None if self.groups is None else self.groups[indices]
-        sites = None if self.sites is None else self.sites[indices]
-        patients = None if self.patients is None else self.patients[indices]
-        return Split(images, self.labels[indices], self.where, key, groups, sites, patients)
+        return Split(
+            images=images,
+            labels=self.labels[indices],
+            where=self.where,
+            key=key,
+            groups=None if self.groups is None else self.groups[indices],
+            sites=None if self.sites is None else self.sites[indices],
+            patients=None if self.patients is None else self.patients[indices],
+        )
 
     def of_sites(
         self, sites: NDArray[np.int64] | None, patients: NDArray[np.int64] | None = None
@@ -101,49 +105,52 @@ def checked(
         pixels = decoded(split.images, groups, split.where, training=split.key == "train")
         split = replace(split, images=pixels)
     check_form(split)
-    images, labels = split.images, split.labels
+    images = split.images
     assert not isinstance(images, ImageFiles)
-    images_key, labels_key = keys_of(split)
-    check = partial(require_of, split)
-    if labels.dtype.kind == "f":
-        example = labels[np.argmax(labels != np.floor(labels))]
-    else:
-        example = labels[0]
-    rule = "labels must be stored as whole numbers of an integer type"
-    check(labels.dtype.kind in "iu", labels_key, f"dtype {labels.dtype}, such as {example!s}", rule)
-    whole = labels.astype(np.int64)
-    outside = (whole < 0) | (whole >= classes)
-    if outside.any():
-        first = int(np.argmax(outside))
-        rule = f"labels must be 0..{classes - 1}"
-        check(
-            False, labels_key, f"label {whole[first]} of {classes} classes at index {first}", rule
-        )
+    images_key, _ = keys_of(split)
+    labels_N = _checked_labels(split, classes)
     if images.dtype == np.float32:
-        finite = np.isfinite(images).reshape(len(images), -1).all(axis=1)
-        first = int(np.argmin(finite))
-        check(
-            bool(finite.all()),
-            images_key,
-            f"NaN or infinite pixel in image {first}",
-            "pixels must be finite",
-        )
+        is_finite_N = np.isfinite(images).reshape(len(images), -1).all(axis=1)
+        if not is_finite_N.all():
+            first = int(np.argmin(is_finite_N))
+            found = f"NaN or infinite pixel in image {first}"
+            raise error_of(split, images_key, found, "pixels must be finite")
     try:
         inputs = bring_to(images, shape)
     except ValueError as error:
         raise DataError(f"{images_key}: {error}", where=split.where) from None
-    return inputs, whole
+    return inputs, labels_N
+
+
+def _checked_labels(split: Split, classes: int) -> NDArray[np.int64]:
+    """(N,): the labels. Raises DataError for a type that is no integer, or a label that is none of the classes."""
+    labels = split.labels
+    _, key = keys_of(split)
+    if labels.dtype.kind not in "iu":
+        example = labels[0]
+        if labels.dtype.kind == "f":
+            example = labels[np.argmax(labels != np.floor(labels))]
+        found = f"dtype {labels.dtype}, such as {example!s}"
+        rule = "labels must be stored as whole numbers of an integer type"
+        raise error_of(split, key, found, rule)
+    labels_N = labels.astype(np.int64)
+    is_outside_N = (labels_N < 0) | (labels_N >= classes)
+    if is_outside_N.any():
+        first = int(np.argmax(is_outside_N))
+        found = f"label {labels_N[first]} of {classes} classes at index {first}"
+        raise error_of(split, key, found, f"labels must be 0..{classes - 1}")
+    return labels_N
 
 
 def keys_of(split: Split) -> tuple[str, str]:
     """The names of images and labels in an npz file."""
-    return f"{split.key}_images".lstrip("_"), f"{split.key}_labels".lstrip("_")
+    prefix = f"{split.key}_" if split.key else ""
+    return f"{prefix}images", f"{prefix}labels"
 
 
-def require_of(split: Split, holds: bool, key: str, value: str, rule: str) -> None:
-    """Raise DataError, naming file, key, value and rule, unless `holds`."""
-    if not holds:
-        raise DataError(f"{key}: {value}: {rule}", where=split.where)
+def error_of(split: Split, key: str, value: str, rule: str) -> DataError:
+    """The error about an array of a split, with file, array, value and rule."""
+    return DataError(f"{key}: {value}: {rule}", where=split.where)
 
 
 def check_form(split: Split) -> None:
@@ -154,34 +161,39 @@ def check_form(split: Split) -> None:
     """
     images, labels = split.images, split.labels
     images_key, labels_key = keys_of(split)
-    check = partial(require_of, split)
-    rule = "must be uint8 images, or float32 images or vectors"
-    check(images.dtype in (np.uint8, np.float32), images_key, f"dtype {images.dtype}", rule)
-    allowed = (3, 4) if images.dtype == np.uint8 else (2, 3, 4)
-    rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
-    check(
-        images.ndim in allowed and all(images.shape[1:]), images_key, f"shape {images.shape}", rule
-    )
-    check(labels.ndim == 1, labels_key, f"shape {labels.shape}", "must be (N,)")
-    lengths = f"{len(images)} images and {len(labels)} labels"
-    check(
-        len(images) == len(labels),
-        images_key,
-        lengths,
-        f"{images_key} and {labels_key} must be equally long",
-    )
-    check(len(images) > 0, images_key, "no image", "must hold at least one")
+    if images.dtype not in (np.uint8, np.float32):
+        rule = "must be uint8 images, or float32 images or vectors"
+        raise error_of(split, images_key, f"dtype {images.dtype}", rule)
+    axes = (3, 4) if images.dtype == np.uint8 else (2, 3, 4)
+    if images.ndim not in axes or 0 in images.shape[1:]:
+        rule = "must be images (N, H, W) or (N, H, W, C), or float32 vectors (N, F)"
+        raise error_of(split, images_key, f"shape {images.shape}", rule)
+    if labels.ndim != 1:
+        raise error_of(split, labels_key, f"shape {labels.shape}", "must be (N,)")
+    check_lengths(split)
     check_subjects(split)
 
 
+def check_lengths(split: Split) -> None:
+    """Raise DataError for images and labels of different lengths, or for none."""
+    images, labels = len(split.images), len(split.labels)
+    images_key, labels_key = keys_of(split)
+    if images != labels:
+        rule = f"{images_key} and {labels_key} must be equally long"
+        raise error_of(split, images_key, f"{images} images and {labels} labels", rule)
+    if images == 0:
+        raise error_of(split, images_key, "no image", "must hold at least one")
+
+
 def check_subjects(split: Split) -> None:
-    """Raise DataError for subjects that are no whole numbers, or not one a sample."""
-    if (subjects := split.subjects) is None:
+    """Raise DataError for subjects that are no whole numbers, or not one per sample."""
+    subjects = split.subjects
+    if subjects is None:
         return
-    rule = "must be whole numbers (N,), one a sample"
-    fits = subjects.dtype.kind in "iu" and subjects.shape == split.labels.shape
-    stated = f"dtype {subjects.dtype}, shape {subjects.shape}"
-    require_of(split, fits, f"{split.key}_subjects", stated, rule)
+    if subjects.dtype.kind not in "iu" or subjects.shape != split.labels.shape:
+        found = f"dtype {subjects.dtype}, shape {subjects.shape}"
+        rule = "must be whole numbers (N,), one a sample"
+        raise error_of(split, f"{split.key}_subjects", found, rule)
 
 
 def numbered(splits: Mapping[str, Split]) -> dict[str, Split]:
@@ -194,33 +206,33 @@ def numbered(splits: Mapping[str, Split]) -> dict[str, Split]:
         DataError: a subject that is in two splits, or one with samples of several classes that is tested as one.
     """
     changed = dict(splits)
-    before: dict[str, NDArray[np.generic]] = {}
+    names_before: dict[str, NDArray[np.generic]] = {}
     start = 0
-    for key in (
-        "test",
-        "train",
-        "val",
-    ):  # the test split first: its numbers go into the data's hash
+    for key in ("test", "train", "val"):  # test first: its numbers go into the data's hash
         split = splits.get(key)
         if split is None or split.groups is None:
             continue
         check_subjects(split)
-        names, first_S, groups_N = np.unique(split.groups, return_index=True, return_inverse=True)
-        for other, others in before.items():
-            if (shared := np.intersect1d(names, others)).size:
+        names, first_sample_S, subject_N = np.unique(
+            split.groups, return_index=True, return_inverse=True
+        )
+        for other, other_names in names_before.items():
+            shared = np.intersect1d(names, other_names)
+            if shared.size:
                 rule = f"is in {other}_subjects too: a subject must be in one split alone"
-                raise DataError(f"{key}_subjects: {shared[0]}: {rule}", where=split.where)
-        before[key] = names
-        numbers_N = groups_N.astype(np.int64) + start
+                raise error_of(split, f"{key}_subjects", str(shared[0]), rule)
+        names_before[key] = names
+        numbers_N = subject_N.astype(np.int64) + start
         start += len(names)
-        if "test" not in before:
+        if "test" not in names_before:
             changed[key] = replace(split, groups=None, patients=numbers_N)
             continue
-        torn = np.flatnonzero(split.labels != split.labels[first_S][groups_N])
+        label_S = split.labels[first_sample_S]
+        torn = np.flatnonzero(split.labels != label_S[subject_N])
         if torn.size:
-            subject = names[groups_N[torn[0]]]
+            subject = names[subject_N[torn[0]]]
             rule = "has samples of several classes, and a subject is tested as one"
-            raise DataError(f"{key}_subjects: {subject}: {rule}", where=split.where)
+            raise error_of(split, f"{key}_subjects", str(subject), rule)
         changed[key] = replace(split, groups=numbers_N)
     return changed
 
@@ -263,36 +275,39 @@ def fifth(
         DataError: a site, or all, of one patient or sample.
     """
     if settings.test_fold >= FOLDS:
-        raise DataError(
-            f"test-fold = {settings.test_fold}: must be 0..{FOLDS - 1}, as nothing says who tests",
-            where=where,
-        )
+        rule = f"must be 0..{FOLDS - 1}, as nothing says who tests"
+        raise DataError(f"test-fold = {settings.test_fold}: {rule}", where=where)
+    # Units (U) are what is drawn: patients, or samples where nothing names the patients.
     if patients_N is None:
-        units_N = np.arange(len(labels_N))
+        unit_N = np.arange(len(labels_N))
+        label_U = labels_N
     else:
-        units_N = np.unique(patients_N, return_inverse=True)[1]
-    first_U = np.unique(units_N, return_index=True)[1]
-    label_U = labels_N[first_U]
-    site_U = (np.zeros_like(labels_N) if sites_N is None else sites_N)[first_U]
-    if patients_N is not None:
-        counts_UC = np.zeros((len(first_U), int(labels_N.max()) + 1), np.int64)
-        np.add.at(counts_UC, (units_N, labels_N), 1)
+        patients, unit_N = np.unique(patients_N, return_inverse=True)
+        counts_UC = np.zeros((len(patients), int(labels_N.max()) + 1), np.int64)
+        np.add.at(counts_UC, (unit_N, labels_N), 1)
         label_U = counts_UC.argmax(axis=1)
+    _, first_sample_U = np.unique(unit_N, return_index=True)
+    all_at_one_site = np.zeros_like(labels_N)
+    site_N = all_at_one_site if sites_N is None else sites_N
+    site_U = site_N[first_sample_U]
+
     draws = generator(settings.split_seed, "who tests")
     tested = []
     for site in np.unique(site_U):
-        of_class = [
-            np.flatnonzero((site_U == site) & (label_U == label)) for label in np.unique(label_U)
-        ]
-        shuffled_patients = [draws.permutation(units) for units in of_class if len(units) > 1]
-        order = np.concatenate(shuffled_patients or [draws.permutation(np.concatenate(of_class))])
+        is_here_U = site_U == site
+        of_class = [np.flatnonzero(is_here_U & (label_U == label)) for label in np.unique(label_U)]
+        shuffled = [draws.permutation(units) for units in of_class if len(units) > 1]
+        if not shuffled:  # one unit of each class: the classes cannot be kept apart
+            shuffled.append(draws.permutation(np.concatenate(of_class)))
+        order = np.concatenate(shuffled)
         if len(order) < 2:
             what = "sample" if patients_N is None else "patient"
             who = "there is" if sites_N is None else f"site {site} has"
             raise DataError(f"{who} one {what} alone: some must train and others test", where=where)
+        # Every fifth of an order that goes class by class has its share of each class.
         parts = min(FOLDS, len(order))
         tested.append(order[settings.test_fold % parts :: parts])
-    chosen: NDArray[np.bool_] = np.isin(units_N, np.concatenate(tested))
+    chosen: NDArray[np.bool_] = np.isin(unit_N, np.concatenate(tested))
     return chosen
 
 
@@ -306,10 +321,9 @@ def bring_to(images: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.
         ValueError: vectors of another length, or a number of channels that cannot become the one asked for.
     """
     if images.ndim == 2 or len(shape) == 1:
-        if images.shape[1:] != shape:
-            raise ValueError(
-                f"each example has shape {images.shape[1:]} where input-shape asks for {shape}"
-            )
+        found = images.shape[1:]
+        if found != shape:
+            raise ValueError(f"each example has shape {found} where input-shape asks for {shape}")
         return images
     channels, height, width = shape
     if images.ndim == 3:
@@ -325,12 +339,14 @@ def bring_to(images: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.
         chunk = images[start : start + CHUNK]
         if (present, channels) == (3, 1):
             chunk = _luma(chunk)
-        resized = _resize(np.ascontiguousarray(np.moveaxis(chunk, -1, 1)), height, width)
+        channels_first = np.ascontiguousarray(np.moveaxis(chunk, -1, 1))
+        resized = _resize(channels_first, height, width)
         result[start : start + CHUNK] = resized  # one channel broadcasts to three
     return result
 
 
 def _luma(images: NDArray[np.generic]) -> NDArray[np.generic]:
+    """(N, H, W, 3) as grey images (N, H, W, 1)."""
     if images.dtype != np.uint8:
         shares = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL
         grey = images.astype(np.float64) @ shares
@@ -339,7 +355,8 @@ def _luma(images: NDArray[np.generic]) -> NDArray[np.generic]:
     shares_16 = np.array([19595, 38470, 7471], np.uint32)
     weighted = images.astype(np.uint32) @ shares_16
     rounded = (weighted + 0x8000) >> 16
-    return np.asarray(rounded, np.uint8)[..., None]
+    grey_bytes = np.asarray(rounded, np.uint8)
+    return grey_bytes[..., None]
 
 
 def _resize(images: NDArray[np.generic], height: int, width: int) -> NDArray[np.generic]:
@@ -349,7 +366,8 @@ def _resize(images: NDArray[np.generic], height: int, width: int) -> NDArray[np.
     pixels = torch.from_numpy(images.astype(np.float32))
     resized = interpolate(
         pixels, (height, width), mode="bilinear", align_corners=False, antialias=True
-    ).numpy()
+    )
     if images.dtype == np.uint8:
-        return np.asarray(np.clip(np.rint(resized), 0, 255), np.uint8)
-    return np.asarray(resized, images.dtype)
+        rounded = np.rint(resized.numpy())
+        return np.asarray(np.clip(rounded, 0, 255), np.uint8)
+    return np.asarray(resized.numpy(), images.dtype)

@@ -1,7 +1,7 @@
 """A user's own table: csv:FILE, with a column `label` and columns of numbers, or of paths of images."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from data.readers.rows import (
     LIKE_LABELS,
     SUBJECT,
     Rows,
+    check_length,
     classes_of,
     cure_of,
     header_of,
@@ -68,36 +69,38 @@ def read_csv(
         return read_images(path, class_names, shape, settings)
     table = read_table(path, settings)
     where = str(path)
-    rows, subjects = table.rows, table.rows.of(SUBJECT)
-    labels_N = np.array(
-        numbered_labels(path, rows.of(LABEL), class_names, rows.columns[LABEL]), np.int64
-    )
+    rows = table.rows
+    labels = numbered_labels(path, rows.of(LABEL), class_names, rows.columns[LABEL])
+    labels_N = np.array(labels, np.int64)
     everything = Split(table.numbers_NF, labels_N, where, "")
     if rows.cells.keys() - {LABEL, SUBJECT} or settings.split_seed or settings.test_fold:
         return rows.divided(everything, settings)
-    names_N = np.unique(np.array(rows.of(LABEL)), return_inverse=True)[
-        1
-    ]  # the split goes by no order of the classes
+
+    # By the labels' names, so that the split does not depend on the order of `classes`.
+    _, names_N = np.unique(np.array(rows.of(LABEL)), return_inverse=True)
+    subjects = rows.of(SUBJECT)
     if not subjects:
-        parts = stratified(names_N, where)
-        train, test = (everything.take(np.sort(part), "") for part in parts)
-    else:
-        names, first, subjects_N = np.unique(
-            np.array(subjects), return_index=True, return_inverse=True
-        )
-        if (torn := np.flatnonzero(labels_N != labels_N[first][subjects_N])).size:
-            rule = "has rows of several classes, and a subject is tested as one"
-            raise rows.error(SUBJECT, subjects[torn[0]], rule)
-        if len(names) < 2:
-            raise DataError(
-                f"column {SUBJECT}: names one subject; some must train and others test",
-                where=str(path),
-            )
-        tested_N = np.isin(subjects_N, folds(names_N[first], "csv")[0])
-        everything = Split(table.numbers_NF, labels_N, where, "", subjects_N.astype(np.int64))
-        train, test = (
-            everything.take(np.flatnonzero(chosen), "") for chosen in (~tested_N, tested_N)
-        )
+        train_rows, test_rows = stratified(names_N, where)
+        train = everything.take(np.sort(train_rows), "")
+        test = everything.take(np.sort(test_rows), "")
+        return Raw(train, test)
+
+    subject_names, first_row_S, subjects_N = np.unique(
+        np.array(subjects), return_index=True, return_inverse=True
+    )
+    label_S = labels_N[first_row_S]
+    torn = np.flatnonzero(labels_N != label_S[subjects_N])
+    if torn.size:
+        rule = "has rows of several classes, and a subject is tested as one"
+        raise rows.error(SUBJECT, subjects[torn[0]], rule)
+    if len(subject_names) < 2:
+        rule = f"column {SUBJECT}: names one subject; some must train and others test"
+        raise DataError(rule, where=where)
+    tested_S = folds(names_N[first_row_S], "csv")[0]
+    is_test_N = np.isin(subjects_N, tested_S)
+    everything = replace(everything, groups=subjects_N.astype(np.int64))
+    train = everything.take(np.flatnonzero(~is_test_N), "")
+    test = everything.take(np.flatnonzero(is_test_N), "")
     return Raw(train, test)
 
 
@@ -107,51 +110,72 @@ def read_table(path: Path, settings: DataSettings) -> Table:
         writing = writing_of(path, {*LIKE_LABELS, *named(settings)})
         header = header_of(path, rows)
         roles = roles_of(path, header, settings)
-        # Where commas do not separate the columns, one can be a decimal point.
-        decimal_comma = writing.separator != ","
-        numbers = Numbers(path, header, roles, settings, decimal_comma)
-        return _table(path, header, roles, rows, numbers, tuple(writing.notes))
+        numbers = Numbers(
+            path=path,
+            header=header,
+            roles=roles,
+            settings=settings,
+            # Where commas do not separate the columns, one can be a decimal mark.
+            commas=writing.separator != ",",
+        )
+        return _table(path, rows, numbers, tuple(writing.notes))
 
 
-def _table(
-    path: Path,
-    header: list[str],
-    roles: dict[str, str],
-    rows: Rows,
-    numbers: "Numbers",
-    notes: tuple[str, ...],
-) -> Table:
+def _table(path: Path, rows: Rows, numbers: "Numbers", notes: tuple[str, ...]) -> Table:
+    header, roles = numbers.header, numbers.roles
     places = [place for place, name in enumerate(header) if name not in roles.values()]
     if not places:
-        raise DataError(
-            f"there is no column of numbers beside {', '.join(roles.values())}", where=str(path)
-        )
-    cells: dict[str, list[str]] = {role: [] for role in roles}
+        others = ", ".join(roles.values())
+        raise DataError(f"there is no column of numbers beside {others}", where=str(path))
+    cells = Cells(path, header, roles)
     numbers_NF: list[NDArray[np.float32]] = []
     for line, row in rows:
-        if len(row) != len(header):
-            raise DataError(
-                f"row {line}: has {len(row)} cells, and there are {len(header)} columns",
-                where=str(path),
-            )
+        check_length(path, line, row, header)
         values = [numbers.read(line, header[place], row[place]) for place in places]
         numbers_NF.append(np.array(values, np.float32))
-        for role, name in roles.items():
-            if not (word := row[header.index(name)].strip()):
-                raise DataError(f"row {line}, column {name}: is empty", where=str(path))
-            cells[role].append(word)
-    labels = cells[LABEL]
-    if len(set(labels)) < 2:
-        raise DataError(
-            f"column {roles[LABEL]}: {len(numbers_NF)} rows of {len(set(labels))} classes: at least 2",
-            where=str(path),
-        )
+        cells.add(line, row)
+    metadata = cells.metadata()  # refuses a table without rows
     return Table(
-        np.stack(numbers_NF),
-        tuple(header[place] for place in places),
-        SampleMetadata(str(path), roles, {role: tuple(words) for role, words in cells.items()}),
-        notes,
+        numbers_NF=np.stack(numbers_NF),
+        inputs=tuple(header[place] for place in places),
+        rows=metadata,
+        notes=notes,
     )
+
+
+@dataclass
+class Cells:
+    """Collects the cells of a table's roles, row by row."""
+
+    path: Path
+    header: Sequence[str]
+    roles: dict[str, str]
+    """The columns' names by role."""
+    by_role: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.by_role = {role: [] for role in self.roles}
+
+    def add(self, line: int, row: Sequence[str]) -> None:
+        """Add a row's cells. Raises DataError for an empty one."""
+        for role, name in self.roles.items():
+            cell = row[self.header.index(name)].strip()
+            if not cell:
+                raise DataError(f"row {line}, column {name}: is empty", where=str(self.path))
+            self.by_role[role].append(cell)
+
+    def metadata(self) -> SampleMetadata:
+        """Return all cells. Raises DataError for fewer than two classes."""
+        labels = self.by_role[LABEL]
+        classes = len(set(labels))
+        if classes < 2:
+            rule = f"{len(labels)} rows of {classes} classes: at least 2"
+            raise DataError(f"column {self.roles[LABEL]}: {rule}", where=str(self.path))
+        return SampleMetadata(
+            where=str(self.path),
+            columns=self.roles,
+            cells={role: tuple(cells) for role, cells in self.by_role.items()},
+        )
 
 
 @dataclass
@@ -193,22 +217,14 @@ class Numbers:
 
     def cure(self, column: str, text: str) -> Remedy:
         """The remedy for a cell that is no number; empty if there is none."""
-        likely: dict[str, str] = {}
-        for name in self.header:
-            role = role_like(name)
-            if (
-                role in ("site", "patient")
-                and role not in self.roles
-                and name not in self.roles.values()
-            ):
-                likely.setdefault(role, name)
+        others = [name for name in self.header if name not in self.roles.values()]
+        likely = likely_roles(others, self.roles)
         if text.lower().endswith(LIKE_IMAGES):
-            likely.pop("path", None)
             option = cure_of(self.settings, {"path": column, **likely})
             return "if it is the image's file: ", option
-        if column in likely.values():
-            role = next(role for role, name in likely.items() if name == column)
-            return f"if it is the {role}: ", cure_of(self.settings, {role: column})
+        for role, name in likely.items():
+            if name == column:
+                return f"if it is the {role}: ", cure_of(self.settings, {role: column})
         if "," in text and not self.commas:
             return "a decimal comma needs semicolons or tabs between the columns"
         return ""
@@ -219,14 +235,25 @@ def look(path: Path, settings: DataSettings) -> Guess:
     if is_of_images(path, settings):
         return look_at_images(path, settings)
     table = read_table(path, settings)
-    classes = ",".join(classes_of(table.rows.of(LABEL)))
     notes = [*table.notes, *table.rows.notes]
     for name in table.inputs:
         role = role_like(name)
         if role in ("site", "patient") and role not in table.rows.columns:
             cure = cure_of(settings, {role: name})
             notes.append(f"column {name} is one of the inputs; if it is the {role}: {cure}")
-    return Guess({"classes": classes, "input-shape": str(table.numbers_NF.shape[1])}, tuple(notes))
+    classes = classes_of(table.rows.of(LABEL))
+    proposed = {"classes": ",".join(classes), "input-shape": str(len(table.inputs))}
+    return Guess(proposed, tuple(notes))
+
+
+def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, str]:
+    """Return columns by the role, site or patient, that their names suggest and that no column has yet."""
+    likely: dict[str, str] = {}
+    for name in columns:
+        role = role_like(name)
+        if role in ("site", "patient") and role not in roles:
+            likely.setdefault(role, name)
+    return likely
 
 
 def is_of_images(path: Path, settings: DataSettings) -> bool:
@@ -237,7 +264,9 @@ def is_of_images(path: Path, settings: DataSettings) -> bool:
 
 def files_of_table(path: Path, settings: DataSettings) -> list[Path]:
     """The table, and the images that it names. Raises DataError."""
-    return [path, *(image_table(path, settings).paths if is_of_images(path, settings) else ())]
+    if not is_of_images(path, settings):
+        return [path]
+    return [path, *image_table(path, settings).paths]
 
 
 def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
@@ -308,33 +337,23 @@ def _read(path: Path, size: int, changed: int, settings: DataSettings) -> ImageT
     with opened(path, settings) as rows:
         header = header_of(path, rows)
         roles = roles_of(path, header, settings)
-        cells: dict[str, list[str]] = {role: [] for role in roles}
-        lines: dict[str, int] = {}
+        cells = Cells(path, header, roles)
+        paths = cells.by_role["path"]
+        row_of_file: dict[str, int] = {}
         root = path.parent.resolve()
         for line, row in rows:
-            if len(row) != len(header):
-                raise DataError(
-                    f"row {line}: has {len(row)} cells, and there are {len(header)} columns",
-                    where=str(path),
-                )
-            for role, name in roles.items():
-                if not (word := row[header.index(name)].strip()):
-                    raise DataError(f"row {line}, column {name}: is empty", where=str(path))
-                cells[role].append(word)
-            name = cells["path"][-1] = _inside(path, line, root, cells["path"][-1], settings)
-            if name in lines:
-                raise DataError(
-                    f"row {line}: {name} is the file of row {lines[name]} too", where=str(path)
-                )
-            lines[name] = line
-    if len(set(cells[LABEL])) < 2:
-        rule = f"{len(lines)} rows of {len(set(cells[LABEL]))} classes: at least 2"
-        raise DataError(f"column {roles[LABEL]}: {rule}", where=str(path))
-    metadata = SampleMetadata(
-        str(path), roles, {role: tuple(column) for role, column in cells.items()}
-    )
+            check_length(path, line, row, header)
+            cells.add(line, row)
+            name = _inside(path, line, root, paths[-1], settings)
+            paths[-1] = name
+            if name in row_of_file:
+                rule = f"{name} is the file of row {row_of_file[name]} too"
+                raise DataError(f"row {line}: {rule}", where=str(path))
+            row_of_file[name] = line
     return ImageTable(
-        path.parent, metadata, tuple(name for name in header if name not in roles.values())
+        folder=path.parent,
+        metadata=cells.metadata(),
+        unused=tuple(name for name in header if name not in roles.values()),
     )
 
 
@@ -342,9 +361,9 @@ def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings
     """A row's path, as it is opened from the table's folder. Raises DataError for one that leads out, or nowhere."""
     if "\0" in cell:
         raise DataError(f"row {line}: its path holds a character that no path has", where=str(path))
-    name = (
-        cell if (root / cell).exists() else cell.replace("\\", "/")
-    )  # as it was written on Windows
+    name = cell
+    if not (root / cell).exists():
+        name = cell.replace("\\", "/")  # as it was written on Windows
     file = root / name
     if not settings.outside_folder and not file.resolve().is_relative_to(root):
         rule = "leads out of the table's folder"
@@ -352,19 +371,14 @@ def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings
         where = f"{path}: row {line}"
         raise DataError(f"{cell[:200]!r} {rule}", where=where, remedy=remedy)
     if not file.is_file():
-        raise DataError(
-            f"row {line}: {cell[:200]!r}: there is no such file below {root}", where=str(path)
-        )
+        rule = f"{cell[:200]!r}: there is no such file below {root}"
+        raise DataError(f"row {line}: {rule}", where=str(path))
     return name
 
 
 def _hint(table: ImageTable, settings: DataSettings) -> str:
     """Advice on giving unused columns the role that their names suggest, as the end of a sentence; may be empty."""
-    likely: dict[str, str] = {}
-    for name in table.unused:
-        role = role_like(name)
-        if role in ("site", "patient") and role not in table.metadata.columns:
-            likely.setdefault(role, name)
+    likely = likely_roles(table.unused, table.metadata.columns)
     if not likely:
         return ""
     meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
@@ -376,14 +390,12 @@ def look_at_images(path: Path, settings: DataSettings) -> Guess:
     from data.readers.image_files import shape_of  # it loads PIL
 
     table = image_table(path, settings)
-    rows, paths = table.metadata, table.paths
-    groups = list(zip(rows.of("site") or rows.of(LABEL), rows.of(LABEL), strict=True))
-    shape, notes = shape_of(paths, settings, groups)
+    rows = table.metadata
+    shape, notes = shape_of(table.paths, settings, rows.sites_and_labels)
     if table.unused:
-        notes.append(
-            f"columns that are not used: {', '.join(table.unused)}{_hint(table, settings)}"
-        )
-    notes += [*writing_of(path, {*LIKE_LABELS, *named(settings)}).notes, *rows.notes]
-    return Guess(
-        {"classes": ",".join(classes_of(rows.of(LABEL))), "input-shape": shape}, tuple(notes)
-    )
+        listed = ", ".join(table.unused)
+        notes.append(f"columns that are not used: {listed}{_hint(table, settings)}")
+    writing = writing_of(path, {*LIKE_LABELS, *named(settings)})
+    notes += [*writing.notes, *rows.notes]
+    classes = ",".join(classes_of(rows.of(LABEL)))
+    return Guess({"classes": classes, "input-shape": shape}, tuple(notes))

@@ -1,4 +1,4 @@
-"""A user's own data: KIND:PATH, one file here a kind."""
+"""A user's own data: KIND:PATH, with one module of readers per kind."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
