@@ -67,7 +67,7 @@ def query(message: Message, context: Context) -> Message:
 
 
 def reply(message: Message, context: Context) -> Message:
-    """Play every client of the message and return their records, named `CLIENT/RECORD`; an error where one failed.
+    """Run every client of the message and return their records, named `CLIENT/RECORD`; an error where one failed.
 
     Raises SettingError where the node has data of its own, which these messages would leave aside.
     """
@@ -76,27 +76,17 @@ def reply(message: Message, context: Context) -> Message:
         remedy = 'set protocol = "plain" and dataset = "data-path"'
         raise SettingError(OWN_DATA, context.node_config[OWN_DATA], rule, remedy=remedy)
     task = message.content.config_records["task"]
-    content = RecordDict()
     request = ClientRequest(
-        kind_of(message),
-        task,
-        states(message),
-        str(task["assignment"]),
-        context.node_config,
+        kind=kind_of(message),
+        task=task,
+        states=states(message),
+        run_spec=str(task["assignment"]),
+        node_config=context.node_config,
     )
-    for number, answer in answers(request, known_of(task)):
-        if isinstance(answer, ClientFailure):
-            content[f"{number}/error"] = ConfigRecord(
-                {
-                    "reason": answer.reason,
-                    "kind": answer.kind,
-                    "permission": answer.permission,
-                    "number": answer.number,
-                }
-            )
-        else:
-            for name, record in records_of(answer).items():
-                content[f"{number}/{name}"] = record
+    content = RecordDict()
+    for number, answer in answers(request, expected_states(task)):
+        for name, record in records_of(answer).items():
+            content[f"{number}/{name}"] = record
     return Message(content, reply_to=message)
 
 
@@ -105,18 +95,35 @@ def states(message: Message) -> dict[str, State]:
     return {name: unpack(record) for name, record in message.content.array_records.items()}
 
 
-def known_of(task: ConfigRecord) -> dict[int, ExpectedState]:
-    """Return the message's clients, each with what the server knows of it."""
+def expected_states(task: ConfigRecord) -> dict[int, ExpectedState]:
+    """Return the message's clients, each with the state in which the server expects it."""
+    # One list per field, in the same order of clients.
     columns = [task[key] for key in ("clients", "memory", "memory-digests", "data-digests")]
     assert all(isinstance(column, list) for column in columns)
-    known = {}
-    for client, round, memory, data in zip(*columns, strict=True):
-        known[int(client)] = ExpectedState(int(round), str(memory), str(data))
-    return known
+    expected = {}
+    for client, round, memory_digest, data_digest in zip(*columns, strict=True):
+        expected[int(client)] = ExpectedState(
+            round=int(round),
+            memory=str(memory_digest),
+            data=str(data_digest),
+        )
+    return expected
 
 
-def records_of(answer: ClientReply) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:
+def records_of(
+    answer: ClientReply | ClientFailure,
+) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:
     """Return an answer as flwr's records."""
+    if isinstance(answer, ClientFailure):
+        error = ConfigRecord(
+            {
+                "reason": answer.reason,
+                "kind": answer.kind,
+                "permission": answer.permission,
+                "number": answer.number,
+            }
+        )
+        return {"error": error}
     records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {}
     for name, state in answer.states.items():
         records[name] = pack(state)

@@ -66,9 +66,9 @@ class Client:
         """(C,) float64: the class distribution this client trains on, whatever sampler is at work."""
         if self.sampling_weights_N is None:
             return self.counts_C / len(self.samples)
-        mass_C = torch.bincount(
-            self.labels_N.cpu(), self.sampling_weights_N.cpu(), self.num_classes
-        )
+        labels_N = self.labels_N.cpu()
+        weights_N = self.sampling_weights_N.cpu()
+        mass_C = torch.bincount(labels_N, weights_N, self.num_classes)
         return mass_C / mass_C.sum()
 
     @cached_property
@@ -86,8 +86,10 @@ class Client:
         self.model.eval()
         features: Callable[[Tensor], Tensor] = self.model.features
         if state is not None:
-            own = split_prefix({name: t for name, t in state.items() if "." in name}, ".")
-            features = partial(functional_call, self.model.features, own.get("features", {}))
+            # The names are features.LAYER.TENSOR and head.TENSOR; a model without parameters there has no features.
+            nested = {name: tensor for name, tensor in state.items() if "." in name}
+            by_part = split_prefix(nested, ".")
+            features = partial(functional_call, self.model.features, by_part.get("features", {}))
         features_ND = in_batches(features, self.samples)
         self.model.train(mode)
         return features_ND
@@ -368,9 +370,8 @@ def affects_training(kind: type[Variant]) -> bool:
 
     It can where the variant overrides a hook that does more than report. A new hook of `Variant` counts as one.
     """
-    hooks = [
-        name
-        for name, member in vars(Variant).items()
-        if isinstance(member, FunctionType | property) and not name.startswith("_")
-    ]
-    return any(overrides(kind, hook) for hook in hooks if hook not in REPORTING_HOOKS)
+    for name, member in vars(Variant).items():
+        is_hook = isinstance(member, FunctionType | property) and not name.startswith("_")
+        if is_hook and name not in REPORTING_HOOKS and overrides(kind, name):
+            return True
+    return False

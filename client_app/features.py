@@ -28,8 +28,9 @@ class Rows:
         self.features_MD, self.indices_M = features_MD, indices_M
 
     def __getitem__(self, indices: NDArray[np.int64]) -> NDArray[np.generic]:
-        rows: NDArray[np.generic] = self.features_MD[np.searchsorted(self.indices_M, indices)]
-        return rows
+        rows = np.searchsorted(self.indices_M, indices)
+        features: NDArray[np.generic] = self.features_MD[rows]
+        return features
 
 
 def with_features(
@@ -46,14 +47,11 @@ def with_features(
     """
     if settings.freeze != "all":
         return federation
-    rows = {
-        split: Rows(
-            features_of(federation, split, indices_M, model, settings, folder, device), indices_M
-        )
-        for split, indices_M in used(federation).items()
-    }
-    width = rows["test"].features_MD.shape[1]
-    inputs = {f"{split}_inputs": part for split, part in rows.items()}
+    inputs = {}
+    for split, indices_M in used(federation).items():
+        features_MD = features_of(federation, split, indices_M, model, settings, folder, device)
+        inputs[f"{split}_inputs"] = Rows(features_MD, indices_M)
+    width = inputs["test_inputs"].features_MD.shape[1]
     vectors = replace(
         federation.dataset,
         shape=(width,),
@@ -70,25 +68,22 @@ def with_features(
 
 
 def used(federation: Federation) -> dict[str, NDArray[np.int64]]:
-    """Return the indices, in order, of what anybody holds of a split."""
-    unseen = federation.unseen
-    val = federation.dataset.val_labels
-    train = [
-        *federation.train_indices,
-        federation.holdout_indices,
-        *(federation.validation_indices or ()),
-    ]
+    """Return the indices, in order, of the samples of each split that a client or the server has."""
+    train = [*federation.train_indices, federation.holdout_indices]
     test = [federation.global_test]
-    if unseen is not None:
-        train.append(unseen.train)
-        test.append(unseen.test)
+    if federation.validation_indices is not None:
+        train += federation.validation_indices
+    if federation.unseen is not None:
+        train.append(federation.unseen.train)
+        test.append(federation.unseen.test)
 
     held = {
         "train": np.unique(np.concatenate(train)),
         "test": np.unique(np.concatenate(test)),
     }
-    if val is not None:
-        held["val"] = np.arange(len(val))
+    val_labels = federation.dataset.val_labels
+    if val_labels is not None:
+        held["val"] = np.arange(len(val_labels))
     return held
 
 
@@ -120,13 +115,15 @@ def features_of(
         torch.__version__,
         torch.backends.cpu.get_cpu_capability(),
     ]
-    path = cache.cache_folder(folder) / f"features-{cache.key_of([*made_of, *computed], [])[:24]}"
+    key = cache.key_of([*made_of, *computed], [])
+    path = cache.cache_folder(folder) / f"features-{key[:24]}"
     for _ in range(2):
-        if (copy := cache.read(path)) is not None:
-            return copy[0]["features"]
-        cache.write(
-            path, {"features": compute(federation, split, indices_M, model, settings, device)}
-        )
+        copy = cache.read(path)
+        if copy is not None:
+            arrays, _ = copy
+            return arrays["features"]
+        features_MD = compute(federation, split, indices_M, model, settings, device)
+        cache.write(path, {"features": features_MD})
     raise DataError(f"{path}: the cached features vanished while they were being read")
 
 
@@ -142,13 +139,14 @@ def compute(
     """Return (M, D): the features of a split's samples, one image at a time."""
     make_deterministic()
     samples = federation.at(split, indices_M, device)
-    backbone = (
-        build(model, federation.dataset.shape, 2, 0, replace(settings, freeze="stages"))
-        .to(device)
-        .eval()
-    )
-    places = torch.arange(len(samples), device=device)
+    # With freeze = all `build` returns the head alone. The head here is not used, so its classes and seed are any.
+    whole = replace(settings, freeze="stages")
+    backbone = build(model, federation.dataset.shape, classes=2, seed=0, settings=whole)
+    backbone.to(device).eval()
     # One by one: whether a kernel rounds a batch's last lanes alike depends on the build of torch.
-    rows = [backbone.features(samples.batch(place)).cpu() for place in torch.split(places, 1)]
-    features: NDArray[np.float32] = torch.cat(rows).numpy()
-    return features
+    rows = []
+    for index_1 in torch.split(torch.arange(len(samples), device=device), 1):
+        features_1D = backbone.features(samples.batch(index_1))
+        rows.append(features_1D.cpu())
+    features_MD: NDArray[np.float32] = torch.cat(rows).numpy()
+    return features_MD

@@ -139,11 +139,12 @@ ClientOutcome = tuple[int, ClientReply | ClientFailure]
 
 def named(records: Mapping[str, Record], kind: str) -> dict[str, Record]:
     """Return the records named `kind/NAME`, by NAME."""
-    return {
-        name.removeprefix(f"{kind}/"): r
-        for name, r in records.items()
-        if name.startswith(f"{kind}/")
-    }
+    prefix = f"{kind}/"
+    found = {}
+    for name, record in records.items():
+        if name.startswith(prefix):
+            found[name.removeprefix(prefix)] = record
+    return found
 
 
 def answers(
@@ -154,7 +155,8 @@ def answers(
     handle = handlers[request.kind](request, clients)
     sites = installed()
     for number, expected in clients.items():
-        make_deterministic(sites[number].threads if number in sites else 1)
+        threads = sites[number].threads if number in sites else 1
+        make_deterministic(threads)
         try:
             runtime = runtime_of(request.run_spec, number)
             runtime.check_data(expected.data)
@@ -175,11 +177,12 @@ def failure_of(error: Exception, client: int) -> ClientFailure:
     if not sites:
         return ClientFailure(sentence(error), kind)
     permission = error.permission if isinstance(error, NotAllowed) else ""
-    number = next(_failure_numbers)
     words = f"{kind}: {permission}" if permission else kind
+    number = next(_failure_numbers)
+    reason = f"{words} {number}"
     name = sites[client].name if client in sites else f"client {client}"
-    site_log.error("%s: %s %d: %s: %s", name, words, number, type(error).__name__, error)
-    return ClientFailure(f"{words} {number}", kind, permission, number)
+    site_log.error("%s: %s: %s: %s", name, reason, type(error).__name__, error)
+    return ClientFailure(reason, kind, permission, number)
 
 
 def failure_kind(error: Exception) -> str:
@@ -203,6 +206,7 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         folder = runtime.memory_folder(number)
         memory = expected.load_memory(folder)
         prune_memory(folder, expected.round)
+        # The model is loaded later: in a pass of several clients it holds none of theirs.
         return runtime.client(
             number, round, shared, broadcast, memory, request.node_config, load=False
         )
@@ -210,10 +214,11 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
     reports = trained_together(request, clients, begin)
 
     def handle(runtime: ClientRuntime, number: int, expected: ExpectedState) -> ClientReply:
-        if runtime.policy is not None:
-            runtime.policy.check_training()
+        policy = runtime.policy
+        if policy is not None:
+            policy.check_training()
             sent = [shared, *(broadcast[name] for name in sorted(broadcast))]
-            runtime.policy.count_question(runtime.run_folder, round, sent)
+            policy.count_question(runtime.run_folder, round, sent)
         if number in reports:
             report, seconds = reports.pop(number)
             if isinstance(report, Exception):
@@ -224,18 +229,18 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
             runtime.load(client)
             report = train_round(client, runtime.run_spec.variants, runtime.run_spec.training)
             seconds = time.perf_counter() - began
-        if runtime.policy is not None:
-            runtime.policy.check_update(shared, report)
-        kept = ""
+        if policy is not None:
+            policy.check_update(shared, report)
+
+        states = {"model": report.shared}
+        states |= {f"upload/{name}": state for name, state in report.uploads.items()}
+        digests = dict(runtime.digests)
         if report.memory:
-            kept = save_memory(runtime.memory_folder(number), round, report.memory)
-        digests = {**runtime.digests, "memory": kept}
+            folder = runtime.memory_folder(number)
+            digests["memory"] = save_memory(folder, round, report.memory)
         return ClientReply(
-            {
-                "model": report.shared,
-                **{f"upload/{name}": state for name, state in report.uploads.items()},
-            },
-            {
+            states=states,
+            metrics={
                 "num-examples": report.examples,
                 "loss": report.loss,
                 "steps": report.trained.steps,
@@ -243,8 +248,9 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
                 "remembers": int(bool(report.memory)),
                 "seconds": seconds,
             },
-            {} if runtime.policy is not None else worker(runtime),
-            {kind: code for kind, code in digests.items() if code},
+            # A site's process and devices are its own affair.
+            worker={} if policy is not None else worker(runtime),
+            digests=digests,
         )
 
     return handle
@@ -270,10 +276,8 @@ def trained_together(
                 members.append(begin(runtime, number, expected))
             except Exception as error:
                 reports[number] = error, 0.0
-        reports |= {
-            client.id: (report, seconds)
-            for client, report, seconds in runtime.vectorized.train(members)
-        }
+        for client, report, seconds in runtime.vectorized.train(members):
+            reports[client.id] = report, seconds
     except Exception as error:  # whatever is wrong is each client's own when it trains alone
         log.warning("clients train one by one: %s", error)
     return reports
@@ -289,17 +293,18 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
         models = {name: runtime.model_state(shared, memory) for name, shared in deployed.items()}
         scores = {}
         for kind, samples in runtime.test_sets(number).items():
-            for name, metrics in evaluate_models(runtime.model, models, samples).items():
-                scores[f"{kind}/{name}"] = metrics
-        numbers: dict[str, float] = {}
-        if runtime.policy is not None:  # the server of sites knows no counts
+            for name, measured in evaluate_models(runtime.model, models, samples).items():
+                scores[f"{kind}/{name}"] = measured
+        metrics: dict[str, float] = {}
+        if runtime.policy is not None:
             runtime.policy.check_scores()
+            # A simulation's server computes it: it knows every client's class counts.
             counts_C = runtime.policy.counts_C
-            numbers = {
-                f"local-accuracy/{name}": scores[f"test/{name}"].local_accuracy(counts_C)
-                for name in deployed
-            }
-        return ClientReply({name: measured.state() for name, measured in scores.items()}, numbers)
+            for name in deployed:
+                accuracy = scores[f"test/{name}"].local_accuracy(counts_C)
+                metrics[f"local-accuracy/{name}"] = accuracy
+        states = {name: measured.state() for name, measured in scores.items()}
+        return ClientReply(states, metrics)
 
     return handle
 

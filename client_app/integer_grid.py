@@ -31,16 +31,15 @@ class IntegerGrid:
 
     def largest_sum(self, samples: int, weight: int) -> int:
         """Return a bound on every entry of `weighted_gram` and of the sums, for so many samples of at most `weight`."""
-        return samples * weight << 2 * self.bits
+        largest_product = 1 << 2 * self.bits
+        return samples * weight * largest_product
 
     def most_bits(self, samples: int, weight: int) -> int:
         """Return the largest number of bits with which the sums of so many samples fit an int64; 0 where none does."""
-        fitting = [
-            bits
-            for bits in range(1, self.bits + 1)
-            if IntegerGrid(bits, self.range).largest_sum(samples, weight) <= LARGEST_SUM
-        ]
-        return max(fitting, default=0)
+        for bits in range(self.bits, 0, -1):
+            if IntegerGrid(bits, self.range).largest_sum(samples, weight) <= LARGEST_SUM:
+                return bits
+        return 0
 
     def integers(self, features_ND: Tensor) -> Tensor:
         """Return (N, D) int64, rounded half to even. Raises FloatingPointError for a feature that is not finite."""
@@ -53,7 +52,10 @@ class IntegerGrid:
     def outside(self, features_ND: Tensor) -> Tensor:
         """Return (1 + DOUBLINGS,) int64: how many values lie beyond 1, 2, 4, ... times the range."""
         sizes_ND = features_ND.double().abs()
-        counts = [int((sizes_ND > self.range * 2**k).sum()) for k in range(DOUBLINGS + 1)]
+        counts = []
+        for doublings in range(DOUBLINGS + 1):
+            is_beyond_ND = sizes_ND > self.range * 2**doublings
+            counts.append(int(is_beyond_ND.sum()))
         return torch.tensor(counts)
 
 

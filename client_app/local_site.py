@@ -54,7 +54,8 @@ class NotAllowed(PermissionError):
     """Something that the site's policy keeps; `permission` is the one that it lacks."""
 
     def __init__(self, permission: str, reason: str = "") -> None:
-        super().__init__(f"policy: {permission} may not leave{f': {reason}' if reason else ''}")
+        rule = f"policy: {permission} may not leave"
+        super().__init__(f"{rule}: {reason}" if reason else rule)
         self.permission = permission
 
 

@@ -55,11 +55,10 @@ def load(
     path = file_of(folder, round)
     if not path.exists():
         raise MemoryLost(f"the memory of round {round} is not at {path}: lost, or another folder")
-    tensors = read(path, identity(folder, round, run))[0]
+    tensors, _ = read(path, identity(folder, round, run))
     if expected_digest and digest([tensors]) != expected_digest:
-        raise Damaged(
-            f"{path} is whole, and not the memory that the server knows of: its digest is another"
-        )
+        rule = "is whole, and not the memory that the server knows of: its digest is another"
+        raise Damaged(f"{path} {rule}")
     return split_prefix(tensors)
 
 
@@ -74,10 +73,13 @@ def prune(folder: Path, round: int) -> None:
     if not folder.exists():
         return
     files = sorted(folder.glob("round-*.safetensors"))
-    kept = [path for path in files if path <= file_of(folder, round)][-3:]
-    for path in (*files, *folder.glob(".round-*")):  # the latter: a kill while writing
-        if path not in kept:
+    newest_used = file_of(folder, round)
+    used = [path for path in files if path <= newest_used]
+    for path in files:
+        if path not in used[-3:]:
             path.unlink(missing_ok=True)
+    for path in folder.glob(".round-*"):  # left by a kill while writing
+        path.unlink(missing_ok=True)
 
 
 def save(folder: Path, round: int, memory: Mapping[str, State]) -> str:

@@ -53,16 +53,8 @@ def pack(state: State) -> ArrayRecord:
     if _in_one_process.get():
         return TensorRecord(state)
     blob = to_bytes(state)
-    return ArrayRecord(
-        {
-            STATE: Array(
-                dtype="uint8",
-                shape=(len(blob),),
-                stype=FORM,
-                data=blob,
-            )
-        }
-    )
+    array = Array(dtype="uint8", shape=(len(blob),), stype=FORM, data=blob)
+    return ArrayRecord({STATE: array})
 
 
 def unpack(record: object, most: Expected | None = None) -> dict[str, torch.Tensor]:
@@ -72,13 +64,13 @@ def unpack(record: object, most: Expected | None = None) -> dict[str, torch.Tens
     """
     if isinstance(record, TensorRecord):
         return record.state
-    if (
-        not isinstance(record, ArrayRecord)
-        or list(record) != [STATE]
-        or record[STATE].stype != FORM
-    ):
-        raise DecodeError("the record is not one array of safetensors")
-    return from_bytes(record[STATE].data, most)
+    not_packed = DecodeError("the record is not one array of safetensors")
+    if not isinstance(record, ArrayRecord) or list(record) != [STATE]:
+        raise not_packed
+    array = record[STATE]
+    if array.stype != FORM:
+        raise not_packed
+    return from_bytes(array.data, most)
 
 
 def folded(content: Mapping[str, Value], nonce: bytes = b"") -> RecordDict:
@@ -112,19 +104,20 @@ def unfolded(content: RecordDict) -> RecordDict:
     if FOLDED not in content.config_records:
         return content
     blob = content.config_records[FOLDED][FOLDED]
-    inside = recorddict_from_proto(RecordDictProto.FromString(blob))
-    return RecordDict(
-        {**{name: record for name, record in content.items() if name != FOLDED}, **inside}
-    )
+    records = {name: record for name, record in content.items() if name != FOLDED}
+    records |= recorddict_from_proto(RecordDictProto.FromString(blob))
+    return RecordDict(records)
 
 
 def to_flower(state: State) -> ArrayRecord:
-    """Return the state as flwr's own strategies and loops expect it, an array a tensor."""
+    """Return the state as flwr's own strategies and loops expect it, one array per tensor."""
     if _in_one_process.get():
         return TensorRecord(state)
-    return ArrayRecord(
-        {name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in state.items()}
-    )
+    arrays = {}
+    for name, tensor in state.items():
+        values = tensor.detach().cpu().contiguous()
+        arrays[name] = Array(values.numpy())
+    return ArrayRecord(arrays)
 
 
 def from_flower(record: ArrayRecord) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ mean of its samples' softmax, and it counts once.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,8 +46,13 @@ class Scores:
     """
 
     def __add__(self, other: "Scores") -> "Scores":
-        mine, others = self.state(), other.state()
-        return Scores(*(mine[name] + others[name] for name in mine))
+        return Scores(
+            confusion_CC=self.confusion_CC + other.confusion_CC,
+            loss=self.loss + other.loss,
+            calibration=self.calibration + other.calibration,
+            brier=self.brier + other.brier,
+            ranking=self.ranking + other.ranking,
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Return the scores as named tensors, for a message."""
@@ -63,20 +68,34 @@ class Scores:
     def of(state: State, classes: int, tested_C: Tensor | None = None) -> "Scores":
         """Undo `state`. Raises ValueError when the tensors cannot be scores over `classes` classes, or over samples of
         which `tested_C` (C,) are of each class, where it is known."""
-        sums = (
-            torch.zeros(shape).double() for shape in ((), (3, BINS), (), (classes, len(COLUMNS)))
-        )
-        empty = Scores(torch.zeros(classes, classes).long(), *sums)
-        expected = shapes_of(empty.state())
+        expected = shapes_of(Scores.empty(classes).state())
         if shapes_of(state) != expected:
             raise ValueError(f"the scores are not those of {classes} classes")
         for tensor in state.values():
             if not torch.isfinite(tensor).all() or (tensor < 0).any():
                 raise ValueError("the scores hold a negative or non-finite value")
-        scores = Scores(*(state[name] for name in expected))
-        if reason := scores.contradiction(tested_C):
+        scores = Scores(
+            confusion_CC=state["confusion"],
+            loss=state["loss"],
+            calibration=state["calibration"],
+            brier=state["brier"],
+            ranking=state["ranking"],
+        )
+        reason = scores.contradiction(tested_C)
+        if reason:
             raise ValueError(f"the scores {reason}")
         return scores
+
+    @staticmethod
+    def empty(classes: int) -> "Scores":
+        """Return the scores of no samples."""
+        return Scores(
+            confusion_CC=torch.zeros(classes, classes, dtype=torch.int64),
+            loss=torch.zeros((), dtype=torch.float64),
+            calibration=torch.zeros(3, BINS, dtype=torch.float64),
+            brier=torch.zeros((), dtype=torch.float64),
+            ranking=torch.zeros(classes, len(COLUMNS), dtype=torch.float64),
+        )
 
     def contradiction(self, tested_C: Tensor | None) -> str:
         """Return how the numbers contradict each other or the test set, or an empty sentence."""
@@ -90,13 +109,11 @@ class Scores:
             return "hold a loss that no probability gives"
         inside, correct, confidence = self.calibration
         right = int(self.confusion_CC.diagonal().sum())
-        if (
-            inside.sum() != total
-            or correct.sum() != right
-            or (correct > inside).any()
-            or (inside % 1).any()
-        ):
+        whole_numbers = not (inside % 1).any()
+        same_samples = inside.sum() == total and correct.sum() == right
+        if not (whole_numbers and same_samples) or (correct > inside).any():
             return "have other samples in their bins than in their classes"
+        # Both bounds below leave room for the rounding of sums.
         if (confidence > inside + 1e-6 * total).any():
             return "are surer than sure"
         if self.brier > (2 + 1e-9) * total:
@@ -105,7 +122,8 @@ class Scores:
 
     def local_accuracy(self, counts_C: Tensor) -> float:
         """Return the accuracy to expect on the class distribution of `counts_C`, (C,); see `local_accuracies`."""
-        recall_C = self.confusion_CC.double().diagonal() / self.confusion_CC.double().sum(1)
+        confusion_CC = self.confusion_CC.double()
+        recall_C = confusion_CC.diagonal() / confusion_CC.sum(1)
         return local_accuracies(recall_C.tolist(), counts_C[None])[0]
 
     @staticmethod
@@ -114,7 +132,8 @@ class Scores:
 
         Raises FloatingPointError when a logit is not finite.
         """
-        return Scores.of_probabilities(*tested(logits_BC, labels_B, groups_B))
+        log_probabilities_BC, labels_B = tested(logits_BC, labels_B, groups_B)
+        return Scores.of_probabilities(log_probabilities_BC, labels_B)
 
     @staticmethod
     def of_probabilities(
@@ -123,18 +142,26 @@ class Scores:
         """Return the scores of logarithms of probabilities, (B, C) float64, the ranking only where it is asked for."""
         classes = log_probabilities_BC.shape[1]
         confidence_B, predicted_B = log_probabilities_BC.exp().max(1)
-        bins_B = (confidence_B * BINS).long().clamp(max=BINS - 1)
-        columns = (torch.ones_like(confidence_B), (predicted_B == labels_B).double(), confidence_B)
+        cell_B = labels_B * classes + predicted_B  # of the confusion matrix, row by row
+        confusion = torch.bincount(cell_B, minlength=classes**2)
+
+        bins_B = (confidence_B * BINS).long().clamp(max=BINS - 1)  # 1 itself is in the last bin
+        is_correct_B = (predicted_B == labels_B).double()
+        calibration = [
+            torch.bincount(bins_B, torch.ones_like(confidence_B), BINS),
+            torch.bincount(bins_B, is_correct_B, BINS),
+            torch.bincount(bins_B, confidence_B, BINS),
+        ]
+        if ranks:
+            ranking_CS = ranking(log_probabilities_BC, labels_B)
+        else:
+            ranking_CS = torch.zeros(classes, len(COLUMNS), dtype=torch.float64)
         return Scores(
-            torch.bincount(labels_B * classes + predicted_B, minlength=classes**2).reshape(
-                classes, classes
-            ),
-            F.nll_loss(log_probabilities_BC, labels_B, reduction="sum"),
-            torch.stack([torch.bincount(bins_B, column, BINS) for column in columns]),
-            brier(log_probabilities_BC, labels_B),
-            ranking(log_probabilities_BC, labels_B)
-            if ranks
-            else torch.zeros(classes, len(COLUMNS)).double(),
+            confusion_CC=confusion.reshape(classes, classes),
+            loss=F.nll_loss(log_probabilities_BC, labels_B, reduction="sum"),
+            calibration=torch.stack(calibration),
+            brier=brier(log_probabilities_BC, labels_B),
+            ranking=ranking_CS,
         )
 
 
@@ -145,7 +172,8 @@ def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
     """
     recall_C = torch.tensor(recall, dtype=torch.float64)
     counts_KC = counts_KC.double() * ~recall_C.isnan()
-    return ((counts_KC * recall_C.nan_to_num()).sum(1) / counts_KC.sum(1)).tolist()
+    right_KC = counts_KC * recall_C.nan_to_num()
+    return (right_KC.sum(1) / counts_KC.sum(1)).tolist()
 
 
 def tested(
@@ -167,8 +195,9 @@ def tested(
 def brier(log_probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
     """Return the summed Brier score, () float64; see `Scores`."""
     classes = log_probabilities_NC.shape[1]
-    error = (log_probabilities_NC.exp() - F.one_hot(labels_N, classes)).square().sum()
-    return error / 2 if classes == 2 else error
+    errors_NC = log_probabilities_NC.exp() - F.one_hot(labels_N, classes)
+    total = errors_NC.square().sum()
+    return total / 2 if classes == 2 else total
 
 
 def shapes_of(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
@@ -180,12 +209,14 @@ def by_group(
     log_probabilities_NC: Tensor, labels_N: Tensor, groups_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return ln of each group's mean probabilities, (G, C), and its label, (G,), which its samples have in common."""
-    means, labels = [], []
+    means = []
+    labels = []
     for group in torch.unique(groups_N):
         members_M = torch.nonzero(groups_N == group).squeeze(1)
-        total_C = log_probabilities_NC[members_M].logsumexp(0)
-        means.append(total_C - math.log(len(members_M)))
-        labels.append(labels_N[members_M[0]])
+        log_sum_C = log_probabilities_NC[members_M].logsumexp(0)
+        means.append(log_sum_C - math.log(len(members_M)))
+        first = members_M[0]
+        labels.append(labels_N[first])
     return torch.stack(means), torch.stack(labels)
 
 
@@ -204,45 +235,72 @@ def evaluate_models(
     are known.
     """
     model.eval()
-    device = samples.labels_N.device
-    labels_N = samples.labels_N
-    groups_N = samples.groups_N
-    batch_size = INFERENCE_BATCH[device.type]
-    everything = torch.arange(len(samples), device=device)
     ranks = model.head.out_features <= MOST_RANKED
-    whole = groups_N is not None or model.head.out_features == 2
+    # A group's probabilities are a mean over all of its samples. Of two classes, earlier results are sums over all
+    # samples as well, and sums by batches would differ in their last bits.
+    at_once = samples.groups_N is not None or model.head.out_features == 2
     scores: dict[str, Scores] = {}
     for names in sharing_features(states):
-        model.load(states[names[0]])
-        heads = {
-            name: [states[name][f"head.{part}"].to(device) for part in ("weight", "bias")]
-            for name in names
-        }
         outputs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in names}
-        logits: dict[str, list[Tensor]] = {name: [] for name in names}
-        for indices_B in torch.split(everything, batch_size):
-            features_BD = model.features(samples.batch(indices_B))
-            for name, (weight_CD, bias_C) in heads.items():
-                logits[name].append(F.linear(features_BD, weight_CD, bias_C))
-                if not whole:
-                    outputs[name].append(tested(logits[name].pop(), labels_N[indices_B]))
-                    part = Scores.of_probabilities(*outputs[name][-1], ranks=False)
-                    scores[name] = scores[name] + part if name in scores else part
-                    if not ranks:
-                        outputs[name].clear()
+        if at_once:
+            logits: dict[str, list[Tensor]] = {name: [] for name in names}
+            for name, _, logits_BC in logits_of_heads(model, states, names, samples):
+                logits[name].append(logits_BC)
+            for name in names:
+                output = tested(torch.cat(logits[name]), samples.labels_N, samples.groups_N)
+                outputs[name].append(output)
+                scores[name] = Scores.of_probabilities(*output, ranks=False)
+        else:
+            for name, indices_B, logits_BC in logits_of_heads(model, states, names, samples):
+                output = tested(logits_BC, samples.labels_N[indices_B])
+                part = Scores.of_probabilities(*output, ranks=False)
+                scores[name] = scores[name] + part if name in scores else part
+                if ranks:  # without a ranking nothing needs the batch any more
+                    outputs[name].append(output)
+
         for name in names:
-            if whole:
-                outputs[name] = [tested(torch.cat(logits[name]), labels_N, groups_N)]
-                scores[name] = Scores.of_probabilities(*outputs[name][0], ranks=False)
             if ranks and outputs[name]:
-                probabilities, labels = map(torch.cat, zip(*outputs[name], strict=True))
-                subjects = None if samples.subjects_N is None else samples.subjects_N.cpu()
-                ranks_C = ranking(probabilities, labels, subjects)
-                scores[name] = replace(scores[name], ranking=ranks_C)
+                ranking_CS, ranked = rank_outputs(outputs[name], samples.subjects_N)
+                scores[name] = replace(scores[name], ranking=ranking_CS)
                 if kept is not None:
-                    known = {} if subjects is None else {"subjects": subjects}
-                    kept[name] = {"log-probabilities": probabilities, "labels": labels, **known}
+                    kept[name] = ranked
     return {name: scores[name] for name in states}
+
+
+def logits_of_heads(
+    model: Classifier, states: Mapping[str, State], names: Sequence[str], samples: Samples
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield, batch by batch, each state's name, the samples' indices (B,) and its logits (B, C).
+
+    The states share the features, which a batch passes through once.
+    """
+    device = samples.labels_N.device
+    model.load(states[names[0]])
+    heads = {}
+    for name in names:
+        state = states[name]
+        heads[name] = state["head.weight"].to(device), state["head.bias"].to(device)
+    everything = torch.arange(len(samples), device=device)
+    for indices_B in torch.split(everything, INFERENCE_BATCH[device.type]):
+        features_BD = model.features(samples.batch(indices_B))
+        for name, (weight_CD, bias_C) in heads.items():
+            yield name, indices_B, F.linear(features_BD, weight_CD, bias_C)
+
+
+def rank_outputs(
+    outputs: Sequence[tuple[Tensor, Tensor]], subjects_N: Tensor | None
+) -> tuple[Tensor, State]:
+    """Return the ranking, and what was ranked: logarithms of probabilities, labels, and subjects if known.
+
+    `outputs` are the batches of `tested`.
+    """
+    log_probabilities = torch.cat([log_probabilities for log_probabilities, _ in outputs])
+    labels = torch.cat([labels for _, labels in outputs])
+    ranked = {"log-probabilities": log_probabilities, "labels": labels}
+    if subjects_N is not None:
+        subjects_N = subjects_N.cpu()
+        ranked["subjects"] = subjects_N
+    return ranking(log_probabilities, labels, subjects_N), ranked
 
 
 def sharing_features(states: Mapping[str, State]) -> list[list[str]]:
@@ -250,14 +308,16 @@ def sharing_features(states: Mapping[str, State]) -> list[list[str]]:
     groups: list[list[str]] = []
     for name, state in states.items():
         for group in groups:
-            other = states[group[0]]
-            if all(
-                torch.equal(tensor, other[key])
-                for key, tensor in state.items()
-                if not key.startswith("head.")
-            ):
+            first = states[group[0]]
+            if same_features(state, first):
                 group.append(name)
                 break
         else:
             groups.append([name])
     return groups
+
+
+def same_features(state: State, other: State) -> bool:
+    """Return whether two states are equal in everything but the head."""
+    names = [name for name in state if not name.startswith("head.")]
+    return all(torch.equal(state[name], other[name]) for name in names)

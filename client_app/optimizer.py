@@ -121,7 +121,9 @@ class TrainingSettings(Settings):
             rate = rate * (1 + math.cos(math.pi * min(t, end) / end)) / 2
         else:
             rate = float(rate * self.learning_rate_decay ** (t // self.learning_rate_decay_every))
-        return rate * min(1.0, (t + 1) / (self.warm_up + 1)) if self.warm_up else rate
+        if not self.warm_up:
+            return rate
+        return rate * min(1.0, (t + 1) / (self.warm_up + 1))
 
     def local_optimizer(self, parameters: Iterable[Tensor], round: int) -> "LocalOptimizer":
         """Return the optimizer of a client's round, which moves these very tensors."""
@@ -177,9 +179,8 @@ class SGD(LocalOptimizer):
     def rows(self, begin: int, end: int) -> "SGD":
         if self.momentum and not self.velocity:
             self.velocity = [torch.zeros_like(weight) for weight in self.parameters]
-        part = SGD(
-            (w[begin:end] for w in self.parameters), self.rate, self.momentum, self.weight_decay
-        )
+        weights = [weight[begin:end] for weight in self.parameters]
+        part = SGD(weights, self.rate, self.momentum, self.weight_decay)
         part.velocity = [velocity[begin:end] for velocity in self.velocity]
         return part
 
@@ -187,9 +188,8 @@ class SGD(LocalOptimizer):
     def step(self, gradients: Iterable[Tensor]) -> None:
         directions = list(gradients)
         if self.weight_decay:
-            directions = list(
-                torch._foreach_add(directions, self.parameters, alpha=self.weight_decay)
-            )
+            decayed = torch._foreach_add(directions, self.parameters, alpha=self.weight_decay)
+            directions = list(decayed)
         if self.momentum:
             if self.velocity:
                 torch._foreach_mul_(self.velocity, self.momentum)
@@ -257,7 +257,8 @@ class Adam(LocalOptimizer):
 def clip(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:
     """Return the gradients, shrunk together to norm `largest` where it is more, as torch.nn.utils.clip_grad_norm_."""
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    return [gradient * (largest / (norm + 1e-6)).clamp(max=1) for gradient in gradients]
+    shrink = (largest / (norm + 1e-6)).clamp(max=1)  # torch's own small number
+    return [gradient * shrink for gradient in gradients]
 
 
 @lru_cache(maxsize=1024)
@@ -268,7 +269,7 @@ def coefficient_sum(steps: int, momentum: float, pull: float = 0.0) -> float:
     the optimizer itself, so it stays right whatever the optimizer becomes; weight decay is left out, as in the paper.
     """
     scalar = torch.zeros((), dtype=torch.float64)
-    optimizer = SGD([scalar], 1.0, momentum, 0.0)
+    optimizer = SGD([scalar], rate=1.0, momentum=momentum, weight_decay=0.0)
     for _ in range(steps):
         optimizer.step([1 + pull * scalar])
     return -scalar.item()
@@ -281,6 +282,10 @@ def expected_coefficient_sum(steps: int, momentum: float, pull: float = 0.0) -> 
     likes. With y the distance so far, a step is v <- momentum v + 1 - pull y and y <- y + v. That is one 3 x 3 matrix
     on (v, y, 1), and `steps` of them are its power. The result is infinite or NaN where the steps diverge.
     """
-    step = np.array([[momentum, -pull, 1.0], [momentum, 1.0 - pull, 1.0], [0.0, 0.0, 1.0]])
+    new_velocity = [momentum, -pull, 1.0]
+    new_distance = [momentum, 1.0 - pull, 1.0]
+    one = [0.0, 0.0, 1.0]
+    step = np.array([new_velocity, new_distance, one])
     with np.errstate(all="ignore"):
-        return float(np.linalg.matrix_power(step, steps)[1, 2])
+        all_steps = np.linalg.matrix_power(step, steps)
+    return float(all_steps[1, 2])  # the distance, from (0, 0, 1)

@@ -22,8 +22,9 @@ def code_version(*packages: str) -> str:
 
     A clone and a wheel of one release have one hash.
     """
+    chosen = packages or ("client_app", "data")
     sha = hashlib.sha256()
-    for path, source in sources(*(packages or ("client_app", "data"))).items():
+    for path, source in sources(*chosen).items():
         sha.update(f"{path}\n".encode() + source)
     return sha.hexdigest()[:16]
 
@@ -66,12 +67,9 @@ def tune_allocator() -> None:
 
 def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:
     """Return a hint for a run's first line when this machine has GPUs that no client was given; flwr gives none."""
-    if (
-        device == "cpu"
-        or not torch.cuda.is_available()
-        or any(worker.get("device") == "cuda" for worker in workers)
-    ):
+    if device == "cpu" or not torch.cuda.is_available():
         return ""
-    return (
-        "  (GPUs are hidden from clients; use --federation-config 'client-resources-num-gpus=0.5')"
-    )
+    if any(worker.get("device") == "cuda" for worker in workers):
+        return ""
+    remedy = "use --federation-config 'client-resources-num-gpus=0.5'"
+    return f"  (GPUs are hidden from clients; {remedy})"

@@ -50,44 +50,47 @@ def order_of(score_N: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the samples' order, the highest score first, and where in it each distinct score begins."""
     order_N = np.argsort(-score_N, kind="stable")
     sorted_N = score_N[order_N]
-    return order_N, np.flatnonzero(np.r_[True, sorted_N[1:] != sorted_N[:-1]])
+    differs_from_last = sorted_N[1:] != sorted_N[:-1]
+    return order_N, np.flatnonzero(np.r_[True, differs_from_last])
 
 
 def ranked(positive_G: Floats, negative_G: Floats, stated: float = STATED) -> Ranked:
     """Return the numbers of counts (..., G) by distinct score, from the highest to the lowest."""
     positives = positive_G.sum(-1, keepdims=True)
     negatives = negative_G.sum(-1, keepdims=True)
-    hits_G, alarms_G = positive_G.cumsum(-1), negative_G.cumsum(-1)
+    # Samples at each score and above: of the class, and of the others.
+    hits_G = positive_G.cumsum(-1)
+    alarms_G = negative_G.cumsum(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        below_G = (
-            negatives - alarms_G + negative_G / 2
-        ) / negatives  # V10 of a sample of the class
-        above_G = (hits_G - positive_G / 2) / positives  # V01 of another sample
+        # DeLong's components: V10 of a sample of the class, the share of others below it, and V01 of another sample,
+        # the share of the class above it. A tie is half.
+        below_G = (negatives - alarms_G + negative_G / 2) / negatives
+        above_G = (hits_G - positive_G / 2) / positives
         auroc = (positive_G * below_G).sum(-1) / positives[..., 0]
-        variance = component(positive_G, below_G, auroc, positives) + component(
-            negative_G, above_G, auroc, negatives
-        )
-        precision = (positive_G * hits_G / np.maximum(hits_G + alarms_G, 1e-300)).sum(
-            -1
-        ) / positives[..., 0]
+        variance_of_class = component(positive_G, below_G, auroc, positives)
+        variance_of_others = component(negative_G, above_G, auroc, negatives)
+        flagged_G = np.maximum(hits_G + alarms_G, 1e-300)  # no division by zero without samples
+        precision = (positive_G * hits_G / flagged_G).sum(-1) / positives[..., 0]
         sensitivity_G = hits_G / positives
         specificity_G = 1 - alarms_G / negatives
-    nothing = np.isnan(auroc)
-    close = stated - 1e-12
+    close = stated - 1e-12  # a share of exactly `stated` counts, whatever its rounding
     sensitivity = np.where(specificity_G >= close, sensitivity_G, 0.0).max(-1, initial=0.0)
     specificity = np.where(sensitivity_G >= close, specificity_G, 0.0).max(-1, initial=0.0)
+    no_pair = np.isnan(auroc)
     return Ranked(
-        auroc,
-        variance,
-        *(np.where(nothing, np.nan, part) for part in (precision, sensitivity, specificity)),
+        auroc=auroc,
+        variance=variance_of_class + variance_of_others,
+        auprc=np.where(no_pair, np.nan, precision),
+        sensitivity=np.where(no_pair, np.nan, sensitivity),
+        specificity=np.where(no_pair, np.nan, specificity),
     )
 
 
 def component(counts_G: Floats, values_G: Floats, mean: Floats, total: Floats) -> Floats:
     """Return the variance of the mean of values that lie in 0 to 1; of a single one the largest it can have."""
     number = total[..., 0]
-    around_mean_G = values_G - mean[..., None]
-    squares = (counts_G * around_mean_G**2).sum(-1)
+    deviation_G = values_G - mean[..., None]
+    squares = (counts_G * deviation_G**2).sum(-1)
     freedom = np.maximum(number - 1, 1)  # no division by zero for a single value
     variance = squares / freedom / number
     largest = mean * (1 - mean)
@@ -125,19 +128,23 @@ def clustered_variance(
     Returns:
         NaN where the samples of a class are of a single subject.
     """
-    _, place_N = np.unique(subject_N, return_inverse=True)
-    subjects = int(place_N.max()) + 1
-    sums, variance = [], 0.0
+    names, place_N = np.unique(subject_N, return_inverse=True)
+    subjects = len(names)
+    sums = []
+    variance = 0.0
     for label, values in zip((1, 0), placements, strict=True):
         of_class = place_N[label_N == label]
         number = len(np.unique(of_class))
         if number < 2:
             return float("nan")
-        sum_S = np.bincount(of_class, values - values.mean(), subjects) / len(values)
-        variance += number / (number - 1) * float((sum_S**2).sum())
+        deviations = values - values.mean()
+        sum_S = np.bincount(of_class, deviations, subjects) / len(values)
+        correction = number / (number - 1)
+        variance += correction * float((sum_S**2).sum())
         sums.append(sum_S)
     # Of a subject with samples of both classes both sums move together.
-    covariance = float((sums[0] * sums[1]).sum())
+    of_class_S, of_others_S = sums
+    covariance = float((of_class_S * of_others_S).sum())
     return variance + 2 * subjects / (subjects - 1) * covariance
 
 
@@ -146,14 +153,14 @@ def margins(log_probabilities_NC: Tensor) -> Floats:
     log_NC = log_probabilities_NC
     if log_NC.shape[1] == 2:
         return np.asarray((log_NC - log_NC.flip(1)).numpy())
+    # ln(1 - p): no probability but the highest is above 1/2, so of the others the subtraction is exact enough.
+    rest_NC = torch.log1p(-log_NC.exp().clamp(max=0.5))
+    # Of the highest it is the sum of the others, exactly.
     highest_N1 = log_NC.argmax(1, keepdim=True)
-    rest_N1 = log_NC.scatter(1, highest_N1, -torch.inf).logsumexp(
-        1, keepdim=True
-    )  # 1 - p of the highest, exactly
-    others_NC = torch.log1p(-log_NC.exp().clamp(max=0.5)).scatter(
-        1, highest_N1, rest_N1
-    )  # no other is above 1/2
-    return np.asarray((log_NC - others_NC).numpy())
+    without_highest_NC = log_NC.scatter(1, highest_N1, -torch.inf)
+    rest_of_highest_N1 = without_highest_NC.logsumexp(1, keepdim=True)
+    rest_NC = rest_NC.scatter(1, highest_N1, rest_of_highest_N1)
+    return np.asarray((log_NC - rest_NC).numpy())
 
 
 def ranking(
@@ -170,29 +177,39 @@ def ranking(
     margin_NC = margins(log_probabilities_NC)
     label_N = labels_N.numpy()
     for label in np.unique(label_N):
-        positive_N = label_N == label
-        if positive_N.all():
+        score_N = margin_NC[:, label]
+        is_positive_N = label_N == label
+        if is_positive_N.all():
             continue
-        order_N, starts_G = order_of(margin_NC[:, label])
-        positive_G = np.add.reduceat(positive_N[order_N].astype(float), starts_G)
-        negative_G = np.add.reduceat((~positive_N)[order_N].astype(float), starts_G)
+        order_N, starts_G = order_of(score_N)
+        sorted_N = is_positive_N[order_N]
+        positive_G = np.add.reduceat(sorted_N.astype(float), starts_G)
+        negative_G = np.add.reduceat((~sorted_N).astype(float), starts_G)
         numbers = ranked(positive_G, negative_G)
-        positives = positive_N.sum()
-        negatives = (~positive_N).sum()
-        pairs = float(positives * negatives)
+        auroc = float(numbers.auroc)
         variance = float(numbers.variance)
         if subjects_N is not None:
-            auroc = float(numbers.auroc)
-            positive = positive_N.astype(np.int64)
-            placed = placements(margin_NC[:, label], positive)
+            positive = is_positive_N.astype(np.int64)
+            placed = placements(score_N, positive)
             clustered = clustered_variance(placed, subjects_N.numpy(), positive)
             largest = auroc * (1 - auroc)
             variance = largest if np.isnan(clustered) else min(max(clustered, 0.0), largest)
-        sums = (
-            pairs, round(2 * pairs * float(numbers.auroc)) / 2, pairs**2 * variance, positives,
-            positives * numbers.auprc, positives * numbers.sensitivity, negatives, negatives * numbers.specificity,
-        )  # fmt: skip
-        sums_CS[int(label)] = torch.tensor([float(value) for value in sums], dtype=torch.float64)
+
+        positives = is_positive_N.sum()
+        negatives = (~is_positive_N).sum()
+        pairs = float(positives * negatives)
+        sums = {
+            "pairs": pairs,
+            "ordered": round(2 * pairs * auroc) / 2,  # a whole number of halves, but for rounding
+            "squared-error": pairs**2 * variance,
+            "positives": positives,
+            "precision": positives * numbers.auprc,
+            "sensitivity": positives * numbers.sensitivity,
+            "negatives": negatives,
+            "specificity": negatives * numbers.specificity,
+        }
+        row_S = [float(sums[column]) for column in COLUMNS]
+        sums_CS[int(label)] = torch.tensor(row_S, dtype=torch.float64)
     return sums_CS
 
 
@@ -208,10 +225,10 @@ def contradiction(ranking_CS: Tensor, samples_C: Tensor) -> str:
         return "are over other pairs than their samples make"
     if (ordered > pairs).any() or (error > pairs**2).any():
         return "have more pairs in the right order than there are"
-    slack = 1 + 1e-9
-    within = (
-        (precision <= positives * slack)
-        & (sensitivity <= positives * slack)
-        & (specificity <= negatives * slack)
-    )
-    return "" if within.all() else "have a mean above 1"
+    slack = 1 + 1e-9  # for the rounding of sums
+    most_positives = positives * slack
+    most_negatives = negatives * slack
+    precise = bool((precision <= most_positives).all())
+    sensitive = bool((sensitivity <= most_positives).all())
+    specific = bool((specificity <= most_negatives).all())
+    return "" if precise and sensitive and specific else "have a mean above 1"

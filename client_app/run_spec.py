@@ -35,37 +35,37 @@ class RunSpec:
 
     def to_json(self) -> str:
         """Return the spec as JSON."""
-        return json.dumps(
-            {
-                "data": stored_fields(asdict(self.data)),
-                "training": stored_fields(asdict(self.training)),
-                "model": self.model,
-                "model-settings": asdict(self.model_settings),
-                "variants": {
-                    place_of(type(variant)) or variant.name: asdict(variant)
-                    for variant in self.variants
-                },
-                "seed": self.seed,
-                "device": self.device,
-                "folder": str(self.folder),
-                "code": self.code,
-                "rounds": self.rounds,
-            },
-            sort_keys=True,
-        )
+        variants = {}
+        for variant in self.variants:
+            name = place_of(type(variant)) or variant.name
+            variants[name] = asdict(variant)
+        fields = {
+            "data": stored_fields(asdict(self.data)),
+            "training": stored_fields(asdict(self.training)),
+            "model": self.model,
+            "model-settings": asdict(self.model_settings),
+            "variants": variants,
+            "seed": self.seed,
+            "device": self.device,
+            "folder": str(self.folder),
+            "code": self.code,
+            "rounds": self.rounds,
+        }
+        return json.dumps(fields, sort_keys=True)
 
     @staticmethod
     def from_json(text: str, user_code: bool = True) -> "RunSpec":
         """Undo `to_json`. Without `user_code` no module that the text names is imported, and KeyError is raised."""
         fields: dict[str, Any] = json.loads(text)
+        variants = []
+        for name, stated in fields["variants"].items():
+            variants.append(kind_of(name, user_code)(**stated))
         return RunSpec(
             data=DataSettings(**fields_from_stored(fields["data"])),
             training=TrainingSettings(**fields_from_stored(fields["training"])),
             model=fields["model"],
             model_settings=ModelSettings(**fields["model-settings"]),
-            variants=tuple(
-                kind_of(name, user_code)(**stated) for name, stated in fields["variants"].items()
-            ),
+            variants=tuple(variants),
             seed=fields["seed"],
             device=fields["device"],
             folder=Path(fields["folder"]),

@@ -46,40 +46,36 @@ class ClientRuntime:
         if site is None and run_spec.data.dataset.startswith(SITES_PREFIX):
             raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:
-            device = run_spec.device
+            self.device = choose_device(run_spec.device)
             self.run_folder = run_spec.folder
             self.federation = with_features(
                 federate(run_spec.data, run_spec.seed),
                 run_spec.model,
                 run_spec.model_settings,
-                run_spec.data.cache,
-                choose_device(device),
+                folder=run_spec.data.cache,
+                device=self.device,
             )
         else:
             site.check_run(run_spec)
-            device = site.device
             self.run_folder = site.run_folder(str(run_spec.folder))
-            self.federation = own = site.open_data(run_spec)
+            local_data = site.open_data(run_spec)
+            self.federation = local_data
             model_settings = site.model_settings(run_spec)
-            self.digests["data"] = own.dataset.content
-            self.policy = site.policy(run_spec, own)
-        self.device = choose_device(device)
+            self.digests["data"] = local_data.dataset.content
+            self.policy = site.policy(run_spec, local_data)
+            self.device = choose_device(site.device)
         dataset = self.federation.dataset
         self.classes = dataset.num_classes
-        model = build(
+        self.model = build(
             run_spec.model,
             dataset.shape,
             self.classes,
-            initial_seed(run_spec.seed),
-            model_settings,
-        )
-        self.model = model.to(self.device)
+            seed=initial_seed(run_spec.seed),
+            settings=model_settings,
+        ).to(self.device)
         self.private = private_names(self.model, run_spec.variants)
-        initial = {}
-        for name, tensor in self.model.state_dict().items():
-            if name in self.private:
-                initial[name] = tensor
-        self.initial = copy(initial)
+        state = self.model.state_dict()
+        self.initial = copy({name: state[name] for name in state if name in self.private})
 
     def memory_folder(self, client: int) -> Path:
         """Return the folder of a client's memory."""
@@ -104,10 +100,9 @@ class ClientRuntime:
 
     def check_number(self, client: int) -> None:
         """Raise LookupError for a client that does not exist."""
-        if not 0 <= client < self.federation.clients:
-            raise LookupError(
-                f"there is no client {client}, only 0 to {self.federation.clients - 1}"
-            )
+        last = self.federation.clients - 1
+        if not 0 <= client <= last:
+            raise LookupError(f"there is no client {client}, only 0 to {last}")
 
     def client(
         self,
@@ -155,18 +150,20 @@ class ClientRuntime:
         """The training of several clients in one pass in this process."""
         return VectorizedTraining(
             self.model,
-            self.federation.dataset.shape,
-            self.run_spec.variants,
-            self.run_spec.training,
-            self.state_of,
+            shape=self.federation.dataset.shape,
+            variants=self.run_spec.variants,
+            settings=self.run_spec.training,
+            state_of=self.state_of,
         )
 
     def answer(self, client: Client, question: str) -> dict[str, State]:
         """Return every variant's answer to `question`."""
-        answers = {
-            v.name: v.answer(client, question) for v in sorted_by_name(self.run_spec.variants)
-        }
-        return {name: state for name, state in answers.items() if state}
+        answers = {}
+        for variant in sorted_by_name(self.run_spec.variants):
+            answer = variant.answer(client, question)
+            if answer:
+                answers[variant.name] = answer
+        return answers
 
 
 def on_device(state: State, device: str) -> State:

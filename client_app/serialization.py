@@ -68,7 +68,8 @@ def to_bytes(state: State) -> bytes:
     parts = list[memoryview]()
     end = 0
     for name, tensor in state.items():
-        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        values = flat.view(torch.uint8).numpy()
         begin = end
         end += values.nbytes
         head[name] = {
@@ -78,8 +79,9 @@ def to_bytes(state: State) -> bytes:
         }
         parts.append(values.data)
     text = json.dumps(head, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(HEAD, "little"), text, *parts])
+    text += b" " * (-len(text) % 8)  # the format aligns the tensors to 8 bytes
+    length = len(text).to_bytes(HEAD, "little")
+    return b"".join([length, text, *parts])
 
 
 def from_bytes(blob: bytes, most: Expected | None = None) -> dict[str, Tensor]:
@@ -94,8 +96,9 @@ def from_bytes(blob: bytes, most: Expected | None = None) -> dict[str, Tensor]:
     state = {}
     for spec in tensor_specs(blob, most):
         tensor = torch.empty(spec.shape, dtype=spec.dtype)
-        its_bytes = tensor.reshape(-1).view(torch.uint8).numpy()
-        its_bytes[:] = np.frombuffer(blob, np.uint8, spec.bytes, spec.begin)
+        flat = tensor.reshape(-1)
+        memory = flat.view(torch.uint8).numpy()  # of the tensor itself
+        memory[:] = np.frombuffer(blob, np.uint8, count=spec.bytes, offset=spec.begin)
         state[spec.name] = tensor
     return state
 
@@ -133,22 +136,30 @@ def tensor_specs(blob: bytes, most: Expected | None = None) -> list[TensorSpec]:
 
 def tensor_spec(name: str, entry: Any, begin: int) -> TensorSpec:
     """Return what a head's entry says of a tensor that begins at a byte. Raises DecodeError."""
-    where = f"{name[:80]!a}"
+    where = ascii(name[:80])
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise DecodeError(f"{where} has not dtype, shape and data_offsets alone")
-    dtype, shape = entry["dtype"], entry["shape"]
+    dtype = entry["dtype"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise DecodeError(f"{where} is of type {str(dtype)[:20]!a}, not one of {', '.join(DTYPES)}")
+        shown = ascii(str(dtype)[:20])
+        raise DecodeError(f"{where} is of type {shown}, not one of {', '.join(DTYPES)}")
+    shape = entry["shape"]
     if not is_shape(shape):
-        raise DecodeError(f"{where} is of shape {str(shape)[:80]!a}, which no tensor has")
-    return TensorSpec(name, DTYPES[dtype], tuple(shape), begin)
+        shown = ascii(str(shape)[:80])
+        raise DecodeError(f"{where} is of shape {shown}, which no tensor has")
+    return TensorSpec(
+        name=name,
+        dtype=DTYPES[dtype],
+        shape=tuple(shape),
+        begin=begin,
+    )
 
 
 def is_shape(shape: Any) -> bool:
     """Return whether what a head says is the shape of a tensor that memory could hold."""
     if not isinstance(shape, list) or len(shape) > MOST_SIDES:
         return False
-    if not all(type(side) is int for side in shape) or min(shape, default=0) < 0:
+    if not all(type(side) is int and side >= 0 for side in shape):  # True is an int as well
         return False
     # A side of 0 must not hide another that is too large.
     elements: int = math.prod(max(1, side) for side in shape)

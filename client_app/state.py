@@ -41,9 +41,10 @@ def weighted_sum(states: Sequence[State], weights: Sequence[float]) -> dict[str,
     device = next((tensor.device for tensor in result.values()), None)
 
     # Two buffers for all pieces: the sum so far, and one client's values in float64.
-    buffers = torch.empty(2, CHUNK, dtype=torch.float64, device=device)
+    sum_buffer, wide_buffer = torch.empty(2, CHUNK, dtype=torch.float64, device=device)
     for sums, *parts in pieces([result, *states], quantities):
-        total, wide = (shaped(buffer, sums) for buffer in buffers)
+        total = shaped(sum_buffer, sums)
+        wide = shaped(wide_buffer, sums)
         torch._foreach_zero_(total)
         for values, weight in zip(parts, weights, strict=True):
             torch._foreach_copy_(wide, values)
@@ -63,9 +64,8 @@ def pieces(states: Sequence[State], names: Sequence[str]) -> Iterator[Piece]:
     for name in names:
         count = states[0][name].numel()
         if count > CHUNK:
-            for parts in zip(
-                *(torch.split(state[name].reshape(-1), CHUNK) for state in states), strict=True
-            ):
+            parts_of_state = [torch.split(state[name].reshape(-1), CHUNK) for state in states]
+            for parts in zip(*parts_of_state, strict=True):
                 yield [[part] for part in parts]
             continue
         if size + count > CHUNK:
@@ -86,22 +86,25 @@ def shaped(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def difference(left: State, right: State) -> dict[str, Tensor]:
     """Return left - right over the floating-point tensors."""
-    return {
-        name: tensor - right[name] for name, tensor in left.items() if tensor.is_floating_point()
-    }
+    result = {}
+    for name, tensor in left.items():
+        if tensor.is_floating_point():
+            result[name] = tensor - right[name]
+    return result
 
 
 def norm(state: State) -> float:
     """Return the Euclidean norm over all tensors, summed in float64."""
-    return math.sqrt(math.fsum(tensor.double().square().sum().item() for tensor in state.values()))
+    squares = [tensor.double().square().sum().item() for tensor in state.values()]
+    return math.sqrt(math.fsum(squares))
 
 
 def copy(state: State) -> dict[str, Tensor]:
     """Return a copy that shares no memory with `state`, carries no gradient and is laid out as its shape says."""
-    return {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format)
-        for name, tensor in state.items()
-    }
+    copied = {}
+    for name, tensor in state.items():
+        copied[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return copied
 
 
 def with_prefix(prefix: str, state: State) -> dict[str, Tensor]:
@@ -128,16 +131,17 @@ def digest(states: Iterable[State], *words: str) -> str:
             tensor = state[name].detach().cpu().contiguous()
             head = f"{name} {tensor.dtype} {tuple(tensor.shape)};"
             sha.update(head.encode())
-            its_bytes = tensor.reshape(-1).view(torch.uint8).numpy()
-            sha.update(its_bytes.data)
+            flat = tensor.reshape(-1)
+            memory = flat.view(torch.uint8).numpy()
+            sha.update(memory.data)
     return sha.hexdigest()
 
 
 def seed_of(*words: object) -> int:
     """Return a 63-bit seed that depends on every word, and on nothing else."""
-    return (
-        int.from_bytes(hashlib.sha256("/".join(map(str, words)).encode()).digest()[:8], "big") >> 1
-    )
+    text = "/".join(map(str, words))
+    first_64_bits = hashlib.sha256(text.encode()).digest()[:8]
+    return int.from_bytes(first_64_bits, "big") >> 1
 
 
 def seed_global(seed: int, device: torch.device) -> None:

@@ -35,9 +35,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         where = getattr(error, "filename2", None) or path  # what was to be replaced
-        raise WriteFailed(
-            f"{where} cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise WriteFailed(f"{where} cannot be written: {reason}") from error
 
 
 def write_atomically(
@@ -55,12 +54,11 @@ def write_atomically(
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     text = dict(metadata or {})
     text[CHECKSUM] = checksum(tensors, text)
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(
-                {name: tensor.contiguous() for name, tensor in tensors.items()}, partial, text
-            )
+            save_file(contiguous, partial, text)
             if previous is not None and path.exists():
                 path.replace(previous)
             if flush:
@@ -99,11 +97,11 @@ def read(
         raise Damaged(f"{path} is damaged: its checksum is missing")
     if stated is not None and stated != checksum(tensors, text):
         raise Damaged(f"{path} is damaged: its checksum is another")
-    for key, value in (identity or {}).items():
-        if (said := text.get(key, value)) != value:
-            raise Damaged(
-                f"{path} is not the file that belongs here: its {key} is {said[:80]!r}, not {value!r}"
-            )
+    for key, expected in (identity or {}).items():
+        found = text.get(key, expected)
+        if found != expected:
+            rule = f"its {key} is {found[:80]!r}, not {expected!r}"
+            raise Damaged(f"{path} is not the file that belongs here: {rule}")
     return tensors, text
 
 
@@ -127,4 +125,5 @@ def opened(path: Path) -> Iterator[Any]:
 
 def checksum(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> str:
     """Return the sha256 of tensors and text."""
-    return digest([tensors], *sorted(f"{key}={value}" for key, value in text.items()))
+    words = sorted(f"{key}={value}" for key, value in text.items())
+    return digest([tensors], *words)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, repeat
 
 import torch
 import torch.nn.functional as F
@@ -74,16 +73,16 @@ class Task:
 
         `targets_B` are the targets of the cross-entropy, the labels where they are None.
         """
-        logits_BC = logits_BC.to(
-            self.client.model.head.weight
-        )  # what follows is in the weights' own precision
+        # Autocast gave bfloat16; from here on everything is in the weights' own precision.
+        logits_BC = logits_BC.to(self.client.model.head.weight)
         if self.scale_C is not None:
             logits_BC = logits_BC * self.scale_C
         if self.offset is not None:
-            logits_BC = logits_BC + (
-                self.offset[labels_B] if self.offset.dim() == 2 else self.offset
-            )
-        targets_B = labels_B if targets_B is None else targets_B
+            row_per_label = self.offset.dim() == 2
+            offset = self.offset[labels_B] if row_per_label else self.offset
+            logits_BC = logits_BC + offset
+        if targets_B is None:
+            targets_B = labels_B
         losses_B = F.cross_entropy(logits_BC, targets_B, reduction="none")
         for variant in self.overriding("loss_weights"):
             losses_B = losses_B * variant.loss_weights(self.client, logits_BC, labels_B)
@@ -98,12 +97,12 @@ class Task:
     ) -> Tensor:
         """Return (B,) the sum of the variants' loss terms, in the weights' own precision."""
         weight = self.client.model.head.weight
-        features_BD, logits_BC = features_BD.to(weight), logits_BC.to(weight)
+        features_BD = features_BD.to(weight)
+        logits_BC = logits_BC.to(weight)
         total_B = torch.zeros_like(logits_BC[:, 0])
         for variant in self.overriding("loss_term"):
-            total_B = total_B + variant.loss_term(
-                self.client, indices_B, features_BD, logits_BC, teacher_BC
-            )
+            term_B = variant.loss_term(self.client, indices_B, features_BD, logits_BC, teacher_BC)
+            total_B = total_B + term_B
         return total_B
 
     @torch.no_grad()
@@ -121,13 +120,11 @@ class Task:
     def corrected(self, gradients: Sequence[Tensor], parameters: State) -> Sequence[Tensor]:
         """Return the parameters' gradients with all offsets."""
         for variant in self.overriding("gradient_offset"):
-            terms = [
-                variant.gradient_offset(self.client, name, weight)
-                for name, weight in parameters.items()
-            ]
-            gradients = [
-                g if term is None else g + term for g, term in zip(gradients, terms, strict=True)
-            ]
+            changed = []
+            for gradient, (name, weight) in zip(gradients, parameters.items(), strict=True):
+                term = variant.gradient_offset(self.client, name, weight)
+                changed.append(gradient if term is None else gradient + term)
+            gradients = changed
         return gradients
 
     def before(self) -> dict[str, Contribution]:
@@ -146,7 +143,9 @@ class Task:
     def with_prepared(self, before: Mapping[str, Contribution]) -> "Task":
         """Return the task whose client has what the variants prepared for their loss terms."""
         prepared = {name: one.prepared for name, one in before.items() if one.prepared}
-        return replace(self, client=replace(self.client, prepared=prepared)) if prepared else self
+        if not prepared:
+            return self
+        return replace(self, client=replace(self.client, prepared=prepared))
 
     def report(
         self,
@@ -157,13 +156,12 @@ class Task:
     ) -> Report:
         """Return what is sent and kept after training to `state`."""
         rate = self.settings.rate(self.client.round)
+        pull = total_proximal_mu(self.variants) * rate
         trained = Trained(
-            steps,
-            coefficient_sum(
-                steps, self.settings.coefficient_momentum, total_proximal_mu(self.variants) * rate
-            ),
-            rate,
-            state,
+            steps=steps,
+            coefficient_sum=coefficient_sum(steps, self.settings.coefficient_momentum, pull),
+            learning_rate=rate,
+            state=state,
         )
         after = {variant.name: variant.after(self.client, trained) for variant in self.variants}
         private = private_names(self.client.model, self.variants)
@@ -180,9 +178,16 @@ class Task:
 def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Task:
     """Return the client's task. Raises ValueError when two variants want to sample, or to change the labels."""
     variants = sorted(variants, key=lambda variant: variant.name)
+    # First, as offsets depend on the class distribution that the sampler makes.
     client = with_sampler(client, variants)
-    offset, scale_C = total_offset(client, variants), total_scale(client, variants)
-    return Task(client, variants, settings, offset, scale_C, changed_labels(client, variants))
+    return Task(
+        client,
+        variants,
+        settings,
+        offset=total_offset(client, variants),
+        scale_C=total_scale(client, variants),
+        targets_N=changed_labels(client, variants),
+    )
 
 
 def train_round(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Report:
@@ -198,32 +203,36 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     task = task_of(client, variants, settings).with_teacher()
     before = task.before()
     task = task.with_prepared(before)
-    client, parameters = task.client, task.client.model.trained
+    client = task.client
+    parameters = client.model.trained
     seed_global(client.seed, client.labels_N.device)
     client.model.train()
     if len(client.samples) == 1:
         freeze_statistics(client.model)  # one example has no variance to normalize by
     optimizer = settings.local_optimizer(parameters.values(), client.round)
-    steps, steps_due = 0, steps_of(len(client.samples), settings)
+    # Only training steps augment: no hook sees an augmented image.
+    augmentation = client.generator("augmentation")
+    steps = 0
+    steps_due = steps_of(len(client.samples), settings)
     total = torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
-    draws = client.generator(
-        "augmentation"
-    )  # in training steps alone: no hook sees an augmented image
     for indices_B in batches(client, settings):
-        value = task.loss(indices_B, draws=draws)
-        gradients: Sequence[Tensor] = torch.autograd.grad(value, list(parameters.values()))
+        loss = task.loss(indices_B, draws=augmentation)
+        gradients: Sequence[Tensor] = torch.autograd.grad(loss, list(parameters.values()))
         with torch.no_grad():
             gradients = task.corrected(gradients, parameters)
+        if settings.clip_norm:
+            gradients = clip(gradients, settings.clip_norm)
         optimizer.rate = settings.rate(client.round, steps, steps_due)
-        optimizer.step(clip(gradients, settings.clip_norm) if settings.clip_norm else gradients)
+        optimizer.step(gradients)
         steps += 1
-        total = total + value.detach()  # left on the device: nothing waits for a number here
+        total = total + loss.detach()  # left on the device: nothing waits for a number here
     return task.report(before, steps, total.item() / steps, copy(client.model.tensors))
 
 
 def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
     """Return the client with the sampling weights of the one variant that has some."""
-    weights_N, sampler = None, ""
+    weights_N = None
+    sampler = ""
     for variant in variants:
         wanted_N = variant.sample_weights(client)
         if wanted_N is None:
@@ -237,14 +246,16 @@ def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
 
 def changed_labels(client: Client, variants: Sequence[Variant]) -> Tensor | None:
     """Return the labels of the one variant that changes them, on the samples' device, or None."""
-    labels_N, changing = None, ""
+    labels_N = None
+    changing = ""
     for variant in variants:
         wanted_N = variant.labels(client)
         if wanted_N is None:
             continue
         if labels_N is not None:
             raise ValueError(f"{changing} and {variant.name} both want to change the labels")
-        labels_N, changing = wanted_N.to(client.labels_N.device), variant.name
+        labels_N = wanted_N.to(client.labels_N.device)
+        changing = variant.name
     return labels_N
 
 
@@ -285,27 +296,31 @@ def batches(client: Client, settings: TrainingSettings) -> Iterator[Tensor]:
 
     def epoch() -> list[Tensor]:
         if weights_N is None:
-            order = torch.randperm(size, generator=generator)
+            order_N = torch.randperm(size, generator=generator)
         else:
-            order = torch.multinomial(weights_N, size, replacement=True, generator=generator)
-        return mini_batches(order.to(client.labels_N.device), settings.batch_size)[
-            : settings.batch_limit or None
-        ]
+            order_N = torch.multinomial(weights_N, size, replacement=True, generator=generator)
+        every_batch = mini_batches(order_N.to(client.labels_N.device), settings.batch_size)
+        return every_batch[: settings.batch_limit or None]
 
-    epochs = (
-        epoch() for _ in (repeat(None) if settings.local_steps else range(settings.local_epochs))
-    )
-    return islice(chain.from_iterable(epochs), settings.local_steps or None)
+    if not settings.local_steps:
+        for _ in range(settings.local_epochs):
+            yield from epoch()
+        return
+    steps_left = settings.local_steps
+    while steps_left:
+        for indices_B in epoch()[:steps_left]:
+            yield indices_B
+            steps_left -= 1
 
 
 def steps_of(samples: int, settings: TrainingSettings) -> int:
     """Return the optimizer steps of a round for a client of so many samples: what `batches` yields."""
     if settings.local_steps:
         return settings.local_steps
-    whole, rest = divmod(samples, settings.batch_size)
-    epoch = whole + (
-        rest > 1 or (rest == 1 and whole == 0)
-    )  # a last batch of one joins the one before
+    epoch, rest = divmod(samples, settings.batch_size)
+    joins_the_last = rest == 1 and epoch > 0
+    if rest and not joins_the_last:
+        epoch += 1
     return settings.local_epochs * min(epoch, settings.batch_limit or epoch)
 
 
@@ -343,10 +358,11 @@ def merged(part: str, *stages: dict[str, Contribution]) -> dict[str, State]:
     for stage in stages:
         for name, contribution in stage.items():
             state: State = getattr(contribution, part)
-            if twice := state.keys() & result.get(name, {}).keys():
-                raise ValueError(
-                    f"{name} contributes {sorted(twice)} to the {part} both before and after training"
-                )
+            earlier = result.get(name, {})
+            twice = sorted(state.keys() & earlier.keys())
+            if twice:
+                rule = f"contributes {twice} to the {part} both before and after training"
+                raise ValueError(f"{name} {rule}")
             if state:
-                result[name] = {**result.get(name, {}), **state}
+                result[name] = {**earlier, **state}
     return result

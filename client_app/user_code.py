@@ -51,8 +51,10 @@ def file_hash(name: str) -> str:
     look_in_folder()
     try:
         spec = importlib.util.find_spec(name.partition(":")[0])
-        return hashlib.sha256(Path(str(spec and spec.origin)).read_bytes()).hexdigest()
-    except (ImportError, ValueError, OSError):  # whoever loads it says what is wrong
+        if spec is None or spec.origin is None:
+            return ""
+        return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+    except (ImportError, ValueError, OSError):  # `load` says what is wrong
         return ""
 
 
@@ -61,15 +63,15 @@ def source_hash(*modules: str) -> str:
     sha = hashlib.sha256()
     for name in sorted({module.partition(".")[0] for module in modules}):
         module = sys.modules[name]
-        folders = [Path(folder) for folder in getattr(module, "__path__", ())]
-        files: list[tuple[Path, Path]] = []
-        for folder in folders:
-            files.extend((file, file.relative_to(folder)) for file in sorted(folder.rglob("*.py")))
+        files: list[tuple[Path, Path]] = []  # each with its path inside the package
+        for folder in map(Path, getattr(module, "__path__", ())):
+            for file in sorted(folder.rglob("*.py")):
+                files.append((file, file.relative_to(folder)))
         single = getattr(module, "__file__", None)
         if not files and single:  # a module of one file
-            files = [(Path(single), Path(Path(single).name))]
-        for file, place in files:
-            sha.update(f"{name}/{place}\n".encode() + file.read_bytes())
+            files.append((Path(single), Path(Path(single).name)))
+        for file, inside in files:
+            sha.update(f"{name}/{inside}\n".encode() + file.read_bytes())
     return sha.hexdigest()
 
 

@@ -7,13 +7,14 @@ very code that trains one.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
 from client_app.client import Client, Contribution, Report, Variant, overrides
@@ -80,18 +81,18 @@ class VectorizedTraining:
     def train(self, clients: Sequence[Client]) -> Iterator[TrainingOutcome]:
         """Yield every client's outcome, those of a pass one after the other."""
         groups: dict[object, list[Task]] = {}
-        for client in sorted(
-            clients, key=lambda client: -len(client.samples)
-        ):  # batches of a pass are then alike
+        # Clients of about one size share a pass, so that their batches are alike.
+        for client in sorted(clients, key=lambda client: -len(client.samples)):
             try:
                 task = task_of(client, self.variants, self.settings)
             except Exception as error:
                 yield client, error, 0.0
             else:
                 groups.setdefault(self.kind(task), []).append(task)
+        most = self.settings.clients_per_pass
         for tasks in groups.values():
-            for first in range(0, len(tasks), self.settings.clients_per_pass):
-                yield from self.attempt(tasks[first : first + self.settings.clients_per_pass])
+            for first in range(0, len(tasks), most):
+                yield from self.attempt(tasks[first : first + most])
 
     def kind(self, task: Task) -> object:
         """Return what clients must have in common to be stacked; of one example with batch norm, nothing."""
@@ -115,22 +116,20 @@ class VectorizedTraining:
             yield client, outcome, time.perf_counter() - began
             return
         try:
-            reports = train_stacked(
-                tasks, [self.state_of(task.client) for task in tasks], self.mixing
-            )
+            states = [self.state_of(task.client) for task in tasks]
+            reports = train_stacked(tasks, states, self.mixing)
         except Exception as error:
-            log.warning(
-                "%d clients cannot train together, their halves are tried: %s", len(tasks), error
-            )
+            rule = "%d clients cannot train together, their halves are tried: %s"
+            log.warning(rule, len(tasks), error)
         else:
             seconds = (time.perf_counter() - began) / len(tasks)
-            yield from (
-                (task.client, report, seconds) for task, report in zip(tasks, reports, strict=True)
-            )
+            for task, report in zip(tasks, reports, strict=True):
+                yield task.client, report, seconds
             return
         torch.cuda.empty_cache()  # out here, where the error holds no tensor any more
-        for half in (tasks[: len(tasks) // 2], tasks[len(tasks) // 2 :]):
-            yield from self.attempt(half)
+        middle = len(tasks) // 2
+        yield from self.attempt(tasks[:middle])
+        yield from self.attempt(tasks[middle:])
 
 
 def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) -> list[Report]:
@@ -140,58 +139,62 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
     """
     model = tasks[0].client.model
     settings = tasks[0].settings
-    round = tasks[0].client.round
     before = [contributions(task, state) for task, state in zip(tasks, states, strict=True)]
     model.train()
-    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
-    stacked = {n: torch.stack([state[n] for state in states]) for n in states[0] if n not in frozen}
+    # Frozen weights are the same for all clients. Of the others, `weights` are trained, and `rest` are buffers.
+    frozen_names = [name for name, weight in model.named_parameters() if not weight.requires_grad]
+    frozen = {name: states[0][name] for name in frozen_names}
+    stacked = stack([without(state, frozen) for state in states])
     weights = {name: stacked[name] for name in model.trained}
-    rest = {name: tensor for name, tensor in stacked.items() if name not in weights}
-    about = stack([facts_of(task) for task in tasks])
-    optimizer = settings.local_optimizer(weights.values(), round)
+    rest = without(stacked, weights)
+    facts = stack([facts_of(task) for task in tasks])
+
+    optimizer = settings.local_optimizer(weights.values(), tasks[0].client.round)
     source = Source([task.client for task in tasks])
     plans = [list(batches(task.client, settings)) for task in tasks]
     totals_K = torch.zeros(len(tasks), dtype=torch.float64, device=source.device)
-    value = partial(mean_loss, tasks[0], {name: states[0][name] for name in frozen})
+    mapped_loss = torch.vmap(partial(mean_loss, tasks[0], frozen))
+    mapped_offsets = torch.vmap(partial(corrected, tasks[0]))
+    mapped_clip = torch.vmap(partial(clip, largest=settings.clip_norm))
     for step in range(len(plans[0])):
         optimizer.taken = step
         sizes = [len(plan[step]) for plan in plans if step < len(plan)]
+        # Where a sample's result depends on its batch, only clients with batches of one size share a pass.
         for begin, end in runs(sizes) if mixing else [(0, len(sizes))]:
             part = optimizer.rows(begin, end)
-            rows = partial(rows_of, begin=begin, end=end)
-            parameters = dict(
-                zip(weights, (weight.requires_grad_() for weight in part.parameters), strict=True)
-            )
+            part_rest = rows_of(rest, begin, end)
+            part_facts = rows_of(facts, begin, end)
+            parameters = {}
+            for name, weight in zip(weights, part.parameters, strict=True):
+                parameters[name] = weight.requires_grad_()
             batch = source.batch(begin, [plan[step] for plan in plans[begin:end]])
             with channels_last(model):
-                values_K = torch.vmap(value)(parameters, rows(rest), rows(about), *batch)
+                losses_K = mapped_loss(parameters, part_rest, part_facts, *batch)
+            # The clients' losses share no weight, so the gradient of their sum is each one's own.
             gradients: Sequence[Tensor] = torch.autograd.grad(
-                values_K.sum(), list(parameters.values())
+                losses_K.sum(), list(parameters.values())
             )
             with torch.no_grad():
                 if tasks[0].overriding("gradient_offset"):
-                    gradients = torch.vmap(partial(corrected, tasks[0]))(
-                        gradients, parameters, rows(about)
-                    )
+                    gradients = mapped_offsets(gradients, parameters, part_facts)
                 if settings.clip_norm:
-                    gradients = torch.vmap(partial(clip, largest=settings.clip_norm))(gradients)
+                    gradients = mapped_clip(gradients)
                 part.step(gradients)
-                totals_K[begin:end] += values_K.detach()
-    columns = {
-        n: [states[0][n]] * len(tasks) if n in frozen else stacked[n].unbind()
-        for n in model.state_dict()
-    }
-    losses = [total / len(plan) for total, plan in zip(totals_K.tolist(), plans, strict=True)]
-    return [
-        reported(
-            task,
-            before[k],
-            len(plans[k]),
-            losses[k],
-            {name: column[k] for name, column in columns.items()},
-        )
-        for k, task in enumerate(tasks)
-    ]
+                totals_K[begin:end] += losses_K.detach()
+
+    reports = []
+    for row, (task, total) in enumerate(zip(tasks, totals_K.tolist(), strict=True)):
+        steps = len(plans[row])
+        state = {}
+        for name in model.state_dict():
+            state[name] = frozen[name] if name in frozen else stacked[name][row]
+        reports.append(reported(task, before[row], steps, total / steps, state))
+    return reports
+
+
+def without(state: State, names: Container[str]) -> dict[str, Tensor]:
+    """Return the tensors that are not named."""
+    return {name: tensor for name, tensor in state.items() if name not in names}
 
 
 @contextmanager
@@ -246,21 +249,25 @@ def mean_loss(
     share_B: Tensor,
 ) -> Tensor:
     """Return () a client's mean loss over the samples whose share is not 0."""
-    state, model, task = {**weights, **rest, **frozen}, task.client.model, seen(task, about)
+    model = task.client.model
+    state = {**weights, **rest, **frozen}
+    task = seen(task, about)
     if not task.overriding("loss_term"):
         with task.precision(inputs_B):
-            logits_BC = torch.func.functional_call(model, state, (inputs_B,))
+            logits_BC = functional_call(model, state, (inputs_B,))
         return (task.losses(logits_BC, labels_B) * share_B).sum()
-    own = split_prefix(state, ".")
+
+    by_part = split_prefix(state, ".")  # a model whose features have no state has none there
     with task.precision(inputs_B):
-        features_BD = torch.func.functional_call(model.features, own.get("features", {}), inputs_B)
-        logits_BC = torch.func.functional_call(model.head, own["head"], features_BD)
+        features_BD = functional_call(model.features, by_part.get("features", {}), inputs_B)
+        logits_BC = functional_call(model.head, by_part["head"], features_BD)
     losses_B = task.losses(logits_BC, labels_B)
     client = task.client
     assert isinstance(client, ClientInPass)  # a variant with a loss term has facts
     client = replace(client, tensors={**client.tensors, "labels_N": labels_B})
+    task = replace(task, client=client)
     indices_B = torch.arange(len(labels_B), device=labels_B.device)
-    losses_B = losses_B + replace(task, client=client).terms(indices_B, features_BD, logits_BC)
+    losses_B = losses_B + task.terms(indices_B, features_BD, logits_BC)
     return (losses_B * share_B).sum()
 
 
@@ -275,17 +282,21 @@ def corrected(
 
 
 def facts_of(task: Task) -> State:
-    """Return what of a client the loss and the offsets of gradients depend on, beside what all have in common."""
-    shared = {"offset": task.offset, "scale_C": task.scale_C}
-    facts = {name: tensor for name, tensor in shared.items() if tensor is not None}
-    if any(task.overriding(hook) for hook in MAPPED_HOOKS):
-        facts |= {name: getattr(task.client, name) for name in COUNTS}
-        memory = {
-            name: state for name, state in task.client.memory.items() if name != "private"
-        }  # in the weights
-        for part, state in memory.items():
-            for name, tensor in state.items():
-                facts[f"memory/{part}/{name}"] = tensor
+    """Return the tensors of a client that the loss and the offsets of gradients depend on, beside what all share."""
+    facts: dict[str, Tensor] = {}
+    if task.offset is not None:
+        facts["offset"] = task.offset
+    if task.scale_C is not None:
+        facts["scale_C"] = task.scale_C
+    if not any(task.overriding(hook) for hook in MAPPED_HOOKS):
+        return facts
+    for name in COUNTS:
+        facts[name] = getattr(task.client, name)
+    for variant, state in task.client.memory.items():
+        if variant == "private":  # part of the stacked weights
+            continue
+        for name, tensor in state.items():
+            facts[f"memory/{variant}/{name}"] = tensor
     return facts
 
 
@@ -293,14 +304,16 @@ def seen(task: Task, about: State) -> Task:
     """Return the task of the client that these facts are of, as its variants see it; it has no samples and no name."""
     if not about:
         return task
-    facts = split_prefix(
-        {name if "/" in name else f"client/{name}": tensor for name, tensor in about.items()}
-    )
-    memory = split_prefix(facts.get("memory", {}))
+    memory = {}
+    own = {}
+    for name, tensor in about.items():
+        if name.startswith("memory/"):
+            memory[name.removeprefix("memory/")] = tensor
+        else:
+            own[name] = tensor
     values = {field.name: getattr(task.client, field.name) for field in fields(Client)}
-    values |= {"id": -1, "seed": -1, "samples": None, "memory": memory}
-    client = ClientInPass(**values, tensors=facts["client"])
-    own = facts["client"]
+    values |= {"id": -1, "seed": -1, "samples": None, "memory": split_prefix(memory)}
+    client = ClientInPass(**values, tensors=own)
     return replace(task, client=client, offset=own.get("offset"), scale_C=own.get("scale_C"))
 
 
@@ -317,7 +330,9 @@ def rows_of(state: State, begin: int, end: int) -> dict[str, Tensor]:
 def runs(sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Return where clients with batches of one size follow each other: begins and ends."""
     edges = [place for place in range(1, len(sizes)) if sizes[place] != sizes[place - 1]]
-    return list(zip([0, *edges], [*edges, len(sizes)], strict=True))
+    begins = [0, *edges]
+    ends = [*edges, len(sizes)]
+    return list(zip(begins, ends, strict=True))
 
 
 class Source:
@@ -338,33 +353,34 @@ class Source:
             self.joined = replace(
                 samples[0], inputs_N=torch.cat(inputs), labels_N=labels, groups_N=None
             )
-        sizes = torch.tensor([0, *(len(part) for part in samples)])
-        ends = sizes.cumsum(0)
+        sizes = [len(part) for part in samples]
+        ends = torch.tensor([0, *sizes]).cumsum(0)
         self.firsts_K = ends[:-1].to(self.device)
+        """Where each client's samples begin among all."""
 
     def batch(self, begin: int, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (K, B, ...), labels (K, B) and each sample's share (K, B) of its client's mean loss."""
         index_KB = pad_sequence([*indices], batch_first=True, padding_value=-1)
         there_KB = index_KB >= 0
-        index_KB = torch.where(there_KB, index_KB, index_KB[:, :1])  # a label that the client holds
         share_KB = there_KB / there_KB.sum(1, keepdim=True)
+        # Filled up with the batch's first sample: its label is one that the client holds.
+        index_KB = torch.where(there_KB, index_KB, index_KB[:, :1])
+        end = begin + len(indices)
         if self.joined is not None:
-            flat = (index_KB + self.firsts_K[begin : begin + len(indices), None]).flatten()
+            firsts_K1 = self.firsts_K[begin:end, None]
+            flat = (index_KB + firsts_K1).flatten()
             inputs = self.joined.batch(flat)
-            labels = self.joined.labels_N[flat]
-            return (
-                inputs.view(*index_KB.shape, *inputs.shape[1:]),
-                labels.view_as(index_KB),
-                share_KB,
-            )
-        members = list(zip(self.clients[begin:], self.draws[begin:], indices, strict=False))
-        labels_KB = torch.stack(
-            [c.labels_N[row] for (c, _, _), row in zip(members, index_KB, strict=True)]
-        )
-        inputs_KB = pad_sequence(
-            [c.samples.batch(index, draws) for c, draws, index in members], batch_first=True
-        )
-        return inputs_KB, labels_KB, share_KB
+            inputs_KB = inputs.view(*index_KB.shape, *inputs.shape[1:])
+            labels_KB = self.joined.labels_N[flat].view_as(index_KB)
+            return inputs_KB, labels_KB, share_KB
+
+        labels = []
+        images = []
+        for row, client in enumerate(self.clients[begin:end]):
+            labels.append(client.labels_N[index_KB[row]])
+            # Only the batch's own samples: a sample that fills up takes no draws of augmentation.
+            images.append(client.samples.batch(indices[row], self.draws[begin + row]))
+        return pad_sequence(images, batch_first=True), torch.stack(labels), share_KB
 
 
 MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")
@@ -379,8 +395,8 @@ def unmapped(variants: Sequence[Variant]) -> str:
         if overrides(variant, "labels"):
             return f"{variant.name} changes the labels"
         for hook in MAPPED_HOOKS:
-            mapped = overrides(variant, hook)
-            if mapped and not getattr(getattr(variant, hook), "vectorizable", False):
+            marked = getattr(getattr(variant, hook), "vectorizable", False)
+            if overrides(variant, hook) and not marked:
                 return f"{variant.name} does not say that it can (@vectorizable at {hook})"
     return ""
 
@@ -390,18 +406,15 @@ def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Varia
     reason = unmapped(variants)
     if reason:
         return reason
-    if len(dict(model.named_parameters(remove_duplicate=False))) > len(
-        dict(model.named_parameters())
-    ):
+    with_duplicates = list(model.named_parameters(remove_duplicate=False))
+    if len(with_duplicates) > len(list(model.named_parameters())):
         return "two parts of the model share a parameter"
-    state = {
-        name: torch.stack([tensor.detach()] * 2) for name, tensor in model.state_dict().items()
-    }
+    state = stack([model.state_dict()] * 2)
+    zeros = torch.zeros(2, 3, *shape, device=model.head.weight.device)
     mode = model.training
     model.train()
     try:
-        call = partial(torch.func.functional_call, model)
-        torch.vmap(call)(state, torch.zeros(2, 3, *shape, device=model.head.weight.device))
+        torch.vmap(partial(functional_call, model))(state, zeros)
     except Exception as error:
         drawing = "randomness" in str(error)  # torch's words for dropout and its like
         if drawing:
@@ -414,13 +427,13 @@ def obstacle(model: Classifier, shape: tuple[int, ...], variants: Sequence[Varia
 
 def mixes(model: Classifier, shape: tuple[int, ...]) -> bool:
     """Return whether a sample's logits in training depend on the other samples of its batch, as with batch norm."""
-    inputs_B = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)).to(
-        model.head.weight.device
-    )
+    draws = torch.Generator().manual_seed(0)
+    inputs_B = torch.rand(3, *shape, generator=draws).to(model.head.weight.device)
+    inputs_B.requires_grad_()
+    state = copy(model.state_dict())  # running statistics change in training mode
     mode = model.training
     model.train()
-    logits_BC = torch.func.functional_call(
-        model, copy(model.state_dict()), inputs_B.requires_grad_()
-    )
+    logits_BC = functional_call(model, state, inputs_B)
     model.train(mode)
-    return bool(torch.autograd.grad(logits_BC[0].sum(), inputs_B)[0][1:].any())
+    (slopes_B,) = torch.autograd.grad(logits_BC[0].sum(), inputs_B)
+    return bool(slopes_B[1:].any())

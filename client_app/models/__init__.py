@@ -89,23 +89,21 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     """Raise SettingError for inputs that the model cannot take, and settings that it does not go with."""
     from data import require
 
-    described = "x".join(map(str, shape))
-    if (
-        name not in VECTOR_MODELS
-        and not is_own_model(name)
-        and (len(shape) == 3 or settings.freeze != "all")
-    ):
+    images = len(shape) == 3
+    # With freeze = all a backbone's head takes vectors, the features that are kept.
+    features = settings.freeze == "all" and not images
+    if name not in VECTOR_MODELS and not is_own_model(name) and not features:
         side = 1 if settings.image_side else SMALLEST_SIDE.get(name, 4)
+        described = "x".join(map(str, shape))
         rule = f"needs images of {side}x{side} pixels or more, not {described}"
-        require(len(shape) == 3 and min(shape[1:]) >= side, "model", name, rule)
+        require(images and min(shape[1:]) >= side, "model", name, rule)
     for field in ("weights", "freeze", "image_side"):
         rule = f"is for backbones ({LITE}, torchvision:NAME and timm:NAME), and model is {name}"
         settings.require(settings.is_default(field) or is_backbone(name), field, rule)
     rule = f"is for resnet-8, and model is {name}"
     settings.require(settings.width == 0 or name == "resnet-8", "width", rule)
+    small_model = name in MODELS and not is_backbone(name)
     rule = f"is for the small models, and model is {name}"
-    settings.require(
-        settings.norm == "batch" or (name in MODELS and not is_backbone(name)), "norm", rule
-    )
-    if is_backbone(name) and len(shape) == 3:
+    settings.require(settings.norm == "batch" or small_model, "norm", rule)
+    if is_backbone(name) and images:
         check_images(name, shape, settings.image_side)

@@ -53,14 +53,15 @@ def backbone(name: str, classes: int, settings: ModelSettings) -> Classifier:
     there is not, and weights that are not its own.
     """
     body, width, head = body_of(name)
-    classifier = Classifier(
-        nn.Sequential(Prepared(settings.image_side), body), nn.Linear(width, classes)
-    )
+    features = nn.Sequential(Prepared(settings.image_side), body)
+    classifier = Classifier(features, nn.Linear(width, classes))
     if settings.weights and not classifier.head.weight.is_meta:
         body.load_state_dict(weights_of(name, body, head, settings.weights))
     if settings.freeze != "none":
         blocks = blocks_of(body)
-        classifier.freeze(blocks if settings.freeze == "all" else blocks[: -last_blocks(blocks)])
+        if settings.freeze == "stages":
+            blocks = blocks[: -last_blocks(blocks)]
+        classifier.freeze(blocks)
     return classifier
 
 
@@ -74,15 +75,16 @@ def body_of(name: str) -> tuple[nn.Module, int, str]:
     if name == LITE:
         return efficientnet_lite0(), WIDTH, "_fc."
     with torch.device("cpu"):  # some compute while they are made
-        whole = of_torchvision(name) if name.startswith(TORCHVISION) else of_timm(name)
-    whole = whole.to(torch.get_default_device())
-    modules = whole.named_modules()
-    linear = [(path, module) for path, module in modules if isinstance(module, nn.Linear)]
-    require(bool(linear), "model", name, "has no linear head that could be replaced")
-    path, head = linear[-1]
-    parent, _, last = path.rpartition(".")
-    setattr(whole.get_submodule(parent), last, nn.Identity())
-    return whole, head.in_features, f"{path}."
+        network = of_torchvision(name) if name.startswith(TORCHVISION) else of_timm(name)
+    network = network.to(torch.get_default_device())
+    linear_layers = {}
+    for path, module in network.named_modules():
+        if isinstance(module, nn.Linear):
+            linear_layers[path] = module
+    require(bool(linear_layers), "model", name, "has no linear head that could be replaced")
+    path, head = linear_layers.popitem()  # the last one
+    network.set_submodule(path, nn.Identity())
+    return network, head.in_features, f"{path}."
 
 
 def of_torchvision(name: str) -> nn.Module:
@@ -108,22 +110,13 @@ def of_timm(name: str) -> nn.Module:
 
 def require_timm(name: str) -> None:
     """Raise SettingError where the package is missing, or has no such network of its own: others it would download."""
-    require(
-        find_spec("timm") is not None,
-        "model",
-        name,
-        "needs the package timm",
-        "pip install 'fedskew[timm]'",
-    )
+    remedy = "pip install 'fedskew[timm]'"
+    require(find_spec("timm") is not None, "model", name, "needs the package timm", remedy)
     import timm
 
-    there = timm.is_model(name.removeprefix(TIMM))
-    require(
-        ":" not in name.removeprefix(TIMM) and there,
-        "model",
-        name,
-        "timm has no network of that name",
-    )
+    network = name.removeprefix(TIMM)
+    is_its_own = timm.is_model(network) and ":" not in network  # hf-hub:NAME is elsewhere
+    require(is_its_own, "model", name, "timm has no network of that name")
 
 
 @lru_cache
@@ -136,7 +129,9 @@ def normalization_of(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] |
         import timm
 
         about = timm.get_pretrained_cfg(name.removeprefix(TIMM))
-        return None if about is None else (tuple(about.mean), tuple(about.std))
+        if about is None:
+            return None
+        return tuple(about.mean), tuple(about.std)
     published = published_by_torchvision(name)
     if published is None:
         return None
@@ -224,6 +219,7 @@ def weights_of(name: str, body: nn.Module, head: str, file: str) -> dict[str, Te
 
     Raises SettingError naming the first tensor that is missing, has another shape, is not finite, or has no place.
     """
+    others = f"are not those of {name}"
     present = {key: tensor for key, tensor in read(file).items() if not key.startswith(head)}
     chosen: dict[str, Tensor] = {}
     for key, wanted in body.state_dict().items():
@@ -231,15 +227,17 @@ def weights_of(name: str, body: nn.Module, head: str, file: str) -> dict[str, Te
             # torch did not always write it, and nothing here reads it
             chosen[key] = present.pop(key, wanted)
             continue
-        require(key in present, "weights", file, f"are not those of {name}: {key} is missing")
+        if key not in present:
+            raise SettingError("weights", file, f"{others}: {key} is missing")
         tensor = present.pop(key)
-        shapes = f"{key} has shape {tuple(tensor.shape)}, not {tuple(wanted.shape)}"
-        require(tensor.shape == wanted.shape, "weights", file, f"are not those of {name}: {shapes}")
-        finite = bool(tensor.isfinite().all())
-        require(finite, "weights", file, f"{key} is not finite")
+        if tensor.shape != wanted.shape:
+            shapes = f"{key} has shape {tuple(tensor.shape)}, not {tuple(wanted.shape)}"
+            raise SettingError("weights", file, f"{others}: {shapes}")
+        if not tensor.isfinite().all():
+            raise SettingError("weights", file, f"{key} is not finite")
         chosen[key] = tensor.to(wanted.dtype)
-    rest = next(iter(present), "")
-    require(not rest, "weights", file, f"are not those of {name}: it has no {rest}")
+    for key in present:
+        raise SettingError("weights", file, f"{others}: it has no {key}")
     return chosen
 
 
@@ -259,18 +257,16 @@ def read(file: str) -> dict[str, Tensor]:
             with warnings.catch_warnings(action="ignore"):
                 content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise SettingError(
-            "weights", file, f"{rule}; it holds code, which is not run, or is none"
-        ) from error
+        rule += "; it holds code, which is not run, or is none"
+        raise SettingError("weights", file, rule) from error
     except Exception as error:  # a damaged file surfaces as anything
-        raise SettingError(
-            "weights", file, f"{rule}: {' '.join(str(error).split())[:200]}"
-        ) from error
-    content = content.get("state_dict", content) if isinstance(content, dict) else content
-    tensors = isinstance(content, dict) and all(
-        isinstance(part, Tensor) for part in content.values()
-    )
-    require(tensors and bool(content), "weights", file, f"{rule}, by name")
+        reason = " ".join(str(error).split())[:200]
+        raise SettingError("weights", file, f"{rule}: {reason}") from error
+    if isinstance(content, dict):
+        content = content.get("state_dict", content)  # as training scripts save it
+    is_named = isinstance(content, dict) and bool(content)
+    if not is_named or not all(isinstance(part, Tensor) for part in content.values()):
+        raise SettingError("weights", file, f"{rule}, by name")
     return {str(name): tensor for name, tensor in content.items()}
 
 
@@ -305,7 +301,7 @@ def blocks_of(body: nn.Module) -> list[nn.Module]:
         part = waiting.pop(0)
         inner = list(part.children())
         if inner and numbers_of(part) > half:
-            waiting = inner + waiting
+            waiting = [*inner, *waiting]
         else:
             blocks.append(part)
     return blocks

@@ -48,10 +48,12 @@ class Classifier(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """Change the mode of everything that is not frozen."""
-        if any(module.training is not (mode and free) for module, free in self.modes):
-            super().train(mode)
-            for module in self.frozen:
-                module.eval()
+        as_wanted = all(module.training is (mode and free) for module, free in self.modes)
+        if as_wanted:  # walking through the modules takes a tiny client's time
+            return self
+        super().train(mode)
+        for module in self.frozen:
+            module.eval()
         return self
 
     @property
@@ -62,12 +64,11 @@ class Classifier(nn.Module):
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take the tensors of a state, as `load_state_dict` does. Raises RuntimeError where names or shapes differ."""
         tensors = self.tensors
-        if state.keys() == tensors.keys() and all(
-            t.shape == state[name].shape for name, t in tensors.items()
-        ):
+        fits = state.keys() == tensors.keys()
+        if fits and all(state[name].shape == tensors[name].shape for name in tensors):
             torch._foreach_copy_(list(tensors.values()), [state[name] for name in tensors])
         else:
-            self.load_state_dict(state)
+            self.load_state_dict(state)  # raises with the names that differ
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -82,10 +83,10 @@ class Classifier(nn.Module):
     @cached_property
     def modes(self) -> list[tuple[nn.Module, bool]]:
         """All modules, and whether each may train."""
-        frozen: set[int] = set()
+        frozen: set[nn.Module] = set()
         for outer in self.frozen:
-            frozen.update(id(module) for module in outer.modules())
-        return [(module, id(module) not in frozen) for module in self.modules()]
+            frozen.update(outer.modules())
+        return [(module, module not in frozen) for module in self.modules()]
 
     def forget(self) -> None:
         """Forget what was looked up."""
@@ -114,16 +115,17 @@ def group_norms(model: nn.Module) -> None:
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             channels = module.num_features
-            model.set_submodule(name, nn.GroupNorm(math.gcd(2, channels), channels))
+            groups = math.gcd(2, channels)
+            model.set_submodule(name, nn.GroupNorm(groups, channels))
 
 
 def batch_norm_names(model: nn.Module) -> frozenset[str]:
     """Return the names of everything that batch-norm layers own: weights, running statistics, counters."""
     names: set[str] = set()
-    for prefix, module in model.named_modules():
+    for path, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            of_module = module.state_dict()
-            names.update(f"{prefix}.{name}" if prefix else name for name in of_module)
+            prefix = f"{path}." if path else ""
+            names.update(module.state_dict(prefix=prefix))
     return frozenset(names)
 
 
@@ -131,5 +133,8 @@ def batch_norm_names(model: nn.Module) -> frozenset[str]:
 def in_batches(function: Callable[[Tensor], Tensor], samples: Samples) -> Tensor:
     """Return what `function` makes of all samples' inputs, batch by batch, without gradient."""
     device = samples.labels_N.device
-    parts = torch.split(torch.arange(len(samples), device=device), INFERENCE_BATCH[device.type])
-    return torch.cat([function(samples.batch(part_B)) for part_B in parts])
+    everything = torch.arange(len(samples), device=device)
+    outputs = []
+    for indices_B in torch.split(everything, INFERENCE_BATCH[device.type]):
+        outputs.append(function(samples.batch(indices_B)))
+    return torch.cat(outputs)

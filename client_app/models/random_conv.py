@@ -35,10 +35,11 @@ class RandomConv(nn.Module):
 
     def forward(self, images_B: Tensor) -> Tensor:
         """Return (B, 576)."""
-        rows = [
-            F.adaptive_avg_pool2d(F.relu(F.conv2d(image, self.filters)), GRID).flatten(1)
-            for image in torch.split(images_B, 1)
-        ]
+        rows = []
+        for image_1 in torch.split(images_B, 1):
+            filtered = F.relu(F.conv2d(image_1, self.filters))
+            cells = F.adaptive_avg_pool2d(filtered, GRID)
+            rows.append(cells.flatten(1))
         return torch.cat(rows)
 
 

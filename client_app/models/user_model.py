@@ -22,22 +22,13 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     head and whose head has `classes` outputs and a bias.
     """
     model = _model(name, load("model", name, "function"), shape, classes)
-    kind = type(model).__name__
-    require(
-        isinstance(model, Classifier),
-        "model",
-        name,
-        f"must return a client_app.models.Classifier, not {kind}",
-    )
+    rule = f"must return a client_app.models.Classifier, not {type(model).__name__}"
+    require(isinstance(model, Classifier), "model", name, rule)
     head = model.head
     require(isinstance(head, torch.nn.Linear), "model", name, "its head must be a torch.nn.Linear")
     require(head.bias is not None, "model", name, "its head must have a bias")
-    require(
-        head.out_features == classes,
-        "model",
-        name,
-        f"its head has {head.out_features} outputs, not {classes}",
-    )
+    rule = f"its head has {head.out_features} outputs, not {classes}"
+    require(head.out_features == classes, "model", name, rule)
     model.eval()
     try:
         with torch.no_grad():

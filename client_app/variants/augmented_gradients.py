@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
+from torch import Tensor
 
 from client_app.client import Client, Contribution, Loss, Requirements, Upload, Variant
 from client_app.models.classifier import Classifier
@@ -38,10 +39,12 @@ class AugmentedGradients(Variant):
 
     def gradient_bytes(self, model: Classifier, classes_held: int) -> int:
         """Return the bytes of the class numbers and of the gradients of weight and bias."""
-        return classes_held * (8 + 4 * (model.head.weight.numel() + model.head.out_features))
+        weight_and_bias = model.head.weight.numel() + model.head.out_features
+        return classes_held * (8 + 4 * weight_and_bias)
 
     def extra_samples(self, samples: int, classes_held: int) -> float:
-        return self.repeats * min(samples, classes_held * self.batch_size) / 3
+        drawn = min(samples, classes_held * self.batch_size)
+        return self.repeats * drawn / 3
 
     @torch.no_grad()
     def before(self, client: Client, loss: Loss) -> Contribution:
@@ -49,19 +52,23 @@ class AugmentedGradients(Variant):
         draws = client.generator(self.name)
         head = client.broadcast[self.name]
         weight_CE = with_bias(head["weight"], head["bias"])
-        one_hot_CC = torch.eye(len(weight_CE), device=weight_CE.device)
-        held = (client.counts_C >= self.min_class_samples).nonzero().flatten()
-        labels = held.tolist()
-        members = [(client.labels_N == label).nonzero().flatten() for label in labels]
-        total_NCE = weight_CE.new_zeros(len(held), *weight_CE.shape)
+        held_n = (client.counts_C >= self.min_class_samples).nonzero().flatten()
+        total_nCE = weight_CE.new_zeros(len(held_n), *weight_CE.shape)
         for _ in range(self.repeats):
-            for label, members_n, total_CE in zip(labels, members, total_NCE, strict=True):
-                order_n = torch.randperm(len(members_n), generator=draws).to(members_n.device)
-                chosen_B = members_n[order_n[: self.batch_size]]
+            # All classes of a repeat before the next repeat: the order of the draws.
+            for label, total_CE in zip(held_n.tolist(), total_nCE, strict=True):
+                members_M = (client.labels_N == label).nonzero().flatten()
+                order_M = torch.randperm(len(members_M), generator=draws).to(members_M.device)
+                chosen_B = members_M[order_M[: self.batch_size]]
                 images_B = siamese(client.samples.batch(chosen_B), draws)
-                features_BE = with_constant(client.model.features(images_B))
-                probabilities_BC = torch.softmax(features_BE @ weight_CE.T, dim=1)
-                errors_BC = probabilities_BC - one_hot_CC[label]  # p - e_c
-                total_CE += errors_BC.T @ features_BE / len(images_B)
-        gradients_NCE = (total_NCE / self.repeats).cpu()
-        return Contribution(upload={"classes": held, "gradients": gradients_NCE})
+                total_CE += self.gradient(client, images_B, label, weight_CE)
+        gradients_nCE = (total_nCE / self.repeats).cpu()
+        return Contribution(upload={"classes": held_n, "gradients": gradients_nCE})
+
+    @staticmethod
+    def gradient(client: Client, images_B: Tensor, label: int, weight_CE: Tensor) -> Tensor:
+        """Return (C, D + 1): the mean over images of one class of (p - e_c) z^T, with a constant last in z."""
+        features_BE = with_constant(client.model.features(images_B))
+        errors_BC = torch.softmax(features_BE @ weight_CE.T, dim=1)
+        errors_BC[:, label] -= 1  # p - e_c
+        return errors_BC.T @ features_BE / len(images_B)

@@ -47,9 +47,10 @@ class PriorCorrection(Variant):
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"counts": (C,) int64}: n_ik + a in units of 2^-16."""
-        if question == QUESTION:
-            return {"counts": ((client.counts_C + self.smoothing) * UNIT).round().long()}
-        return {}
+        if question != QUESTION:
+            return {}
+        smoothed_C = client.counts_C + self.smoothing
+        return {"counts": (smoothed_C * UNIT).round().long()}
 
     def of_counts(self, total: State, clients: int) -> State:
         """Return the sum of so many clients' answers from the sum of their class counts, to the bit."""
@@ -58,21 +59,19 @@ class PriorCorrection(Variant):
 
     def check_counts(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the counts are of. Raises InvalidReply."""
-        counts_C = answer.get("counts")
-        if (
-            answer.keys() != {"counts"}
-            or counts_C is None
-            or counts_C.dtype != torch.int64
-            or counts_C.shape != (classes,)
-        ):
-            raise InvalidReply(f"class counts are not int64 of {classes}")
+        not_counts = InvalidReply(f"class counts are not int64 of {classes}")
+        if answer.keys() != {"counts"}:
+            raise not_counts
+        counts_C = answer["counts"]
+        if counts_C.dtype != torch.int64 or counts_C.shape != (classes,):
+            raise not_counts
         if counts_C.min() < 0 or counts_C.max() > LARGEST:
             raise InvalidReply(f"class counts are not between 0 and {LARGEST}")
         total = int(counts_C.sum())
-        expected = None if samples is None else (samples + classes * self.smoothing) * UNIT
-        if expected not in (None, total):
+        added = classes * self.smoothing
+        if samples is not None and total != (samples + added) * UNIT:
             raise InvalidReply(f"class counts are those of {total / UNIT:g}")
-        return math.ceil(total / UNIT - classes * self.smoothing)
+        return math.ceil(total / UNIT - added)
 
     def local_prior(self, client: Client) -> Tensor:
         """Return (C,) P_i(k) = (n_ik + a) / (n_i + aK), for the distribution the client trains on."""

@@ -43,9 +43,9 @@ class ClassStatistics(Variant):
     def statistics_bytes(self, model: Classifier, classes_held: int) -> int:
         """Return the bytes of the classes' numbers, counts, means and covariances."""
         width = model.head.in_features
-        return classes_held * (
-            16 + 8 * width + 8 * (width**2 if self.covariance == "full" else width)
-        )
+        covariance = width**2 if self.covariance == "full" else width
+        number_and_count = 16
+        return classes_held * (number_and_count + 8 * width + 8 * covariance)
 
     def extra_samples(self, samples: int, classes_held: int) -> float:
         return samples / 3
@@ -65,7 +65,8 @@ class ClassStatistics(Variant):
 
     def check_statistics(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the statistics are of. Raises InvalidReply."""
-        if answer["covariances"].dim() != (2 if self.covariance == "diagonal" else 3):
+        dimensions = 2 if self.covariance == "diagonal" else 3
+        if answer["covariances"].dim() != dimensions:
             raise InvalidReply(f"covariances are not {self.covariance}")
         counts = answer["counts"]
         least = self.min_class_samples
@@ -90,8 +91,9 @@ def class_statistics(
     counts_C = torch.bincount(labels_N)
     held_n = (counts_C >= min_class_samples).nonzero().flatten()
     width = features_ND.shape[1]
+    shape = (width,) if diagonal else (width, width)
     means_nD = features_ND.new_zeros(len(held_n), width)
-    covariances = features_ND.new_zeros(len(held_n), *([width] if diagonal else [width, width]))
+    covariances = features_ND.new_zeros(len(held_n), *shape)
     for row, label in enumerate(held_n.tolist()):
         of_class_MD = features_ND[labels_N == label]
         means_nD[row] = of_class_MD.mean(0)

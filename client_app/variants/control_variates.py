@@ -59,40 +59,43 @@ class ControlVariates(Variant):
         if name not in client.start:
             return None
         control = client.broadcast[self.name][name]
-        kept = client.memory.get(self.name, {}).get(name)
-        return control if kept is None else control - kept.to(control.dtype)  # c - c_i
+        own = client.memory.get(self.name, {}).get(name)
+        if own is None:  # c_i = 0
+            return control
+        return control - own.to(control.dtype)  # c - c_i
 
     def before(self, client: Client, loss: Loss) -> Contribution:
         if self.option == "II":
             return Contribution()
         gradient = full_gradient(client, loss)
-        kept = client.memory.get(self.name, {})
-        change = {
-            name: gradient[name].double() - kept.get(name, torch.zeros_like(control))
-            for name, control in client.broadcast[self.name].items()
-        }  # c_i+ - c_i = g_i(x) - c_i
+        own = client.memory.get(self.name, {})
+        change = {}
+        for name in client.broadcast[self.name]:
+            change[name] = gradient[name].double()  # c_i+ - c_i = g_i(x) - c_i
+            if name in own:
+                change[name] -= own[name]
         return self.changed(client, change)
 
     def after(self, client: Client, trained: Trained) -> Contribution:
         if self.option == "I":
             return Contribution()
-        controls = client.broadcast[self.name]
-        scale = trained.coefficient_sum * trained.learning_rate
-        change = {
-            name: (client.start[name].double() - trained.state[name].double()) / scale
-            - controls[name].double()
-            for name in controls
-        }  # c_i+ - c_i = (x - y_i) / (K eta) - c
+        scale = trained.coefficient_sum * trained.learning_rate  # K eta
+        change = {}
+        for name, control in client.broadcast[self.name].items():
+            moved = client.start[name].double() - trained.state[name].double()  # x - y_i
+            change[name] = moved / scale - control.double()  # c_i+ - c_i
         return self.changed(client, change)
 
     def changed(self, client: Client, change: State) -> Contribution:
         """Contribute c_i+ - c_i as the upload, and as the memory c_i plus exactly what is uploaded."""
-        kept = client.memory.get(self.name, {})
-        upload = {name: step.to(client.start[name].dtype) for name, step in change.items()}
-        memory = {
-            name: kept.get(name, torch.zeros_like(change[name])) + step.double()
-            for name, step in upload.items()
-        }
+        own = client.memory.get(self.name, {})
+        upload = {}
+        memory = {}
+        for name, step in change.items():
+            sent = step.to(client.start[name].dtype)
+            upload[name] = sent
+            before = own.get(name, torch.zeros_like(step))
+            memory[name] = before + sent.double()
         return Contribution(upload=upload, memory=memory)
 
 
@@ -116,17 +119,17 @@ def full_gradient(client: Client, loss: Loss) -> dict[str, Tensor]:
         part.eval()
     labels_N = client.labels_N
     size = len(client.samples)
-    weights_N = (client.effective_prior_C * size / client.counts_C.clamp(min=1)).to(
-        labels_N.device
-    )[labels_N]
+    # How often an epoch is expected to draw a sample of each class: 1 with plain shuffles.
+    draws_C = client.effective_prior_C * size / client.counts_C.clamp(min=1)
+    weights_N = draws_C.to(labels_N.device)[labels_N]
     total = {name: torch.zeros_like(weight) for name, weight in parameters.items()}
     count = math.ceil(size / FULL_BATCH)  # equal parts: batch norm cannot train on a part of one
     for indices_B in torch.chunk(torch.arange(size, device=labels_N.device), count):
         value = loss(indices_B, weights_N[indices_B])
-        for name, slope in zip(
-            parameters, torch.autograd.grad(value, list(parameters.values())), strict=True
-        ):
-            total[name] += slope * (len(indices_B) / size)
+        slopes = torch.autograd.grad(value, list(parameters.values()))
+        share = len(indices_B) / size
+        for name, slope in zip(parameters, slopes, strict=True):
+            total[name] += slope * share
     for module in norms:
         module.eval()
     with torch.no_grad():

@@ -47,7 +47,8 @@ class FeatureGradients(Variant):
 
     def gradient_bytes(self, model: Classifier, classes_held: int) -> int:
         """Return the bytes of the class numbers and of the gradients of the classes sent."""
-        return self.sent(classes_held) * (8 + 4 * model.head.weight.numel())
+        bytes_per_class = 8 + 4 * model.head.weight.numel()
+        return self.sent(classes_held) * bytes_per_class
 
     def extra_samples(self, samples: int, classes_held: int) -> float:
         return samples / 3
@@ -63,9 +64,9 @@ class FeatureGradients(Variant):
         gradients = class_gradients(
             features_ND,
             client.labels_N,
-            head["weight"].to(features_ND),
-            head["bias"].to(features_ND),
-            held,
+            weight_CD=head["weight"].to(features_ND),
+            bias_C=head["bias"].to(features_ND),
+            classes=held,
         )
         return Contribution(upload={"classes": held, "gradients": gradients.cpu()})
 
@@ -83,16 +84,16 @@ def class_gradients(
 
     0 for a class without samples.
     """
-    errors_NC = torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1)
-    errors_NC = errors_NC - torch.nn.functional.one_hot(labels_N, len(weight_CD)).to(
-        errors_NC
-    )  # p - e_c
+    probabilities_NC = torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1)
+    one_hot_NC = torch.nn.functional.one_hot(labels_N, len(weight_CD)).to(probabilities_NC)
+    errors_NC = probabilities_NC - one_hot_NC
     wanted = range(len(weight_CD)) if classes is None else classes.tolist()
     gradients_nCD = features_ND.new_zeros(len(wanted), *weight_CD.shape)
     for row, label in enumerate(wanted):
-        held = labels_N == label
-        if held.any():
-            gradients_nCD[row] = errors_NC[held].T @ features_ND[held] / held.sum()
+        of_class_N = labels_N == label
+        if of_class_N.any():
+            summed_CD = errors_NC[of_class_N].T @ features_ND[of_class_N]
+            gradients_nCD[row] = summed_CD / of_class_N.sum()
     return gradients_nCD
 
 

@@ -168,14 +168,15 @@ class GridStatistics(Variant):
         outside = answer["outside"]
         counted = checked_counts(counts_C, samples)
         largest_C1 = counts_C[:, None] * 2**self.bits
-        if ((sums_CD > largest_C1) | (sums_CD < -largest_C1)).any():
+        if (sums_CD > largest_C1).any() or (sums_CD < -largest_C1).any():
             raise InvalidReply("a sum is larger than its count allows")
-        if (outside < 0).any() or (outside > counted * sums_CD.shape[1]).any():
+        values = counted * sums_CD.shape[1]
+        if (outside < 0).any() or (outside > values).any():
             raise InvalidReply("outside counts more values than there are")
         if self.squares:
             most = min(self.grid.largest_sum(counted, self.largest_weight), LARGEST_SUM)
             triangle = answer["triangle"]
-            if ((triangle > most) | (triangle < -most)).any():
+            if (triangle > most).any() or (triangle < -most).any():
                 raise InvalidReply("a sum of products is larger than the counts allow")
         return counted
 
@@ -250,10 +251,11 @@ class BalancedStatistics(GridStatistics):
 
 def balanced_weights(counts_C: Tensor) -> Tensor:
     """Return (C,) int64 round(1024 N_min / N_c), at least 1; of a class without samples 1."""
-    held_C = counts_C > 0
-    smallest = counts_C[held_C].min().double()
+    is_held_C = counts_C > 0
+    smallest = counts_C[is_held_C].min().double()
     shares_C = smallest / counts_C.clamp(min=1).double()
-    return torch.where(held_C, (BALANCE * shares_C).round().clamp(min=1), 1.0).long()
+    weights_C = (BALANCE * shares_C).round().clamp(min=1)
+    return torch.where(is_held_C, weights_C, 1.0).long()
 
 
 def checked_counts(counts_C: Tensor, samples: int | None) -> int:

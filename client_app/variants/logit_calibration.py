@@ -30,4 +30,4 @@ class LogitCalibration(Variant):
         """Return (C,) -tau n^(-1/4)."""
         if not self.tau:
             return None
-        return -self.tau * (client.effective_prior_C * len(client.samples)) ** -0.25
+        return -self.tau * client.drawn_C**-0.25

@@ -42,8 +42,9 @@ class LogitShift(PriorCorrection):
 
     @property
     def upload(self) -> Upload:
-        asks = self.target != "uniform" and self.scale > 0
-        return super().upload if asks else Upload()
+        if self.target == "uniform" or not self.scale:
+            return Upload()
+        return super().upload
 
     def logit_offset(self, client: Client) -> Tensor | None:
         """Return (C,) the shift s_i."""
@@ -59,6 +60,5 @@ class LogitShift(PriorCorrection):
         else:
             target_C = self.global_prior(client)
         shift_C = self.scale * torch.log(local_C / target_C)  # s_ik = ln P_i(k) / P(k)
-        return torch.where(
-            local_C > 0, shift_C, -torch.inf
-        )  # 0 / 0: a class nobody holds is masked as well
+        # Of a class that nobody holds it is ln(0 / 0), NaN: masked, as one that this client lacks.
+        return torch.where(local_C > 0, shift_C, -torch.inf)

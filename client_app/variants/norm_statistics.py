@@ -50,7 +50,9 @@ class PrivateNorm(Variant):
     @property
     def refusing(self) -> frozenset[int]:
         """The clients that refuse."""
-        return frozenset(map(int, self.refused_by.split(",") if self.refused_by else ()))
+        if not self.refused_by:
+            return frozenset()
+        return frozenset(map(int, self.refused_by.split(",")))
 
     @property
     def upload(self) -> Upload:
@@ -68,8 +70,7 @@ class PrivateNorm(Variant):
         """Return the tensors kept, by name, or REFUSAL."""
         if question != QUESTION or not self.share_norm_statistics:
             return {}
-        agrees = (
-            client.node_config.get("share-norm-statistics", True) is True
-            and client.id not in self.refusing
-        )
-        return client.memory["private"] if agrees else REFUSAL
+        node_agrees = client.node_config.get("share-norm-statistics", True) is True
+        if not node_agrees or client.id in self.refusing:
+            return REFUSAL
+        return client.memory["private"]

@@ -31,11 +31,8 @@ class Resampling(Variant):
     """Rounds of plain shuffles before the sampler starts; t counts from its start."""
 
     def validate(self) -> None:
-        self.require(
-            self.decay < 1 or self.is_default("beta_end"),
-            "beta_end",
-            "has no effect with decay = 1",
-        )
+        has_effect = self.decay < 1 or self.is_default("beta_end")
+        self.require(has_effect, "beta_end", "has no effect with decay = 1")
 
     def beta(self, round: int) -> float:
         """Return beta_t of `round` (1-based)."""
@@ -46,9 +43,8 @@ class Resampling(Variant):
         """Return (N,) float64 weights."""
         if client.round <= self.warm_up_rounds:
             return None
-        return class_balanced_weights(client.counts_C, self.beta(client.round))[
-            client.labels_N.cpu()
-        ]
+        weights_C = class_balanced_weights(client.counts_C, self.beta(client.round))
+        return weights_C[client.labels_N.cpu()]
 
 
 def class_balanced_weights(counts_C: Tensor, beta: float) -> Tensor:
