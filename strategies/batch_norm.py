@@ -70,11 +70,16 @@ def distances(model: Classifier, site: State, answers: Mapping[int, State]) -> d
     deeper layers' statistics also depend on the batch norm before them, which every site has for itself.
     """
     name, layer = next(norm_layers(model))
-    mean, variance = f"{name}.running_mean", f"{name}.running_var"
+    mean = f"{name}.running_mean"
+    variance = f"{name}.running_var"
     result = {}
     for client, kept in answers.items():
         divergence_C = symmetric_divergence(
-            site[mean], site[variance], kept[mean], kept[variance], layer.eps
+            mean_C=site[mean],
+            variance_C=site[variance],
+            other_mean_C=kept[mean],
+            other_variance_C=kept[variance],
+            eps=layer.eps,
         )
         result[client] = divergence_C.mean().item()
     return result
@@ -83,8 +88,8 @@ def distances(model: Classifier, site: State, answers: Mapping[int, State]) -> d
 def symmetric_divergence(
     mean_C: Tensor,
     variance_C: Tensor,
-    other_C: Tensor,
-    spread_C: Tensor,
+    other_mean_C: Tensor,
+    other_variance_C: Tensor,
     eps: float,
 ) -> Tensor:
     """Return KL(p | q) + KL(q | p) in nats of the normals p and q of each channel (C,), as AdaBN compares domains.
@@ -92,8 +97,8 @@ def symmetric_divergence(
     `eps` is added to both variances, as the layer does before it divides by them.
     """
     p_C = variance_C.double() + eps
-    q_C = spread_C.double() + eps
-    gap_C = (mean_C.double() - other_C.double()).square()
+    q_C = other_variance_C.double() + eps
+    gap_C = (mean_C.double() - other_mean_C.double()).square()
     p_in_q_C = (p_C + gap_C) / q_C
     q_in_p_C = (q_C + gap_C) / p_C
     return (p_in_q_C + q_in_p_C) / 2 - 1

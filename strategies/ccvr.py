@@ -54,24 +54,21 @@ class CCVR(ServerMethod):
         """Accept classes and counts (n,) int64, means (n, D), covariances (n, D, D), symmetric, or (n, D) float64."""
         classes, width = server.model.head.weight.shape
         diagonal = upload.get("covariances", torch.empty(0)).dim() == 2
-        means = ((width,), torch.float64)
-        covariances = ((width,) if diagonal else (width, width), torch.float64)
-        check_by_class(
-            upload,
-            classes,
-            {"counts": ((), torch.int64), "means": means, "covariances": covariances},
-        )
-        if (upload["counts"] < 1).any():
-            raise RejectedUpdate(f"counts are {upload['counts'].tolist()}, not all positive")
-        if diagonal:
-            variances = upload["covariances"]
-        else:
-            variances = upload["covariances"].diagonal(dim1=-2, dim2=-1)
+        shape_of_one = (width,) if diagonal else (width, width)
+        rows = {
+            "counts": ((), torch.int64),
+            "means": ((width,), torch.float64),
+            "covariances": (shape_of_one, torch.float64),
+        }
+        check_by_class(upload, classes, rows)
+        counts = upload["counts"]
+        if (counts < 1).any():
+            raise RejectedUpdate(f"counts are {counts.tolist()}, not all positive")
+        covariances = upload["covariances"]
+        variances = covariances if diagonal else covariances.diagonal(dim1=-2, dim2=-1)
         if (variances < 0).any():
             raise RejectedUpdate("a variance is negative")
-        if not diagonal and not torch.allclose(
-            upload["covariances"], upload["covariances"].mT, equal_nan=True
-        ):
+        if not diagonal and not torch.allclose(covariances, covariances.mT, equal_nan=True):
             raise RejectedUpdate("covariances are not symmetric")
 
     def deploy_finally(
@@ -88,16 +85,17 @@ class CCVR(ServerMethod):
             return Deployment({self.name: shared}, state)
         draws = server.generator(self.name)
         number = self.features_per_class
-        features_ND = torch.cat(
-            [virtual_features(means_CD[c], covariances[c], number, draws) for c in held]
-        )
-        labels_N = torch.tensor(held).repeat_interleave(number)
+        drawn = []
+        for label in held:
+            drawn.append(virtual_features(means_CD[label], covariances[label], number, draws))
+        features_ND = torch.cat(drawn).to(server.device, shared["head.weight"].dtype)
+        labels_N = torch.tensor(held).repeat_interleave(number).to(server.device)
         head = train_head(
             head_of(shared, server.device),
-            features_ND.to(server.device, shared["head.weight"].dtype),
-            labels_N.to(server.device),
-            self.head_steps,
-            self.head_learning_rate,
+            features_ND,
+            labels_N,
+            steps=self.head_steps,
+            learning_rate=self.head_learning_rate,
         )
         return Deployment({self.name: with_head(shared, head)}, state)
 
@@ -115,31 +113,32 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
     counts_C = torch.zeros(classes, dtype=torch.float64)
     sums_CD = torch.zeros(classes, width, dtype=torch.float64)
     for answer in answers:
-        counts_C[answer["classes"]] += answer["counts"]
-        sums_CD[answer["classes"]] += answer["counts"].double()[:, None] * answer["means"].double()
+        held = answer["classes"]
+        counts_n1 = answer["counts"].double()[:, None]
+        counts_C[held] += answer["counts"]
+        sums_CD[held] += counts_n1 * answer["means"].double()
     means_CD = sums_CD / counts_C.clamp(min=1)[:, None]  # mu_c
+    freedom_C1 = (counts_C - 1).clamp(min=1)[:, None]
+
     if full == {False}:
         scatter_CD = torch.zeros(classes, width, dtype=torch.float64)
         for answer in answers:
             held = answer["classes"]
             counts_n1 = answer["counts"].double()[:, None]
             between_nD = answer["means"].double() - means_CD[held]
-            scatter_CD[held] += (counts_n1 - 1) * answer[
-                "covariances"
-            ].double() + counts_n1 * between_nD.square()
-        return (
-            counts_C,
-            means_CD,
-            scatter_CD / (counts_C - 1).clamp(min=1)[:, None],
-        )  # Sigma_c's diagonal
+            within_nD = (counts_n1 - 1) * answer["covariances"].double()
+            scatter_CD[held] += within_nD + counts_n1 * between_nD.square()
+        return counts_C, means_CD, scatter_CD / freedom_C1  # the diagonal of Sigma_c
+
     scatter_CDD = torch.zeros(classes, width, width, dtype=torch.float64)
     for answer in answers:
         held = answer["classes"]
-        counts_n = answer["counts"].double()[:, None, None]
+        counts_n11 = answer["counts"].double()[:, None, None]
         between_nD = answer["means"].double() - means_CD[held]
         outer_nDD = between_nD[:, :, None] * between_nD[:, None, :]
-        scatter_CDD[held] += (counts_n - 1) * answer["covariances"].double() + counts_n * outer_nDD
-    return counts_C, means_CD, scatter_CDD / (counts_C - 1).clamp(min=1)[:, None, None]  # Sigma_c
+        within_nDD = (counts_n11 - 1) * answer["covariances"].double()
+        scatter_CDD[held] += within_nDD + counts_n11 * outer_nDD
+    return counts_C, means_CD, scatter_CDD / freedom_C1[:, :, None]  # Sigma_c
 
 
 def virtual_features(

@@ -67,8 +67,12 @@ class Statistics:
     def of_held(self) -> "Statistics":
         """Return the same of the classes that have samples."""
         held = self.held
-        weights = None if self.weights_C is None else self.weights_C[held]
-        return Statistics(self.counts_C[held], self.means_CD[held], self.square_DD, weights)
+        return Statistics(
+            counts_C=self.counts_C[held],
+            means_CD=self.means_CD[held],
+            square_DD=self.square_DD,
+            weights_C=None if self.weights_C is None else self.weights_C[held],
+        )
 
     @property
     def mass_C(self) -> Tensor:
@@ -85,7 +89,9 @@ class Statistics:
             return float(self.samples)
         counts_C = self.counts_C.double()
         weights_C = self.weights_C.double()
-        return float((counts_C @ weights_C).square() / (counts_C @ weights_C.square()))
+        total = counts_C @ weights_C
+        total_of_squares = counts_C @ weights_C.square()
+        return float(total.square() / total_of_squares)
 
     @property
     def mean_D(self) -> Tensor:
@@ -104,8 +110,9 @@ class Statistics:
         scale = 1.0
         if self.weights_C is not None:
             scale = self.samples / float((self.counts_C * self.weights_C).sum())
-        scatter_DD = self.square_DD * scale - around_CD.T @ (around_CD * self.mass_C[:, None])
-        return (scatter_DD + scatter_DD.T) / 2
+        of_means_DD = around_CD.T @ (around_CD * self.mass_C[:, None])
+        scatter_DD = self.square_DD * scale - of_means_DD
+        return (scatter_DD + scatter_DD.T) / 2  # rounding has made it a little asymmetric
 
     def scatter_within(self) -> Tensor:
         """Return (D, D) the scatter around the classes' means."""
@@ -117,12 +124,14 @@ class Statistics:
 
     def product(self) -> Tensor:
         """Return (D, C) X^T Y of centered features and one-hot labels: column c is n_c (mu_c - mu)."""
-        return ((self.means_CD - self.mean_D) * self.mass_C[:, None]).T
+        centered_CD = self.means_CD - self.mean_D
+        return (centered_CD * self.mass_C[:, None]).T
 
 
 def statistics_of(answer: State, step: float, weights_C: Tensor | None = None) -> Statistics:
     """Return the statistics that the sum of all answers holds, on a grid of that step."""
-    counts_C, sums_CD = answer["counts"], answer["sums"]
+    counts_C = answer["counts"]
+    sums_CD = answer["sums"]
     at_least_one_C = counts_C.clamp(min=1)  # no division by zero of a class that nobody has
     means_CD = sums_CD.double() * step / at_least_one_C[:, None]
     square_DD = None
@@ -169,26 +178,28 @@ class ClosedFormHead(ServerMethod):
             state = self.new_state(server, answer)
         models = {}
         for name in sorted({key.rpartition("/")[0] for key in state}):
-            head = {part: state[f"{name}/{part}"] for part in ("weight", "bias")}
+            head = {"weight": state[f"{name}/weight"], "bias": state[f"{name}/bias"]}
             models[name] = with_head(shared, head)
-        values = int(answer["counts"].sum()) * answer["sums"].shape[-1]
-        outside = answer["outside"].sum(0) if answer["outside"].dim() == 2 else answer["outside"]
-        metrics: Numbers = {CLIPPED: float(outside[0]) / values}
+        total = summed(answer)
+        width = total["sums"].shape[1]
+        values = int(total["counts"].sum()) * width
+        clipped = float(
+            total["outside"][0]
+        )  # beyond the range itself; then beyond 2, 4, ... times it
+        metrics: Numbers = {CLIPPED: clipped / values}
         return Deployment(models, state, metrics)
 
     def new_state(self, server: Server, answer: State) -> dict[str, Tensor]:
         """Return NAME/weight (C, D) and NAME/bias (C,) of every head, in the model's own precision."""
-        own = server.start["head.weight"].dtype
+        dtype = server.start["head.weight"].dtype
         step = self.step(server)
-        pooled = answer
-        if answer["counts"].dim() == 2:  # one row per client
-            pooled = {name: tensor.sum(0) for name, tensor in answer.items()}
-        statistics = statistics_of(pooled, step, self.weights(pooled["counts"]))
+        total = summed(answer)
+        statistics = statistics_of(total, step, self.weights(total["counts"]))
         state: dict[str, Tensor] = {}
         for name, head in self.heads(statistics.of_held(), answer, step).items():
             weight_CD, bias_C = for_all_classes(head, statistics)
-            state[f"{name}/weight"] = weight_CD.to(own)
-            state[f"{name}/bias"] = bias_C.to(own)
+            state[f"{name}/weight"] = weight_CD.to(dtype)
+            state[f"{name}/bias"] = bias_C.to(dtype)
         return state
 
     def weights(self, counts_C: Tensor) -> Tensor | None:
@@ -203,14 +214,23 @@ class ClosedFormHead(ServerMethod):
         return asked.grid.step
 
 
+def summed(answer: State) -> State:
+    """Return the sum of all clients' answers, which `answer` is already where it has no row per client."""
+    if answer["counts"].dim() == 1:
+        return answer
+    return {name: tensor.sum(0) for name, tensor in answer.items()}
+
+
 def for_all_classes(head: Head, statistics: Statistics) -> Head:
     """Return the head of the classes that have samples with rows for the others, whose scores are always lower."""
     weight_MD, bias_M = head
-    held = statistics.held
     classes, width = statistics.means_CD.shape
+    # Every class begins as the first one that somebody holds, with a lower bias.
     weight_CD = weight_MD[0].expand(classes, width).clone()
     bias_C = torch.full((classes,), float(bias_M[0]) - BELOW, dtype=torch.float64)
-    weight_CD[held], bias_C[held] = weight_MD, bias_M
+    held = statistics.held
+    weight_CD[held] = weight_MD
+    bias_C[held] = bias_M
     return weight_CD, bias_C
 
 
@@ -231,7 +251,11 @@ def solver_of(method: ServerMethod, matrix_DD: Tensor) -> Callable[[Tensor], Ten
     factor_DD, failed = torch.linalg.cholesky_ex(matrix_DD)
     rule = "leaves a matrix that has no inverse: some feature is a combination of others"
     method.require(not failed, "rho", rule)
-    return lambda right_Dn: torch.cholesky_solve(right_Dn, factor_DD)
+
+    def solve(right_Dn: Tensor) -> Tensor:
+        return torch.cholesky_solve(right_Dn, factor_DD)
+
+    return solve
 
 
 def cross_validated_rho(
@@ -255,7 +279,8 @@ def cross_validated_rho(
         return CANDIDATES[0]
     values_D, vectors_DD = torch.linalg.eigh(scatter_DD)
     values_D = values_D.clamp(min=0)
-    squares_D = (vectors_DD.T @ product_DC).square().sum(1)
+    coordinates_DC = vectors_DD.T @ product_DC  # b_ic
+    squares_D = coordinates_DC.square().sum(1)
     around = float((mass_C - mass_C.square() / mass_C.sum()).sum())
     best = CANDIDATES[-1]
     smallest = math.inf

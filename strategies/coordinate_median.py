@@ -22,4 +22,6 @@ class CoordinateMedian(ServerMethod):
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
     ) -> tuple[State, State]:
-        return middle_mean([update.shared for update in updates], (len(updates) - 1) // 2), state
+        # All but the middle one, or of an even number the middle two.
+        trimmed = (len(updates) - 1) // 2
+        return middle_mean([update.shared for update in updates], trimmed), state

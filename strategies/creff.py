@@ -45,18 +45,17 @@ class FederatedFeatures(ServerMethod):
         training: TrainingSettings,
     ) -> Work:
         features = model.head.out_features * self.features_per_class
-        return Work(
-            features=features * (3 * self.feature_steps + self.head_passes)
-        )  # two gradients a feature step
+        passes_per_feature_step = 3  # two gradients: of the head, and of the distance to it
+        passes = passes_per_feature_step * self.feature_steps + self.head_passes
+        return Work(features=features * passes)
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
         shape_CD = server.model.head.weight.shape
-        generator = server.generator(self.name)
-        features_CMD = torch.randn(
-            shape_CD[0], self.features_per_class, shape_CD[1], generator=generator
-        )
-        return {"features": features_CMD, **random_head(shape_CD, generator)}
+        classes, width = shape_CD
+        draws = server.generator(self.name)
+        features_CMD = torch.randn(classes, self.features_per_class, width, generator=draws)
+        return {"features": features_CMD, **random_head(shape_CD, draws)}
 
     def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
         return {self.consumes: {"weight": state["weight"], "bias": state["bias"]}}
@@ -64,9 +63,8 @@ class FederatedFeatures(ServerMethod):
     def accepts(self, server: Server, upload: State) -> None:
         """Accept {"classes": (n,) int64 ascending, "gradients": (n, C, D + bias columns) float32}."""
         classes, width = server.model.head.weight.shape
-        check_by_class(
-            upload, classes, {"gradients": ((classes, width + self.bias_columns), torch.float32)}
-        )
+        gradient_of_class = (classes, width + self.bias_columns)
+        check_by_class(upload, classes, {"gradients": (gradient_of_class, torch.float32)})
 
     def deploy(
         self,
@@ -77,30 +75,28 @@ class FederatedFeatures(ServerMethod):
     ) -> Deployment:
         if self.features_per_class == 0:
             return Deployment({self.name: shared}, state)
-        state = {name: tensor.to(server.device) for name, tensor in state.items()}
+        state = on_device(state, server.device)
         weight_CD, bias_C = state["weight"], state["bias"]
-        like_CE = weight_CD.new_empty(len(weight_CD), weight_CD.shape[1] + self.bias_columns)
-        gradients_NCE, held = mean_gradients(
-            [update.uploads[self.consumes] for update in updates], like_CE
-        )
+        classes, width = weight_CD.shape
+        like_CE = weight_CD.new_empty(classes, width + self.bias_columns)
+        uploads = [update.uploads[self.consumes] for update in updates]
+        gradients_NCE, held = mean_gradients(uploads, like_CE)
         features_CMD = self.match(state["features"], weight_CD, bias_C, gradients_NCE, held)
+
         draws = server.generator(self.name)
-        head = {
-            name: tensor.to(server.device) for name, tensor in self.new_head(shared, draws).items()
-        }
+        head = on_device(self.new_head(shared, draws), server.device)
         head = self.retrain(head, features_CMD, draws)
-        distances = self.distances(
-            self.gradients(features_CMD[held], weight_CD, bias_C, held), gradients_NCE
+
+        # How well the features match now, under the head that the clients had.
+        matched_NCE = self.gradients(features_CMD[held], weight_CD, bias_C, held)
+        distances_NR = self.distances(matched_NCE, gradients_NCE)
+        numbers: dict[str, float | Sequence[float]] = {self.loss_name: distances_NR.mean().item()}
+        numbers |= self.compared(server, features_CMD, distances_NR, held)
+        return Deployment(
+            models={self.name: with_head(shared, head)},
+            state=on_device({"features": features_CMD, **head}, "cpu"),
+            metrics=numbers,
         )
-        deployed = with_head(shared, head)
-        new_state = {
-            name: tensor.cpu() for name, tensor in {"features": features_CMD, **head}.items()
-        }
-        numbers = {
-            self.loss_name: distances.mean().item(),
-            **self.compared(server, features_CMD, distances, held),
-        }
-        return Deployment({self.name: deployed}, new_state, numbers)
 
     def match(
         self,
@@ -115,14 +111,12 @@ class FederatedFeatures(ServerMethod):
         `gradients_NCE` are the clients' mean gradients of the classes `held` (N,).
         """
         moving_NMD = features_CMD[held].requires_grad_(True)
-        wanted_NCE = gradients_NCE
         for _ in range(self.feature_steps):
-            distances_NR = self.distances(
-                self.gradients(moving_NMD, weight_CD, bias_C, held), wanted_NCE
-            )
-            (slope,) = torch.autograd.grad(self.total(distances_NR), moving_NMD)  # Eq. (6)
+            of_features_NCE = self.gradients(moving_NMD, weight_CD, bias_C, held)
+            distances_NR = self.distances(of_features_NCE, gradients_NCE)
+            (slope_NMD,) = torch.autograd.grad(self.total(distances_NR), moving_NMD)  # Eq. (6)
             with torch.no_grad():
-                moving_NMD -= self.feature_learning_rate * slope
+                moving_NMD -= self.feature_learning_rate * slope_NMD
         result_CMD = features_CMD.clone()
         result_CMD[held] = moving_NMD.detach()
         return result_CMD
@@ -202,10 +196,9 @@ class CReFF(FederatedFeatures):
     one of the hold-out, whose labels are looked at; no model changes."""
 
     def validate(self) -> None:
+        idle = self.compare_features and self.features_per_class == 0
         rule = "has no effect with creff.features-per-class = 0"
-        self.require(
-            not self.compare_features or self.features_per_class > 0, "compare_features", rule
-        )
+        self.require(not idle, "compare_features", rule)
 
     @property
     def needs_holdout(self) -> bool:
@@ -224,14 +217,12 @@ class CReFF(FederatedFeatures):
     ) -> dict[str, Sequence[float]]:
         if not self.compare_features:
             return {}
-        loss_C = distances_NR.new_full((len(features_CMD),), math.nan).index_copy(
-            0, held, distances_NR.mean(1)
-        )
+        loss_C = distances_NR.new_full((len(features_CMD),), math.nan)
+        loss_C[held] = distances_NR.mean(1)
+        dissimilarity_C = dissimilarity(server, self.name, features_CMD)
         return {
             "matching-loss-by-class": loss_C.tolist(),
-            "feature-dissimilarity-by-class": dissimilarity(
-                server, self.name, features_CMD
-            ).tolist(),
+            "feature-dissimilarity-by-class": dissimilarity_C.tolist(),
         }
 
     def total(self, distances_NR: Tensor) -> Tensor:
@@ -248,7 +239,14 @@ class CReFF(FederatedFeatures):
         self, head: State, features_CMD: Tensor, draws: torch.Generator
     ) -> dict[str, Tensor]:
         """Return the head after J full-batch steps of cross-entropy on all features (Eq. 7)."""
-        return train_head(head, *labeled(features_CMD), self.head_steps, self.head_learning_rate)
+        features_ND, labels_N = labeled(features_CMD)
+        return train_head(
+            head,
+            features_ND,
+            labels_N,
+            steps=self.head_steps,
+            learning_rate=self.head_learning_rate,
+        )
 
 
 def labeled(features_CMD: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,21 +262,28 @@ def dissimilarity(server: Server, method: str, features_CMD: Tensor) -> Tensor:
     The hold-out's features are those of the weights that the clients began the round with, as their gradients are.
     """
     samples = server.own_samples(method)
-    features_ND = features_of(server.model.to(server.device), server.start, samples)
+    model = server.model.to(server.device)
+    features_ND = features_of(model, server.start, samples)
     one_hot_CC = torch.eye(len(features_CMD), device=features_ND.device)
     members_CN = one_hot_CC[samples.labels_N].T
     number_C1 = members_CN.sum(1, keepdim=True)
     means_CD = members_CN @ features_ND / number_C1  # 0 / 0 is the NaN
-    return 1 - F.cosine_similarity(features_CMD.mean(1), means_CD, dim=1)
+    learned_means_CD = features_CMD.mean(1)
+    return 1 - F.cosine_similarity(learned_means_CD, means_CD, dim=1)
 
 
 def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, Tensor]:
     """Return a head as nn.Linear draws it: uniform within 1 / sqrt(width)."""
-    bound = 1 / math.sqrt(shape_CD[1])
-    return {
-        "weight": torch.empty(shape_CD).uniform_(-bound, bound, generator=generator),
-        "bias": torch.empty(shape_CD[0]).uniform_(-bound, bound, generator=generator),
-    }
+    classes, width = shape_CD
+    bound = 1 / math.sqrt(width)
+    weight_CD = torch.empty(shape_CD).uniform_(-bound, bound, generator=generator)
+    bias_C = torch.empty(classes).uniform_(-bound, bound, generator=generator)
+    return {"weight": weight_CD, "bias": bias_C}
+
+
+def on_device(state: State, device: str) -> dict[str, Tensor]:
+    """Return the state with its tensors on `device`."""
+    return {name: tensor.to(device) for name, tensor in state.items()}
 
 
 def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, Tensor]:

@@ -50,10 +50,10 @@ class CReFFCode(FederatedFeatures):
         held: Tensor | None = None,
     ) -> Tensor:
         """Return (n, C, D + 1), the bias's gradient the last column."""
+        features_NME = with_constant(features_NMD)
         weight_CE = with_bias(weight_CD, bias_C)
-        return feature_gradients(
-            with_constant(features_NMD), weight_CE, torch.zeros_like(bias_C), held
-        )
+        no_bias_C = torch.zeros_like(bias_C)
+        return feature_gradients(features_NME, weight_CE, no_bias_C, held)
 
     def distances(self, gradients: Tensor, wanted: Tensor) -> Tensor:
         """Return (n, C + 1) distances: one per row of the weight's gradient, and one for the bias's gradient."""
@@ -65,13 +65,15 @@ class CReFFCode(FederatedFeatures):
         self, head: State, features_CMD: Tensor, draws: torch.Generator
     ) -> dict[str, Tensor]:
         """Return the head after its epochs of mini-batches on all features (Eq. 7)."""
+        features_ND, labels_N = labeled(features_CMD)
         return train_head_in_batches(
             head,
-            *labeled(features_CMD),
-            self.head_epochs,
-            self.head_batch_size,
-            self.head_learning_rate,
-            draws,
+            features_ND,
+            labels_N,
+            epochs=self.head_epochs,
+            batch_size=self.head_batch_size,
+            learning_rate=self.head_learning_rate,
+            draws=draws,
         )
 
 
@@ -80,7 +82,7 @@ def guarded_distances(left: Tensor, right: Tensor) -> Tensor:
 
     The distance is 1 if either is zero, and close to 1 if both are tiny.
     """
-    distances: Tensor = 1 - (left * right).sum(-1) / (
-        left.norm(dim=-1) * right.norm(dim=-1) + GUARD
-    )
+    product = (left * right).sum(-1)
+    norms = left.norm(dim=-1) * right.norm(dim=-1)
+    distances: Tensor = 1 - product / (norms + GUARD)
     return distances

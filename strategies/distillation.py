@@ -97,4 +97,5 @@ def distill(
 
 def on_cpu(model: Classifier) -> dict[str, Tensor]:
     """Return a copy of the model's state on the CPU, where updates are combined."""
-    return {name: tensor.cpu() for name, tensor in copy(model.state_dict()).items()}
+    copied = copy(model.state_dict())
+    return {name: tensor.cpu() for name, tensor in copied.items()}

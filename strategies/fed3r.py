@@ -20,11 +20,14 @@ from strategies.closed_form import (
 
 def is_sweep(text: str) -> bool:
     """Return whether a text lists values of rho, each once."""
+    if not text:  # there is no sweep
+        return True
     try:
-        values = [any_number(part) for part in text.split(",")] if text else []
+        values = [any_number(part) for part in text.split(",")]
     except ValueError:
         return False
-    return all(0 <= rho < math.inf for rho in values) and len(set(values)) == len(values)
+    each_once = len(set(values)) == len(values)
+    return each_once and all(0 <= rho < math.inf for rho in values)
 
 
 SWEEP = Rule(is_sweep, "must be comma-separated numbers of 0 or more, each once")
@@ -76,6 +79,7 @@ class Fed3R(ClosedFormHead):
         shares_C = statistics.counts_C.double() / statistics.samples
         bias_C = shares_C - statistics.mean_D @ weight_DC
         if self.prior == "uniform":
-            weight_DC = weight_DC / shares_C.sqrt()
-            bias_C = bias_C / shares_C.sqrt()
+            roots_C = shares_C.sqrt()
+            weight_DC = weight_DC / roots_C
+            bias_C = bias_C / roots_C
         return weight_DC.T, bias_C

@@ -103,8 +103,9 @@ def shrunken_head(
     shrunk_C = counts_C / (counts_C + kappa)  # a_c
     means_CD = shrunk_C[:, None] * (statistics.means_CD - center_D)  # m_c
     weight_CD = solve(means_CD.T).T
-    excess_C = shrunk_C.square() * noise / counts_C
-    bias_C = -((means_CD * weight_CD).sum(1) - excess_C) / 2 - weight_CD @ center_D
+    lengths_C = (means_CD * weight_CD).sum(1)  # m_c^T A^-1 m_c
+    excess_C = shrunk_C.square() * noise / counts_C  # expected of noise alone
+    bias_C = -(lengths_C - excess_C) / 2 - weight_CD @ center_D
     return weight_CD, bias_C + log_prior(statistics, prior)
 
 
@@ -130,7 +131,7 @@ def shrinkage(
         weights_C = weights_C / weights_C.sum()
         center_D = weights_C @ means_CD
         around_CD = means_CD - center_D
-        distances_C = (around_CD * solve(around_CD.T).T).sum(1)
+        distances_C = (around_CD * solve(around_CD.T).T).sum(1)  # d_c
         of_center = (weights_C.square() / counts_C).sum()
         noise_C = noise * ((1 - 2 * weights_C) / counts_C + of_center)
         between = float((weights_C * (distances_C - noise_C)).sum())
@@ -143,5 +144,7 @@ def shrinkage(
 
 def log_prior(statistics: Statistics, prior: str) -> Tensor:
     """Return (C,) the logarithm of the classes' shares, or 0 where they are uniform."""
-    counts_C = statistics.counts_C.double()
-    return torch.log(counts_C / statistics.samples) * (prior == "global")
+    shares_C = statistics.counts_C.double() / statistics.samples
+    if prior == "uniform":
+        return torch.zeros_like(shares_C)
+    return torch.log(shares_C)

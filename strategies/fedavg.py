@@ -31,4 +31,6 @@ class FedAvg(ServerMethod):
             return weighted_mean(shared, examples), state
         self.require(server.examples > 0, "weighting", "needs to know all clients' samples")
         weights = [count / server.examples for count in examples]
-        return weighted_sum([server.start, *shared], [1 - sum(weights), *weights]), state
+        # The clients that took no part count with the weights that they began with.
+        weight_of_start = 1 - sum(weights)
+        return weighted_sum([server.start, *shared], [weight_of_start, *weights]), state

@@ -70,8 +70,9 @@ class FedBE(ServerMethod):
     ) -> Work:
         if not self.steps:
             return Work()
+        distilled = self.steps * min(self.batch_size, holdout)
         teachers = 1 + updates + self.models
-        return Work(self.steps * min(self.batch_size, holdout) + teachers * holdout / 3)
+        return Work(samples=distilled + teachers * holdout / 3)
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
@@ -83,11 +84,15 @@ class FedBE(ServerMethod):
         model = server.model.to(server.device)
         clients = [update.shared for update in updates]
         teachers = [mean, *clients, *self.drawn(server, mean, clients)]
-        teacher_NC = sharpened(
-            mean_probabilities([logits_of(model, t, samples) for t in teachers]), self.temperature
-        )
+        logits_KNC = [logits_of(model, teacher, samples) for teacher in teachers]
+        teacher_NC = sharpened(mean_probabilities(logits_KNC), self.temperature)
         model.load_state_dict(mean)
-        optimizer = SGD(model.trained.values(), self.learning_rate, 0.9, 0.0)
+        optimizer = SGD(
+            model.trained.values(),
+            rate=self.learning_rate,
+            momentum=0.9,
+            weight_decay=0.0,
+        )
         averaged: list[State] = []
 
         def step(number: int, gradients: list[Tensor]) -> None:
@@ -100,35 +105,36 @@ class FedBE(ServerMethod):
             model,
             samples,
             teacher_NC,
-            self.batch_size,
-            self.steps,
-            server.generator(self.name),
-            step,
+            batch_size=self.batch_size,
+            steps=self.steps,
+            generator=server.generator(self.name),
+            step=step,
         )
         student = on_cpu(model)
         if averaged:
-            mean = weighted_mean(averaged, [1.0] * len(averaged))
-            student |= {name: tensor.cpu() for name, tensor in mean.items()}
+            parameters = weighted_mean(averaged, [1.0] * len(averaged))
+            student |= {name: tensor.cpu() for name, tensor in parameters.items()}
         return student, state
 
     def drawn(self, server: Server, mean: State, clients: Sequence[State]) -> list[State]:
         """Return M models; their buffers are the mean's, as noise could make a variance negative."""
+        models: list[State] = []
         if self.distribution == "dirichlet":
-            draws = np.random.default_rng(
-                seed_of(server.seed, "server", server.round, f"{self.name} dirichlet")
-            )
-            weights_MK = draws.dirichlet([self.concentration] * len(clients), self.models).tolist()
-            models = [weighted_sum(clients, weights_K) for weights_K in weights_MK]
+            seed = seed_of(server.seed, "server", server.round, f"{self.name} dirichlet")
+            concentrations_K = [self.concentration] * len(clients)
+            weights_MK = np.random.default_rng(seed).dirichlet(concentrations_K, self.models)
+            for weights_K in weights_MK.tolist():
+                models.append(weighted_sum(clients, weights_K))
         else:
-            generator = server.generator(f"{self.name} gaussian")
-            models = [
-                gaussian(server.start, clients, self.variance_scale, generator)
-                for _ in range(self.models)
-            ]
-        return [
-            {**mean, **{n: t for n, t in model.items() if n in server.parameters}}
-            for model in models
-        ]
+            draws = server.generator(f"{self.name} gaussian")
+            for _ in range(self.models):
+                models.append(gaussian(server.start, clients, self.variance_scale, draws))
+
+        drawn: list[State] = []
+        for model in models:
+            parameters = {name: model[name] for name in model if name in server.parameters}
+            drawn.append({**mean, **parameters})
+        return drawn
 
 
 def gaussian(
@@ -142,28 +148,25 @@ def gaussian(
     for name, origin in start.items():
         if not origin.is_floating_point():
             continue
-        steps_KP = torch.stack(
-            [client[name].double().flatten() - origin.double().flatten() for client in clients]
-        )
+        origin_P = origin.double().flatten()
+        steps_KP = torch.stack([client[name].double().flatten() - origin_P for client in clients])
         norms_K1 = steps_KP.norm(dim=1, keepdim=True)
         units_KP = steps_KP / norms_K1.clamp(min=1e-12)
         noise_P = torch.randn(steps_KP.shape[1], generator=generator, dtype=torch.float64)
         direction_P = units_KP.mean(0) + scale * units_KP.std(0, correction=0) * noise_P
-        result[name] = origin + (norms_K1.mean() * direction_P).reshape(origin.shape).to(
-            origin.dtype
-        )
+        step_P = norms_K1.mean() * direction_P
+        result[name] = origin + step_P.reshape(origin.shape).to(origin.dtype)
     return result
 
 
 def mean_probabilities(logits_KNC: Sequence[Tensor]) -> Tensor:
     """Return (N, C): the mean of the teachers' softmax."""
-    return (
-        torch.stack([torch.softmax(logits_NC.double(), dim=1) for logits_NC in logits_KNC])
-        .mean(0)
-        .to(logits_KNC[0])
-    )
+    probabilities = [torch.softmax(logits_NC.double(), dim=1) for logits_NC in logits_KNC]
+    mean_NC = torch.stack(probabilities).mean(0)
+    return mean_NC.to(logits_KNC[0])
 
 
 def sharpened(probabilities_NC: Tensor, temperature: float) -> Tensor:
     """Return p^(1/T) over its sum; T = 1 is p, T towards 0 is one-hot."""
-    return torch.softmax(torch.log(probabilities_NC.clamp(min=1e-8)) / temperature, dim=1)
+    logarithms_NC = torch.log(probabilities_NC.clamp(min=1e-8))
+    return torch.softmax(logarithms_NC / temperature, dim=1)

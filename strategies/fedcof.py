@@ -45,22 +45,21 @@ class FedCOF(ClosedFormHead):
 
 def covariance(statistics: Statistics, answer: State, step: float) -> Tensor:
     """Return (D, D) Sigma from the clients' counts (K, C) and sums (K, C, D) on a grid of that step."""
-    held = answer["counts"].sum(0).nonzero().flatten()
-    counts_KC = answer["counts"][:, held]
-    sums_KCD = answer["sums"][:, held]
-    width = sums_KCD.shape[-1]
+    # `statistics` are of the classes that somebody holds, in this order.
+    held = answer["counts"].sum(0).nonzero().flatten().tolist()
+    width = answer["sums"].shape[-1]
     scatter_DD = torch.zeros(width, width, dtype=torch.float64)
     freedom = 0.0
-    for place in range(len(held)):
-        counts_K = counts_KC[:, place]
-        holding = counts_K > 0
-        if int(holding.sum()) < 2:
+    for row, label in enumerate(held):
+        counts_K = answer["counts"][:, label]
+        is_holder_K = counts_K > 0
+        holders = int(is_holder_K.sum())
+        if holders < 2:
             continue
-        counts_M = counts_K[holding].double()
-        counts_M1 = counts_M[:, None]
-        means_MD = sums_KCD[holding, place].double() * step / counts_M1
-        around_MD = (means_MD - statistics.means_CD[place]) * counts_M1.sqrt()
-        weight = float(counts_M.sum()) - 1
-        scatter_DD += around_MD.T @ around_MD * (weight / (len(counts_M) - 1))
+        counts_M1 = counts_K[is_holder_K].double()[:, None]
+        means_MD = answer["sums"][is_holder_K, label].double() * step / counts_M1
+        around_MD = (means_MD - statistics.means_CD[row]) * counts_M1.sqrt()
+        weight = float(counts_M1.sum()) - 1  # n_c - 1
+        scatter_DD += around_MD.T @ around_MD * (weight / (holders - 1))
         freedom += weight
     return scatter_DD / max(freedom, 1.0)

@@ -48,7 +48,8 @@ class FedDF(ServerMethod):
     ) -> Work:
         if not self.steps:
             return Work()
-        return Work(self.steps * min(self.batch_size, holdout) + updates * holdout / 3)
+        distilled = self.steps * min(self.batch_size, holdout)
+        return Work(samples=distilled + updates * holdout / 3)
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
@@ -63,24 +64,22 @@ class FedDF(ServerMethod):
         optimizer = Adam(list(model.trained.values()))
 
         def step(number: int, gradients: list[Tensor]) -> None:
-            optimizer.step(
-                clip(gradients, self.gradient_norm), cosine(self.learning_rate, number, self.steps)
-            )
+            rate = cosine(self.learning_rate, number, self.steps)
+            optimizer.step(clip(gradients, self.gradient_norm), rate)
 
         distill(
             model,
             samples,
             teacher_NC,
-            self.batch_size,
-            self.steps,
-            server.generator(self.name),
-            step,
+            batch_size=self.batch_size,
+            steps=self.steps,
+            generator=server.generator(self.name),
+            step=step,
         )
         return on_cpu(model), state
 
 
 def mean_logits(logits_KNC: Sequence[Tensor]) -> Tensor:
     """Return (N, C) probabilities: the softmax of the teachers' mean logits."""
-    return torch.softmax(
-        torch.stack([logits_NC.double() for logits_NC in logits_KNC]).mean(0), dim=1
-    ).to(logits_KNC[0])
+    mean_NC = torch.stack([logits_NC.double() for logits_NC in logits_KNC]).mean(0)
+    return torch.softmax(mean_NC, dim=1).to(logits_KNC[0])

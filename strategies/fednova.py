@@ -29,16 +29,18 @@ class FedNova(ServerMethod):
         total = sum(update.examples for update in updates)
         p = [update.examples / total for update in updates]
         norms = [update.metrics["coefficient-sum"] for update in updates]
-        lengths = [update.metrics["steps"] for update in updates] if server.proximal_mu else norms
-        effective = math.fsum(
-            p_i * length for p_i, length in zip(p, lengths, strict=True)
-        )  # tau_eff
-        scales = [effective * p_i / norm for p_i, norm in zip(p, norms, strict=True)]
+        if server.proximal_mu:
+            lengths = [update.metrics["steps"] for update in updates]
+        else:
+            lengths = norms
+        tau_eff = math.fsum(p_i * length for p_i, length in zip(p, lengths, strict=True))
+        scales = [tau_eff * p_i / norm for p_i, norm in zip(p, norms, strict=True)]
+
         shared = [update.shared for update in updates]
-        parameters = [
-            {name: s[name] for name in sorted(server.parameters)} for s in (server.start, *shared)
-        ]
-        moved = weighted_sum(
-            parameters, [1 - math.fsum(scales), *scales]
-        )  # w - tau_eff sum p_i (w - w_i) / ||a_i||_1
+        names = sorted(server.parameters)
+        parameters = []
+        for weights in (server.start, *shared):
+            parameters.append({name: weights[name] for name in names})
+        # w - sum_i s_i (w - w_i) = (1 - sum_i s_i) w + sum_i s_i w_i, with s_i = tau_eff p_i / ||a_i||_1
+        moved = weighted_sum(parameters, [1 - math.fsum(scales), *scales])
         return {**weighted_mean(shared, p), **moved}, state

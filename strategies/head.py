@@ -1,6 +1,6 @@
 """Training of a head alone on features, as CReFF, CCVR and real features do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 
 import torch
@@ -20,16 +20,19 @@ def features_of(model: Classifier, state: State, samples: Samples) -> Tensor:
 
 def head_of(shared: State, device: str = "cpu") -> dict[str, Tensor]:
     """Return {"weight": (C, D), "bias": (C,)} of the shared weights."""
-    return {name: shared[f"head.{name}"].to(device) for name in ("weight", "bias")}
+    return {
+        "weight": shared["head.weight"].to(device),
+        "bias": shared["head.bias"].to(device),
+    }
 
 
 def with_head(shared: State, head: State) -> dict[str, Tensor]:
     """Return the shared weights with another head, on their device; every other tensor is the same object."""
-    replaced = {
-        f"head.{name}": head[name].to(shared[f"head.{name}"], copy=True)
-        for name in ("weight", "bias")
+    return {
+        **shared,
+        "head.weight": head["weight"].to(shared["head.weight"], copy=True),
+        "head.bias": head["bias"].to(shared["head.bias"], copy=True),
     }
-    return {**shared, **replaced}
 
 
 def train_head(
@@ -40,7 +43,8 @@ def train_head(
     learning_rate: float,
 ) -> dict[str, Tensor]:
     """Return the head after full-batch gradient steps down the mean cross-entropy."""
-    return descend(head, features_ND, labels_N, repeat(slice(None), steps), learning_rate)
+    everything = slice(None)
+    return descend(head, features_ND, labels_N, repeat(everything, steps), learning_rate)
 
 
 def train_head_in_batches(
@@ -53,11 +57,13 @@ def train_head_in_batches(
     draws: torch.Generator,
 ) -> dict[str, Tensor]:
     """Return the head after epochs of mini-batches, shuffled in each epoch; the last batch may be smaller."""
-    orders = (
-        torch.randperm(len(labels_N), generator=draws).to(labels_N.device) for _ in range(epochs)
-    )
-    batches = (batch for order in orders for batch in torch.split(order, batch_size))
-    return descend(head, features_ND, labels_N, batches, learning_rate)
+
+    def batches() -> Iterator[Tensor]:
+        for _ in range(epochs):
+            order_N = torch.randperm(len(labels_N), generator=draws)
+            yield from torch.split(order_N.to(labels_N.device), batch_size)
+
+    return descend(head, features_ND, labels_N, batches(), learning_rate)
 
 
 def descend(
@@ -71,13 +77,13 @@ def descend(
 
     The slope is written out: autograd and modules would take four times as long.
     """
-    weight_CD, bias_C = head["weight"].clone(), head["bias"].clone()
+    weight_CD = head["weight"].clone()
+    bias_C = head["bias"].clone()
     one_hot_NC = torch.eye(len(bias_C), device=features_ND.device)[labels_N]
     for batch in batches:
         features_BD = features_ND[batch]
-        errors_BC = (
-            torch.softmax(features_BD @ weight_CD.T + bias_C, dim=1) - one_hot_NC[batch]
-        ) / len(features_BD)
+        probabilities_BC = torch.softmax(features_BD @ weight_CD.T + bias_C, dim=1)
+        errors_BC = (probabilities_BC - one_hot_NC[batch]) / len(features_BD)
         weight_CD -= learning_rate * errors_BC.T @ features_BD
         bias_C -= learning_rate * errors_BC.sum(0)
     return {"weight": weight_CD, "bias": bias_C}

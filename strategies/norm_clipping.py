@@ -27,21 +27,31 @@ class NormClipping(ServerMethod):
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
     ) -> tuple[State, State]:
-        clipped = [dict(update.shared) for update in updates]
-        buffers = frozenset(updates[0].shared) - server.parameters
-        for names, bound in ((server.parameters, self.bound), (buffers, 0.0)):
-            moves = [difference(part(update.shared, names), server.start) for update in updates]
-            norms = [norm(move) for move in moves]
-            limit = bound or statistics.median(norms)
-            for shared, move, length in zip(clipped, moves, norms, strict=True):
-                if length > limit:
-                    shared |= {
-                        name: server.start[name] + step * (limit / length)
-                        for name, step in move.items()
-                    }
-        return weighted_mean(clipped, [update.examples for update in updates]), state
+        models = [update.shared for update in updates]
+        buffers = frozenset(models[0]) - server.parameters
+        models = clipped(models, server.start, server.parameters, self.bound)
+        models = clipped(models, server.start, buffers, bound=0.0)
+        return weighted_mean(models, [update.examples for update in updates]), state
 
 
-def part(state: State, names: frozenset[str]) -> State:
-    """Return the tensors of those names."""
-    return {name: tensor for name, tensor in state.items() if name in names}
+def clipped(
+    models: Sequence[State], start: State, names: frozenset[str], bound: float
+) -> list[State]:
+    """Return the models with the named tensors moved from `start` by a norm of at most `bound`.
+
+    A bound of 0 is the median of the models' norms.
+    """
+    moves = []
+    for model in models:
+        named = {name: tensor for name, tensor in model.items() if name in names}
+        moves.append(difference(named, start))
+    norms = [norm(move) for move in moves]
+    limit = bound or statistics.median(norms)
+    result: list[State] = []
+    for model, move, length in zip(models, moves, norms, strict=True):
+        if length > limit:
+            shrink = limit / length
+            shrunk = {name: start[name] + step * shrink for name, step in move.items()}
+            model = {**model, **shrunk}
+        result.append(model)
+    return result

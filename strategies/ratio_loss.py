@@ -50,7 +50,8 @@ class RatioLoss(ServerMethod):
         training: TrainingSettings,
     ) -> Work:
         classes = model.head.out_features
-        return Work(classes * training.steps(max(1, holdout // classes)) * training.batch_size)
+        of_class = max(1, holdout // classes)
+        return Work(samples=classes * training.steps(of_class) * training.batch_size)
 
     def memory_bytes(self, model: Classifier) -> int:
         """Return the bytes of three float64 tensors and one of truth values, each (C, C, D): `ratios` holds them."""
@@ -66,9 +67,8 @@ class RatioLoss(ServerMethod):
     def monitor(
         self, server: Server, state: State, updates: Sequence[Update]
     ) -> tuple[State, Numbers]:
-        weights_C = self.alpha + self.beta * ratios(
-            self.displacements(server, server.own_samples(self.name))
-        )
+        samples = server.own_samples(self.name)
+        weights_C = self.alpha + self.beta * ratios(self.displacements(server, samples))
         return {"weights": weights_C.float()}, {"class-weights": weights_C.tolist()}
 
     def displacements(self, server: Server, samples: Samples) -> Tensor:
@@ -78,18 +78,18 @@ class RatioLoss(ServerMethod):
         moved = []
         for label in range(len(start_CD)):
             model.load_state_dict(server.start)
-            copy = Client(
+            of_class = (samples.labels_N == label).nonzero().flatten()
+            client = Client(
                 id=label,
                 model=model,
-                samples=samples.only((samples.labels_N == label).nonzero().flatten()),
+                samples=samples.only(of_class),
                 num_classes=len(start_CD),
                 round=server.round,
                 seed=seed_of(server.seed, "server", server.round, self.name, label),
             )
-            moved.append(
-                train_round(copy, [], server.training).shared["head.weight"].cpu().double()
-                - start_CD
-            )
+            report = train_round(client, [], server.training)
+            trained_CD = report.shared["head.weight"].cpu().double()
+            moved.append(trained_CD - start_CD)
         return torch.stack(moved)
 
 
@@ -108,11 +108,9 @@ def dominated(displacements_CCD: Tensor) -> Tensor:
 
 def ratios(displacements_CCD: Tensor) -> Tensor:
     """Return (C,) Ra_p in [0, 5000]; scaling all displacements changes nothing."""
-    chosen_CCD = dominated(displacements_CCD)
-    others_CCD = (displacements_CCD.sum(0) - displacements_CCD) / (
-        len(displacements_CCD) - 1
-    )  # mean over q != p
-    alone_C, other_C = (
-        (moved_CCD * chosen_CCD).sum((1, 2)).abs() for moved_CCD in (displacements_CCD, others_CCD)
-    )
+    is_dominated_CCD = dominated(displacements_CCD)
+    others = len(displacements_CCD) - 1
+    others_CCD = (displacements_CCD.sum(0) - displacements_CCD) / others  # mean over q != p
+    alone_C = (displacements_CCD * is_dominated_CCD).sum((1, 2)).abs()
+    other_C = (others_CCD * is_dominated_CCD).sum((1, 2)).abs()
     return torch.where(other_C > 0, alone_C / other_C, NO_OTHER).clamp(max=LARGEST)

@@ -60,20 +60,20 @@ class RealBlocks(ServerMethod):
             model.load_state_dict(shared)
             model.eval()
             optimizer = SGD(parameters, self.learning_rate, momentum=0.0, weight_decay=0.0)
-            for indices in batches(
-                len(samples), self.batch_size, self.steps, server.generator(self.name)
-            ):
+            draws = server.generator(self.name)
+            for indices in batches(len(samples), self.batch_size, self.steps, draws):
                 indices_B = indices.to(samples.labels_N.device)
-                loss = F.cross_entropy(model(samples.batch(indices_B)), samples.labels_N[indices_B])
+                logits_BC = model(samples.batch(indices_B))
+                loss = F.cross_entropy(logits_BC, samples.labels_N[indices_B])
                 optimizer.step(torch.autograd.grad(loss, parameters))
-            ids = set(map(id, parameters))
+
             trained = on_cpu(model)
-            moved = {
-                name: trained[name]
-                for name, parameter in model.named_parameters()
-                if id(parameter) in ids
-            }
-            models[f"{self.name}-{number}"] = {**shared, **moved}
+            in_block = set(map(id, parameters))  # tensors compare by value
+            deployed = dict(shared)
+            for name, parameter in model.named_parameters():
+                if id(parameter) in in_block:
+                    deployed[name] = trained[name]
+            models[f"{self.name}-{number}"] = deployed
         return Deployment(models, state)
 
 

@@ -49,8 +49,11 @@ class RealFeatures(ServerMethod):
     ) -> Deployment:
         samples = server.own_samples(self.name)
         features_ND = features_of(server.model.to(server.device), shared, samples)
-        head = head_of(shared, server.device)
         head = train_head(
-            head, features_ND, samples.labels_N, self.head_steps, self.head_learning_rate
+            head_of(shared, server.device),
+            features_ND,
+            samples.labels_N,
+            steps=self.head_steps,
+            learning_rate=self.head_learning_rate,
         )
         return Deployment({self.name: with_head(shared, head)}, state)

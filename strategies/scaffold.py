@@ -24,23 +24,22 @@ class Scaffold(ServerMethod):
 
     def initial_state(self, server: Server) -> State:
         """Return c = 0 for every shared parameter."""
-        return {
-            name: torch.zeros_like(server.start[name], dtype=torch.float64)
-            for name in sorted(server.parameters)
-        }
+        controls = {}
+        for name in sorted(server.parameters):
+            controls[name] = torch.zeros_like(server.start[name], dtype=torch.float64)
+        return controls
 
     def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
-        return {
-            self.consumes: {
-                name: control.to(server.start[name].dtype) for name, control in state.items()
-            }
-        }
+        controls = {}
+        for name, control in state.items():
+            controls[name] = control.to(server.start[name].dtype)
+        return {self.consumes: controls}
 
     def accepts(self, server: Server, upload: State) -> None:
         """Accept a tensor for every shared parameter, of its shape and dtype."""
-        if reason := differences(
-            upload, expected_of({name: server.start[name] for name in server.parameters})
-        ):
+        parameters = {name: server.start[name] for name in server.parameters}
+        reason = differences(upload, expected_of(parameters))
+        if reason:
             raise RejectedUpdate(reason)
 
     def combine(
@@ -50,5 +49,6 @@ class Scaffold(ServerMethod):
         controls = dict(state)
         for update in updates:
             for name, change in update.uploads[self.consumes].items():
-                controls[name] = controls[name] + change.to(controls[name]) / server.clients
+                share = change.to(controls[name]) / server.clients
+                controls[name] = controls[name] + share
         return shared, controls

@@ -15,11 +15,14 @@ from strategies.core.server import Deployment, Server, ServerMethod, Update
 
 def is_sweep(text: str) -> bool:
     """Return whether a text lists exponents."""
+    if not text:  # there is no sweep
+        return True
     try:
-        exponents = [any_number(part) for part in text.split(",")] if text else []
+        exponents = [any_number(part) for part in text.split(",")]
     except ValueError:
         return False
-    return all(0 <= tau < math.inf for tau in exponents) and len(set(exponents)) == len(exponents)
+    each_once = len(set(exponents)) == len(exponents)
+    return each_once and all(0 <= tau < math.inf for tau in exponents)
 
 
 EXPONENTS = Rule(is_sweep, "must be comma-separated numbers of 0 or more, each once")
@@ -37,19 +40,20 @@ class TauNorm(ServerMethod):
     """Several exponents from one training instead of tau, as 0,0.5,1: one model each, named tau-norm-0.5."""
 
     def validate(self) -> None:
-        self.require(
-            not self.sweep or self.is_default("tau"), "tau", "has no effect with tau-norm.sweep"
-        )
+        alone = not self.sweep or self.is_default("tau")
+        self.require(alone, "tau", "has no effect with tau-norm.sweep")
 
     @property
     def exponents(self) -> dict[str, float]:
         """Return every exponent by the name of its model."""
         if not self.sweep:
             return {self.name: self.tau}
-        return {
-            f"{self.name}-{tau!r}".removesuffix(".0"): tau
-            for tau in map(float, self.sweep.split(","))
-        }
+        exponents = {}
+        for word in self.sweep.split(","):
+            tau = float(word)
+            name = f"{self.name}-{tau!r}".removesuffix(".0")
+            exponents[name] = tau
+        return exponents
 
     def deploy(
         self,
@@ -60,8 +64,7 @@ class TauNorm(ServerMethod):
     ) -> Deployment:
         weight_CD = shared["head.weight"]
         norms_C1 = weight_CD.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        models = {
-            name: {**shared, "head.weight": weight_CD / norms_C1**tau}
-            for name, tau in self.exponents.items()
-        }
+        models = {}
+        for name, tau in self.exponents.items():
+            models[name] = {**shared, "head.weight": weight_CD / norms_C1**tau}
         return Deployment(models, state)

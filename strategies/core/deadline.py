@@ -54,13 +54,13 @@ class Deadline:
         """Start a thread with queues of its own, so that nothing of one left behind is taken for another's."""
         self._tasks = queue.SimpleQueue()
         self._outcomes = queue.SimpleQueue()
-        arguments = (self._tasks, self._outcomes)
-        threading.Thread(
+        thread = threading.Thread(
             target=_work,
-            args=arguments,
+            args=(self._tasks, self._outcomes),
             name="fedskew-checks",
             daemon=True,
-        ).start()
+        )
+        thread.start()
 
 
 def _work(

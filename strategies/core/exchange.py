@@ -96,10 +96,17 @@ class Request:
         """Return the clients by their samples, the most first, so that all workers end at about the same time."""
         return sorted(clients, key=lambda client: (-self.examples.get(client, 0), client))
 
+    def digest(self, kind: str, client: int) -> str:
+        """Return the digest of a client's memory or of its data, empty where the server knows none."""
+        return self.digests.get(kind, {}).get(client, "")
+
     def known(self, client: int) -> ExpectedState:
-        """Return what the server knows of a client."""
-        memory, data = (self.digests.get(kind, {}).get(client, "") for kind in DIGESTS)
-        return ExpectedState(self.memory_rounds.get(client, 0), memory, data)
+        """Return the state in which the server expects a client."""
+        return ExpectedState(
+            round=self.memory_rounds.get(client, 0),
+            memory=self.digest("memory", client),
+            data=self.digest("data", client),
+        )
 
     @cached_property
     def client_request(self) -> ClientRequest:
@@ -113,27 +120,21 @@ class Request:
 
     def message(self, node: int, clients: Sequence[int]) -> Message:
         """Return the message to a node that runs these clients."""
-        memory = [self.memory_rounds.get(client, 0) for client in clients]
-        known = {kind: self.digests.get(kind, {}) for kind in DIGESTS}
         task = ConfigRecord(
             {
                 **self.task,
                 "assignment": self.run_spec,
                 "clients": list(clients),
-                "memory": memory,
+                "memory": [self.memory_rounds.get(client, 0) for client in clients],
             }
         )
-        task.update(
-            {
-                f"{kind}-digests": [codes.get(client, "") for client in clients]
-                for kind, codes in known.items()
-            }
-        )
+        for kind in DIGESTS:
+            task[f"{kind}-digests"] = [self.digest(kind, client) for client in clients]
         content = RecordDict({**self.records, "task": task})
         return Message(content, dst_node_id=node, message_type=f"{self.kind}.{ACTION}")
 
     def messages(self, assignment: NodeAssignment) -> list[Message]:
-        """Return one message a node."""
+        """Return one message per node."""
         return [self.message(node, clients) for node, clients in assignment.items()]
 
 
@@ -174,11 +175,8 @@ class Exchange:
     @property
     def unanswered(self) -> list[int]:
         """Clients that neither answered nor reported an error."""
-        return [
-            client
-            for client in self.asked
-            if client not in self.answers and client not in self.failures
-        ]
+        settled = self.answers.keys() | self.failures.keys()
+        return [client for client in self.asked if client not in settled]
 
     def take(self, outcomes: Iterable[ClientOutcome]) -> None:
         """Take what clients answer to a grid that is direct; its own code has made it."""
@@ -196,16 +194,16 @@ class Exchange:
         for reply in replies:
             if reply.has_error():  # of flwr's own, a dead worker: its clients stay unanswered
                 self.error = printable(reply.error.reason)
-            else:
-                node = reply.metadata.src_node_id
-                asked = set(assignment.get(node, ()))
-                try:
-                    content = unfolded(reply.content)
-                except Exception as error:  # whatever a client sends must not end the server
-                    for client in asked & set(self.unanswered):
-                        self.refuse(client, f"unreadable reply: {sentence(error)}")
-                else:
-                    self.sort(content, node, asked)
+                continue
+            node = reply.metadata.src_node_id
+            asked = set(assignment.get(node, ()))
+            try:
+                content = unfolded(reply.content)
+            except Exception as error:  # whatever a client sends must not end the server
+                for client in asked.intersection(self.unanswered):
+                    self.refuse(client, f"unreadable reply: {sentence(error)}")
+                continue
+            self.sort(content, node, asked)
 
     def sort(self, content: RecordDict, node: int, asked: Collection[int]) -> None:
         """Sort a node's records, named `CLIENT/RECORD`; of a client that comes twice the first counts."""
@@ -215,14 +213,15 @@ class Exchange:
             match = RECORD.fullmatch(name)
             client = int(match[1]) if match else -1
             if match is None or client not in asked:
-                self.note_unsolicited(
-                    f"node {node} sent {printable(name[:80])}, which it was not asked for"
-                )
+                shown = printable(name[:80])
+                self.note_unsolicited(f"node {node} sent {shown}, which it was not asked for")
             elif client in waiting:
-                records.setdefault(client, {})[match[2]] = record
+                parts = records.setdefault(client, {})
+                parts[match[2]] = record
         for client, parts in records.items():
-            if isinstance(error := parts.pop("error", None), ConfigRecord):
-                self.fail(client, failure_in(error))
+            failure = parts.pop("error", None)
+            if isinstance(failure, ConfigRecord):
+                self.fail(client, failure_in(failure))
                 continue
             try:
                 self.answers[client] = read(parts, self.largest)
@@ -246,34 +245,34 @@ class Exchange:
 
     def uploads(self, name: str) -> dict[int, State]:
         """Return the upload `name` of everybody who answered, sorted by client."""
-        return {
-            client: self.answers[client].named("upload")[name] for client in sorted(self.answers)
-        }
+        found = {}
+        for client in sorted(self.answers):
+            found[client] = self.answers[client].named("upload")[name]
+        return found
 
     def close(self, absent: Mapping[int, str] | None = None) -> None:
         """Count those who did not answer as failures; `absent` says why some were not asked."""
         reason = f"no reply; a node reported: {self.error}" if self.error else "no reply"
-        self.failures |= {client: (absent or {}).get(client, reason) for client in self.unanswered}
+        reasons = absent or {}
+        for client in self.unanswered:
+            self.failures[client] = reasons.get(client, reason)
 
     def enough(self, share: float) -> bool:
         """Return whether `share` of those asked sent a good reply, at least one."""
-        return len(self.answers) >= max(
-            1, share * len(self.asked) - 1e-9
-        )  # 0.55 * 20 is a little more than 11
+        needed = share * len(self.asked) - 1e-9  # 0.07 * 100 is a little more than 7
+        return len(self.answers) >= max(1, needed)
 
     def check_enough(self, share: float, what: str) -> None:
         """Log who is left out. Raises TooFewReplies when fewer than `share` of those asked sent a good reply."""
         self.failures = dict(sorted(self.failures.items()))
         for client, reason in self.failures.items():
             log.warning("%s: client %d left out: %s", what, client, reason)
-        if not self.enough(share):
-            reasons = "; ".join(
-                f"client {client}: {reason[:200]}"
-                for client, reason in list(self.failures.items())[:5]
-            )
-            raise TooFewReplies(
-                f"{what}: {len(self.answers)} good replies of {len(self.asked)}, min-replies = {share:g}; {reasons}"
-            )
+        if self.enough(share):
+            return
+        first = list(self.failures.items())[:5]
+        reasons = "; ".join(f"client {client}: {reason[:200]}" for client, reason in first)
+        counts = f"{len(self.answers)} good replies of {len(self.asked)}"
+        raise TooFewReplies(f"{what}: {counts}, min-replies = {share:g}; {reasons}")
 
 
 def assign(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> NodeAssignment:
@@ -285,14 +284,15 @@ def assign(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> No
 def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
     """Return the connected nodes, sorted. Raises TooFewNodes when too few came in time: never a hang."""
     deadline = time.monotonic() + settings.node_wait
-    while len(nodes := sorted(grid.get_node_ids())) < settings.nodes:
+    while True:
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) >= settings.nodes:
+            return nodes
         if time.monotonic() > deadline:
-            raise TooFewNodes(
-                f"{len(nodes)} of {settings.nodes} nodes connected after {settings.node_wait:g} s: "
-                "start more, or lower nodes"
-            )
+            connected = f"{len(nodes)} of {settings.nodes} nodes connected"
+            wait = f"{settings.node_wait:g} s"
+            raise TooFewNodes(f"{connected} after {wait}: start more, or lower nodes")
         time.sleep(0.05)
-    return nodes
 
 
 class NodeAssigner(Protocol):
@@ -377,9 +377,9 @@ def replies(
         for reply in arrived:
             number = reply.metadata.reply_to_message_id
             node = reply.metadata.src_node_id
-            if waiting.get(number) == node or (
-                number in waiting and reply.has_error() and node == SUPERLINK
-            ):
+            is_asked_node = number in waiting and waiting[number] == node
+            is_given_up = number in waiting and node == SUPERLINK and reply.has_error()
+            if is_asked_node or is_given_up:
                 del waiting[number]
                 yield reply
             else:
@@ -410,23 +410,19 @@ def collect_replies(
         before = len(exchange.unanswered)
         if isinstance(grid, Direct):
             wait_for_nodes(grid, settings)
-            exchange.take(
-                grid.outcomes(request, request.longest_first(exchange.unanswered), settings.timeout)
-            )
+            in_order = request.longest_first(exchange.unanswered)
+            exchange.take(grid.outcomes(request, in_order, settings.timeout))
         else:
             assignment = assigner.assign(grid, exchange.unanswered, settings)
-            late = partial(report_late, assigner, assignment, settings.timeout)
+            arriving = replies(
+                grid,
+                request.messages(assignment),
+                settings.timeout,
+                unsolicited=exchange.note_unsolicited,
+                late=partial(report_late, assigner, assignment, settings.timeout),
+            )
             try:
-                exchange.receive(
-                    replies(
-                        grid,
-                        request.messages(assignment),
-                        settings.timeout,
-                        exchange.note_unsolicited,
-                        late,
-                    ),
-                    assignment,
-                )
+                exchange.receive(arriving, assignment)
             finally:
                 assigner.waits_no_more()
     exchange.close(assigner.absent)

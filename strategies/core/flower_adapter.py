@@ -52,12 +52,14 @@ class Strategy(Rounds, FlowerStrategy):
                 evaluate_fn(0, arrays)
         for server_round in range(self.round + 1, num_rounds + 1):
             clients = self.begin_round(server_round, from_flower(arrays))
-            self.finish_round(self.ask(grid, clients, self.training_request()))
+            exchange = self.ask(grid, clients, self.training_request())
+            self.finish_round(exchange)
             if server_round == num_rounds:
                 ask_finally(self, grid)
             arrays = result.arrays = to_flower(self.shared)
             result.train_metrics_clientapp[server_round] = MetricRecord({"loss": self.last.loss})
-            if evaluate_fn and (measured := evaluate_fn(server_round, arrays)) is not None:
+            measured = None if evaluate_fn is None else evaluate_fn(server_round, arrays)
+            if measured is not None:
                 result.evaluate_metrics_serverapp[server_round] = measured
         return result
 
@@ -98,7 +100,7 @@ class Strategy(Rounds, FlowerStrategy):
 
     def summary(self) -> None:
         """Log what the strategy is made of."""
-        parts = ", ".join(
-            [*(part.name for part in self.parts), *(variant.name for variant in self.variants)]
-        )
-        log.info("%d clients, participation %g: %s", self.clients, self.participation, parts)
+        names = [part.name for part in self.parts]
+        names += [variant.name for variant in self.variants]
+        listed = ", ".join(names)
+        log.info("%d clients, participation %g: %s", self.clients, self.participation, listed)

@@ -47,9 +47,10 @@ class SiteAssigner:
         """`report_line` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
         self.names = agreement.names
         self.report_line = report_line
-        self.clients = {
-            as_flower_has_it(site.key): number for number, site in enumerate(agreement.sites)
-        }
+        self.clients: dict[bytes, int] = {}
+        """Each site's number by its public key."""
+        for number, site in enumerate(agreement.sites):
+            self.clients[as_flower_has_it(site.key)] = number
         self.absent: Mapping[int, str] = {}
         """Why a site is not asked."""
 
@@ -61,23 +62,23 @@ class SiteAssigner:
     ) -> NodeAssignment:
         """Return the node of each client whose site is connected."""
         deadline = time.monotonic() + settings.node_wait
-        while missing := set(clients) - (nodes := self.connected(grid)).keys() - self.absent.keys():
-            if time.monotonic() > deadline:
+        while True:
+            nodes = self.connected(grid)
+            missing = set(clients) - nodes.keys() - self.absent.keys()
+            if not missing or time.monotonic() > deadline:
                 break
             time.sleep(INTERVAL)
         for client in sorted(missing):
-            log.warning(
-                "site %s is not connected after %g s", self.names[client], settings.node_wait
-            )
+            name = self.names[client]
+            log.warning("site %s is not connected after %g s", name, settings.node_wait)
         away = (self.absent.keys() | missing) - nodes.keys()
         self.absent = {client: absence_of(self.names[client]) for client in sorted(away)}
         return {nodes[client]: [client] for client in clients if client in nodes}
 
     def waits_for(self, clients: Sequence[int], seconds: float, timeout: float) -> None:
         """Say by name which sites have not replied after so many seconds of `timeout`."""
-        line = waiting_line(
-            listed((self.names[client] for client in clients), "site"), seconds, timeout
-        )
+        names = [self.names[client] for client in clients]
+        line = waiting_line(listed(names, "site"), seconds, timeout)
         log.warning(line)
         self.report_line(line)
 
@@ -87,8 +88,12 @@ class SiteAssigner:
 
     def connected(self, grid: Grid) -> dict[int, int]:
         """Return the nodes of the connected sites, by client; other nodes are left out."""
-        keys = {bytes(node.public_key): node.node_id for node in grid.get_nodes()}
-        return {client: keys[key] for key, client in self.clients.items() if key in keys}
+        node_of_key = {bytes(node.public_key): node.node_id for node in grid.get_nodes()}
+        connected = {}
+        for key, client in self.clients.items():
+            if key in node_of_key:
+                connected[client] = node_of_key[key]
+        return connected
 
 
 def absence_of(name: str) -> str:

@@ -32,9 +32,12 @@ def ask_question(
 
     `broadcast` goes with the question, by variant.
     """
-    states = {f"broadcast/{name}": state for name, state in (broadcast or {}).items()}
-    request = rounds.request(QUERY, {"question": question}, {"model": rounds.shared, **states})
-    exchange = rounds.ask(grid, range(rounds.clients) if clients is None else clients, request)
+    states = {"model": rounds.shared}
+    for name, state in (broadcast or {}).items():
+        states[f"broadcast/{name}"] = state
+    request = rounds.request(QUERY, {"question": question}, states)
+    asked = range(rounds.clients) if clients is None else clients
+    exchange = rounds.ask(grid, asked, request)
     for client, answer in list(exchange.answers.items()):
         if variant not in answer.named("upload"):
             exchange.refuse(client, f"the reply holds no answer for {variant}")
@@ -43,9 +46,8 @@ def ask_question(
 
 def ask_readiness(rounds: Rounds, grid: Grid) -> Exchange:
     """Ask every site whether it can do its part and lets leave what the run asks for; reasons say why one does not."""
-    return rounds.ask(
-        grid, range(rounds.clients), rounds.request(QUERY, {"question": QUESTION}, {"model": {}})
-    )
+    request = rounds.request(QUERY, {"question": QUESTION}, {"model": {}})
+    return rounds.ask(grid, range(rounds.clients), request)
 
 
 def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
@@ -54,26 +56,23 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
     The sum of their answers is sent with every round, as that variant's broadcast. Every client must answer.
     Raises SettingError where a variant's settings do not go with that sum.
     """
-    asking = [
-        variant
-        for variant in rounds.variants
-        if variant.upload.question and variant.name not in rounds.states
-    ]
+    asking = []
+    for variant in rounds.variants:
+        asked_before = variant.name in rounds.states  # in the run that is resumed
+        if variant.upload.question and not asked_before:
+            asking.append(variant)
     for variant in in_order_of_asking(asking):
         upload = variant.upload
         if rounds.masked_sums is not None:
             rounds.states[variant.name] = masked_total(rounds, grid, variant)
             continue
-        needed = [upload.question_needs] if upload.question_needs else []
-        exchange = ask_question(
-            rounds,
-            grid,
-            upload.question,
-            variant.name,
-            broadcast={name: rounds.states[name] for name in needed},
-        )
+        broadcast = {}
+        if upload.question_needs:
+            broadcast[upload.question_needs] = rounds.states[upload.question_needs]
+        exchange = ask_question(rounds, grid, upload.question, variant.name, broadcast=broadcast)
         for client, answer in exchange.uploads(variant.name).items():
-            if reason := invalid_reply(rounds, variant, client, answer):
+            reason = invalid_reply(rounds, variant, client, answer)
+            if reason:
                 exchange.refuse(client, reason)
         exchange.check_enough(1.0, f"question {upload.question} for {variant.name}")
         answers = exchange.uploads(variant.name)
@@ -123,8 +122,9 @@ def invalid_reply(rounds: Rounds, variant: Variant, client: int, answer: State) 
     samples = rounds.server.examples_by_client.get(client)  # None where the server does not know it
     if variant.upload.shapes is not None:
         shapes = variant.upload.shapes(rounds.server.model)
-        if reason := wrong_shapes(answer, shapes):
-            return reason
+        wrong = wrong_shapes(answer, shapes)
+        if wrong:
+            return wrong
     try:
         described = variant.upload.validate(answer, classes, samples)
         check_samples(client, described, "its answer is of", rounds.server)
@@ -151,10 +151,7 @@ def integer_sum(answers: Mapping[int, State]) -> dict[str, Tensor]:
 
     All that the server learns from their answers is this sum, so one of masked integers can take its place.
     """
-    first = next(iter(answers.values()))
-    return {
-        name: torch.stack([answer[name] for answer in answers.values()]).sum(0) for name in first
-    }
+    return {name: tensor.sum(0) for name, tensor in stacked(answers).items()}
 
 
 def stacked(answers: Mapping[int, State]) -> dict[str, Tensor]:
@@ -169,43 +166,46 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
     It belongs to the last round: its numbers are recorded there, and a run that is killed before that round's
     checkpoint repeats both.
     """
-    asked = {variant.name: variant for variant in rounds.variants}
-    for part in (part for part in rounds.deploys if part.final_question):
-        exchange = ask_question(rounds, grid, part.final_question, part.final_question)
+    variants = {variant.name: variant for variant in rounds.variants}
+    for part in rounds.deploys:
+        question = part.final_question
+        if not question:
+            continue
+        exchange = ask_question(rounds, grid, question, question)
         with Deadline(CHECK_SECONDS) as deadline:
-            for client, answer in exchange.uploads(part.final_question).items():
+            for client, answer in exchange.uploads(question).items():
                 try:
                     deadline.run(partial(check_answer, answer, rounds.server, part))
                 except (RejectedUpdate, TooSlow) as refusal:
                     exchange.refuse(client, str(refusal))
                     continue
-                if reason := invalid_reply(rounds, asked[part.final_question], client, answer):
-                    exchange.refuse(client, reason)
-        exchange.check_enough(
-            rounds.exchange_settings.min_replies, f"question {part.final_question} for {part.name}"
-        )
-        answers = exchange.uploads(part.final_question)
+                invalid = invalid_reply(rounds, variants[question], client, answer)
+                if invalid:
+                    exchange.refuse(client, invalid)
+        min_replies = rounds.exchange_settings.min_replies
+        exchange.check_enough(min_replies, f"question {question} for {part.name}")
+
+        answers = exchange.uploads(question)
         began = time.perf_counter()
         state = rounds.states[part.name]
-        last = rounds.last
+        deployment = part.deploy_finally(rounds.server, state, rounds.shared, answers)
         result = RoundResult(rounds.shared, {}, {}, {})
-        result.take(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
-        if unfit := result.not_finite():
+        result.take(part, deployment)
+        unfit = result.not_finite()
+        if unfit:
             raise Diverged(rounds.round, f"{unfit} is not finite")
         rounds.states |= result.states
         rounds.deployed |= result.deployed
-        reasons = {
-            client: f"{part.final_question}: {reason}"
-            for client, reason in exchange.failures.items()
-        }
+
+        last = rounds.last
+        failures = {client: f"{question}: {reason}" for client, reason in exchange.failures.items()}
+        failures |= last.failures  # why a client took no part in the round itself comes first
+        seconds = last.seconds["server"] + time.perf_counter() - began
         rounds.last = replace(
             last,
-            failures=dict(sorted({**reasons, **last.failures}.items())),
+            failures=dict(sorted(failures.items())),
             bytes_down=last.bytes_down + size(rounds.shared) * rounds.clients,
             bytes_up=last.bytes_up + sum(map(size, answers.values())),
-            seconds={
-                **last.seconds,
-                "server": last.seconds["server"] + time.perf_counter() - began,
-            },
+            seconds={**last.seconds, "server": seconds},
             metrics={**last.metrics, **result.metrics},
         )

@@ -12,7 +12,7 @@ from data.text import printable
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 DIGESTS = ("memory", "data")
-"""What a client tells the digest of."""
+"""What a client sends a digest of."""
 
 MOST_RECORDS = 100
 """Records of a reply: the model, an upload of each variant, scores of each deployed model on each test set."""
@@ -22,31 +22,36 @@ def read(parts: Mapping[str, object], largest: Expected | None) -> ClientReply:
     """Return one client's records, each of at most `largest`, as an answer."""
     if len(parts) > MOST_RECORDS:
         raise ValueError(f"{len(parts)} records arrived, and at most {MOST_RECORDS} are expected")
-    states, numbers, words, digests = {}, {}, {}, {}
+    states = {}
+    metrics: dict[str, float] = {}
+    worker: dict[str, int | str] = {}
+    digests: dict[str, str] = {}
     for name, record in parts.items():
         if name == "metrics":
-            numbers = {key: number(key, value) for key, value in dict(record).items()}  # type: ignore[call-overload]
-        elif name == "worker" and isinstance(
-            record, ConfigRecord
-        ):  # only what a record of the round can hold
-            kept = {
-                key: value
-                for key, value in record.items()
-                if key in ("process", "device", "visible-gpus")
-            }
-            if any(isinstance(value, int) and abs(value) >= 2**63 for value in kept.values()):
-                raise ValueError(
-                    "worker: has a number of more than 63 bits"
-                )  # Python does not print the longest
-            words = {
-                key: value if isinstance(value, int) else printable(value)
-                for key, value in kept.items()
-            }
+            metrics = {key: number(key, value) for key, value in dict(record).items()}  # type: ignore[call-overload]
+        elif name == "worker" and isinstance(record, ConfigRecord):
+            worker = worker_in(record)
         elif name == "digests" and isinstance(record, ConfigRecord):
             digests = {kind: digest_of(record[kind]) for kind in DIGESTS if kind in record}
         else:
             states[name] = unpack(record, largest)
-    return ClientReply(states, numbers, words, digests)
+    return ClientReply(states, metrics, worker, digests)
+
+
+def worker_in(record: ConfigRecord) -> dict[str, int | str]:
+    """Return what a client says of its process, as far as a record of the round can hold it."""
+    worker: dict[str, int | str] = {}
+    for key in ("process", "device", "visible-gpus"):
+        value = record.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, int):
+            worker[key] = printable(value)
+            continue
+        if abs(value) >= 2**63:  # Python does not print the longest
+            raise ValueError("worker: has a number of more than 63 bits")
+        worker[key] = value
+    return worker
 
 
 def failure_in(record: ConfigRecord) -> ClientFailure:
@@ -55,10 +60,10 @@ def failure_in(record: ConfigRecord) -> ClientFailure:
     if type(number) is not int or not 0 <= number < 2**63:
         number = 0
     return ClientFailure(
-        printable(record.get("reason", "no reason given")),
-        printable(record.get("kind", "")),
-        printable(record.get("permission", "")),
-        number,
+        reason=printable(record.get("reason", "no reason given")),
+        kind=printable(record.get("kind", "")),
+        permission=printable(record.get("permission", "")),
+        number=number,
     )
 
 

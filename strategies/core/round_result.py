@@ -37,11 +37,11 @@ class RoundResult:
 
     def not_finite(self) -> str:
         """Return which of it holds a NaN or an infinity; empty when all is finite."""
-        for kind, states in (
-            ("model", {AVERAGE: self.shared, **self.deployed}),
-            ("state", self.states),
-        ):
-            for name, state in states.items():
-                if tensor := not_finite(state):
-                    return f"{kind} {name}: {tensor}"
+        parts = {f"model {AVERAGE}": self.shared}
+        parts |= {f"model {name}": state for name, state in self.deployed.items()}
+        parts |= {f"state {name}": state for name, state in self.states.items()}
+        for part, state in parts.items():
+            tensor = not_finite(state)
+            if tensor:
+                return f"{part}: {tensor}"
         return ""

@@ -97,21 +97,22 @@ class Rounds:
         masked_sums: MaskedSums | None = None,
         is_evaluated: Callable[[int], bool] = lambda round: True,
     ) -> None:
-        self.clients, self.participation = clients, participation
+        self.clients = clients
+        self.participation = participation
         self.is_evaluated = is_evaluated
         self.combine = combine
         self.optimizer = optimizer or ServerOptimizer()
-        self.monitors, self.deploys = monitors, deploys
+        self.monitors = monitors
+        self.deploys = deploys
         self.exchange_settings = exchange or ExchangeSettings()
         self.assigner = assigner or AnyNodeAssigner()
         self.run_spec = run_spec.to_json()
         self.masked_sums = masked_sums
         self.variants: Sequence[Variant] = run_spec.variants
         private = private_names(model, self.variants)
-        # a copy: `model` is a scratchpad that evaluation loads other weights into
-        self.shared: State = copy(
-            {name: t for name, t in model.state_dict().items() if name not in private}
-        )
+        state = model.state_dict()
+        # A copy: `model` is a scratchpad that evaluation loads other weights into.
+        self.shared: State = copy({name: state[name] for name in state if name not in private})
         self.expected = expected_of(self.shared)
         self.largest = largest_record(model)
         self.server = Server(
@@ -149,8 +150,11 @@ class Rounds:
         exchange = collect_replies(grid, clients, request, self.exchange_settings, self.assigner)
         self.exchange_settings = replace(self.exchange_settings, nodes=1)
         for client, answer in list(exchange.answers.items()):
-            code = answer.digests.get("data")
-            if code is not None and self.digests["data"].setdefault(client, code) != code:
+            digest = answer.digests.get("data")
+            if digest is None:
+                continue
+            first = self.digests["data"].setdefault(client, digest)
+            if digest != first:
                 exchange.refuse(client, "its data are not those of its first answer")
         return exchange
 
@@ -160,76 +164,94 @@ class Rounds:
         task: Mapping[str, int | str],
         states: Mapping[str, State],
     ) -> Request:
-        """Return what clients are asked, with what they need to know of the run."""
-        examples = self.server.examples_by_client
-        of_clients = (self.memory_rounds, self.digests, self.largest, examples)
-        return Request(kind, task, states, self.run_spec, *of_clients)
-
-    def training_request(self) -> Request:
-        """Return what the round's clients are asked."""
-        broadcast = {f"broadcast/{name}": state for name, state in self.broadcast().items()}
-        return self.request(
-            TRAIN, {"round": self.server.round}, {"model": self.shared, **broadcast}
+        """Return a request to clients, with the run's settings and the state in which the server expects each."""
+        return Request(
+            kind=kind,
+            task=task,
+            states=states,
+            run_spec=self.run_spec,
+            memory_rounds=self.memory_rounds,
+            digests=self.digests,
+            largest=self.largest,
+            examples=self.server.examples_by_client,
         )
 
+    def training_request(self) -> Request:
+        """Return the request to the round's clients."""
+        states = {"model": self.shared}
+        states |= {f"broadcast/{name}": state for name, state in self.broadcast().items()}
+        return self.request(TRAIN, {"round": self.server.round}, states)
+
     def broadcast(self) -> dict[str, State]:
-        """Return what goes down beside the model, by variant."""
-        asked = {
-            variant.name: self.states[variant.name]
-            for variant in self.variants
-            if variant.name in self.states and variant.upload.returned
-        }
+        """Return what is sent beside the model, by variant."""
+        sent = {}
+        for variant in self.variants:
+            if variant.name in self.states and variant.upload.returned:
+                sent[variant.name] = self.states[variant.name]
         for part in self.parts:
-            asked |= part.broadcast(self.server, self.states[part.name])
-        return asked
+            sent |= part.broadcast(self.server, self.states[part.name])
+        return sent
 
     def sample(self, number: int) -> list[int]:
         """Return the clients of a round, from a generator of its own."""
+        # The small term: 0.29 * 100 is a little less than 29.
         count = max(1, math.floor(self.participation * self.clients + 1e-9))
-        return sorted(
-            random.Random(f"{self.server.seed}/{number}").sample(range(self.clients), count)
-        )
+        draws = random.Random(f"{self.server.seed}/{number}")
+        return sorted(draws.sample(range(self.clients), count))
 
     def begin_round(self, number: int, shared: State) -> list[int]:
         """Take the round's starting point and return its clients."""
         self.shared = shared
-        said = self.states.get("examples", {})
-        if said:
-            known = {int(client): int(count) for client, count in zip(*said.values(), strict=True)}
-        else:
-            known = {}
-        known |= self.server.examples_by_client
+        examples = self.stated_examples()
+        examples |= self.server.examples_by_client
         self.server = replace(
             self.server,
             start=shared,
             round=number,
-            examples_by_client=known,
+            examples_by_client=examples,
             answers=self.answers(),
         )
         self._began = time.perf_counter()
         return self.sample(number)
 
+    def stated_examples(self) -> dict[int, int]:
+        """Return the numbers of samples that clients have stated so far: `keep_examples`."""
+        kept = self.states.get("examples")
+        if not kept:
+            return {}
+        return dict(zip(kept["clients"].tolist(), kept["counts"].tolist(), strict=True))
+
     def answers(self) -> dict[str, State]:
         """Return what the clients answered before round 1, by variant: `Server.answers`."""
-        asked = [variant.name for variant in self.variants if variant.upload.question]
-        return {name: self.states[name] for name in asked if name in self.states}
+        found = {}
+        for variant in self.variants:
+            if variant.upload.question and variant.name in self.states:
+                found[variant.name] = self.states[variant.name]
+        return found
 
     def deploy_without_rounds(self) -> None:
         """Deploy the heads in closed form; there is no average beside them, as nobody has trained."""
         self.begin_round(0, self.shared)
         result = RoundResult(self.shared, {}, {}, {})
         for part in self.deploys:
-            result.take(part, part.deploy(self.server, self.states[part.name], self.shared, []))
-        if unfit := result.not_finite():
+            deployment = part.deploy(self.server, self.states[part.name], self.shared, [])
+            result.take(part, deployment)
+        unfit = result.not_finite()
+        if unfit:
             raise Diverged(0, f"{unfit} is not finite")
         self.states |= result.states
         self.deployed = result.deployed
+
+        # The traffic of the questions before round 1. Answers kept apart are stacked, others are of one client's size.
         up = down = 0
         for variant in self.variants:
-            if variant.name in self.server.answers:
-                sent = size(self.server.answers[variant.name])
-                up += sent if variant.upload.by_client else sent * self.clients
-                down += size(self.shared) * self.clients
+            if variant.name not in self.server.answers:
+                continue
+            answers = size(self.server.answers[variant.name])
+            if not variant.upload.by_client:
+                answers *= self.clients
+            up += answers
+            down += size(self.shared) * self.clients
         self.last = Round(
             clients=list(range(self.clients)),
             bytes_down=down,
@@ -251,20 +273,20 @@ class Rounds:
         number = self.server.round
         updates = self.checked(exchange)
         exchange.check_enough(self.exchange_settings.min_replies, f"round {number}")
-        down = size(self.shared) + sum(size(state) for state in self.broadcast().values())
+        down = size(self.shared) + sum(map(size, self.broadcast().values()))
         result = self.result(updates)
         while unfit := result.not_finite():
             updates = self.without_largest(exchange, updates, unfit)
             result = self.result(updates)
-        self.shared, self.deployed = result.shared, {AVERAGE: result.shared, **result.deployed}
+        self.shared = result.shared
+        self.deployed = {AVERAGE: result.shared, **result.deployed}
         self.states |= result.states
 
         self.round = number
-        remembering = {update.client: update for update in updates if update.metrics["remembers"]}
-        self.memory_rounds |= dict.fromkeys(remembering, number)
-        self.digests["memory"] |= {
-            client: update.digests["memory"] for client, update in remembering.items()
-        }
+        for update in updates:
+            if update.metrics["remembers"]:
+                self.memory_rounds[update.client] = number
+                self.digests["memory"][update.client] = update.digests["memory"]
         self.keep_examples(updates)
         total = sum(update.examples for update in updates)
         uploaded = len(updates) * size(self.shared)  # every update has the shapes of these
@@ -324,35 +346,38 @@ class Rounds:
         Raises Diverged when min-replies asks for all that are left.
         """
         largest = max(update_statistics(self.server, updates), key=lambda update: update.norm)
-        exchange.refuse(
-            largest.client, f"{unfit} is not finite with it: its update of norm {largest.norm:.3g}"
-        )
+        client = largest.client
+        reason = f"{unfit} is not finite with it: its update of norm {largest.norm:.3g}"
+        exchange.refuse(client, reason)
         if not exchange.enough(self.exchange_settings.min_replies):
-            raise Diverged(
-                self.server.round,
-                f"{unfit} is not finite; client {largest.client} moved it furthest",
-            )
-        return [update for update in updates if update.client != largest.client]
+            reason = f"{unfit} is not finite; client {client} moved it furthest"
+            raise Diverged(self.server.round, reason)
+        return [update for update in updates if update.client != client]
 
     def keep_examples(self, updates: Sequence[Update]) -> None:
         """Keep the samples that clients state for the first time, where the server does not know them."""
         known = self.server.examples_by_client
-        if new := {
-            update.client: update.examples for update in updates if update.client not in known
-        }:
-            stated = {**known, **new}
-            self.warn_of_heavy_site(stated)
-            columns = {"clients": list(stated), "counts": list(stated.values())}
-            self.states["examples"] = {
-                name: torch.tensor(column) for name, column in columns.items()
-            }
+        examples = dict(known)
+        for update in updates:
+            if update.client not in known:
+                examples[update.client] = update.examples
+        if len(examples) == len(known):
+            return
+        self.warn_of_heavy_site(examples)
+        # Tensors, as a checkpoint holds all states.
+        self.states["examples"] = {
+            "clients": torch.tensor(list(examples)),
+            "counts": torch.tensor(list(examples.values())),
+        }
 
     def warn_of_heavy_site(self, stated: Mapping[int, int]) -> None:
         """Log a site without agreed samples whose stated ones are HEAVY of all that sites have stated."""
+        if len(stated) < 2 or not self.server.sites:
+            return
         total = sum(stated.values())
         for client, samples in stated.items():
-            site = self.server.sites[client] if client < len(self.server.sites) else None
-            if site and not site.samples and len(stated) > 1 and samples > HEAVY * total:
+            site = self.server.sites[client]
+            if not site.samples and samples > HEAVY * total:
                 log.warning(
                     "site %s states %d of all %d samples, so that its update is nearly the whole mean, and "
                     "federation.toml agrees on no samples for it",
@@ -376,9 +401,8 @@ class Rounds:
                     if isinstance(reason, UpdateOutOfRange):
                         diverged.append(client)
         if diverged and not updates:
-            raise Diverged(
-                self.server.round, f"client {diverged[0]}: {exchange.failures[diverged[0]]}"
-            )
+            first = diverged[0]
+            raise Diverged(self.server.round, f"client {first}: {exchange.failures[first]}")
         return updates
 
 
@@ -397,7 +421,9 @@ def largest_record(model: Classifier) -> Expected:
 
 def sorted_workers(exchange: Exchange) -> list[Mapping[str, object]]:
     """Return the distinct processes behind the answers."""
-    distinct = {
-        str(sorted(a.worker.items())): a.worker for a in exchange.answers.values() if a.worker
-    }
+    distinct = {}
+    for answer in exchange.answers.values():
+        if answer.worker:
+            key = str(sorted(answer.worker.items()))
+            distinct[key] = answer.worker
     return [distinct[key] for key in sorted(distinct)]

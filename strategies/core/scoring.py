@@ -31,23 +31,18 @@ def evaluate_on_clients(
     model of any client gives numbers.
     """
     models = {f"deployed/{name}": state for name, state in rounds.deployed.items()}
-    exchange = rounds.ask(
-        grid, range(rounds.clients), rounds.request(EVALUATE, {"round": rounds.round}, models)
-    )
+    request = rounds.request(EVALUATE, {"round": rounds.round}, models)
+    exchange = rounds.ask(grid, range(rounds.clients), request)
     scores = scores_of(exchange, rounds.deployed, tested, classes)
     diverged = any(failure.kind == NOT_FINITE for failure in exchange.reported.values())
     if not exchange.answers and diverged:
         raise Diverged(rounds.round, "the models' outputs are not finite at any client")
-    exchange.check_enough(
-        rounds.exchange_settings.min_replies, f"evaluation after round {rounds.round}"
-    )
-    local = {
-        name: {
-            client: share(answer.metrics.get(f"{LOCAL}/{name}"))
-            for client, answer in exchange.answers.items()
-        }
-        for name in rounds.deployed
-    }
+    min_replies = rounds.exchange_settings.min_replies
+    exchange.check_enough(min_replies, f"evaluation after round {rounds.round}")
+    local: dict[str, dict[int, float]] = {name: {} for name in rounds.deployed}
+    for client, answer in exchange.answers.items():
+        for name, accuracies in local.items():
+            accuracies[client] = share(answer.metrics.get(f"{LOCAL}/{name}"))
     return scores, exchange.failures, local
 
 

@@ -39,23 +39,20 @@ class ServerOptimizer:
         """Return the new shared weights and the optimizer's state (its velocity)."""
         if self.learning_rate == 1 and self.momentum == 0:
             return combined, state
-        moved = {
-            name: step
-            for name, step in difference(combined, server.start).items()
-            if name in server.parameters
-        }
         gain = 1 - self.momentum if self.form == "damped" else 1.0
-        velocity = {
-            name: self.momentum * state.get(name, torch.zeros_like(step)) + gain * step
-            for name, step in moved.items()
-        }
-        steps = velocity
-        if self.form == "nesterov":
-            steps = {name: step + self.momentum * velocity[name] for name, step in moved.items()}
-        stepped = {
-            name: server.start[name] + self.learning_rate * step for name, step in steps.items()
-        }
-        return {**combined, **stepped}, velocity
+        velocities = {}
+        stepped = dict(combined)
+        for name, delta in difference(combined, server.start).items():
+            if name not in server.parameters:
+                continue
+            before = state.get(name, torch.zeros_like(delta))
+            velocity = self.momentum * before + gain * delta
+            velocities[name] = velocity
+            step = velocity
+            if self.form == "nesterov":
+                step = delta + self.momentum * velocity
+            stepped[name] = server.start[name] + self.learning_rate * step
+        return stepped, velocities
 
 
 @dataclass(frozen=True)
@@ -81,20 +78,23 @@ class AdaptiveOptimizer:
     def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
         """Return the new shared weights and the optimizer's state, `m/NAME` and `v/NAME`."""
         before = split_prefix(state)
-        means, squares = {}, {}
+        means = {}
+        squares = {}
         stepped = dict(combined)
         for name, delta in difference(combined, server.start).items():
             if name not in server.parameters:
                 continue
             if before:
-                mean, square = before["m"][name], before["v"][name]
+                mean = before["m"][name]
+                square = before["v"][name]
             else:
                 mean = torch.zeros_like(delta)
                 square = torch.full_like(delta, self.adaptivity**2)
             mean = self.momentum * mean + (1 - self.momentum) * delta
             square = self.squares(square, delta.square())
             pace = self.learning_rate / (square.sqrt() + self.adaptivity)
-            means[name], squares[name] = mean, square
+            means[name] = mean
+            squares[name] = square
             stepped[name] = server.start[name] + pace * mean
         return stepped, {**with_prefix("m", means), **with_prefix("v", squares)}
 
@@ -102,6 +102,7 @@ class AdaptiveOptimizer:
         """Return v after a round whose delta has this square."""
         if self.rule == "adagrad":
             return before + square
+        new_share = 1 - self.second_momentum
         if self.rule == "adam":
-            return self.second_momentum * before + (1 - self.second_momentum) * square
-        return before - (1 - self.second_momentum) * square * torch.sign(before - square)
+            return self.second_momentum * before + new_share * square
+        return before - new_share * square * torch.sign(before - square)

@@ -37,18 +37,22 @@ class UpdateStatistics:
 def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateStatistics]:
     """Return the statistics of every update, in the order of the updates."""
     clients = len(updates)
-    parts = partial(
-        steps, server.start, [update.shared for update in updates], sorted(server.parameters)
-    )
-    if clients * sum(server.start[name].numel() for name in server.parameters) <= KEPT:
+    shared = [update.shared for update in updates]
+    parts = partial(steps, server.start, shared, sorted(server.parameters))
+    parameters = sum(server.start[name].numel() for name in server.parameters)
+    if clients * parameters <= KEPT:
         parts = partial(iter, list(parts()))
-    squares_K = torch.zeros(clients).double()
-    towards_K = torch.zeros(clients).double()
-    length = 0.0
+
+    squares_K = torch.zeros(clients, dtype=torch.float64)
     for steps_KP in parts():
-        squares_K += torch.linalg.vector_norm(steps_KP, dim=1).double().square()
+        norms_K = torch.linalg.vector_norm(steps_KP, dim=1)
+        squares_K += norms_K.double().square()
     norms_K = squares_K.sqrt()
-    scales_K = torch.where(norms_K > 0, 1 / norms_K, torch.zeros(()).double())
+    scales_K = torch.where(norms_K > 0, 1 / norms_K, torch.zeros((), dtype=torch.float64))
+
+    # s, the sum of the unit vectors, part by part: its products with every update, and with itself.
+    towards_K = torch.zeros(clients, dtype=torch.float64)
+    length = 0.0
     for steps_KP in parts():
         sum_P = scales_K.float() @ steps_KP
         towards_K += steps_KP @ sum_P
@@ -58,14 +62,19 @@ def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateS
     cosines_K = (along_K - 1) / (length - 2 * along_K + 1).clamp(min=0).sqrt()
     # An update that did not move has no direction, nor has the only one that moved another to compare with.
     several_moved = int((scales_K > 0).sum()) > 1
-    moved = [bool(scale) and several_moved for scale in scales_K]
-    rows = zip(updates, norms_K.tolist(), cosines_K.tolist(), moved, strict=True)
-
+    rows = zip(updates, norms_K.tolist(), scales_K.tolist(), cosines_K.tolist(), strict=True)
     result = []
-    for update, norm, cosine, has_direction in rows:
-        rounded = max(-1.0, min(1.0, cosine))  # rounding can lead beyond 1
-        direction = rounded if has_direction else math.nan
-        result.append(UpdateStatistics(update.client, norm, direction, update.examples))
+    for update, norm, scale, cosine in rows:
+        has_direction = scale > 0 and several_moved
+        within_1 = max(-1.0, min(1.0, cosine))  # rounding can lead beyond 1
+        result.append(
+            UpdateStatistics(
+                client=update.client,
+                norm=norm,
+                cosine=within_1 if has_direction else math.nan,
+                examples=update.examples,
+            )
+        )
     return result
 
 
@@ -79,8 +88,8 @@ def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterat
         if begin.numel() <= width:
             yield torch.stack(tensors).sub_(begin).flatten(1).float()
             continue
-        flat = (torch.split(tensor.reshape(-1), width) for tensor in (begin, *tensors))
-        for begin_P, *values_KP in zip(*flat, strict=True):
+        pieces = [torch.split(tensor.reshape(-1), width) for tensor in (begin, *tensors)]
+        for begin_P, *values_KP in zip(*pieces, strict=True):
             yield torch.stack(values_KP).sub_(begin_P).float()
 
 

@@ -38,9 +38,10 @@ class Range:
         """Return what is wrong with the values, or an empty sentence."""
         if not values.numel():
             return ""
-        least, most = (end.item() for end in values.aminmax())  # a NaN is both
-        if reason := self.outside(least, most):
-            return reason
+        least, most = values.aminmax()  # a NaN is both
+        outside = self.outside(least.item(), most.item())
+        if outside:
+            return outside
         if self.whole and values.is_floating_point():
             fractional = values[values != values.round()]
             if fractional.numel():
@@ -60,9 +61,11 @@ class Range:
         """Return what is wrong with values from `least` to `most`, or an empty sentence."""
         if not (math.isfinite(least) and math.isfinite(most)):
             return "is not finite"
-        if least < self.least or most > self.most:
-            outside = least if least < self.least else most
-            return f"is {outside:g} and must be {self.least:g} to {self.most:g}"
+        allowed = f"must be {self.least:g} to {self.most:g}"
+        if least < self.least:
+            return f"is {least:g} and {allowed}"
+        if most > self.most:
+            return f"is {most:g} and {allowed}"
         return ""
 
 
@@ -108,7 +111,8 @@ def checked_update(
         raise RejectedUpdate("the reply holds no model")
     shared = answer.states["model"]
     uploads = answer.named("upload")
-    if reason := differences(shared, expected):
+    reason = differences(shared, expected)
+    if reason:
         raise RejectedUpdate(f"model: {reason}")
     check_uploads(uploads, server, parts)
     for name, state in {"model": shared, **uploads}.items():
@@ -116,35 +120,46 @@ def checked_update(
     examples = checked_metrics(client, answer.metrics, server)
     if answer.metrics["remembers"] and "memory" not in answer.digests:
         raise RejectedUpdate("the client remembers something and tells no digest of it")
-    return Update(client, shared, examples, uploads, answer.metrics, answer.digests)
+    return Update(
+        client=client,
+        shared=shared,
+        examples=examples,
+        uploads=uploads,
+        metrics=answer.metrics,
+        digests=answer.digests,
+    )
 
 
 def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -> int:
     """Return the client's number of samples. Raises RejectedUpdate unless the metrics are what the client must send."""
-    if missing := METRICS.keys() - metrics.keys():
+    missing = METRICS.keys() - metrics.keys()
+    if missing:
         raise RejectedUpdate(f"metric {min(missing)} is missing")
     signed = any(variant.requirements.signed_loss for variant in server.variants.values())
     for name, allowed in METRICS.items():
         if signed and name == "loss":
             allowed = SIGNED_LOSS
-        if reason := allowed.breach_of(metrics[name]):
-            raise (UpdateOutOfRange if name == "loss" else RejectedUpdate)(
-                f"metric {name} {reason}"
-            )
-    examples, steps = int(metrics["num-examples"]), int(metrics["steps"])
-    if (known := server.examples_by_client.get(client, examples)) != examples:
+        reason = allowed.breach_of(metrics[name])
+        if reason and name == "loss":  # as of a client whose training diverged
+            raise UpdateOutOfRange(f"metric {name} {reason}")
+        if reason:
+            raise RejectedUpdate(f"metric {name} {reason}")
+
+    examples = int(metrics["num-examples"])
+    known = server.examples_by_client.get(client, examples)
+    if examples != known:
         raise RejectedUpdate(f"num-examples is {examples}, and the client has {known}")
     check_samples(client, examples, "num-examples is", server)
-    if steps != (due := steps_of(examples, server.training)):
+    steps = int(metrics["steps"])
+    due = steps_of(examples, server.training)
+    if steps != due:
         raise RejectedUpdate(f"steps is {steps}, and {examples} samples make {due}")
-    due_sum = expected_coefficient_sum(
-        steps,
-        server.training.coefficient_momentum,
-        server.proximal_mu * server.training.rate(server.round),
-    )
-    if not math.isclose(metrics["coefficient-sum"], due_sum, rel_tol=1e-6):
+    stated_sum = metrics["coefficient-sum"]
+    pull = server.proximal_mu * server.training.rate(server.round)
+    due_sum = expected_coefficient_sum(steps, server.training.coefficient_momentum, pull)
+    if not math.isclose(stated_sum, due_sum, rel_tol=1e-6):
         raise RejectedUpdate(
-            f"coefficient-sum is {metrics['coefficient-sum']:g}, and {steps} steps make {due_sum:g}"
+            f"coefficient-sum is {stated_sum:g}, and {steps} steps make {due_sum:g}"
         )
     return examples
 
@@ -168,41 +183,43 @@ def check_samples(client: int, samples: int, stated: str, server: Server) -> Non
 
 def check_values(state: State, where: str = "") -> None:
     """Raise RejectedUpdate for a tensor whose values are not finite or outside the range for its name."""
-    usual = [
-        t
-        for n, t in state.items()
-        if t.numel() and t.is_floating_point() and range_of(n) is TENSORS[""]
-    ]
-    # No value is larger than the Euclidean norm, which is computed at a twentieth of the largest value's time.
-    if usual and all(size <= LARGEST for size in torch.stack(torch._foreach_norm(usual)).tolist()):
-        state = {
-            n: t
-            for n, t in state.items()
-            if not t.is_floating_point() or range_of(n) is not TENSORS[""]
-        }
+    usual = {}
+    others = {}
     for name, tensor in state.items():
-        if reason := range_of(name).violation(tensor):
+        is_usual = tensor.is_floating_point() and range_of(name) is TENSORS[""]
+        if is_usual and tensor.numel():
+            usual[name] = tensor
+        else:
+            others[name] = tensor
+    # No value is larger than the Euclidean norm, which is computed at a twentieth of the largest value's time.
+    norms = torch._foreach_norm(list(usual.values())) if usual else []
+    in_range = all(norm.item() <= LARGEST for norm in norms)
+    for name, tensor in (others if in_range else state).items():
+        reason = range_of(name).violation(tensor)
+        if reason:
             raise UpdateOutOfRange(f"{where}{name} {reason}")
 
 
 @lru_cache(maxsize=4096)
 def range_of(name: str) -> Range:
-    """Return what the values of a tensor must be, by its name."""
-    return TENSORS.get(name.rpartition(".")[2], TENSORS[""])
+    """Return the range for a tensor's values, by the last part of its name."""
+    _, _, last = name.rpartition(".")
+    return TENSORS.get(last, TENSORS[""])
 
 
 def check_by_class(upload: State, classes: int, rows: Expected) -> None:
     """Raise RejectedUpdate unless `upload` is {"classes": (n,) int64 ascending} and n rows of each of `rows`."""
     held = upload.get("classes", torch.empty(0))
-    expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-        "classes": ((held.numel(),), torch.int64)
-    }
+    number = held.numel()
+    expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    expected["classes"] = ((number,), torch.int64)
     for name, (shape, dtype) in rows.items():
-        expected[name] = ((held.numel(), *shape), dtype)
-    if reason := differences(upload, expected):
+        expected[name] = ((number, *shape), dtype)
+    reason = differences(upload, expected)
+    if reason:
         raise RejectedUpdate(reason)
 
-    if held.numel() == 0:
+    if number == 0:
         return
     in_range = held.min() >= 0 and held.max() < classes
     ascending = (held.diff() > 0).all()
@@ -222,7 +239,8 @@ def check_uploads(
             part.accepts(server, uploads[part.consumes])
         except RejectedUpdate as reason:
             raise RejectedUpdate(f"upload {part.consumes}: {reason}") from None
-    if unknown := uploads.keys() - {part.consumes for part in consuming}:
+    unknown = uploads.keys() - {part.consumes for part in consuming}
+    if unknown:
         takers = " or ".join(part.name for part in parts)
         raise RejectedUpdate(f"upload {ascii(min(unknown))[:80]} is not one that {takers} takes")
 
@@ -235,30 +253,37 @@ def check_answer(answer: State, server: Server, part: ServerMethod) -> None:
 
 def differences(state: State, expected: Expected) -> str:
     """Return the first way in which the state's names, shapes or dtypes are not the expected ones; empty when none."""
-    if missing := expected.keys() - state.keys():
+    missing = expected.keys() - state.keys()
+    if missing:
         return f"{min(missing)} is missing"
-    if extra := state.keys() - expected.keys():
+    extra = state.keys() - expected.keys()
+    if extra:
         return f"{ascii(min(extra))[:80]} is not expected"
     for name, (shape, dtype) in expected.items():
         sent = state[name]
-        if tuple(sent.shape) != shape or sent.dtype != dtype:
-            found = described(tuple(sent.shape), sent.dtype)
+        sent_shape = tuple(sent.shape)
+        if sent_shape != shape or sent.dtype != dtype:
+            found = described(sent_shape, sent.dtype)
             return f"{name} is {found}, not {described(shape, dtype)}"
     return ""
 
 
 def described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
     """Return e.g. float32 of 10x64."""
-    return f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, shape[:8])) or 'one value'}"
+    sides = "x".join(map(str, shape[:8]))
+    name = str(dtype).removeprefix("torch.")
+    return f"{name} of {sides or 'one value'}"
 
 
 def not_finite(state: State) -> str:
     """Return the name of a tensor with a NaN or an infinity; empty when all are finite."""
-    # A sum is finite only if every term is; one that overflows is looked at value by value.
-    suspects = (
-        n for n, t in state.items() if t.is_floating_point() and not torch.isfinite(t.sum())
-    )
-    return next((name for name in suspects if not torch.isfinite(state[name]).all()), "")
+    for name, tensor in state.items():
+        # A sum is finite only if every term is; one that overflows is looked at value by value.
+        if not tensor.is_floating_point() or torch.isfinite(tensor.sum()):
+            continue
+        if not torch.isfinite(tensor).all():
+            return name
+    return ""
 
 
 def expected_of(state: State) -> Expected:
