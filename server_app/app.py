@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from client_app.messages import to_flower
 from client_app.metrics import Scores, evaluate_models
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State, digest, with_prefix
-from data import Federation, require
+from data import Federation, Samples, require
 from data.data_warnings import refuse_untrainable, warnings_of
 from data.renamed_settings import OLD_NAMES, given_to_flower, stored
 from data.text import LineAboutData, LineAboutRun, LineSink
@@ -134,9 +134,9 @@ class Run:
         self.unmeasured: dict[int, str] = {}
         self.lap_began = time.perf_counter()
         self.writer = Writer()
-        self.device = choose_device(
-            "auto" if settings.general.device == "cuda" else settings.general.device
-        )
+        # A server without a GPU can still lead clients that have one.
+        wanted = settings.general.device
+        self.device = choose_device("auto" if wanted == "cuda" else wanted)
         self.strategy = strategy_of(
             settings, federation, self.model, self.device, folder.note_waiting
         )
@@ -158,14 +158,13 @@ class Run:
             labels = data.test_labels[self.federation.global_test]
             tested_C = np.bincount(labels, minlength=data.num_classes).tolist()
             return positive_class(names, stated, self.counts_KC.sum(0).tolist(), tested_C)
-        if not stated:
-            decided = [
-                numbers.positive_class
-                for numbers in chain(*(record.models.values() for record in self.folder.rounds()))
-                if numbers.positive_class in names
-            ]
-            stated = decided[0] if decided else ""
-        return positive_class(names, stated) if stated else None
+        if stated:
+            return positive_class(names, stated)
+        for record in self.folder.rounds():
+            for numbers in record.models.values():
+                if numbers.positive_class in names:
+                    return positive_class(names, numbers.positive_class)
+        return None
 
     def report_positive(self) -> None:
         """Say which class is the positive one of two, and why."""
@@ -185,27 +184,34 @@ class Run:
         """Run the rounds that are left and return the summary."""
         began = time.perf_counter()
         self.resume()
-        origin = {"settings": stored(self.settings.flat()), "partition-hash": self.federation.hash}
-        about = {
-            **self.settings.about_files,
-            **about_data(self.federation, self.settings.agreement),
-        }
-        self.folder.write_settings({**origin, **about})
+        settings = stored(self.settings.flat())
+        self.folder.write_settings(
+            {
+                "settings": settings,
+                "partition-hash": self.federation.hash,
+                **self.settings.about_files,
+                **about_data(self.federation, self.settings.agreement),
+            }
+        )
         keep_agreement(self.settings, self.folder)
-        self.tracker.begin(stored(self.settings.flat()), self.folder.rounds())
-        if self.settings.agreement is not None:
-            ask_sites(
-                self.strategy,
-                self.grid,
-                self.settings.agreement,
-                self.settings.general.method,
-                self.report_line,
-            )
-        if together := how_vectorized(self.settings, self.model):
-            self.report_line(
-                f"clients-per-pass = {self.settings.training.clients_per_pass}: {together}"
-            )
+        self.tracker.begin(settings, self.folder.rounds())
+        agreement = self.settings.agreement
+        method = self.settings.general.method
+        if agreement is not None:
+            ask_sites(self.strategy, self.grid, agreement, method, self.report_line)
+        vectorized = how_vectorized(self.settings, self.model)
+        if vectorized:
+            clients = self.settings.training.clients_per_pass
+            self.report_line(f"clients-per-pass = {clients}: {vectorized}")
         self.report_positive()
+        self.train()
+        summary = self.summary(vectorized, began)
+        self.folder.write_summary(summary)
+        self.report_line(LineAboutRun(f"finished: {self.folder.path}"))
+        return summary
+
+    def train(self) -> None:
+        """Run the rounds that are left; every record and the last checkpoint are written when this returns."""
         rounds = self.settings.general.rounds
         timeout = self.settings.exchange.timeout
         with self.writer:
@@ -214,29 +220,34 @@ class Run:
             arrays = to_flower(self.strategy.shared)
             self.strategy.start(self.grid, arrays, rounds, timeout, evaluate_fn=self.after_round)
             self.writer.wait()
-            if rounds in self.folder.lost(
-                rounds
-            ):  # trained earlier, and there is no checkpoint before it
+            # The last round was trained earlier and its record is lost: there is no checkpoint before it.
+            if rounds in self.folder.lost(rounds):
                 self.after_round(rounds, ArrayRecord())
+
+    def summary(self, vectorized: str, began: float) -> dict[str, Any]:
+        """Return the summary of the finished run, which began at `began`; `vectorized` is `how_vectorized`'s line."""
         records = self.folder.rounds()
-        unseen = records[-1].unseen
+        deployed = self.strategy.deployed
         summary = {
             "run": self.settings.run_id,
             "method": self.settings.general.method,
-            "rows": {name: row_name(self.settings.parts, name) for name in self.strategy.deployed},
-            "rounds": rounds,
+            "rows": {name: row_name(self.settings.parts, name) for name in deployed},
+            "rounds": self.settings.general.rounds,
             "models": summarize(records),
-            **({} if unseen is None else {"unseen": to_json(unseen)}),
-            **({OLD_NAMES["clients-per-pass"]: together} if together else {}),
+        }
+        unseen = records[-1].unseen
+        if unseen is not None:
+            summary["unseen"] = to_json(unseen)
+        if vectorized:
+            summary[OLD_NAMES["clients-per-pass"]] = vectorized
+        return {
+            **summary,
             "failures": sum(record.failed for record in records),
             "hash": self.hashes(),
             **self.head_hashes(),
             "partition-hash": self.federation.hash,
             "seconds-of-this-start": time.perf_counter() - began,
         }
-        self.folder.write_summary(summary)
-        self.report_line(LineAboutRun(f"finished: {self.folder.path}"))
-        return summary
 
     def resume(self) -> None:
         """Take up the run after its last checkpointed round; where that is damaged, after the one before."""
@@ -260,12 +271,12 @@ class Run:
         """Return the checkpoint of the round that has just finished: tensors that no later round changes in place."""
         strategy = self.strategy
         return Checkpoint(
-            strategy.round,
-            strategy.shared,
-            dict(strategy.states),
-            dict(strategy.deployed),
-            dict(strategy.memory_rounds),
-            {kind: dict(codes) for kind, codes in strategy.digests.items()},
+            round=strategy.round,
+            shared=strategy.shared,
+            states=dict(strategy.states),
+            deployed=dict(strategy.deployed),
+            memory_rounds=dict(strategy.memory_rounds),
+            digests={kind: dict(digests) for kind, digests in strategy.digests.items()},
         )
 
     def save(
@@ -295,24 +306,30 @@ class Run:
     def after_round(self, round: int, arrays: ArrayRecord) -> None:
         """Evaluate when it is due, and let record and checkpoint be written while the next round trains."""
         began = time.perf_counter()
-        self.unmeasured = {}
+        is_last = round == self.settings.general.rounds
         due = self.settings.general.is_evaluated(round)
+        self.unmeasured = {}
         kept: dict[str, State] = {}
         models = self.evaluate(kept) if due else {}
-        if round == self.settings.general.rounds:
+        if is_last:
             write_predictions(self.folder, kept)
         unseen: UnseenSite | None = None
-        if self.federation.unseen is not None and round == self.settings.general.rounds:
-            question = partial(ask_question, self.strategy, self.grid)
+        if is_last and self.federation.unseen is not None:
             unseen, failed = study(
-                question, self.strategy, self.federation, self.build, self.device, self.positive
+                partial(ask_question, self.strategy, self.grid),
+                self.strategy,
+                self.federation,
+                build=self.build,
+                device=self.device,
+                positive=self.positive,
             )
             self.unmeasured |= failed
-        last = self.strategy.last
         evaluated = time.perf_counter()
         evaluated_by = "nobody"
         if due:
             evaluated_by = "clients" if self.evaluated_by_clients else "server"
+        last = self.strategy.last
+        seconds = Seconds(**arguments(last.seconds), evaluation=evaluated - began, round=self.lap())
         record = RoundRecord(
             round=round,
             models=models,
@@ -322,20 +339,18 @@ class Run:
             failures={**self.unmeasured, **last.failures},
             bytes_down=last.bytes_down,
             bytes_up=last.bytes_up,
-            seconds=Seconds(
-                **arguments(last.seconds), evaluation=evaluated - began, round=self.lap()
-            ),
+            seconds=seconds,
             workers=[dict(worker) for worker in last.workers],
             strays=last.unsolicited,
             unseen=unseen,
             metrics={**last.metrics, **by_group(last.metrics, self.groups)},
         )
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
-        record = replace(record, line=round_line(record, self.settings) + hint)
+        line = round_line(record, self.settings)
+        record = replace(record, line=f"{line}{hint}")
         self.writer.begin(partial(self.save, self.checkpoint(), record, last.update_statistics))
-        self.strategy.last = replace(
-            last, update_statistics=tuple
-        )  # the updates go once they are recorded
+        # It holds the updates, whose memory is then free as soon as they are recorded.
+        self.strategy.last = replace(last, update_statistics=tuple)
 
     @property
     def evaluated_by_clients(self) -> bool:
@@ -343,80 +358,95 @@ class Run:
         return self.private or self.federation.test_indices is not None
 
     def evaluate(self, kept: dict[str, State]) -> dict[str, ModelNumbers]:
-        """Return every model's numbers on test and validation set; into `kept` what it says of the server's tests."""
-        sets = {"test": self.federation.test(None, self.device)}
-        if (validation := self.federation.validation(None, self.device)) is not None:
-            sets["validation"] = validation
-        numbers: dict[str, dict[str, ModelNumbers]] = {}
+        """Return every model's numbers on test and validation set.
+
+        `kept` gets the models' outputs on the server's test set: see `evaluate_models`.
+        """
         if self.evaluated_by_clients:
-            classes = self.federation.dataset.num_classes
-            by_clients, missing, stated = evaluate_on_clients(
-                self.strategy, self.grid, classes, self.tested
-            )
-            simulated = self.settings.agreement is None
-            self.unmeasured = {
-                client: f"evaluation: {reason}" for client, reason in missing.items()
-            }
-            self.decide_positive(by_clients["test"])
-            for kind, models in by_clients.items():
-                numbers[kind] = {
-                    name: of_clients(
-                        scores,
-                        self.counts_KC,
-                        self.groups,
-                        None if simulated else stated[name],
-                        self.positive,
-                    )
-                    for name, scores in models.items()
-                }
+            numbers = self.evaluate_at_clients()
         else:
-            model = self.model.to(self.device)
+            numbers = {}
+            sets = {"test": self.federation.test(None, self.device)}
+            validation = self.federation.validation(None, self.device)
+            if validation is not None:
+                sets["validation"] = validation
             for kind, samples in sets.items():
-                try:
-                    measured = evaluate_models(
-                        model, self.strategy.deployed, samples, kept if kind == "test" else None
-                    )
-                except FloatingPointError as error:
-                    raise Diverged(self.strategy.round, str(error)) from error
-                numbers[kind] = {
-                    name: of_server(s, self.counts_KC, self.groups, self.positive)
-                    for name, s in measured.items()
-                }
+                numbers[kind] = self.evaluate_here(samples, kept if kind == "test" else None)
         on_validation = numbers.get("validation", {})
-        return {
-            name: replace(test, validation=on_validation.get(name))
-            for name, test in numbers["test"].items()
-        }
+        together = {}
+        for name, on_test in numbers["test"].items():
+            together[name] = replace(on_test, validation=on_validation.get(name))
+        return together
+
+    def evaluate_at_clients(self) -> dict[str, dict[str, ModelNumbers]]:
+        """Return the numbers that clients measured, by kind of test set and model, and note who is missing."""
+        classes = self.federation.dataset.num_classes
+        by_kind, missing, stated = evaluate_on_clients(
+            self.strategy, self.grid, classes, self.tested
+        )
+        self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
+        self.decide_positive(by_kind["test"])
+        simulated = self.settings.agreement is None
+        numbers: dict[str, dict[str, ModelNumbers]] = {}
+        for kind, models in by_kind.items():
+            numbers[kind] = {}
+            for name, scores in models.items():
+                numbers[kind][name] = of_clients(
+                    scores,
+                    self.counts_KC,
+                    self.groups,
+                    stated=None if simulated else stated[name],
+                    positive=self.positive,
+                )
+        return numbers
+
+    def evaluate_here(
+        self, samples: Samples, kept: dict[str, State] | None
+    ) -> dict[str, ModelNumbers]:
+        """Return every model's numbers on samples of the server's. Raises Diverged for outputs that are not finite."""
+        model = self.model.to(self.device)
+        try:
+            measured = evaluate_models(model, self.strategy.deployed, samples, kept)
+        except FloatingPointError as error:
+            raise Diverged(self.strategy.round, str(error)) from error
+        numbers = {}
+        for name, scores in measured.items():
+            numbers[name] = of_server(scores, self.counts_KC, self.groups, self.positive)
+        return numbers
 
     def decide_positive(self, by_model: Mapping[str, Mapping[int, Scores]]) -> None:
         """Let the sites' first evaluation decide which of two classes is the rarer one; it stays that for the run."""
         names = self.settings.data.class_names
         if self.positive is not None or len(names) != 2:
             return
-        scores = next(iter(by_model.values())).values()
-        tested_C = torch.stack([part.confusion_CC.sum(1) for part in scores]).sum(0).tolist()
-        self.positive = positive_class(names, tested_C=tested_C)
+        # All models are tested on the same samples.
+        by_client = next(iter(by_model.values()))
+        tested_KC = torch.stack([scores.confusion_CC.sum(1) for scores in by_client.values()])
+        self.positive = positive_class(names, tested_C=tested_KC.sum(0).tolist())
         self.report_positive()
 
     @cached_property
     def tested(self) -> dict[str, dict[int, Tensor]]:
-        """By kind of test set and client what it is tested on, (C,), but of sites; counted once."""
-        clients = range(self.federation.clients)
+        """By kind of test set and client the samples of each class, (C,); none of sites. Counted once."""
         kinds = ["test"]
         if self.federation.validated:
             kinds.append("validation")
-        clients = clients if self.settings.agreement is None else range(0)
-        return {
-            kind: {k: torch.from_numpy(self.federation.tested_C(kind, k)) for k in clients}
-            for kind in kinds
-        }
+        simulated = self.settings.agreement is None
+        clients = range(self.federation.clients) if simulated else range(0)
+        tested: dict[str, dict[int, Tensor]] = {}
+        for kind in kinds:
+            tested[kind] = {}
+            for client in clients:
+                tested[kind][client] = torch.from_numpy(self.federation.tested_C(kind, client))
+        return tested
 
     def head_hashes(self) -> dict[str, dict[str, str]]:
         """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
-        heads = [part.name for part in self.settings.deploys if part.closed_form]
+        heads = {part.name for part in self.settings.deploys if part.closed_form}
         hashes = {}
         for name, state in self.strategy.deployed.items():
-            if any(name == head or name.startswith(f"{head}-") for head in heads):
+            of_sweep = name.startswith(tuple(f"{head}-" for head in heads))
+            if name in heads or of_sweep:
                 hashes[name] = digest([state])
         return {"model-hashes": hashes} if hashes else {}
 
@@ -428,30 +458,30 @@ class Run:
         """
         strategy = self.strategy
         shared = [strategy.shared]
-        deployed = [
-            with_prefix(name, state)
-            for name, state in sorted(strategy.deployed.items())
-            if name != AVERAGE
-        ]
+        deployed = []
+        for name, state in sorted(strategy.deployed.items()):
+            if name != AVERAGE:
+                deployed.append(with_prefix(name, state))
+
         memory: dict[str, Tensor] = {}
-        codes: list[str] = []
+        words: list[str] = []
         complete = True
-        folders = {
-            client: folder_of(self.folder.path, client) for client in sorted(strategy.memory_rounds)
-        }
-        if all(folder.exists() for folder in folders.values()):
-            for client, folder in folders.items():
-                for part, state in load_memory(folder, strategy.memory_rounds[client]).items():
+        clients = sorted(strategy.memory_rounds)
+        folders = [folder_of(self.folder.path, client) for client in clients]
+        if all(folder.exists() for folder in folders):
+            for client, folder in zip(clients, folders, strict=True):
+                kept = load_memory(folder, strategy.memory_rounds[client])
+                for part, state in kept.items():
                     memory |= with_prefix(f"{client}/{part}", state)
         else:
             digests = strategy.digests["memory"]
-            codes = [f"{client} {digests.get(client, '')}" for client in folders]
-            complete = folders.keys() <= digests.keys()
+            words = [f"{client} {digests.get(client, '')}" for client in clients]
+            complete = all(client in digests for client in clients)
         return {
-            "all": digest([*shared, *deployed, memory], *codes) if complete else None,
+            "all": digest([*shared, *deployed, memory], *words) if complete else None,
             "shared": digest(shared),
             "deployed": digest(deployed),
-            "memory": digest([memory], *codes) if complete else None,
+            "memory": digest([memory], *words) if complete else None,
         }
 
 
@@ -461,10 +491,12 @@ def round_line(record: RoundRecord, settings: RunSettings) -> str:
     if record.round:
         words = [f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"]
     for name, numbers in record.models.items():
-        words.append(f"{row_name(settings.parts, name)} {numbers['balanced-accuracy']:.4f}")
+        row = row_name(settings.parts, name)
+        words.append(f"{row} {numbers['balanced-accuracy']:.4f}")
     if record.failures:
         names = [f"client {client}" for client in islice(record.failures, NAMED)]
-        if len(record.failures) > NAMED:
-            names.append(f"{len(record.failures) - NAMED} more")
+        more = len(record.failures) - NAMED
+        if more > 0:
+            names.append(f"{more} more")
         words.append(f"left out: {', '.join(names)}")
     return "  ".join(words)

@@ -4,10 +4,11 @@ A `Writer` writes it, and the round's record, while the next round trains.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from client_app.memory import MemoryLost, folder_of
 from client_app.memory import load as load_memory
@@ -18,6 +19,7 @@ from data.text import LineSink
 from server_app.run_folder import RunFolder
 from strategies.core.reading import DIGESTS
 
+Entry = TypeVar("Entry")
 FORMAT = 1
 
 
@@ -51,11 +53,12 @@ class Checkpoint:
         for part, state in self.states.items():
             tensors |= with_prefix(f"state/{part}", state)
         for name, state in self.deployed.items():
-            # a deployed model shares most tensors with the average; only its own are written
-            differing = {
-                key: tensor for key, tensor in state.items() if tensor is not self.shared.get(key)
-            }
-            tensors |= with_prefix(f"deployed/{name}", differing)
+            # A deployed model shares most tensors with the average; only its own are written.
+            own = {}
+            for key, tensor in state.items():
+                if tensor is not self.shared.get(key):
+                    own[key] = tensor
+            tensors |= with_prefix(f"deployed/{name}", own)
         contents = {
             "format": FORMAT,
             "round": self.round,
@@ -64,45 +67,43 @@ class Checkpoint:
             "parts": list(self.states),
             "deployed": list(self.deployed),
         }
-        write_atomically(
-            path, tensors, {**identity(path), "fedskew": json.dumps(contents)}, previous
-        )
+        metadata = {**identity(path), "fedskew": json.dumps(contents)}
+        write_atomically(path, tensors, metadata, previous)
 
     @staticmethod
     def load(path: Path, run: str = "") -> "Checkpoint":
-        """Read a checkpoint of the run, which is named as the folder if nothing else is said. Raises BrokenCheckpoint,
-        naming the file."""
+        """Read a checkpoint of `run`, by default the one that the folder is named after.
+
+        Raises BrokenCheckpoint, naming the file.
+        """
         try:
             tensors, metadata = read(path, identity(path, run))
             contents = json.loads(metadata["fedskew"])
-        except (Damaged, KeyError, ValueError) as error:
-            raise BrokenCheckpoint(
-                str(error) if isinstance(error, Damaged) else f"{path} is no checkpoint"
-            ) from error
+        except Damaged as error:
+            raise BrokenCheckpoint(str(error)) from error
+        except (KeyError, ValueError) as error:
+            raise BrokenCheckpoint(f"{path} is no checkpoint") from error
         if contents["format"] != FORMAT:
-            raise OtherFormat(
-                f"{path} has format {contents['format']}, not {FORMAT}: start with overwrite = true"
-            )
+            rule = f"has format {contents['format']}, not {FORMAT}: start with overwrite = true"
+            raise OtherFormat(f"{path} {rule}")
         kinds = split_prefix(tensors)
         shared = kinds.get("shared", {})
         states = split_prefix(kinds.get("state", {}))
         deployed = split_prefix(kinds.get("deployed", {}))
+        digests = contents.get("digests", {})  # earlier versions have none
         return Checkpoint(
             round=contents["round"],
             shared=shared,
             states={part: states.get(part, {}) for part in contents["parts"]},
             deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
-            memory_rounds={
-                int(client): round for client, round in contents["memory-rounds"].items()
-            },
-            digests={
-                kind: {
-                    int(client): code
-                    for client, code in contents.get("digests", {}).get(kind, {}).items()
-                }
-                for kind in DIGESTS  # earlier versions have none
-            },
+            memory_rounds=by_client(contents["memory-rounds"]),
+            digests={kind: by_client(digests.get(kind, {})) for kind in DIGESTS},
         )
+
+
+def by_client(entries: Mapping[str, Entry]) -> dict[int, Entry]:
+    """Return the entries of a JSON object, whose keys are texts, by client."""
+    return {int(client): entry for client, entry in entries.items()}
 
 
 def identity(path: Path, run: str = "") -> dict[str, str]:
@@ -138,9 +139,11 @@ def latest(folder: RunFolder, report_line: LineSink) -> Checkpoint | None:
 def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
     """Raise Damaged or MemoryLost for a memory file that the checkpoint names; a client whose folder is not here keeps
     its memory elsewhere and checks it itself."""
+    digests = checkpoint.digests["memory"]
     for client, round in checkpoint.memory_rounds.items():
-        if (place := folder_of(folder.path, client)).exists():
-            load_memory(place, round, expected_digest=checkpoint.digests["memory"].get(client, ""))
+        of_client = folder_of(folder.path, client)
+        if of_client.exists():
+            load_memory(of_client, round, expected_digest=digests.get(client, ""))
 
 
 class Writer:

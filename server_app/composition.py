@@ -89,21 +89,23 @@ def refuse_two_for_one_place(
     combining = [member.name for member in members if member.combine]
     correcting = [name for name in variants if VARIANTS[name].requirements.uncorrected_prior]
     keeping = [name for name in variants if VARIANTS[name].requirements.batch_norm]
-    sampling, labeling = [], []
-    for member in members:
-        if any(overrides(VARIANTS[name], "labels") for name in member.variants):
-            labeling.append(member.name)
-        if any(overrides(VARIANTS[name], "sample_weights") for name in member.variants):
-            sampling.append(member.name)
-    for wanting, rule in (
-        (combining, "want to combine the clients' updates, and one can"),
-        (correcting, "both correct the class prior: together they would correct it twice"),
-        (sampling, "want to draw the samples, and one can"),
-        (labeling, "want to change the labels, and one can"),
-        (keeping, "both say what of batch norm stays on the client, and one can"),
-    ):
+    sampling = [member.name for member in members if has_hook(member, "sample_weights")]
+    labeling = [member.name for member in members if has_hook(member, "labels")]
+    rules = {
+        "want to combine the clients' updates, and one can": combining,
+        "both correct the class prior: together they would correct it twice": correcting,
+        "want to draw the samples, and one can": sampling,
+        "want to change the labels, and one can": labeling,
+        "both say what of batch norm stays on the client, and one can": keeping,
+    }
+    for rule, wanting in rules.items():
         if len(wanting) > 1:
             raise SettingError("method", method, f"{' and '.join(wanting)} {rule}")
+
+
+def has_hook(method: Method, hook: str) -> bool:
+    """Return whether a variant of the method has a hook of its own."""
+    return any(overrides(VARIANTS[name], hook) for name in method.variants)
 
 
 def refuse_what_would_do_nothing(
@@ -131,12 +133,11 @@ def refuse_a_divided_model(method: str, parts: ComposedMethod) -> None:
 
 def needs_shared(method: Method) -> bool:
     """Return whether the method is about shared weights: its updates, its server optimizer, a part of the model."""
-    keys = [*method.defaults, *method.fixed]
-    return (
-        bool(method.serving)
-        or any(key.startswith("server-") for key in keys)
-        or any(VARIANTS[name].requirements.shared_weights for name in method.variants)
-    )
+    if method.serving:
+        return True
+    if any(key.startswith("server-") for key in (*method.defaults, *method.fixed)):
+        return True
+    return any(VARIANTS[name].requirements.shared_weights for name in method.variants)
 
 
 def row_name(parts: ComposedMethod, deployed: str) -> str:
@@ -149,9 +150,10 @@ def row_name(parts: ComposedMethod, deployed: str) -> str:
         model = METHODS[name].deploy
         if not model:
             names.append(name)
-        elif deployed == model or (
-            deployed not in parts.deploys and deployed.startswith(f"{model}-")
-        ):
+            continue
+        # creff-code begins like a model of creff's, and is another part's.
+        one_of_several = deployed.startswith(f"{model}-") and deployed not in parts.deploys
+        if deployed == model or one_of_several:
             names.append(deployed)
     return "+".join(names or [parts.combine])
 

@@ -61,26 +61,29 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
         return None
     test_labels = federation.dataset.test_labels[federation.global_test]
     tests = federation.test_indices
-    subjects = subjects_by_class(federation)
-    known = {
+    known: dict[str, Any] = {
         "clients": federation.client_names,
         "train": federation.counts_KC.tolist(),
         "test": np.bincount(test_labels, minlength=classes).tolist(),
         "client-test": None if tests is None else [len(indices) for indices in tests],
-        **({} if subjects is None else {"subjects": subjects}),
     }
-    if (subjects_N := federation.tested_subjects()) is None:
+    subjects = subjects_by_class(federation)
+    if subjects is not None:
+        known["subjects"] = subjects
+    subjects_N = federation.tested_subjects()
+    if subjects_N is None:
         return known
     as_one = federation.dataset.test_groups is not None
-    of_classes = [subjects_N[test_labels == label] for label in range(classes)]
-    independent = [worth(part, as_one) for part in of_classes]
-    by_client = [federation.tested_subjects(client) for client in range(clients)]
-    of_clients = [worth(part, as_one) for part in by_client if part is not None]
-    return known | {
-        "tested": independent if as_one else known["test"],
-        "independent": independent,
-        "client-independent": None if tests is None else of_clients,
-    }
+    independent = [worth(subjects_N[test_labels == label], as_one) for label in range(classes)]
+    of_clients = []
+    for client in range(clients):
+        subjects_M = federation.tested_subjects(client)
+        if subjects_M is not None:
+            of_clients.append(worth(subjects_M, as_one))
+    known["tested"] = independent if as_one else known["test"]
+    known["independent"] = independent
+    known["client-independent"] = None if tests is None else of_clients
+    return known
 
 
 def worth(subjects_N: NDArray[np.int64], as_one: bool) -> int:
@@ -89,10 +92,11 @@ def worth(subjects_N: NDArray[np.int64], as_one: bool) -> int:
     Subjects that are tested as one count once each. Samples that are tested one by one count as if those of a subject
     were all alike (Kish's effective size, (sum of sizes)^2 / sum of squared sizes), which is never too many.
     """
-    sizes_S = np.unique(subjects_N, return_counts=True)[1]
+    _, sizes_S = np.unique(subjects_N, return_counts=True)
     if as_one or not len(sizes_S):
         return len(sizes_S)
-    effective = float(sizes_S.sum() ** 2 / (sizes_S**2).sum())
+    squares = (sizes_S**2).sum()
+    effective = float(sizes_S.sum() ** 2 / squares)
     return max(1, round(effective))
 
 
@@ -104,8 +108,10 @@ def subjects_by_class(federation: Federation) -> list[list[int]] | None:
         subjects_N = federation.subjects(client)
         if subjects_N is None:
             return None
-        pairs = np.unique(np.stack([subjects_N, federation.dataset.train_labels[part]]), axis=1)
-        rows.append(np.bincount(pairs[1], minlength=classes).tolist())
+        labels_N = federation.dataset.train_labels[part]
+        # Each pair of a subject and a class once.
+        _, label_P = np.unique(np.stack([subjects_N, labels_N]), axis=1)
+        rows.append(np.bincount(label_P, minlength=classes).tolist())
     return rows
 
 
@@ -118,11 +124,11 @@ def by_group(
     """
     result = {}
     for name, values_C in numbers.items():
-        if isinstance(values_C, Sequence) and name.endswith(BY_CLASS):
-            for group, classes in groups.items():
-                result[f"{name.removesuffix(BY_CLASS)}-{group}"] = mean_known(
-                    [values_C[label] for label in classes]
-                )
+        if not isinstance(values_C, Sequence) or not name.endswith(BY_CLASS):
+            continue
+        for group, classes in groups.items():
+            of_group = [values_C[label] for label in classes]
+            result[f"{name.removesuffix(BY_CLASS)}-{group}"] = mean_known(of_group)
     return result
 
 
@@ -178,12 +184,12 @@ def metrics_from(
     correct_C = confusion_CC.diagonal()
     total = samples_C.sum()
     recall_C = correct_C / samples_C
-    tested = samples_C > 0
+    is_tested_C = samples_C > 0
     f1_C = 2 * correct_C / (samples_C + predicted_C).clamp(min=1)
     means = {
         "accuracy": (correct_C.sum() / total).item(),
-        "balanced-accuracy": recall_C[tested].mean().item(),
-        "macro-f1": f1_C[tested].mean().item(),
+        "balanced-accuracy": recall_C[is_tested_C].mean().item(),
+        "macro-f1": f1_C[is_tested_C].mean().item(),
         "loss": (scores.loss / total).item(),
         "calibration-error": calibration_error(scores),
         "brier": (scores.brier / total).item(),
@@ -192,19 +198,21 @@ def metrics_from(
     means |= {name: mean_known(values) for name, values in ranks.items()}
     if len(recall_C) == 2:
         if positive is None:
-            positive = positive_class(("0", "1"), tested_C=scores.confusion_CC.sum(1).tolist())
+            tested_C = scores.confusion_CC.sum(1).tolist()
+            positive = positive_class(("0", "1"), tested_C=tested_C)
         assert positive is not None, "of two classes one is positive"
-        means |= {name: ranks[name][positive.label] for name in OF_POSITIVE}
+        for name in OF_POSITIVE:
+            means[name] = ranks[name][positive.label]
     for name, classes in (groups or {}).items():
-        held = recall_C[list(classes)][tested[list(classes)]]
-        means[f"{name}-recall"] = held.mean().item() if len(held) else math.nan
+        of_group = list(classes)
+        recall_G = recall_C[of_group][is_tested_C[of_group]]
+        means[f"{name}-recall"] = recall_G.mean().item() if len(recall_G) else math.nan
     if len(recall_C) > MOST_LISTED:
         return ModelNumbers(means, recall_C.tolist())
-    listed = {f"{name}{BY_CLASS}": values for name, values in ranks.items()}
     return ModelNumbers(
         means,
         recall_C.tolist(),
-        by_class=listed,
+        by_class={f"{name}{BY_CLASS}": values for name, values in ranks.items()},
         confusion=scores.confusion_CC.tolist(),
         positive_class=None if positive is None else positive.name,
     )
@@ -234,7 +242,8 @@ def mean_known(values: Sequence[float]) -> float:
 def calibration_error(scores: Scores) -> float:
     """Return the expected calibration error (Guo et al. 2017): sum over bins of |correct - confidence| / samples."""
     samples, correct, confidence = scores.calibration
-    return float((correct - confidence).abs().sum() / samples.sum())
+    gaps = (correct - confidence).abs()
+    return float(gaps.sum() / samples.sum())
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -266,27 +275,30 @@ def of_clients(
     The pooled `auroc` is over the pairs within a client: the mean of the clients' own, weighted by their pairs. Values
     over the clients are of all K in order, NaN of one without scores.
     """
-    together = sum(list(scores.values())[1:], next(iter(scores.values())))
+    first, *others = scores.values()
+    together = sum(others, first)
     pooled = metrics_from(together, groups, positive)
-    if (
-        positive is None
-    ):  # every client's numbers are about the class that is positive for all of them
+    if positive is None:
+        # Every client's numbers are about the class that is positive for all of them.
         tested_C = together.confusion_CC.sum(1).tolist()
-        positive = positive_class([str(label) for label in range(len(tested_C))], "", (), tested_C)
-    by_client = {
-        client: metrics_from(client_scores, positive=positive)
-        for client, client_scores in scores.items()
-    }
-    local = stated or {
-        client: scores[client].local_accuracy(counts_KC[client]) for client in scores
-    }
-    columns = {f"client-{name}": {client: numbers[name] for client, numbers in by_client.items()}
-               for name in BY_CLIENT if name in pooled.means}  # fmt: skip
-    columns["local-accuracy"] = {client: local[client] for client in scores}
+        names = [str(label) for label in range(len(tested_C))]
+        positive = positive_class(names, tested_C=tested_C)
+
+    columns: dict[str, dict[int, float]] = {}
+    by_client = {client: metrics_from(part, positive=positive) for client, part in scores.items()}
+    for name in BY_CLIENT:
+        if name in pooled.means:
+            of_clients = {client: numbers[name] for client, numbers in by_client.items()}
+            columns[f"client-{name}"] = of_clients
+    columns["local-accuracy"] = {}
+    for client, part in scores.items():
+        accuracy = stated[client] if stated else part.local_accuracy(counts_KC[client])
+        columns["local-accuracy"][client] = accuracy
+
     everybody = range(len(counts_KC))
-    spreads = {
-        name: spread([known.get(k, math.nan) for k in everybody]) for name, known in columns.items()
-    }
+    spreads = {}
+    for name, column in columns.items():
+        spreads[name] = spread([column.get(client, math.nan) for client in everybody])
     return replace(pooled, spreads=spreads)
 
 
@@ -298,6 +310,5 @@ def of_server(
 ) -> ModelNumbers:
     """Return the numbers of scores on the global test set, and what they mean for each client's own classes."""
     pooled = metrics_from(scores, groups, positive)
-    return replace(
-        pooled, spreads={"local-accuracy": spread(local_accuracies(pooled.recall, counts_KC))}
-    )
+    local = local_accuracies(pooled.recall, counts_KC)
+    return replace(pooled, spreads={"local-accuracy": spread(local)})

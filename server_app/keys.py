@@ -32,13 +32,16 @@ def written() -> Mapping[str, Scalar]:
         flower = tomllib.loads(FILE.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
     except (OSError, ValueError, KeyError):
         return {}
+    if flower.get("publisher") != "fedskew":
+        return {}
     flat: dict[str, Scalar] = {}
-    for key, value in flower["config"].items() if flower.get("publisher") == "fedskew" else ():
-        flat |= (
-            {f"{key}.{name}": default for name, default in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
+    for key, value in flower["config"].items():
+        if not isinstance(value, dict):
+            flat[key] = value
+            continue
+        for name, default in value.items():
+            flat[f"{key}.{name}"] = default
+    # The block has renamed settings under their old names as well.
     return {key: value for key, value in flat.items() if key not in NEW_NAMES}
 
 
@@ -69,7 +72,8 @@ def read_text(assignment: str, known: Mapping[str, Scalar]) -> tuple[str, Scalar
     if key not in known and "." in key:  # of a method of the user's own, which is not loaded yet
         with contextlib.suppress(ValueError):
             stated = json.loads(text)
-            return key, stated if isinstance(stated, bool | int | float) else text
+            if isinstance(stated, bool | int | float):
+                return key, stated
     return key, text
 
 

@@ -36,13 +36,11 @@ def locked(folder: Path) -> Iterator[None]:
         elsewhere = f" of machine {machine}" if is_remote else ""
         raise FolderBusy(f"process {process}{elsewhere} is working on {folder}") from error
     except OSError as error:
-        raise SettingError(
-            "results", str(folder), f"cannot be written: {error.strerror}"
-        ) from error
+        rule = f"cannot be written: {error.strerror}"
+        raise SettingError("results", str(folder), rule) from error
     try:
-        with contextlib.suppress(
-            OSError
-        ):  # only for whom it keeps out: a full disk is told where it does harm
+        # A full disk is reported where it does harm: this text is only for the error of a process that waits.
+        with contextlib.suppress(OSError):
             file.write_text(f"{os.getpid()} {gethostname()}")
         yield
     finally:

@@ -64,10 +64,9 @@ def check(
                 raise ContractViolation(
                     f"fails on clients with {counts} samples of the classes: {words}"
                 ) from error
-        keep(
-            results[0] == results[1],
-            "gives other numbers when it is repeated: draw from client.generator",
-        )
+        first, repeated = results
+        rule = "gives other numbers when it is repeated: draw from client.generator"
+        keep(first == repeated, rule)
 
 
 class TrialRun:
@@ -82,7 +81,16 @@ class TrialRun:
         counts: Sequence[Sequence[int]],
     ) -> None:
         model = build(MODEL, SHAPE, CLASSES, 0)
-        run_spec = RunSpec(DataSettings(), TRAINING, MODEL, tuple(variants), 0, "cpu", Path(), "")
+        run_spec = RunSpec(
+            data=DataSettings(),
+            training=TRAINING,
+            model=MODEL,
+            variants=tuple(variants),
+            seed=0,
+            device="cpu",
+            folder=Path(),
+            code="",
+        )
         self.variants = variants
         self.samples = [samples_of(held, number) for number, held in enumerate(counts)]
         self.rounds = Rounds(
@@ -99,24 +107,23 @@ class TrialRun:
         self.memories: list[Mapping[str, State]] = [{} for _ in counts]
 
     def run(self) -> str:
-        """Play it and return a hash of all that it made."""
+        """Run it and return a hash of everything that it made."""
         rounds = self.rounds
         for variant in in_order_of_asking(self.variants):
-            if question := variant.upload.question:
-                answers = self.answers(variant, question)
-                by_client = variant.upload.by_client
-                rounds.states[variant.name] = (
-                    stacked(answers) if by_client else integer_sum(answers)
-                )
+            upload = variant.upload
+            if upload.question:
+                answers = self.answers(variant, upload.question)
+                kept = stacked(answers) if upload.by_client else integer_sum(answers)
+                rounds.states[variant.name] = kept
         for number in (1, 2):
-            self.play_round(number)
+            self.run_round(number)
         for part in rounds.deploys:
             if part.final_question:
                 self.deploy_finally(part)
         states = [rounds.states[name] for name in sorted(rounds.states)]
         return digest([*rounds.deployed.values(), *states])
 
-    def play_round(self, number: int) -> None:
+    def run_round(self, number: int) -> None:
         """Train both clients, and let the server make its models of their updates."""
         rounds = self.rounds
         asked = rounds.begin_round(number, rounds.shared)
@@ -136,16 +143,17 @@ class TrialRun:
 
     def deploy_finally(self, part: ServerMethod) -> None:
         """Ask both clients the part's final question, and let it deploy what it makes of the answers."""
-        rounds, question = self.rounds, part.final_question
-        asking = next((variant for variant in self.variants if variant.name == question), None)
-        if asking is None:
-            raise ContractViolation(f"{part.name} asks {question}, which is no variant of it")
-        answers = self.answers(asking, question)
+        rounds = self.rounds
+        question = part.final_question
+        variants = {variant.name: variant for variant in self.variants}
+        keep(question in variants, f"{part.name} asks {question}, which is no variant of it")
+        answers = self.answers(variants[question], question)
         for answer in answers.values():
             check_answer(answer, rounds.server, part)
-        result = RoundResult(rounds.shared, {}, {}, {})
         state = rounds.states[part.name]
-        result.take(part, part.deploy_finally(rounds.server, state, rounds.shared, answers))
+        deployment = part.deploy_finally(rounds.server, state, rounds.shared, answers)
+        result = RoundResult(rounds.shared, {}, {}, {})
+        result.take(part, deployment)
         self.check_finite(result)
         rounds.deployed |= result.deployed
 
@@ -160,6 +168,9 @@ class TrialRun:
         model = build(MODEL, SHAPE, CLASSES, 0)
         memory = self.memories[number]
         model.load_state_dict({**self.initial, **self.rounds.shared, **memory.get("private", {})})
+        broadcast = {}
+        if round:  # a question comes without what is sent with rounds
+            broadcast = {name: copy(state) for name, state in self.rounds.broadcast().items()}
         return Client(
             id=number,
             model=model,
@@ -167,9 +178,7 @@ class TrialRun:
             num_classes=CLASSES,
             round=round,
             start=copy(self.rounds.shared),
-            broadcast={name: copy(state) for name, state in self.rounds.broadcast().items()}
-            if round
-            else {},
+            broadcast=broadcast,
             memory=memory,
             seed=seed_of(0, round, number),
         )
@@ -202,24 +211,22 @@ class TrialRun:
 
     def answers(self, variant: Variant, question: str) -> dict[int, State]:
         """Return all clients' answers to a variant's question."""
-        keep(
-            question != QUESTION,
-            f"{variant.name} asks {question}, which is a question of the server's own",
-        )
+        rule = f"{variant.name} asks {question}, which is a question of the server's own"
+        keep(question != QUESTION, rule)
         answers: dict[int, State] = {}
         needed = variant.upload.question_needs
         broadcast = {needed: self.rounds.states[needed]} if needed else {}
         for number, samples in enumerate(self.samples):
             client = replace(self.client(number, 0), broadcast=broadcast)
-            answers[number] = variant.answer(client, question)
-            keep(bool(answers[number]), f"{variant.name} has no answer to its question {question}")
-            check_bytes(variant, client, answers[number])
+            answer = variant.answer(client, question)
+            keep(bool(answer), f"{variant.name} has no answer to its question {question}")
+            check_bytes(variant, client, answer)
             try:
-                variant.upload.validate(answers[number], CLASSES, len(samples))
+                variant.upload.validate(answer, CLASSES, len(samples))
             except InvalidReply as reason:
-                raise ContractViolation(
-                    f"{variant.name} refuses its own answer: {reason}"
-                ) from None
+                rule = f"{variant.name} refuses its own answer: {reason}"
+                raise ContractViolation(rule) from None
+            answers[number] = answer
         return answers
 
 
@@ -237,8 +244,9 @@ def check_bytes(variant: Variant, client: Client, upload: State) -> None:
 def samples_of(counts: Sequence[int], seed: int) -> Samples:
     """Return random images with so many of each class."""
     labels_N = torch.repeat_interleave(torch.arange(CLASSES), torch.tensor(counts))
-    inputs_N = torch.randn(len(labels_N), *SHAPE, generator=torch.Generator().manual_seed(seed))
-    return Samples(inputs_N, labels_N, torch.zeros(1), torch.ones(1))
+    draws = torch.Generator().manual_seed(seed)
+    inputs_N = torch.randn(len(labels_N), *SHAPE, generator=draws)
+    return Samples(inputs_N, labels_N, mean=torch.zeros(1), std=torch.ones(1))
 
 
 def prints(*values: Any) -> str:

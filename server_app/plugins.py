@@ -55,18 +55,15 @@ def find(name: str) -> Method | None:
     if name in METHODS:
         return METHODS[name]
     if ":" in name:
-        return enter(
-            name,
-            load("method", name, "class", lambda thing: thing is not None),
-            name.partition(":")[0],
-        )
+        thing = load("method", name, "class", lambda thing: thing is not None)
+        module, _, _ = name.partition(":")
+        return enter(name, thing, module)
     for entry in entry_points(group=GROUP, name=name):
         try:
             thing = entry.load()
         except Exception as error:  # a user's package may fail in any way
-            raise SettingError(
-                "method", name, f"{entry.value} cannot be imported: {error}"
-            ) from error
+            rule = f"{entry.value} cannot be imported: {error}"
+            raise SettingError("method", name, rule) from error
         return enter(name, thing, entry.module)
     return None
 
@@ -87,27 +84,20 @@ def enter(name: str, thing: Any, module: str) -> Method:
     try:
         method = thing if isinstance(thing, Method) else method_of(name, thing, module)
         check_parts(method)
-        variants = {
-            **VARIANTS,
-            **{part.name: part for part in method.parts if issubclass(part, Variant)},
-        }
-        serving = {
-            **SERVER_METHODS,
-            **{part.name: part for part in method.parts if issubclass(part, ServerMethod)},
-        }
-        missing = [
-            part
-            for part in (*method.variants, *method.serving)
-            if part not in {**variants, **serving}
-        ]
+        variants = dict(VARIANTS)
+        serving = dict(SERVER_METHODS)
+        for part in method.parts:
+            if issubclass(part, Variant):
+                variants[part.name] = part
+            else:
+                serving[part.name] = part
+        known = variants.keys() | serving.keys()
+        missing = [part for part in (*method.variants, *method.serving) if part not in known]
         keep(not missing, f"there is no part {', '.join(missing)}: name its class in parts")
-        taken = {
-            serving[part].consumes or serving[part].final_question for part in method.serving
-        } - {""}
-        keep(
-            taken <= {*method.variants},
-            f"takes the uploads of {', '.join(taken)}, which must be a variant of it",
-        )
+        for part in method.serving:
+            taken = serving[part].consumes or serving[part].final_question
+            rule = f"takes the uploads of {taken}, which must be a variant of it"
+            keep(not taken or taken in method.variants, rule)
         for part in method.parts:
             part()  # its defaults must keep its own rules
     except ContractViolation as violation:
@@ -116,8 +106,8 @@ def enter(name: str, thing: Any, module: str) -> Method:
         raise breaks_contract(name, f"its default {error}") from error
     VARIANTS.update(variants)
     SERVER_METHODS.update(serving)
-    source = source_hash(module, *(part.__module__ for part in method.parts))
-    METHODS[name] = replace(method, name=name, source=source)
+    modules = [part.__module__ for part in method.parts]
+    METHODS[name] = replace(method, name=name, source=source_hash(module, *modules))
     return METHODS[name]
 
 
@@ -166,10 +156,8 @@ def passed_note(method: Method) -> Path:
 def method_of(name: str, kind: Any, module: str) -> Method:
     """Return the method that one class is. Raises ContractViolation for what is no part of a method."""
     keep(isinstance(kind, type), "must be a class or a Method")
-    keep(
-        issubclass(kind, Variant | ServerMethod),
-        "must be a Variant (client_app.client) or a ServerMethod",
-    )
+    rule = "must be a Variant (client_app.client) or a ServerMethod"
+    keep(issubclass(kind, Variant | ServerMethod), rule)
     stated: dict[str, Any] = {
         "name": name,
         "what": (kind.__doc__ or "one's own").strip().partition("\n")[0].rstrip("."),
@@ -194,9 +182,8 @@ def place_of(kind: type[ServerMethod]) -> str:
     if deploys_finally and "deploy" not in filled:
         filled.append("deploy")
     words = " and ".join(filled) or "none"
-    keep(
-        len(filled) == 1, f"{kind.__name__} must fill one of {', '.join(PLACES)}, and fills {words}"
-    )
+    rule = f"{kind.__name__} must fill one of {', '.join(PLACES)}, and fills {words}"
+    keep(len(filled) == 1, rule)
     return filled[0]
 
 
@@ -208,26 +195,20 @@ def check_parts(method: Method) -> None:
         name = vars(kind).get("name")
         called = kind.__name__
         parameters = vars(kind).get("__dataclass_params__")
-        keep(
-            parameters is not None and parameters.frozen,
-            f"{called} must be a @dataclass(frozen=True)",
-        )
-        keep(
-            isinstance(name, str) and bool(PART_NAME.fullmatch(name)),
-            f"{called}.name must be words like my-part",
-        )
+        frozen = parameters is not None and parameters.frozen
+        keep(frozen, f"{called} must be a @dataclass(frozen=True)")
+        in_words = isinstance(name, str) and bool(PART_NAME.fullmatch(name))
+        keep(in_words, f"{called}.name must be words like my-part")
         known = {**VARIANTS, **SERVER_METHODS}.get(str(name))
-        same = known is None or (known.__module__, known.__qualname__) == (
-            kind.__module__,
-            kind.__qualname__,
-        )
-        keep(same, f"{called}.name is {name}, and there is such a part already")
+        if known is not None:
+            # By name, as a module that is imported again makes another class.
+            same_module = known.__module__ == kind.__module__
+            same = same_module and known.__qualname__ == kind.__qualname__
+            keep(same, f"{called}.name is {name}, and there is such a part already")
         for field in fields(kind):
             plain = field.default is not MISSING and type(field.default) in (bool, int, float, str)
-            keep(
-                plain,
-                f"{called}.{field.name} must have a default that is a number, text, or true or false",
-            )
+            rule = "must have a default that is a number, text, or true or false"
+            keep(plain, f"{called}.{field.name} {rule}")
         if issubclass(kind, ServerMethod):
             place_of(kind)
         else:

@@ -50,9 +50,9 @@ def read_predictions(folder: RunFolder, model: str) -> Predictions | None:
         tensors, _ = read(folder.predictions_file, identity(folder.run))
         subjects = tensors.get(f"{model}/subjects")
         return Predictions(
-            tensors[f"{model}/log-probabilities"].numpy(),
-            tensors[f"{model}/labels"].numpy(),
-            None if subjects is None else subjects.numpy(),
+            log_probabilities_NC=tensors[f"{model}/log-probabilities"].numpy(),
+            labels_N=tensors[f"{model}/labels"].numpy(),
+            subjects_N=None if subjects is None else subjects.numpy(),
         )
     except (OSError, Damaged, KeyError):
         return None

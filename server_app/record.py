@@ -35,7 +35,10 @@ class Spread:
             return self
         known = sorted(value for value in self.values if not math.isnan(value)) or [math.nan]
         last = len(known) - 1
-        quantiles = [known[place * last // (MOST - 1)] for place in range(MOST)]
+        quantiles = []
+        for number in range(MOST):
+            place = number * last // (MOST - 1)
+            quantiles.append(known[place])
         return replace(self, values=quantiles)
 
 
@@ -76,22 +79,26 @@ class ModelNumbers:
     @staticmethod
     def of(numbers: Mapping[str, Any]) -> "ModelNumbers":
         """Undo `to_json`."""
-        spreads = {
-            name: part
-            for name, part in numbers.items()
-            if isinstance(part, Mapping) and name != "validation"
-        }
-        means = {
-            name: part for name, part in numbers.items() if part is None or isinstance(part, float)
-        }
+        # In JSON means, spreads and numbers by class stand side by side: their types and names tell them apart.
+        means = {}
+        spreads = {}
+        by_class = {}
+        for name, part in numbers.items():
+            if part is None or isinstance(part, float):
+                means[name] = number(part)
+            elif name.endswith(BY_CLASS):
+                by_class[name] = number(part)
+            elif isinstance(part, Mapping) and name != "validation":
+                spreads[name] = Spread(**arguments(part))
+        validation = numbers.get("validation")
         return ModelNumbers(
-            {name: number(value) for name, value in means.items()},
-            number(numbers.get("recall", [])),
-            {name: Spread(**arguments(spread)) for name, spread in spreads.items()},
-            ModelNumbers.of(numbers["validation"]) if "validation" in numbers else None,
-            {name: number(part) for name, part in numbers.items() if name.endswith(BY_CLASS)},
-            numbers.get("confusion"),
-            numbers.get("positive-class"),
+            means=means,
+            recall=number(numbers.get("recall", [])),
+            spreads=spreads,
+            validation=None if validation is None else ModelNumbers.of(validation),
+            by_class=by_class,
+            confusion=numbers.get("confusion"),
+            positive_class=numbers.get("positive-class"),
         )
 
 
@@ -205,16 +212,17 @@ class RoundRecord:
     @staticmethod
     def of(record: Mapping[str, Any]) -> "RoundRecord":
         """Undo `to_json`; a record of format 1 may lack all but round, models, failures and seconds."""
+        # What is left of `rest` after all fields are taken out are the numbers of methods.
         rest = {name: part for name, part in record.items() if name != "format"}
         seconds = arguments(rest.pop("seconds"))
         unseen = rest.pop("unseen", None)
         updates = [UpdateStatistics(**arguments(update)) for update in rest.pop("updates", ())]
         failures = {int(client): reason for client, reason in rest.pop("failures").items()}
-        stated = {
-            name: rest.pop(name.replace("_", "-"))
-            for name in PLAIN
-            if name.replace("_", "-") in rest
-        }
+        stated = {}
+        for name in PLAIN:
+            key = name.replace("_", "-")
+            if key in rest:
+                stated[name] = rest.pop(key)
         return RoundRecord(
             models={name: ModelNumbers.of(numbers) for name, numbers in rest.pop("models").items()},
             loss=number(rest.pop("loss", None)),
@@ -248,16 +256,16 @@ FLAT = {ModelNumbers: ("means", "spreads", "by_class"), RoundRecord: ("metrics",
 def to_json(value: Any) -> Any:
     """Return a value as JSON has it: dashes in names, null for NaN and infinity, nothing for a field that is None."""
     if is_dataclass(value):
-        parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        flat = [to_json(parts.pop(name)) for name in FLAT.get(type(value), ())]
-        named = {
-            name.replace("_", "-"): to_json(part)
-            for name, part in parts.items()
-            if part is not None
-        }
-        for entries in flat:
-            named |= entries
-        return named
+        flat = FLAT.get(type(value), ())
+        named: dict[str, Any] = {}
+        beside: dict[str, Any] = {}
+        for name in (field.name for field in fields(value)):
+            part = getattr(value, name)
+            if name in flat:
+                beside |= to_json(part)
+            elif part is not None:
+                named[name.replace("_", "-")] = to_json(part)
+        return {**named, **beside}
     if isinstance(value, Mapping):
         return {str(key): to_json(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -288,8 +296,8 @@ def unseen_of(parts: Mapping[str, Any]) -> UnseenSite:
     }
     nearest = parts.get("nearest")
     if nearest is not None:
-        distances = {
-            int(client): number(distance) for client, distance in nearest["distances"].items()
-        }
+        distances = {}
+        for client, distance in nearest["distances"].items():
+            distances[int(client)] = number(distance)
         nearest = Nearest(nearest["client"], nearest["domain"], distances)
     return UnseenSite(**{**stated, "models": models, "nearest": nearest})

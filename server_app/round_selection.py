@@ -23,9 +23,11 @@ class Point:
 
 def points_of(records: Sequence[RoundRecord], model: str) -> tuple[Point, ...]:
     """Return the evaluated rounds of a model."""
-    return tuple(
-        Point(record, record.models[model]) for record in records if model in record.models
-    )
+    points = []
+    for record in records:
+        if model in record.models:
+            points.append(Point(record, record.models[model]))
+    return tuple(points)
 
 
 def select(points: Sequence[Point], selection: str, fewer: bool = False) -> Sequence[Point]:
@@ -35,12 +37,14 @@ def select(points: Sequence[Point], selection: str, fewer: bool = False) -> Sequ
     """
     if selection in MEANS:
         rounds = MEANS[selection]
-        return points[-rounds:] if fewer or len(points) >= rounds else ()
+        enough = fewer or len(points) >= rounds
+        return points[-rounds:] if enough else ()
     if selection == "best-test":
-        return best(points, [point.numbers["balanced-accuracy"] for point in points])
+        accuracies = [point.numbers["balanced-accuracy"] for point in points]
+        return best(points, accuracies)
     if selection == "best-validation":
         validated = [point for point in points if point.numbers.validation is not None]
-        return best(validated, list(map(on_validation, validated)))
+        return best(validated, [on_validation(point) for point in validated])
     return points[-1:]
 
 
@@ -49,7 +53,8 @@ def best(points: Sequence[Point], values: Sequence[float]) -> Sequence[Point]:
     if not points:
         return ()
     finite = [0.0 if math.isnan(value) else value for value in values]
-    return [points[finite.index(max(finite))]]
+    first_best = finite.index(max(finite))
+    return [points[first_best]]
 
 
 def on_validation(point: Point) -> float:
@@ -67,16 +72,17 @@ def on_validation(point: Point) -> float:
 def summarize(records: Sequence[RoundRecord]) -> dict[str, dict[str, Any]]:
     """Return, for every deployed model, its numbers by selection, as the summary has them; means over fewer rounds
     where there are no more."""
-    names = next((list(record.models) for record in reversed(records) if record.models), [])
+    # The last evaluation has every model, also those that are deployed after the last round.
+    evaluated = [record for record in records if record.models]
+    names = evaluated[-1].models if evaluated else ()
     result: dict[str, dict[str, Any]] = {}
     for name in names:
         points = points_of(records, name)
-        chosen = {selection: select(points, selection, fewer=True) for selection in SELECTIONS}
-        result[name] = {
-            selection: summary_of(selection, rounds)
-            for selection, rounds in chosen.items()
-            if rounds
-        }
+        result[name] = {}
+        for selection in SELECTIONS:
+            rounds = select(points, selection, fewer=True)
+            if rounds:
+                result[name][selection] = summary_of(selection, rounds)
     return result
 
 

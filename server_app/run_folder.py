@@ -87,9 +87,11 @@ class RunFolder:
             if settings.general.overwrite:
                 self.clear()
             self.refuse_other_data(federation.hash)
-            if damage := self.drop_damaged_summary(settings.general.rounds):
+            damage = self.drop_damaged_summary(settings.general.rounds)
+            if damage:
                 report_line(damage)
-            if (summary := self.summary()) is not None:
+            summary = self.summary()
+            if summary is not None:
                 line = f"finished earlier{self.other_code()}; overwrite = true repeats it"
                 report_line(LineAboutRun(line))
                 self.replay_to_trackers(settings)
@@ -102,9 +104,8 @@ class RunFolder:
             try:
                 path.chmod(0o700 if path.is_dir() else 0o600)
             except OSError as error:
-                report_line(
-                    f"{path}: others may be able to read it: its mode stays: {error.strerror}"
-                )
+                warning = f"others may be able to read it: its mode stays: {error.strerror}"
+                report_line(f"{path}: {warning}")
 
     def reset(self, settings: RunSettings) -> RunSettings:
         """Delete what there is of a fresh run, once for all attempts at it; return the settings that continue it."""
@@ -144,26 +145,27 @@ class RunFolder:
         if self.summary_file.exists():
             if summary is None:
                 return f"{self.summary_file} is damaged, or another run's"
-            if rounds in (lost := self.lost(rounds)):
-                return f"{self.rounds_file} is damaged: of {rounds} rounds it holds {rounds - len(lost)}"
+            lost = self.lost(rounds)
+            if rounds in lost:
+                recorded = rounds - len(lost)
+                return f"{self.rounds_file} is damaged: of {rounds} rounds it holds {recorded}"
             try:
                 check_length(self.checkpoint_file)
             except FileNotFoundError:
                 return f"{self.checkpoint_file} is missing"
             except Damaged as error:
                 return str(error)
-        if self.rounds_file.exists() and not self.origin():
-            checked = "partition-hash" in (summary or {})
-            if checked:
-                unchecked = ""
-            else:
-                unchecked = "; whether the data are those that it was begun on cannot be checked"
-            return f"{self.settings_file} is missing or damaged and is written anew{unchecked}"
-        return ""
+        if not self.rounds_file.exists() or self.origin():
+            return ""
+        damage = f"{self.settings_file} is missing or damaged and is written anew"
+        if summary is None or "partition-hash" not in summary:
+            damage += "; whether the data are those that it was begun on cannot be checked"
+        return damage
 
     def drop_damaged_summary(self, rounds: int) -> str:
         """Delete the summary of a damaged run, so that the run resumes from the remaining files; return `damage`."""
-        if damage := self.damage(rounds):
+        damage = self.damage(rounds)
+        if damage:
             self.summary_file.unlink(missing_ok=True)
         return damage
 
@@ -199,11 +201,10 @@ class RunFolder:
         for line in text.splitlines():
             try:
                 content = verified(line, ROUND, self.run)
-                if (known := content.pop("format", 1)) > FORMAT:
-                    raise DataError(
-                        f"has format {known}, not {FORMAT}: a later version wrote it",
-                        where=str(self.rounds_file),
-                    )
+                version = content.pop("format", 1)
+                if version > FORMAT:
+                    rule = f"has format {version}, not {FORMAT}: a later version wrote it"
+                    raise DataError(rule, where=str(self.rounds_file))
                 content.pop("run", None)
                 whole[content["round"]] = line, RoundRecord.of(content)
             except DataError:
@@ -214,25 +215,28 @@ class RunFolder:
 
     def lost(self, rounds: int) -> list[int]:
         """Return the rounds of the first `rounds` that have no record."""
-        return sorted({*range(1, rounds + 1)} - {record.round for record in self.rounds()})
+        recorded = {record.round for record in self.rounds()}
+        return [round for round in range(1, rounds + 1) if round not in recorded]
 
     def warn_missing_rounds(self, rounds: int, report_line: LineSink) -> None:
         """Report which records of the first `rounds` are missing, if any."""
-        if lost := self.lost(rounds):
-            named = ", ".join(map(str, lost[:10]))
-            if len(lost) > 10:
-                named += ", ..."
-            report_line(
-                f"{self.rounds_file} has lost the records of rounds {named}: weights stay, reports leave them out"
-            )
+        lost = self.lost(rounds)
+        if not lost:
+            return
+        named = ", ".join(map(str, lost[:10]))
+        if len(lost) > 10:
+            named += ", ..."
+        found = f"{self.rounds_file} has lost the records of rounds {named}"
+        report_line(f"{found}: weights stay, reports leave them out")
 
     def add_round(self, record: RoundRecord) -> None:
         """Append a round's record, which is on the disk when this returns: a checkpoint is going to follow it.
 
         Raises WriteFailed.
         """
+        line = line_of({**record.to_json(), "run": self.run})
         with writing(self.rounds_file), self.rounds_file.open("a") as file:
-            file.write(line_of({**record.to_json(), "run": self.run}))
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
 
@@ -245,25 +249,14 @@ class RunFolder:
         """Write what was run, and with what; other versions that made rounds of it stay, as `earlier-versions`."""
         before = self.origin()
         now = versions()
-        others: list[Any] = []
+        earlier: list[Any] = []
         for version in (*before.get("earlier-versions", ()), before.get("versions", now)):
-            if version != now and version not in others:
-                others.append(version)
-        earlier = {"earlier-versions": others} if others else {}
-        write_text(
-            self.settings_file,
-            line_of(
-                to_json(
-                    {
-                        "run": self.run,
-                        **settings,
-                        "versions": now,
-                        **earlier,
-                    }
-                ),
-                indent=2,
-            ),
-        )
+            if version != now and version not in earlier:
+                earlier.append(version)
+        content = {"run": self.run, **settings, "versions": now}
+        if earlier:
+            content["earlier-versions"] = earlier
+        write_text(self.settings_file, line_of(to_json(content), indent=2))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which says that the run is finished: the last thing a run does."""
@@ -272,7 +265,8 @@ class RunFolder:
 
 def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a record as JSON with its checksum: a line of rounds.jsonl where `indent` is None, else a file."""
-    return json.dumps({**record, "checksum": checksum(record)}, indent=indent) + "\n"
+    text = json.dumps({**record, "checksum": checksum(record)}, indent=indent)
+    return f"{text}\n"
 
 
 def verified(text: str, kinds: Kinds, run: str = "") -> dict[str, Any]:
@@ -302,7 +296,8 @@ def verified_file(path: Path, kinds: Kinds, run: str = "") -> dict[str, Any] | N
 
 def checksum(record: Mapping[str, Any]) -> str:
     """Return the CRC-32 of a record; JSON gives every number back as it was, so reading and writing agree."""
-    return f"{zlib.crc32(json.dumps(record).encode()):08x}"
+    text = json.dumps(record)
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -95,13 +95,12 @@ class GeneralSettings(Settings):
     """Also for Weights & Biases, offline, into the folder wandb of the run's; WANDB_MODE and its like go before."""
 
     def validate(self) -> None:
-        adaptive = self.server_optimizer != "momentum"
-        formless = self.is_default("server_momentum_form")
-        self.require(
-            formless or not adaptive, "server_momentum_form", "is for server-optimizer = momentum"
-        )
-        rule = "has no effect without server-momentum"
-        self.require(formless or self.server_momentum > 0, "server_momentum_form", rule)
+        if not self.is_default("server_momentum_form"):
+            has_momentum = self.server_optimizer == "momentum"
+            rule = "is for server-optimizer = momentum"
+            self.require(has_momentum, "server_momentum_form", rule)
+            rule = "has no effect without server-momentum"
+            self.require(self.server_momentum > 0, "server_momentum_form", rule)
         for field, used in (("server_second_momentum", RULES[1:]), ("server_adaptivity", RULES)):
             rule = f"is for server-optimizer = {', '.join(used)}"
             self.require(self.is_default(field) or self.server_optimizer in used, field, rule)
@@ -117,11 +116,16 @@ class GeneralSettings(Settings):
         """Return the server optimizer that is set."""
         if self.server_optimizer == "momentum":
             return ServerOptimizer(
-                self.server_learning_rate, self.server_momentum, self.server_momentum_form
+                learning_rate=self.server_learning_rate,
+                momentum=self.server_momentum,
+                form=self.server_momentum_form,
             )
-        beta, tau = self.server_second_momentum, self.server_adaptivity
         return AdaptiveOptimizer(
-            self.server_learning_rate, self.server_momentum, beta, tau, self.server_optimizer
+            learning_rate=self.server_learning_rate,
+            momentum=self.server_momentum,
+            second_momentum=self.server_second_momentum,
+            adaptivity=self.server_adaptivity,
+            rule=self.server_optimizer,
         )
 
 
@@ -150,8 +154,9 @@ class RunSettings:
 
     def __reduce__(self) -> tuple[Callable[..., "RunSettings"], tuple[object, ...]]:
         """Return how pickle makes these settings again, in another process."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return settings_from_pickle, tuple({**values, "known_run_id": self.run_id}.values())
+        certain = replace(self, known_run_id=self.run_id)
+        values = [getattr(certain, field.name) for field in fields(certain)]
+        return settings_from_pickle, tuple(values)
 
     def flat(self) -> dict[str, Scalar]:
         """Return every setting that is in force by its key."""
@@ -169,8 +174,11 @@ class RunSettings:
         config: dict[str, Scalar] = {}
         of_plugins: dict[str, Scalar] = {}
         for key, value in self.flat().items():
-            is_known = key.rpartition(".")[0] not in plugin_sections
-            (config if is_known else of_plugins)[key] = value
+            section, _, _ = key.rpartition(".")
+            if section in plugin_sections:
+                of_plugins[key] = value
+            else:
+                config[key] = value
         if of_plugins:
             config["method-settings"] = json.dumps(of_plugins)
         return config
@@ -210,9 +218,8 @@ class RunSettings:
         """How the server reaches its clients; between sites the agreement's min-sites decides what is enough."""
         if self.agreement is None:
             return self.exchange
-        return replace(
-            self.exchange, min_replies=self.agreement.min_sites / len(self.agreement.sites)
-        )
+        share = self.agreement.min_sites / len(self.agreement.sites)
+        return replace(self.exchange, min_replies=share)
 
     @cached_property
     def run_id(self) -> str:
@@ -225,34 +232,39 @@ class RunSettings:
         """
         if self.known_run_id:
             return self.known_run_id
-        settings = {}
+        digest = hashlib.sha256(json.dumps(self.hashed_settings(), sort_keys=True).encode())
+        method = self.general.method.replace(":", ".")
+        end = f"{method}-seed{self.general.seed}-{digest.hexdigest()[:10]}"
+        if self.agreement is not None:
+            federation = in_words(f"sites-{self.agreement.name}")
+            return f"{federation}-{end}"
+        name = f"{in_words(without_path(self.data.dataset))}-{end}"
+        # Versions up to 0.1 had the beginning of the user's path in the name: such a run keeps it and is not repeated.
+        former = f"{in_words(self.data.dataset)}-{end}"
+        results = Path(self.general.results)
+        is_former = (results / former).is_dir() and not (results / name).is_dir()
+        return former if is_former else name
+
+    def hashed_settings(self) -> dict[str, Any]:
+        """Return everything that the hash in the run's id is made of."""
+        changed: dict[str, Any] = {}
         for group in self.groups():
             for field in fields(group):
-                if not group.is_default(field.name):
-                    settings[group.key(field.name)] = getattr(group, field.name)
-        settings = stored(
-            {key: value for key, value in settings.items() if key not in WITHOUT_EFFECT_ON_NUMBERS}
-        )
+                key = group.key(field.name)
+                if not group.is_default(field.name) and key not in WITHOUT_EFFECT_ON_NUMBERS:
+                    changed[key] = getattr(group, field.name)
+        settings = stored(changed)
+        # Files count by their contents, wherever they are.
         if self.agreement is not None:
-            settings["dataset"] = in_messages(self.agreement)  # wherever the file lies
+            settings["dataset"] = in_messages(self.agreement)
         if self.model.weights:
-            settings["weights"] = sha256_of(self.model.weights)  # wherever the file lies
+            settings["weights"] = sha256_of(self.model.weights)
         if is_own_model(self.general.model):
             settings["model's file"] = file_hash(self.general.model)
-        if sources := sources_of(self.parts.names):
+        sources = sources_of(self.parts.names)
+        if sources:
             settings["method's files"] = sources
-        code = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
-        end = f"{self.general.method.replace(':', '.')}-seed{self.general.seed}-{code}"
-        if self.agreement is not None:
-            return f"{in_words(f'sites-{self.agreement.name}')}-{end}"
-        # Versions up to 0.1 had the beginning of the user's path in the name: such a run keeps it and is not repeated.
-        name, former = (
-            f"{in_words(text)}-{end}"
-            for text in (without_path(self.data.dataset), self.data.dataset)
-        )
-        results = Path(self.general.results)
-        kept = name != former and (results / former).is_dir() and not (results / name).is_dir()
-        return former if kept else name
+        return settings
 
     @property
     def folder(self) -> Path:

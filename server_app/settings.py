@@ -99,48 +99,51 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     training = built(TrainingSettings, values)
     about = built(ModelSettings, values)
     data = resolve(built(DataSettings, values))
-    sections: dict[str, Any] = {
-        name: built(section_types()[name], values) for name in parts.sections
-    }
+    types = section_types()
+    sections: dict[str, Any] = {name: built(types[name], values) for name in parts.sections}
     if is_sites(data.dataset):
         check_between_sites(general, about, sections, parts, data.dataset)
-    for method in (sections[name] for name in parts.serving):
-        if method.needs_holdout and not data.holdout_per_class:
-            raise needs_holdout(method.name)
+    for name in parts.serving:
+        if sections[name].needs_holdout and not data.holdout_per_class:
+            raise needs_holdout(name)
     check_rounds(general, training, sections, parts)
     check_positive_class(general, data)
     training = with_schedule(training, general.rounds)
     check_training(training, sections, parts)
     model = suitable_model(data) if general.model == "auto" else general.model
-    data = normalized(data, values, model) if about.weights and is_backbone(model) else data
+    if about.weights and is_backbone(model):
+        data = normalized(data, values, model)
     check_model(model, about, data)
     check_fixed_features(model, about, general, sections, parts)
     normalizes = uses_batch_norm(model, data.shape, data.num_classes, about)
-    for variant in (sections[name] for name in parts.variants):
-        if variant.requirements.batch_norm and not normalizes:
-            rule = f"has no batch norm, which {general.method} keeps local ({variant.name})"
-            raise SettingError("model", model, rule)
-        if variant.requirements.images and (len(data.shape) != 3 or about.freeze == "all"):
-            inputs = "kept features" if about.freeze == "all" else f"vectors of {data.input_shape}"
-            rule = f"changes images ({variant.name}), and the inputs are {inputs}"
-            raise SettingError("method", general.method, rule)
+    not_images = "" if len(data.shape) == 3 else f"vectors of {data.input_shape}"
+    if about.freeze == "all":
+        not_images = "kept features"
+    for name in parts.variants:
+        variant = sections[name]
+        requirements = variant.requirements
+        rule = f"has no batch norm, which {general.method} keeps local ({name})"
+        require(normalizes or not requirements.batch_norm, "model", model, rule)
+        rule = f"changes images ({name}), and the inputs are {not_images}"
+        general.require(not (requirements.images and not_images), "method", rule)
         variant.check(data)
     if normalizes:
         rule = (
             f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
         )
         training.require(training.batch_size >= 2, "batch_size", rule)
-    stands_here = (
-        "." if ":" in data.dataset and not is_sites(data.dataset) else ""
-    )  # npz: and folder: paths that are relative start with the user
+
+    general = replace(
+        general, model=model, method="+".join(parts.names), results=absolute(general.results)
+    )
+    # Relative paths of npz: and folder: begin in the user's folder, and clients may run elsewhere.
+    has_path = ":" in data.dataset and not is_sites(data.dataset)
+    data_root = data.data_root or ("." if has_path else "")
+    data = replace(data, data_root=absolute(data_root), cache=absolute(data.cache))
     return RunSettings(
-        general=replace(
-            general, model=model, method="+".join(parts.names), results=absolute(general.results)
-        ),
+        general=general,
         model=replace(about, weights=absolute(about.weights)),
-        data=replace(
-            data, data_root=absolute(data.data_root or stands_here), cache=absolute(data.cache)
-        ),
+        data=data,
         training=training,
         exchange=built(ExchangeSettings, values),
         parts=parts,
@@ -153,19 +156,16 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
 
 def with_method_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings with those that method-settings holds. Raises SettingError where that is no such JSON."""
-    if not (text := config.get("method-settings", "")):
+    text = config.get("method-settings", "")
+    if not text:
         return config
     try:
         stated = json.loads(text)
     except (TypeError, ValueError):
         stated = None
+    fits = isinstance(stated, dict) and all("." in key for key in stated)
     rule = 'must be JSON of settings by key: {"my-part.power": 0.5}'
-    require(
-        isinstance(stated, dict) and all("." in key for key in stated),
-        "method-settings",
-        text,
-        rule,
-    )
+    require(fits, "method-settings", text, rule)
     return {**config, "method-settings": "", **stated}
 
 
@@ -217,9 +217,8 @@ def check_positive_class(general: GeneralSettings, data: DataSettings) -> None:
     names = data.class_names
     rule = f"has no effect: {data.dataset} has {len(names)} classes, and numbers of two have a positive one"
     general.require(len(names) == 2, "positive_class", rule)
-    general.require(
-        general.positive_class in names, "positive_class", f"must be one of {', '.join(names)}"
-    )
+    rule = f"must be one of {', '.join(names)}"
+    general.require(general.positive_class in names, "positive_class", rule)
 
 
 def check_rounds(
@@ -232,13 +231,12 @@ def check_rounds(
     if general.rounds:
         return
     deploying = [name for name in parts.deploys if sections[name].closed_form]
-    needing = [METHODS[name].name for name in parts.names if needs_rounds(METHODS[name], sections)]
-    heads = ", ".join(
-        name
-        for name, method in METHODS.items()
-        if any(SERVER_METHODS[part].closed_form for part in method.serving)
-    )
-    rule = f"is for heads in closed form alone ({heads})"
+    needing = [name for name in parts.names if needs_rounds(METHODS[name], sections)]
+    heads = []
+    for name, method in METHODS.items():
+        if any(SERVER_METHODS[part].closed_form for part in method.serving):
+            heads.append(name)
+    rule = f"is for heads in closed form alone ({', '.join(heads)})"
     if needing:
         rule = f"{rule}, and {' and '.join(needing)} trains"
     general.require(bool(deploying) and not needing, "rounds", rule)
@@ -307,10 +305,9 @@ def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
         data.require(data.augmentation == "none", "augmentation", rule)
         data.require(not data.noise, "noise", rule)
     if about.norm == "group":
-        rule = f"has no effect: {model} has no batch norm"
-        about.require(
-            uses_batch_norm(model, data.shape, data.num_classes, ModelSettings()), "norm", rule
-        )
+        plain = ModelSettings()
+        has_effect = uses_batch_norm(model, data.shape, data.num_classes, plain)
+        about.require(has_effect, "norm", f"has no effect: {model} has no batch norm")
 
 
 def check_between_sites(
@@ -324,29 +321,23 @@ def check_between_sites(
     beside = "does not go with dataset = sites:FILE"
     agreement = agreement_of(dataset)
     backbone = agreement.backbone
-    rule = f"{beside}: no site imports a module that a message names"
+    no_module = f"{beside}: no site imports a module that a message names"
     if backbone:
-        rule += f", and federation.toml agrees on the backbone {backbone}"
-    general.require(":" not in general.model or general.model == backbone, "model", rule)
+        no_module += f", and federation.toml agrees on the backbone {backbone}"
+    is_agreed = general.model == backbone
+    general.require(":" not in general.model or is_agreed, "model", no_module)
     check_agreed_weights(general, about, agreement)
-    general.require(not sources_of(parts.names), "method", rule)
-    general.require(
-        general.participation == 1,
-        "participation",
-        f"{beside}: every site that is there takes part",
-    )
+    general.require(not sources_of(parts.names), "method", no_module)
+    rule = f"{beside}: every site that is there takes part"
+    general.require(general.participation == 1, "participation", rule)
     for name in parts.deploys:
         asks = sections[name].asks if sections[name].closed_form else ""
         apart = agreement.masked and asks and sections[asks].upload.by_client
         rule = f"needs each site's own sums, and federation.toml says sums = masked: {name}"
         general.require(not apart, "method", rule)
     for name in parts.serving:
-        needs = sections[name].needs_holdout
-        general.require(
-            not needs,
-            "method",
-            f"{beside}: {name} needs images of the server's own, and it has none",
-        )
+        rule = f"{beside}: {name} needs images of the server's own, and it has none"
+        general.require(not sections[name].needs_holdout, "method", rule)
 
 
 def check_agreed_weights(
@@ -397,15 +388,13 @@ def chosen_by_method(values: Mapping[str, Scalar], parts: ComposedMethod) -> dic
     Raises SettingError for a value that contradicts what the name means.
     """
     usual = defaults()
-    chosen_by_user = {key for key, value in values.items() if value != usual[key]}
+    by_user = {key: value for key, value in values.items() if value != usual[key]}
     for key, value in parts.fixed.items():
-        if key in chosen_by_user and values[key] != value:
+        if key in by_user and by_user[key] != value:
             method = "+".join(parts.names)
-            raise SettingError(key, values[key], f"method {method} means {value!r}")
+            raise SettingError(key, by_user[key], f"method {method} means {value!r}")
     of_method = {**parts.defaults, **parts.fixed}
-    for key in chosen_by_user:
-        of_method.pop(key, None)
-    return of_method
+    return {key: value for key, value in of_method.items() if key not in by_user}
 
 
 def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:
@@ -413,23 +402,19 @@ def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:
     known = defaults()
     idle: dict[str, str] = {}
     for variant in (VARIANTS[name] for name in parts.variants):
+        beside = f"beside {variant.name}, which"
+        for key, why in variant.requirements.ignored_settings.items():
+            idle[key] = f"{beside} {why}"
         if variant.requirements.separate_models:
             combining = [key for key in known if key.startswith(f"{parts.combine}.")]
-        else:
-            combining = []
-        idle |= {
-            key: f"beside {variant.name}, which {why}"
-            for key, why in variant.requirements.ignored_settings.items()
-        }
-        idle |= dict.fromkeys(combining, f"beside {variant.name}, which shares nothing")
+            idle |= dict.fromkeys(combining, f"{beside} shares nothing")
     for key, value in values.items():
-        section = key.rpartition(".")[0]
         if value == known[key]:
             continue
+        section, _, _ = key.rpartition(".")
         if section and section not in parts.sections:
-            raise SettingError(
-                key, value, f"has no effect: method {'+'.join(parts.names)} does not use {section}"
-            )
+            method = "+".join(parts.names)
+            raise SettingError(key, value, f"has no effect: method {method} does not use {section}")
         if key in idle:
             raise SettingError(key, value, f"has no effect {idle[key]}")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from client_app.local_site import POLICY, QUESTION, RUN_KEYS, hash_of
 from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
-from data import Federation, SettingError, require
+from data import Federation, SettingError
 from data.agreement import Agreement
 from data.sites import file_of
 from data.text import LineSink
@@ -30,10 +30,10 @@ def ask_sites(
 
     Raises SettingError for what a site does not let leave, TooFewReplies when fewer than min-sites are ready.
     """
-    if names := agreement.without_samples:
-        report_line(
-            f"federation.toml agrees on no samples for {', '.join(names)}: a site counts for as many as it states"
-        )
+    names = ", ".join(agreement.without_samples)
+    if names:
+        warning = f"federation.toml agrees on no samples for {names}"
+        report_line(f"{warning}: a site counts for as many as it states")
     report_line(f"settings that sites see: sha256 {hash_of(rounds.run_spec)}")
     exchange = ask_readiness(rounds, grid)
     failures = exchange.failures
@@ -74,20 +74,15 @@ def write_readiness(grid: Grid, settings: RunSettings, file: Path) -> None:
     The run does not begin. Raises SettingError for a run that is not between sites.
     """
     agreement = settings.agreement
-    require(
-        agreement is not None,
-        "dataset",
-        settings.data.dataset,
-        f"must be sites:FILE with {QUESTION} = FILE",
-    )
-    assert agreement is not None
+    if agreement is None:
+        rule = f"must be sites:FILE with {QUESTION} = FILE"
+        raise SettingError("dataset", settings.data.dataset, rule)
     federation = federation_of(settings)
-    rounds = strategy_of(settings, federation, model_of(settings, federation)(), "cpu")
+    build = model_of(settings, federation)
+    rounds = strategy_of(settings, federation, build(), "cpu")
     failures = ask_readiness(rounds, grid).failures
-    write_text(
-        file,
-        json.dumps({name: failures.get(client, "") for client, name in enumerate(agreement.names)}),
-    )
+    answers = {name: failures.get(client, "") for client, name in enumerate(agreement.names)}
+    write_text(file, json.dumps(answers))
 
 
 def keep_agreement(settings: RunSettings, folder: RunFolder) -> None:
@@ -105,6 +100,7 @@ def about_data(federation: Federation, agreement: Agreement | None) -> dict[str,
         "sha256": agreement.sha256,
         "sites": agreement.names,
     }
-    if samples := {site.name: site.samples for site in agreement.sites if site.samples}:
-        stated["samples"] = samples  # that each of them may state at most
+    largest = {site.name: site.samples for site in agreement.sites if site.samples}
+    if largest:
+        stated["samples"] = largest
     return {"agreement": stated}

@@ -59,6 +59,10 @@ def strategy_of(
     Between sites `waits` gets a line that says for which sites a round waits, and "" when it waits no more.
     """
     agreement = settings.agreement
+    examples = {}
+    if agreement is None:  # of sites the server knows what they state
+        for client, indices in enumerate(federation.train_indices):
+            examples[client] = len(indices)
     return Strategy(
         model,
         settings.run_spec(),
@@ -69,11 +73,7 @@ def strategy_of(
         deploys=settings.deploys,
         optimizer=settings.general.optimizer,
         exchange=settings.exchange_in_force,
-        examples={
-            k: len(indices)
-            for k, indices in enumerate(federation.train_indices)
-            if agreement is None
-        },
+        examples=examples,
         holdout=federation.holdout(device),
         device=device,
         assigner=None if agreement is None else SiteAssigner(agreement, waits),
@@ -104,4 +104,6 @@ def how_vectorized(settings: RunSettings, model: Classifier) -> str:
     reason = obstacle(model, settings.input_shape, settings.variants)
     if reason:
         return f"one by one: {reason}"
-    return "in one pass" + COARSE * (settings.training.precision == "bfloat16")
+    if settings.training.precision == "bfloat16":
+        return f"in one pass{COARSE}"
+    return "in one pass"

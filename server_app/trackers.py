@@ -83,14 +83,13 @@ class TensorBoard(Tracker):
 def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
     """Yield tag and value: METRIC/MODEL, so that a chart compares the deployed models, and run/NAME for the rest."""
     for model, numbers in record.models.items():
-        yield from ((f"{name}/{model}", value) for name, value in finite_numbers(to_json(numbers)))
+        for name, value in finite_numbers(to_json(numbers)):
+            yield f"{name}/{model}", value
     rest = replace(record, models={}, failures={}).to_json()
     rest["failures"] = rest.pop("failed")
-    yield from (
-        (f"run/{name}", value)
-        for name, value in finite_numbers(rest)
-        if name not in ("format", "round")
-    )
+    for name, value in finite_numbers(rest):
+        if name not in ("format", "round"):
+            yield f"run/{name}", value
 
 
 def finite_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -137,10 +136,10 @@ class MLflow(Tracker):
 
         assert self.client is not None, "begin comes first"
         now = int(time.time() * 1000)
-        metrics = [
-            Metric(FORBIDDEN.sub("_", tag), value, now, record.round)
-            for tag, value in scalars(record)
-        ]
+        metrics = []
+        for tag, value in scalars(record):
+            name = FORBIDDEN.sub("_", tag)
+            metrics.append(Metric(name, value, timestamp=now, step=record.round))
         for first in range(0, len(metrics), 1000):  # as many as a call takes
             self.client.log_batch(self.run_id, metrics=metrics[first : first + 1000])
 

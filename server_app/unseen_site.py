@@ -60,9 +60,8 @@ def study(
     answer or refuse than min-replies asks for.
     """
     model = build()
-    private = copy(
-        {name: tensor for name, tensor in model.state_dict().items() if name not in strategy.shared}
-    )
+    state = model.state_dict()
+    private = copy({name: state[name] for name in state if name not in strategy.shared})
     answers = ask(question, strategy, private)
     model.to(device)
     inputs = federation.unseen_inputs(device)
@@ -116,26 +115,27 @@ def study(
 
 def ask(question: Question, strategy: Strategy, private: State) -> Answers:
     """Ask the clients that have trained for the tensors they keep, if the run shares them."""
-    sharing = next(
-        (v for v in strategy.variants if isinstance(v, PrivateNorm) and v.share_norm_statistics),
-        None,
-    )
-    if sharing is None:
-        return Answers()
-    exchange = question(QUESTION, sharing.name, sorted(strategy.memory_rounds))
+    sharing = ""
+    for variant in strategy.variants:
+        if isinstance(variant, PrivateNorm) and variant.share_norm_statistics:
+            sharing = variant.name  # methods whose variants keep batch norm are not combined
     answers = Answers()
+    if not sharing:
+        return answers
+    exchange = question(QUESTION, sharing, sorted(strategy.memory_rounds))
     expected = expected_of(private)
-    for client, answer in exchange.uploads(sharing.name).items():
+    for client, answer in exchange.uploads(sharing).items():
         if answer.keys() == REFUSAL.keys():
             answers.refused.append(client)
-        elif reason := wrong(answer, expected):
+            continue
+        reason = wrong(answer, expected)
+        if reason:
             exchange.refuse(client, reason)
         else:
             answers.states[client] = answer
     exchange.check_enough(strategy.exchange_settings.min_replies, f"question {QUESTION}")
-    answers.failures = {
-        client: f"{QUESTION}: {reason}" for client, reason in sorted(exchange.failures.items())
-    }
+    for client, reason in sorted(exchange.failures.items()):
+        answers.failures[client] = f"{QUESTION}: {reason}"
     answers.bytes_down = size(strategy.shared) * len(exchange.asked)
     answers.bytes_up = sum(map(size, answers.states.values()))
     return answers
@@ -143,7 +143,8 @@ def ask(question: Question, strategy: Strategy, private: State) -> Answers:
 
 def wrong(answer: State, expected: Expected) -> str:
     """Return why a client's tensors cannot be used; empty when they can."""
-    if reason := differences(answer, expected):
+    reason = differences(answer, expected)
+    if reason:
         return reason
     try:
         check_values(answer)
@@ -156,4 +157,5 @@ def nearest(federation: Federation, near: Mapping[int, float]) -> Nearest:
     """Return the client with the smallest distance, of two the first."""
     client = min(near, key=lambda client: near[client])
     assert federation.domains is not None, "the setting unseen-domain"
-    return Nearest(client, federation.dataset.domain_names[federation.domains[client]], near)
+    domain = federation.domains[client]
+    return Nearest(client, federation.dataset.domain_names[domain], near)

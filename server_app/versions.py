@@ -37,16 +37,11 @@ def installed(package: str) -> str:
 def commit() -> str:
     """Return the commit of the code, or "unknown" outside a checkout."""
     if INSTALLED_AS_ONE:
-        return (
-            "unknown"  # git would describe the user's own repository around the installed package
-        )
+        # git would describe the user's own repository around the installed package.
+        return "unknown"
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return done.stdout.strip()
