@@ -398,5 +398,7 @@ def test_the_convolutions_are_those_of_the_papers() -> None:
         ("conv", 64, 5, 1, 2),
         ("pool", 2, 2),
     ]
+    with torch.device("meta"):
+        assert layers_of(MODELS["resnet-18"]((3, 32, 32), 10))[0] == ("conv", 64, 3, 1, 1)
     (pooled,) = [m for m in alexnet.features.modules() if isinstance(m, nn.AdaptiveAvgPool2d)]
     assert pooled.output_size == 6

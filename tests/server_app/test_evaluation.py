@@ -265,6 +265,7 @@ def test_a_report_s_sampling_unit_is_the_subject(tmp_path: Path) -> None:
     assert known is not None and known["tested"] == known["test"] == [48, 40]
     assert known["independent"] == [round(48**2 / (16**2 + 4 * 8**2)), 5]
     assert worth(np.arange(7), False) == 7 and worth(np.zeros(0, int), False) == 0
+    assert worth(np.zeros(5, int), False) == 1
 
 
 def test_clients_that_know_their_patients_state_a_larger_error(tmp_path: Path) -> None:
