@@ -64,7 +64,12 @@ def of_one(values: list[float], examples: list[int], start: float = 0.5) -> tupl
 
 @pytest.mark.parametrize(
     ("values", "examples"),
-    [([1.0, -0.8, 0.1], [5, 5, 5]), ([3.0, -1.0], [1, 3]), ([2.0, -2.1, 0.4, 0.0], [4, 3, 2, 1])],
+    [
+        ([1.0, -0.8, 0.1], [5, 5, 5]),
+        ([1.0, -0.2], [1, 1]),
+        ([3.0, -1.0], [1, 3]),
+        ([2.0, -2.1, 0.4, 0.0], [4, 3, 2, 1]),
+    ],
 )
 def test_fedexp_is_its_equation(values: list[float], examples: list[int]) -> None:
     p = [n / sum(examples) for n in examples]
