@@ -181,7 +181,15 @@ def failure_of(error: Exception, client: int) -> ClientFailure:
     number = next(_failure_numbers)
     reason = f"{words} {number}"
     name = sites[client].name if client in sites else f"client {client}"
-    site_log.error("%s: %s: %s: %s", name, reason, type(error).__name__, error)
+    error_type = type(error).__name__
+    site_log.error(
+        "%s: %s: %s: %s",
+        name,
+        reason,
+        error_type,
+        error,
+        extra={"error_type": error_type},  # a field of the record, for who counts refusals by type
+    )
     return ClientFailure(reason, kind, permission, number)
 
 

@@ -95,10 +95,9 @@ class Words(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-        if (
-            isinstance(record.args, tuple) and len(record.args) == 5
-        ):  # as client_app.handlers writes it
-            self.kinds.append(str(record.args[3]))
+        error_type = getattr(record, "error_type", None)  # client_app.handlers adds the field
+        if error_type is not None:
+            self.kinds.append(error_type)
 
 
 def same(entries: dict[str, Any]) -> None:

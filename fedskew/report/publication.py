@@ -1,10 +1,11 @@
 """A report's tables as LaTeX, its figures as files, and the papers that it cites as BibTeX."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+
+import yaml
 
 from data import SettingError
 from fedskew.report.document import Document
@@ -14,7 +15,7 @@ from fedskew.report.page import drawings
 from fedskew.report.results import slug
 from fedskew.report.svg import Figure, Style, write_file
 
-REFERENCES = Path(__file__).with_name("references.bib")
+REFERENCES = Path(__file__).with_name("references.yaml")
 PROJECT = "project"
 """Names the entries that every report cites."""
 TABLES = ("claims", "differences")
@@ -109,26 +110,19 @@ def latex_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Reference:
-    """An entry of references.bib."""
+    """An entry of references.yaml."""
 
     names: frozenset[str]
     """The methods and data sets that it belongs to."""
     entry: str
-    """The entry as BibTeX, without the field that holds the names."""
+    """The entry as BibTeX."""
 
 
 @lru_cache(maxsize=1)
 def references() -> tuple[Reference, ...]:
-    """Return the entries of references.bib, in their order."""
-    entries = re.split(r"^(?=@)", REFERENCES.read_text(), flags=re.MULTILINE)[1:]
-    found = []
-    for entry in entries:
-        field = re.search(r"^  fedskew = \{(.*)\},\n", entry, re.MULTILINE)
-        assert field is not None, f"references.bib: no field fedskew in {entry[:40]!r}"
-        names = frozenset(name.strip() for name in field[1].split(","))
-        text = entry.replace(field[0], "").strip()
-        found.append(Reference(names, text))
-    return tuple(found)
+    """Return the entries of references.yaml, in their order."""
+    entries = yaml.safe_load(REFERENCES.read_text())
+    return tuple(Reference(frozenset(entry["names"]), entry["entry"].strip()) for entry in entries)
 
 
 def bibtex(documents: Sequence[Document]) -> str:

@@ -38,6 +38,15 @@ SETTINGS = TrainingSettings(
 COUNTS = ((5, 3, 2, 1), (1, 2, 4, 0), (0, 0, 5, 0), (2, 1, 1, 0), (0, 1, 0, 0), (2, 2, 2, 1))
 """Batches of 4 4 3, 4 3, 5, 4, 1 and 4 3; one pass holds batches of several sizes."""
 
+ONE_BY_ONE = {
+    "decorrelation": "does not say that it can",  # a sample's term depends on the rest of its batch
+    "model-contrast": "does not say that it can",  # it passes the batch through other models
+    "not-true-distillation": "asks for the logits of a second model",
+    "vacant-classes": "asks for the logits of a second model",
+}
+"""Variants whose clients cannot train in one pass, and what is then said."""
+VECTORIZED_ROWS = [row for row in ROWS if row.default.name not in ONE_BY_ONE]
+
 
 def clients_of(variants: Sequence[Variant], model: str = "small-cnn") -> list[Client]:
     """Return clients of which every second one kept something in an earlier round."""
@@ -109,7 +118,7 @@ def assert_alike(left: Sequence[Report], right: Sequence[Report]) -> None:
 
 
 @pytest.mark.parametrize("which", ["default", "other"])
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)
+@pytest.mark.parametrize("row", VECTORIZED_ROWS, ids=lambda row: row.default.name)
 def test_every_variant_trains_together_as_one_by_one(row: object, which: str) -> None:
     variant: Variant = getattr(row, which)
     clients = clients_of([variant], "mlp-bn" if variant.requirements.batch_norm else "small-cnn")
@@ -170,13 +179,21 @@ def test_together_differs_by_no_more_than_a_change_of_one_rounding_in_the_first_
         assert close(report.trained.state, alone(client, variants, clipped).trained.state)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)
+@pytest.mark.parametrize("row", VECTORIZED_ROWS, ids=lambda row: row.default.name)
 def test_a_variant_whose_hooks_are_mapped_says_whether_they_can_be(row: object) -> None:
     variant: Variant = row.default  # type: ignore[attr-defined]
     marked = [
         hook for hook in MAPPED_HOOKS if getattr(getattr(variant, hook), "vectorizable", False)
     ]
     assert marked == [hook for hook in MAPPED_HOOKS if overrides(variant, hook)]
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_a_variant_whose_clients_train_one_by_one_is_named(name: str) -> None:
+    (row,) = [row for row in ROWS if row.default.name == name]
+    model = build("small-cnn", SHAPE, CLASSES, 0)
+    assert obstacle(model, SHAPE, [row.default]).startswith(f"{name} {ONE_BY_ONE[name]}")
+    assert obstacle(model, SHAPE, [Proximal()]) == ""
 
 
 def test_frozen_layers_stay_as_they_are_when_clients_train_together(
@@ -272,7 +289,7 @@ def waits(work: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.default.name)
+@pytest.mark.parametrize("row", VECTORIZED_ROWS, ids=lambda row: row.default.name)
 def test_no_step_waits_for_a_number(row: object) -> None:
     variant: Variant = row.default  # type: ignore[attr-defined]
     clients = clients_of([variant], "mlp-bn" if variant.requirements.batch_norm else "small-cnn")

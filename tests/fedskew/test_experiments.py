@@ -541,6 +541,7 @@ def test_the_variants_that_leave_training_alone_are_those_that_only_report() -> 
         "client-means",
         "feature-statistics",
         "label-counts",
+        "label-discrepancy",
         "augmented-gradients",
         "class-statistics",
         "feature-gradients",
