@@ -35,6 +35,8 @@ STRATEGIES: Mapping[str, str] = {
     "class-weights": "RatioLoss",
 }
 """The variants that work with one strategy alone, which sends them something, and that strategy."""
+WITHOUT_STRATEGY = ("dynamic-regularization", "label-discrepancy")
+"""The client halves of FedDyn and FedDisco. No strategy here has their server halves; alone they are other methods."""
 BEYOND_THE_LOSS = (
     "sample_weights",
     "labels",
@@ -97,10 +99,16 @@ def as_list(chosen: Iterable[NamedVariant]) -> list[NamedVariant]:
 def variants_of(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> list[Variant]:
     """Return the variants, sorted by name, with the settings that a method's name stands for.
 
-    Raises SettingError as `composed` does.
+    Raises SettingError as `composed` does, and for a variant whose server half no strategy here has.
     """
     chosen = as_list(chosen)
     parts = composed(chosen, methods)
+    for name in parts.variants:
+        if name in WITHOUT_STRATEGY:
+            rule = (
+                f"needs a server half that fedskew.flower does not have ({name}); use `fedskew run`"
+            )
+            raise SettingError("variants", method_of(name), rule)
     given = {variant.name: variant for variant in chosen if isinstance(variant, Variant)}
     variants = []
     for name in parts.variants:

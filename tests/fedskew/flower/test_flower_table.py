@@ -8,20 +8,13 @@ from flower_grid import PlainNet
 from flwr.serverapp.strategy import FedAvg
 
 from client_app.variants import VARIANTS
+from data import SettingError
+from fedskew.flower.variants import WITHOUT_STRATEGY, variants_of
 from server_app.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "flower_table.py"))
 PAGE = (ROOT / "docs" / "guides" / "flower.md").read_text()
-NOT_YET_TRIED = {
-    "decorrelation",
-    "dynamic-regularization",
-    "label-discrepancy",
-    "model-contrast",
-    "not-true-distillation",
-    "restricted-softmax",
-    "vacant-classes",
-}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 
 
@@ -50,6 +43,15 @@ def test_a_reason_without_a_remedy_is_not_called_a_refusal() -> None:
 def test_every_variant_is_in_the_tables() -> None:
     """Of each variant some method is tried under every wrapper and mod; scripts/flower_table.py lists them."""
     tried = {variant for name in SCRIPT["VARIANTS"] for variant in METHODS[name].variants}
-    assert tried | NOT_YET_TRIED == set(VARIANTS), (
+    assert tried | set(WITHOUT_STRATEGY) == set(VARIANTS), (
         "add a method to VARIANTS in scripts/flower_table.py and run it"
     )
+
+
+@pytest.mark.parametrize("name", ["feddyn", "feddisco", *WITHOUT_STRATEGY])
+def test_a_client_half_without_its_server_half_is_refused(name: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        variants_of([name])
+    assert refused.value.key == "variants"
+    assert "needs a server half" in refused.value.rule
+    assert [variant.name for variant in variants_of(["moon"])] == ["model-contrast"]
