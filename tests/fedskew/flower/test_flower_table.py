@@ -18,6 +18,7 @@ PAGE = (ROOT / "docs" / "guides" / "flower.md").read_text()
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 
 
+@pytest.mark.slow  # about 200 runs
 @pytest.mark.parametrize("name", SCRIPT["TABLES"])
 def test_the_table_is_what_comes_of_every_pair(name: str) -> None:
     table = SCRIPT["TABLES"][name]()
