@@ -26,6 +26,8 @@ MODELS = 8
 """Copies of the model that server and client hold at a time: shared, start, gradients, momentum, ..."""
 STACKED = 4
 """Copies of the model for every further client of a pass: weights, gradients, momentum, directions."""
+ADAM = 2
+"""Copies of the model that Adam holds beyond SGD's, for each client of a pass: squares of gradients, and their roots."""
 ALIVE = 3
 """Layers' outputs that are there at a time in evaluation. In training all are."""
 FILES = 3
@@ -89,6 +91,8 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     taking = participants(settings)
     stacked = min(settings.training.clients_per_pass, taking) - 1
     copies = MODELS + STACKED * stacked
+    if settings.training.optimizer != "sgd":
+        copies += ADAM * (1 + stacked)
     work = sum(part.memory_bytes(model) for part in parts_of(settings))
     need = PROCESS + copies * state + activations_of(settings) + work
     if sizes is None:

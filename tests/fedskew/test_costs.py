@@ -333,6 +333,16 @@ def test_work_counts_what_trains_a_whole_model(tmp_path: Path) -> None:
 # ---- memory, and what cannot fit -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("clients_per_pass", "clients"), [(1, 1), (3, 3)])
+def test_memory_counts_what_adam_holds_for_each_client_of_a_pass(
+    clients_per_pass: int, clients: int
+) -> None:
+    model = size(build("mlp-bn", (1, 8, 8), 10, 0).state_dict())
+    changes = {"clients_per_pass": clients_per_pass}
+    adam = memory_of(run_of(optimizer="adam", **changes), SIZES)
+    assert adam - memory_of(run_of(**changes), SIZES) == 2 * clients * model
+
+
 def test_memory_counts_data_models_replies_and_the_server_s_work() -> None:
     few, many = (run_of(method="creff", participation=share) for share in (0.25, 1.0))
     model = build("mlp-bn", (1, 8, 8), 10, 0)
