@@ -402,6 +402,7 @@ def test_quick_takes_as_long_as_the_readme_says() -> None:
     assert f"papers' claims in {minutes} minutes" in " ".join(readme.split())
 
 
+@pytest.mark.slow
 def test_the_documentation_lists_every_experiment_with_its_number_of_runs() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \|.*\| (\d+) \|[^|]*\|[^|]*\|$", DOCUMENTATION, re.M)
     documented = {name: int(number) for name, number in rows}

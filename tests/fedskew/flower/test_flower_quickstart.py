@@ -87,6 +87,7 @@ def train_every_patch(python: Path, installed: Path | None, folder: Path) -> Non
     assert re.findall(r"TRAINED (\S+)", done.stdout) == [app.name for app in apps]
 
 
+@pytest.mark.slow
 def test_every_patch_trains_from_the_wheels_package(tmp_path: Path) -> None:
     installed = tmp_path / "installed"
     installed.mkdir()

@@ -25,6 +25,12 @@ def frozen_document(tmp_path_factory: pytest.TempPathFactory) -> Document:
     return document(frozen_results(tmp_path_factory.mktemp("frozen")))
 
 
+@pytest.fixture(scope="module")
+def figures(frozen_document: Document, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The figures' files; drawing them takes seconds."""
+    return write_figures([frozen_document], tmp_path_factory.mktemp("figures") / "all")
+
+
 def test_a_latex_table_has_rules_bold_cells_and_no_active_characters() -> None:
     table = Table(
         "accuracy in percent, 95 % of_seeds",
@@ -107,27 +113,25 @@ def test_a_report_cites_its_own_methods_and_data_alone(frozen_document: Document
     ]
 
 
-def test_figures_are_written_as_svg_and_pdf_with_a_legend_of_the_rows(
-    frozen_document: Document, tmp_path: Path
-) -> None:
-    written = write_figures([frozen_document], tmp_path / "figures")
-    assert sorted(written) == sorted((tmp_path / "figures").iterdir())
-    assert len(set(written)) == len(written)
-    assert len({file.stem for file in written}) == len(written) / 2
-    assert {file.suffix for file in written} == {".svg", ".pdf"}
+def test_figures_are_written_as_svg_and_pdf_with_a_legend_of_the_rows(figures: list[Path]) -> None:
+    folder = figures[0].parent
+    assert sorted(figures) == sorted(folder.iterdir())
+    assert len(set(figures)) == len(figures)
+    assert len({file.stem for file in figures}) == len(figures) / 2
+    assert {file.suffix for file in figures} == {".svg", ".pdf"}
 
-    curve = tmp_path / "figures" / "frozen-curve-0-lda-0-1.svg"
+    curve = folder / "frozen-curve-0-lda-0-1.svg"
     texts = [element.text for element in ElementTree.parse(curve).iter() if element.text]
     for word in ("Balanced accuracy: LDA 0.1", "fedavg", "creff", "fedshift", "round"):
         assert word in texts
     assert curve.with_suffix(".pdf").read_bytes().startswith(b"%PDF-")
 
 
-def test_the_same_figures_have_the_same_bytes(frozen_document: Document, tmp_path: Path) -> None:
-    first = write_figures([frozen_document], tmp_path / "first")
-    second = write_figures([frozen_document], tmp_path / "second")
-    for one, other in zip(first, second, strict=True):
-        assert one.read_bytes() == other.read_bytes(), one.name
+def test_the_same_figures_have_the_same_bytes(
+    figures: list[Path], frozen_document: Document, tmp_path: Path
+) -> None:
+    for file in write_figures([frozen_document], tmp_path):
+        assert file.read_bytes() == (figures[0].parent / file.name).read_bytes(), file.name
 
 
 def test_two_forms_at_once_are_refused(fedskew: FedSkew) -> None:
