@@ -27,7 +27,7 @@ MODELS = 8
 STACKED = 4
 """Copies of the model for every further client of a pass: weights, gradients, momentum, directions."""
 ADAM = 2
-"""Copies of the model that Adam holds beyond SGD's, for each client of a pass: squares of gradients, and their roots."""
+"""Copies of the model that Adam has beyond SGD's, per client of a pass: squares of gradients, and their roots."""
 ALIVE = 3
 """Layers' outputs that are there at a time in evaluation. In training all are."""
 FILES = 3
