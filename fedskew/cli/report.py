@@ -82,7 +82,8 @@ def report(
     overrides |= {"results": results} if results is not None else {}
     folder = results_folder(overrides)
     if suite := sized_suite(names or [], experiments):
-        report_papers(suite, overrides, experiments, html, chosen_forms)
+        files_of_experiments = ["--figures"] if figures is not None else []
+        report_papers(suite, overrides, experiments, html, chosen_forms + files_of_experiments)
         return
     chosen = find_all(names or list(known_entries(experiments)), experiments)
     # These draw and test, and take a moment to import: a mistyped name is refused before.

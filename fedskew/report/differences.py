@@ -12,6 +12,7 @@ from fedskew.report.format import (
     Table,
     TableCell,
     ends_words,
+    first_upper,
     in_percent,
     named,
     plain,
@@ -236,6 +237,4 @@ def listed(names: Sequence[str]) -> str:
 
 def capitalized(text: str) -> str:
     """Return the text with a capital, except where it begins with a method's name."""
-    if text.startswith(("no ", "one ")):
-        return text[0].upper() + text[1:]
-    return text
+    return first_upper(text) if text.startswith(("no ", "one ")) else text

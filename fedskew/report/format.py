@@ -77,6 +77,11 @@ class Table:
     """Whether cells are sentences rather than numbers."""
 
 
+def first_upper(text: str) -> str:
+    """Return a caption or title with a capital letter first; the other letters stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def words(metric: str) -> str:
     """Return a metric's key as words."""
     name, _, part = metric.replace("-", " ").partition(".")

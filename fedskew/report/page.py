@@ -14,7 +14,7 @@ from fedskew.report import figures
 from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.differences import differences
 from fedskew.report.document import Document, counted
-from fedskew.report.format import in_percent, named, words
+from fedskew.report.format import first_upper, in_percent, named, words
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.run_summary import PARTS, mean_split, trainings
 from fedskew.report.svg import Figure
@@ -88,7 +88,7 @@ def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
     sections: dict[str, Drawings] = {
         "claims": [("", forests(document.verdicts, prefix))],
         "differences": [("", panels("effect", effects))],
-        "curves": [(title[0].upper() + title[1:], group) for title, group in curves.items()],
+        "curves": [(first_upper(title), group) for title, group in curves.items()],
         "classes": [("", panels("recall", recall_curve))],
         "ranking": [("Confusion of the classes", confusions(results, f"{prefix}-confusion"))],
         "clients": [

@@ -10,7 +10,7 @@ import yaml
 from data import SettingError
 from fedskew.report.document import Document
 from fedskew.report.figures import styles
-from fedskew.report.format import Table, TableCell
+from fedskew.report.format import Table, TableCell, first_upper
 from fedskew.report.page import drawings
 from fedskew.report.results import slug
 from fedskew.report.svg import Figure, Style, write_file
@@ -73,7 +73,7 @@ def latex_table(table: Table, label: str) -> str:
     lines = [
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{latex_text(capitalized(table.caption))}}}",
+        rf"  \caption{{{latex_text(first_upper(table.caption))}}}",
         rf"  \label{{{label}}}",
         rf"  \begin{{tabular}}{{{alignment}}}",
         r"    \toprule",
@@ -83,11 +83,6 @@ def latex_table(table: Table, label: str) -> str:
     lines += [f"    {latex_row(row)}" for row in table.rows]
     lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
     return "\n".join(lines)
-
-
-def capitalized(caption: str) -> str:
-    """Return a caption with a capital letter first."""
-    return caption[:1].upper() + caption[1:]
 
 
 def latex_row(cells: Sequence[TableCell]) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 from fedskew.formatting import escaped, terminal_table
 from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.document import Document, counted
-from fedskew.report.format import Table, TableCell, ends_words, signed
+from fedskew.report.format import Table, TableCell, ends_words, first_upper, signed
 from fedskew.report.inference import Summary, summarize_seeds
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reached, takes_training
@@ -104,7 +104,7 @@ def seeds_words(verdict: Verdict) -> str:
 
 def markdown_table(table: Table) -> str:
     """Return one table with its caption above it."""
-    caption = table.caption[0].upper() + table.caption[1:]
+    caption = first_upper(table.caption)
     alignment = ":--" if table.wordy else "--:"  # sentences to the left, numbers to the right
     rule = [":--"]
     rule += [alignment for _ in table.headings[1:]]

@@ -164,3 +164,11 @@ def test_the_command_prints_latex_and_writes_figures(fedskew: FedSkew, tmp_path:
     status, _, err = fedskew(*words, "--figures", blocked)
     assert status == 2
     assert "--figures" in err and "cannot be written" in err
+
+
+def test_figures_are_of_experiments_alone(fedskew: FedSkew, tmp_path: Path) -> None:
+    folder = tmp_path / "figures"
+    status, _, err = fedskew("report", "papers-smoke", "--figures", folder)
+    assert status == 2
+    assert "--figures" in err and "is for experiments: papers-smoke is about statements" in err
+    assert not folder.exists()
