@@ -214,6 +214,8 @@ class Requirements:
     """Images as inputs."""
     shared_weights: bool = False
     """Shared weights: where nothing is shared, the variant would do nothing."""
+    own_head: bool = False
+    """Features that train: each client keeps a head of its own, and no server method may need a shared one."""
     separate_models: bool = False
     """A model of its own for every client: nothing is shared."""
     uncorrected_prior: bool = False

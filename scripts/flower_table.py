@@ -72,6 +72,7 @@ VARIANTS = (
     "feddecorr",
     "fedvls",
     "fedbn",
+    "fedper",
     "silobn",
     "singleset",
     "ccvr",

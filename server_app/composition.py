@@ -129,6 +129,11 @@ def refuse_a_divided_model(method: str, parts: ComposedMethod) -> None:
             "keeps a part on each client"
         )
         raise SettingError("method", method, rule)
+    own_heads = [name for name in parts.variants if VARIANTS[name].requirements.own_head]
+    about_heads = [name for name in parts.serving if SERVER_METHODS[name].needs_head]
+    if own_heads and about_heads:
+        rule = f"{about_heads[0]} needs a shared head, and {own_heads[0]} keeps one on each client"
+        raise SettingError("method", method, rule)
 
 
 def needs_shared(method: Method) -> bool:

@@ -142,6 +142,8 @@ METHODS: dict[str, Method] = {
                "Jhunjhunwala et al., ICLR 2023", "nothing", combine="fedexp"),
         Method("feddisco", "weights that also count how equal a client's classes are", "Ye et al., ICML 2023",
                "the distance of its class shares from equal ones, once", ("label-discrepancy",), combine="feddisco"),
+        Method("fedper", "the head stays on the client, the features are shared", "Arivazhagan et al., 2019",
+               "nothing, and sends less", ("local-head",)),
         Method("silobn", "batch norm's statistics stay on the client, its weights are shared",
                "Andreux et al., DART 2020", "nothing, and sends less; statistics, once, if share-norm-statistics",
                ("local-statistics",)),

@@ -116,17 +116,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     check_model(model, about, data)
     check_fixed_features(model, about, general, sections, parts)
     normalizes = uses_batch_norm(model, data.shape, data.num_classes, about)
-    not_images = "" if len(data.shape) == 3 else f"vectors of {data.input_shape}"
-    if about.freeze == "all":
-        not_images = "kept features"
-    for name in parts.variants:
-        variant = sections[name]
-        requirements = variant.requirements
-        rule = f"has no batch norm, which {general.method} keeps local ({name})"
-        require(normalizes or not requirements.batch_norm, "model", model, rule)
-        rule = f"changes images ({name}), and the inputs are {not_images}"
-        general.require(not (requirements.images and not_images), "method", rule)
-        variant.check(data)
+    check_variants(general, model, about, data, normalizes, sections, parts)
     if normalizes:
         rule = (
             f"must be at least 2, because {model} has batch norm, which cannot train on one sample"
@@ -308,6 +298,35 @@ def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
         plain = ModelSettings()
         has_effect = uses_batch_norm(model, data.shape, data.num_classes, plain)
         about.require(has_effect, "norm", f"has no effect: {model} has no batch norm")
+
+
+def check_variants(
+    general: GeneralSettings,
+    model: str,
+    about: ModelSettings,
+    data: DataSettings,
+    normalizes: bool,
+    sections: Mapping[str, Any],
+    parts: ComposedMethod,
+) -> None:
+    """Raise SettingError for a variant that does not go with the model or with the data.
+
+    `normalizes` says whether the model has batch norm.
+    """
+    not_images = "" if len(data.shape) == 3 else f"vectors of {data.input_shape}"
+    if about.freeze == "all":
+        not_images = "kept features"
+    fixed = model in FIXED_FEATURES or about.freeze == "all"
+    for name in parts.variants:
+        variant = sections[name]
+        requirements = variant.requirements
+        rule = f"has no batch norm, which {general.method} keeps local ({name})"
+        require(normalizes or not requirements.batch_norm, "model", model, rule)
+        rule = f"has no layer that {general.method} would share: none but the head trains ({name})"
+        require(not (fixed and requirements.own_head), "model", model, rule)
+        rule = f"changes images ({name}), and the inputs are {not_images}"
+        general.require(not (requirements.images and not_images), "method", rule)
+        variant.check(data)
 
 
 def check_between_sites(

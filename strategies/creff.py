@@ -25,6 +25,7 @@ DISTANCES = ("code-scale", "paper-literal")
 class FederatedFeatures(ServerMethod):
     """What CReFF is, whatever its distance and its head's training: see CReFF."""
 
+    needs_head: ClassVar[bool] = True
     bias_columns: ClassVar[int] = 0
     """Columns of an upload after the features': 1 where the bias's gradient is sent as well."""
     loss_name: ClassVar[str]

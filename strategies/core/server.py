@@ -134,6 +134,8 @@ class ServerMethod(Settings):
     place. The question has the variant's name."""
     needs_whole_model: ClassVar[bool] = False
     """Whether the model must be the same everywhere: no client may keep a part of it."""
+    needs_head: ClassVar[bool] = False
+    """Whether the head must be shared: no client may keep its own."""
     closed_form: ClassVar[bool] = False
     """Whether what it deploys is computed from `Server.answers` alone, so that no round need be trained. The features
     must then be fixed."""

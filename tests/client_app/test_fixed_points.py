@@ -25,6 +25,7 @@ from client_app.variants.dynamic_regularization import DynamicRegularization
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.focal import Focal
 from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.local_head import LocalHead
 from client_app.variants.local_model import LocalModel
 from client_app.variants.local_statistics import LocalStatistics
 from client_app.variants.logit_shift import LogitShift
@@ -145,6 +146,7 @@ COMPANIONS: list[list[Variant]] = [
     [FeatureGradients()],
     [LocalBatchNorm()],
     [LocalStatistics()],
+    [LocalHead()],
     [LocalModel()],
     [ControlVariates()],
     [ControlVariates(option="I"), Resampling()],

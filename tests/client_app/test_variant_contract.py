@@ -32,6 +32,7 @@ from client_app.variants.feature_statistics import (
 from client_app.variants.focal import Focal
 from client_app.variants.label_discrepancy import LabelDiscrepancy
 from client_app.variants.local_batch_norm import LocalBatchNorm
+from client_app.variants.local_head import LocalHead
 from client_app.variants.local_model import LocalModel
 from client_app.variants.local_statistics import LocalStatistics
 from client_app.variants.logit_calibration import LogitCalibration
@@ -127,6 +128,7 @@ ROWS = [
         answers=True,
     ),
     Row(LocalBatchNorm(), LocalBatchNorm(), None, SKEWED),
+    Row(LocalHead(), LocalHead(), None, SKEWED),
     Row(LocalModel(), LocalModel(), None, SKEWED),
     Row(LocalStatistics(), LocalStatistics(), None, SKEWED),
     Row(

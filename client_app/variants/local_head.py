@@ -1,0 +1,36 @@
+"""FedPer: the head stays on the client, the features are shared (Arivazhagan et al. 2019)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from client_app.client import Requirements, Variant
+
+HEAD = "head."
+"""How the names of the head's tensors begin."""
+
+
+@dataclass(frozen=True)
+class LocalHead(Variant):
+    """Keep weight and bias of the head; features are averaged, w_i <- (w_features, own head), and train together.
+
+    That is FedPer with one personalization layer, the classifier (Arivazhagan et al. 2019, Algorithms 1 and 2). Heads
+    begin alike, with the run's first weights. There is no identity setting: a test holds that the names sent are
+    exactly the features', and that the kept head comes back bit by bit.
+    """
+
+    name: ClassVar[str] = "local-head"
+    requirements: ClassVar[Requirements] = Requirements(
+        shared_weights=True,
+        own_head=True,
+        ignored_settings={"unseen-domain": "leaves a new site without a head"},
+    )
+
+    def private_names(self, model: nn.Module) -> frozenset[str]:
+        return head_names(model)
+
+
+def head_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of the head's weight and bias."""
+    return frozenset(name for name in model.state_dict() if name.startswith(HEAD))
