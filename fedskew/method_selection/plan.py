@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -14,6 +14,7 @@ from fedskew.costs.estimate import cost_of
 from fedskew.costs.pace import timed
 from fedskew.costs.sizes import Sizes
 from fedskew.method_selection.race import BASELINE, Candidate, Rung, rungs
+from fedskew.method_selection.uploads import permitted
 from server_app.composition import compose
 from server_app.run_folder import write_text
 from server_app.run_settings import RunSettings, Scalar
@@ -78,8 +79,15 @@ def rung_of(saved: Mapping[str, Any]) -> Rung:
     return Rung(int(saved["rounds"]), tuple(saved["seeds"]), int(saved["enter"]))
 
 
-def possible(methods: Sequence[str], settings: Mapping[str, Scalar]) -> dict[str, RunSettings]:
-    """Return the methods that go with the model and the data, each with its run; what fails for FedAvg is an error."""
+def possible(
+    methods: Sequence[str],
+    settings: Mapping[str, Scalar],
+    without: Collection[str] = (),
+) -> dict[str, RunSettings]:
+    """Return the methods that go with the model and the data, each with its run; what fails for FedAvg is an error.
+
+    Methods that need one of the permissions in `without` are left out.
+    """
     runs = {BASELINE: parse({**settings, "method": BASELINE})}
     for method in methods:
         compose(method)  # a name that there is not is an error
@@ -90,7 +98,10 @@ def possible(methods: Sequence[str], settings: Mapping[str, Scalar]) -> dict[str
                 raise
     rule = "none but FedAvg goes with the model and the data"
     require(len(runs) > 1, "--method", ",".join(methods), rule)
-    return runs
+    allowed, left_out = permitted(runs, without)
+    rule = f"leaves none but FedAvg: {', '.join(left_out)} upload it"
+    require(len(allowed) > 1, "--without", ",".join(without), rule)
+    return allowed
 
 
 def affordable(

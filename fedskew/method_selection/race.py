@@ -5,7 +5,7 @@ Nothing here trains: scores come from a function, so that a race can be run on d
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedskew.report.inference import Comparison, Interval, Pair, compare
@@ -71,42 +71,64 @@ def race(
     candidates: Sequence[Candidate],
     ladder: Sequence[Rung],
     score: Score,
+    uploads_nothing: Collection[str] = (),
 ) -> tuple[list[RungResult], Candidate]:
     """Return the standings after every rung, and the winner: of equal ones the first by name.
 
-    Of FedAvg the best so far stays in the race to its end, as the others are compared with it. In the last rung every
-    method has one learning rate, so that two rates of one do not displace another method.
+    Of FedAvg the best so far stays in the race to its end, as the others are compared with it, and so does the best
+    of the methods that upload nothing beside the model. In the last rung every method has one learning rate, so that
+    two rates of one do not displace another method.
+
+    Args:
+        candidates: all of them.
+        ladder: the rungs.
+        score: trains candidates for a rung's budget.
+        uploads_nothing: the methods that upload nothing beside the model.
     """
     results: list[RungResult] = []
     running = list(candidates)
     for rung in ladder:
         if results:
-            running = entering(list(results[-1].means), rung, is_last=rung is ladder[-1])
+            ranked = list(results[-1].means)
+            running = entering(ranked, rung, rung is ladder[-1], uploads_nothing)
         scores = score(running, rung)
         means: dict[Candidate, float] = {}
         for candidate in sorted(running):  # of equal means the first by name
             by_seed = scores.get(candidate, {})
             if len(by_seed) == len(rung.seeds):
                 means[candidate] = statistics.fmean(by_seed.values())
-        ranked = sorted(means, key=means.__getitem__, reverse=True)
-        results.append(RungResult(rung, {candidate: means[candidate] for candidate in ranked}))
+        by_mean = sorted(means, key=means.__getitem__, reverse=True)
+        results.append(RungResult(rung, {candidate: means[candidate] for candidate in by_mean}))
         if not means:
             reason = "no run of the race has finished: each one's reason stands in the overview"
             raise RuntimeError(reason)
     return results, next(iter(results[-1].means))
 
 
-def entering(ranked: Sequence[Candidate], rung: Rung, is_last: bool) -> list[Candidate]:
+def entering(
+    ranked: Sequence[Candidate],
+    rung: Rung,
+    is_last: bool,
+    uploads_nothing: Collection[str] = (),
+) -> list[Candidate]:
     """Return the candidates that enter a rung, of the earlier rung's from best to worst; see `race`."""
     best_of_method: dict[str, Candidate] = {}
     for candidate in ranked:
         best_of_method.setdefault(candidate.method, candidate)
     order = list(best_of_method.values()) if is_last else ranked
     chosen = list(order[: rung.enter])
-    baseline = best_of_method.get(BASELINE)
-    if baseline is not None and baseline not in chosen:
-        chosen.append(baseline)
+    for always in (best_of_method.get(BASELINE), best_without_uploads(ranked, uploads_nothing)):
+        if always is not None and always not in chosen:
+            chosen.append(always)
     return chosen
+
+
+def best_without_uploads(
+    ranked: Iterable[Candidate], uploads_nothing: Collection[str]
+) -> Candidate | None:
+    """Return the first candidate whose method uploads nothing beside the model; None where there is none."""
+    quiet = (candidate for candidate in ranked if candidate.method in uploads_nothing)
+    return next(quiet, None)
 
 
 @dataclass(frozen=True)

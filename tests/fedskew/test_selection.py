@@ -1,6 +1,7 @@
 """The race: on drawn scores, that it halves fairly and promises no more than seeds show; on runs, that it repeats."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,13 +22,17 @@ from fedskew.method_selection.race import (
     Gain,
     Rung,
     Scores,
+    best_without_uploads,
     conclusion,
     entering,
     race,
     rungs,
     take,
 )
+from fedskew.method_selection.targets import TARGETS, scores_of, target_of
+from fedskew.method_selection.uploads import excluded, permissions_of, upload_text
 from fedskew.report.inference import Strata
+from server_app.record import ModelNumbers, Spread
 from server_app.run_settings import Scalar
 from server_app.settings import parse
 
@@ -100,6 +105,83 @@ def test_the_last_rung_has_one_rate_of_a_method_and_fedavg_comes_beside_its_two(
     assert entering(ranked, last, is_last=False) == [ranked[0], ranked[1], ranked[3]]
     assert entering(ranked[3:], last, is_last=False) == ranked[3:]
     assert entering(ranked[:3], last, is_last=False) == ranked[:2]
+
+
+def test_the_best_that_uploads_nothing_stays_to_the_end() -> None:
+    means = {"fedavg": 40, "fedshift": 60, "ccvr": 70, "iwds": 50}
+    ladder = rungs(len(CANDIDATES), 18, (0, 1, 2))
+    score = drawn(means, noise=0.1, seed=0)
+    standings, _ = race(CANDIDATES, ladder, score, ["fedavg", "iwds"])  # type: ignore[arg-type]
+    for standing in standings:
+        assert best_without_uploads(standing.means, ["fedavg", "iwds"]) == Candidate("iwds", 0.1)
+    without_it, _ = race(CANDIDATES, ladder, drawn(means, noise=0.1, seed=0))  # type: ignore[arg-type]
+    assert "iwds" not in {candidate.method for candidate in without_it[-1].means}
+    assert best_without_uploads([Candidate("ccvr", 0.1)], ["fedavg"]) is None
+
+
+NUMBERS = ModelNumbers(
+    means={"balanced-accuracy": 0.5, "accuracy": 0.6, "auroc": 0.9, "brier": 0.25},
+    recall=[0.75, 0.25, math.nan],
+    spreads={"local-accuracy": Spread(0.7, 0.4), "client-accuracy": Spread(0.8, 0.3)},
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "score", "text"),
+    [
+        ("balanced-accuracy", 50.0, "50.0"),
+        # Nine of ten samples are of the first class; nobody tests the third: (9 * 0.75 + 1 * 0.25) / 10.
+        ("accuracy", 70.0, "70.0"),
+        ("site-mean", 70.0, "70.0"),
+        ("worst-site", 40.0, "40.0"),
+        ("auroc", 90.0, "90.0"),
+        ("brier", -25.0, "0.250"),
+    ],
+)
+def test_a_target_is_a_score_of_which_more_is_better(target: str, score: float, text: str) -> None:
+    scores = scores_of(NUMBERS, [90, 10, 50], own_tests=False)
+    assert scores.keys() == TARGETS.keys()
+    assert scores[target] == pytest.approx(score)
+    assert TARGETS[target].text(scores[target]) == text
+    assert TARGETS[target].text(math.nan) == "-"
+
+
+def test_sites_with_test_samples_of_their_own_are_measured_on_these() -> None:
+    scores = scores_of(NUMBERS, None, own_tests=True)
+    assert (scores["site-mean"], scores["worst-site"]) == pytest.approx((80.0, 30.0))
+    assert scores["accuracy"] == pytest.approx(60.0), "without counts the shares of what was tested"
+    assert math.isnan(scores_of(ModelNumbers(), [1], own_tests=False)["worst-site"])
+    assert target_of("auroc", 100).name == "auroc"
+    with pytest.raises(SettingError, match="auroc': is measured for at most 100 classes"):
+        target_of("auroc", 101)
+
+
+def test_a_permission_that_is_not_given_leaves_methods_out() -> None:
+    methods = ["fedshift", "ccvr", "creff", "scaffold", "scaffold+ccvr", "fedlc"]
+    runs = possible(methods, {})
+    assert list(runs) == ["fedavg", *methods]
+    needed = {method: sorted(permissions_of(run)) for method, run in runs.items()}
+    assert needed == {
+        "fedavg": [],
+        "fedshift": ["class-counts"],
+        "ccvr": ["class-counts", "class-statistics"],
+        "creff": ["head-gradients"],
+        "scaffold": ["control-variates"],
+        "scaffold+ccvr": ["class-counts", "class-statistics", "control-variates"],
+        "fedlc": [],
+    }
+    without = possible(methods, {}, ["class-statistics"])
+    assert list(without) == ["fedavg", "fedshift", "creff", "scaffold", "fedlc"]
+    without = possible(methods, {}, ["class-counts"])
+    assert list(without) == ["fedavg", "creff", "scaffold", "fedlc"], "statistics hold the counts"
+    assert upload_text("fedlc") == "nothing"
+    assert upload_text("scaffold+ccvr").count(";") == 1
+    with pytest.raises(
+        SettingError, match=r"^--without = .*leaves none but FedAvg: ccvr upload it"
+    ):
+        possible(["ccvr"], {}, ["class-statistics"])
+    with pytest.raises(SettingError, match=r"^--without = 'model': must be some of class-counts"):
+        excluded(["model"])
 
 
 def test_of_equal_scores_the_first_by_name_wins() -> None:
@@ -282,6 +364,8 @@ def test_what_a_race_cannot_do_is_one_sentence(fedskew: FedSkew, tmp_path: Path)
         (["--minutes", "0.001"], "--minutes = 0.001: is less than one round of two methods"),
         (["--minutes", "1", "--set", "method=fedavg"], "method = 'fedavg': is the race's own"),
         (["--minutes", "1", "--method", "fedsift"], "did you mean fedshift"),
+        (["--minutes", "1", "--target", "f1"], "--target = 'f1': must be one of balanced-accuracy"),
+        (["--minutes", "1", "--without", "scores"], "--without = 'scores': must be some of"),
         (["--minutes", "1", "--match-counts", str(tmp_path / "no.csv")], "no.csv"),
         (
             ["--minutes", "1", "--set", "train-images=10", "--set", "partition=iid"],
