@@ -167,6 +167,13 @@ class LocalSite(Protocol):
     def check_run(self, run_spec: "RunSpec") -> None:
         """Raise RunNotAllowed for a run that the policy excludes, whatever the data."""
 
+    def load_module(self, model: str, variants: "Sequence[str]") -> str:
+        """Load the site's own file of the agreed module, and return the module's name.
+
+        `model` and `variants` are what a run names of it, MODULE:NAME. Raises NotAgreed for another module,
+        RunNotAllowed for what the policy excludes, DataError for a file whose sha256 is not the agreed one.
+        """
+
     def open_data(self, run_spec: "RunSpec") -> "LocalData":
         """Return the site's data. Raises NotAgreed or DataError for data that do not fit the agreement or the run."""
 

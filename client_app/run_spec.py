@@ -1,12 +1,13 @@
 """The part of a run's settings that its clients need."""
 
 import json
+from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from client_app.client import Variant
-from client_app.models import PLAIN, ModelSettings
+from client_app.models import PLAIN, ModelSettings, is_own_model
 from client_app.optimizer import TrainingSettings
 from client_app.user_code import load, place_of
 from client_app.variants import VARIANTS
@@ -37,8 +38,7 @@ class RunSpec:
         """Return the spec as JSON."""
         variants = {}
         for variant in self.variants:
-            name = place_of(type(variant)) or variant.name
-            variants[name] = asdict(variant)
+            variants[name_in_messages(variant)] = asdict(variant)
         fields = {
             "data": stored_fields(asdict(self.data)),
             "training": stored_fields(asdict(self.training)),
@@ -54,12 +54,15 @@ class RunSpec:
         return json.dumps(fields, sort_keys=True)
 
     @staticmethod
-    def from_json(text: str, user_code: bool = True) -> "RunSpec":
-        """Undo `to_json`. Without `user_code` no module that the text names is imported, and KeyError is raised."""
+    def from_json(text: str, modules: Container[str] | None = None) -> "RunSpec":
+        """Undo `to_json`. Of the modules that the text names only `modules` are used; None stands for any.
+
+        Raises KeyError for a variant of another module, or of a name that does not exist.
+        """
         fields: dict[str, Any] = json.loads(text)
         variants = []
         for name, stated in fields["variants"].items():
-            variants.append(kind_of(name, user_code)(**stated))
+            variants.append(kind_of(name, modules)(**stated))
         return RunSpec(
             data=DataSettings(**fields_from_stored(fields["data"])),
             training=TrainingSettings(**fields_from_stored(fields["training"])),
@@ -74,9 +77,32 @@ class RunSpec:
         )
 
 
-def kind_of(name: str, user_code: bool) -> type[Variant]:
-    """Return a variant's class by its name, or by MODULE:CLASS."""
-    if user_code and ":" in name:
-        kind: type[Variant] = load("method", name, "class")
+def name_in_messages(variant: Variant) -> str:
+    """Return a variant's name, or MODULE:CLASS of one of the user's own."""
+    return place_of(type(variant)) or variant.name
+
+
+def own_code_of(text: str) -> tuple[str, list[str]]:
+    """Return what a RunSpec's JSON names of the user's own modules: its model or "", and its variants.
+
+    Nothing is imported.
+    """
+    fields: dict[str, Any] = json.loads(text)
+    model = fields["model"]
+    return model if is_own_model(model) else "", [
+        name for name in fields["variants"] if ":" in name
+    ]
+
+
+def is_variant(kind: object) -> bool:
+    """Return whether something is a class of variants."""
+    return isinstance(kind, type) and issubclass(kind, Variant)
+
+
+def kind_of(name: str, modules: Container[str] | None) -> type[Variant]:
+    """Return a variant's class by its name, or by MODULE:CLASS of one of the modules."""
+    module, colon, _ = name.partition(":")
+    if colon and (modules is None or module in modules):
+        kind: type[Variant] = load("method", name, "class of variants", is_variant)
         return kind
     return VARIANTS[name]

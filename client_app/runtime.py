@@ -18,7 +18,7 @@ from client_app.local_site import (
 from client_app.memory import folder_of
 from client_app.models import build
 from client_app.process import choose_device, code_version, tune_allocator
-from client_app.run_spec import RunSpec
+from client_app.run_spec import RunSpec, own_code_of
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
 from client_app.vectorized import VectorizedTraining
@@ -205,8 +205,15 @@ def simulation_runtime(run_spec: str) -> ClientRuntime:
 
 @functools.lru_cache(maxsize=64)
 def site_runtime(run_spec: str, site: LocalSite) -> ClientRuntime:
-    """Return the runtime of one site; a rehearsal has one per site."""
+    """Return the runtime of one site; a rehearsal has one per site.
+
+    Raises NotAgreed for code that is not agreed, and what `LocalSite.load_module` raises.
+    """
+    model, variants = own_code_of(run_spec)
+    modules = []
+    if model or variants:
+        modules.append(site.load_module(model, variants))
     try:
-        return ClientRuntime(RunSpec.from_json(run_spec, user_code=False), site)
+        return ClientRuntime(RunSpec.from_json(run_spec, modules), site)
     except KeyError as error:
         raise NotAgreed(f"the variant {error} is not of this code") from error

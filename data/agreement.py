@@ -7,7 +7,9 @@ with that of the text it has approved.
 import base64
 import binascii
 import hashlib
+import keyword
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from data.errors import DataError, SettingError
 from data.settings import DataSettings
+from data.text import PACKAGES
 from data.toml_file import Table, read_toml
 
 KEYS = (
@@ -31,6 +34,7 @@ KEYS = (
     "sums",
     "backbone",
     "weights",
+    "module",
     "app",
     "site",
 )
@@ -44,6 +48,8 @@ NAME_RULE = "must be 1 to 40 letters, digits, - and _"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 BACKBONE = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
 """The name of a network that begins with a file's weights; whether there is one the coordinator's settings say."""
+MODULE_KEYS = ("name", "sha256")
+MODULE_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 KEY_KIND = "ecdsa-sha2-nistp384"
 MASK_KEY_KIND = "x25519"
 SUMS = ("plain", "masked")
@@ -89,6 +95,10 @@ class Agreement:
     backbone: str = ""
     """The network whose weights every site has as a file; empty where none is agreed."""
     weights: str = ""
+    """sha256 of that file."""
+    module: str = ""
+    """The module with the federation's own models and methods, which every site has as a file; empty without one."""
+    module_sha256: str = ""
     """sha256 of that file."""
 
     @property
@@ -192,6 +202,7 @@ def read_agreement(path: Path) -> Agreement:
         raise table.error("min-sites", min_sites, rule)
     sums = sums_of(table, sites)
     backbone, weights = backbone_of(table)
+    module, module_sha256 = module_of(table)
     return Agreement(
         name=inputs.name,
         classes=inputs.classes,
@@ -205,6 +216,8 @@ def read_agreement(path: Path) -> Agreement:
         sums=sums,
         backbone=backbone,
         weights=weights,
+        module=module,
+        module_sha256=module_sha256,
     )
 
 
@@ -222,6 +235,26 @@ def backbone_of(table: Table) -> tuple[str, str]:
     rule = "must be the sha256 of the file of the backbone's weights: 64 of 0-9 and a-f"
     table.require(SHA256.fullmatch(weights) is not None, "weights", rule)
     return backbone, weights
+
+
+def module_of(table: Table) -> tuple[str, str]:
+    """Return the name of the agreed module and the sha256 of its file, two empty texts where none is agreed.
+
+    Raises DataError for a name that an import would not find, or that means another module.
+    """
+    if "module" not in table.entries:
+        return "", ""
+    module = Table(table.take("module", dict), f"{table.where}: module", MODULE_KEYS)
+    name: str = module.take("name", str)
+    is_name = MODULE_NAME.fullmatch(name) is not None and not keyword.iskeyword(name)
+    rule = "must be the name of a Python module: small letters, digits and _, such as hospital_net"
+    module.require(is_name, "name", rule)
+    is_free = name not in sys.stdlib_module_names and name not in (*PACKAGES, "site_agent")
+    module.require(is_free, "name", "is the name of another module: rename yours")
+    sha256: str = module.take("sha256", str)
+    rule = "must be the sha256 of the module's file: 64 of 0-9 and a-f"
+    module.require(SHA256.fullmatch(sha256) is not None, "sha256", rule)
+    return name, sha256
 
 
 def sums_of(table: Table, sites: Sequence[Member]) -> str:

@@ -11,10 +11,12 @@ from typing import Any
 
 from client_app.client import Variant
 from client_app.process import code_version
-from client_app.user_code import load, source_hash
+from client_app.user_code import load, load_agreed, read_agreed, source_hash
 from client_app.variants import VARIANTS
 from data import SettingError
 from data.readers.cache import cache_folder
+from data.readers.catalog import is_sites
+from data.sites import agreement_of, file_of
 from server_app.method_checks import ContractViolation, check, keep
 from server_app.methods import GROUP, METHODS, Method
 from strategies.core.server import ServerMethod
@@ -71,6 +73,25 @@ def find(name: str) -> Method | None:
 def installed() -> list[str]:
     """Return the names of installed packages' methods; one that FedSkew has itself stays FedSkew's."""
     return sorted({entry.name for entry in entry_points(group=GROUP)} - METHODS.keys())
+
+
+def load_agreed_module(method: str, model: str, dataset: str) -> None:
+    """Between sites, load the coordinator's copy of the agreed module where the method or the model names it.
+
+    The copy is beside federation.toml. It is loaded before `register` could import a module of the same name from the
+    working folder. Raises DataError for a copy that is missing or has another sha256 than the agreed one.
+    """
+    own = set()
+    for name in (model, *method.split("+")):
+        module, colon, _ = name.strip().partition(":")
+        if colon:
+            own.add(module)
+    if not own or not is_sites(dataset):
+        return
+    agreement = agreement_of(dataset)
+    if agreement.module in own:
+        file = file_of(dataset).with_name(f"{agreement.module}.py")
+        load_agreed(agreement.module, read_agreed(agreement, file, str(file)), file)
 
 
 def register(method: str) -> None:

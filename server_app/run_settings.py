@@ -27,7 +27,7 @@ from data.renamed_settings import stored
 from data.sites import agreement_of, in_messages
 from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
-from server_app.plugins import register, sources_of
+from server_app.plugins import load_agreed_module, register, sources_of
 from strategies.core.exchange import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, AdaptiveOptimizer, ServerOptimizer
@@ -302,6 +302,8 @@ class RunSettings:
 def settings_from_pickle(*values: Any) -> RunSettings:
     """Return the settings of another process, and register the user's own methods in this one."""
     settings = RunSettings(*values)
+    general = settings.general
+    load_agreed_module(general.method, general.model, settings.data.dataset)
     register(settings.general.method)
     return settings
 

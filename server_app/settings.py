@@ -38,7 +38,7 @@ from data.sites import agreement_of
 from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import no_such, read_text, read_texts
 from server_app.methods import METHODS, Method
-from server_app.plugins import register, sources_of
+from server_app.plugins import load_agreed_module, register, sources_of
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from strategies.core.exchange import ExchangeSettings
 from strategies.core.server import needs_holdout
@@ -85,7 +85,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     a contradiction, and a setting that would have no effect.
     """
     config = renamed(with_method_settings(config))
-    register(str(config.get("method", "")))
+    method, model, dataset = (str(config.get(key, "")) for key in ("method", "model", "dataset"))
+    load_agreed_module(method, model, dataset)
+    register(method)
     known = defaults()
     values = {}
     for key, value in config.items():
@@ -339,14 +341,16 @@ def check_between_sites(
     """Raise SettingError for what does not go with sites, of whose samples and modules the server knows nothing."""
     beside = "does not go with dataset = sites:FILE"
     agreement = agreement_of(dataset)
-    backbone = agreement.backbone
-    no_module = f"{beside}: no site imports a module that a message names"
-    if backbone:
-        no_module += f", and federation.toml agrees on the backbone {backbone}"
-    is_agreed = general.model == backbone
-    general.require(":" not in general.model or is_agreed, "model", no_module)
+    no_module = f"{beside}: no site imports a module that a message names{agreed_code(agreement)}"
+    model_module, colon, _ = general.model.partition(":")
+    is_agreed = general.model == agreement.backbone
+    if is_own_model(general.model):
+        is_agreed = model_module == agreement.module
+    general.require(not colon or is_agreed, "model", no_module)
     check_agreed_weights(general, about, agreement)
-    general.require(not sources_of(parts.names), "method", no_module)
+    for name in sources_of(parts.names):
+        modules = {part.__module__ for part in METHODS[name].parts}
+        general.require(modules == {agreement.module}, "method", no_module)
     rule = f"{beside}: every site that is there takes part"
     general.require(general.participation == 1, "participation", rule)
     for name in parts.deploys:
@@ -354,9 +358,27 @@ def check_between_sites(
         apart = agreement.masked and asks and sections[asks].upload.by_client
         rule = f"needs each site's own sums, and federation.toml says sums = masked: {name}"
         general.require(not apart, "method", rule)
+    for name in parts.variants:
+        upload = sections[name].upload
+        as_sum = upload.of_counts is not None or (
+            upload.shapes is not None and not upload.by_client
+        )
+        summed = as_sum or not upload.question
+        rule = f"needs each site's own answer, and federation.toml says sums = masked: {name}"
+        general.require(summed or not agreement.masked, "method", rule)
     for name in parts.serving:
         rule = f"{beside}: {name} needs images of the server's own, and it has none"
         general.require(not sections[name].needs_holdout, "method", rule)
+
+
+def agreed_code(agreement: Agreement) -> str:
+    """Return what federation.toml agrees on in place of a module in a message, as the end of a sentence."""
+    agreed = []
+    if agreement.backbone:
+        agreed.append(f"the backbone {agreement.backbone}")
+    if agreement.module:
+        agreed.append(f"the module {agreement.module}")
+    return f", and federation.toml agrees on {' and '.join(agreed)}" if agreed else ""
 
 
 def check_agreed_weights(

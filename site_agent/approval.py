@@ -16,12 +16,15 @@ from data.package_files import ROOT, canonical, sources
 from site_agent.app_files import app_hash, packed_app, packed_files
 from site_agent.audit import Audit
 from site_agent.config import Site
+from site_agent.module import module_lines
 from site_agent.policy import check_names
 
 CLASS_COUNTS = "class-counts"
 """Of PERMISSIONS, the one for training samples by class."""
 SITE_PACKAGES = ("client_app", "data", "site_agent")
 """The packages that run at a site."""
+MODULE_PACKAGES = ("strategies", "server_app", "fedskew")
+"""Those that an agreed module may import besides, for the classes that its server half is made of."""
 
 
 def summary(site: Site, app: str) -> str:
@@ -48,6 +51,7 @@ def summary(site: Site, app: str) -> str:
         *two_sites(site),
         f"sums        {sums_in_words(agreement)}",
         *backbone_lines(agreement),
+        *module_lines(site),
         f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
         f"{site.min_test_samples} test samples, norm of an update at most: {limit}",
         f"an update   needs at least: samples in a mini-batch {site.min_batch_size}, steps {site.min_steps}, "
@@ -150,6 +154,8 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
         "by": getpass.getuser(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    if site.agreement.module:
+        record["module"] = site.agreement.module_sha256
     copies = {
         "federation.toml": content,
         "app.fab": fab,
@@ -201,7 +207,8 @@ def check_agreed(site: Site, code: str, name: str) -> None:
 def check_can_run(site: Site, files: Mapping[str, bytes], name: str) -> None:
     """Raise DataError unless FedSkew's app is the installed code, or another app has a ClientApp to run."""
     if site.app is None:
-        check_installed(files, name)
+        of_module = MODULE_PACKAGES if site.agreement.module else ()
+        check_installed(files, name, (*SITE_PACKAGES, *of_module))
         return
     from site_agent.flower_app import check_module_names, client_app_of
 
@@ -209,9 +216,11 @@ def check_can_run(site: Site, files: Mapping[str, bytes], name: str) -> None:
     check_module_names(files, site.state / "app")
 
 
-def check_installed(files: Mapping[str, bytes], name: str) -> None:
+def check_installed(
+    files: Mapping[str, bytes], name: str, packages: Sequence[str] = SITE_PACKAGES
+) -> None:
     """Raise DataError unless an app holds the very sources that are installed here and would be run."""
-    for package in SITE_PACKAGES:
+    for package in packages:
         installed = sources(package)
         approved = {}
         for file, content in files.items():

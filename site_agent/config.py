@@ -23,6 +23,7 @@ KEYS = (
     "threads",
     "mask-key",
     "weights",
+    "module",
     "read",
     "policy",
     "link",
@@ -38,15 +39,15 @@ APP_KEYS = (
     "min-samples",
     "node-config",
 )
-NOT_OF_AN_APP = ("device", "mask-key", "weights", "read", "policy")
+NOT_OF_AN_APP = ("device", "mask-key", "weights", "module", "read", "policy")
 """Keys of site.toml that are about FedSkew's own app, and have no meaning for another one."""
 LINK_KEYS = ("address", "key", "ca")
 MASK_KEY = "mask.key"
 """The file of the key for masked sums, beside site.toml, where that names no other."""
 DATA = ("folder", "npz", "csv", "abide")
 DEVICES = ("cpu", "cuda", "auto")
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,199}")
-"""A run's id, which names a folder at a site."""
+RUN = re.compile(r"[A-Za-z0-9](?:\.?[A-Za-z0-9+_-]){0,199}")
+"""A run's id, which names a folder at a site. The method MODULE:CLASS has a full stop in it, and `..` is no id."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Site:
     """The file of its private key for masked sums."""
     weights: Path | None = None
     """The site's own file of the agreed backbone's weights."""
+    module: Path | None = None
+    """The site's own file of the agreed module."""
 
     @property
     def cache(self) -> Path:
@@ -194,6 +197,7 @@ def read_site(path: Path) -> Site:
         app=app_policy(table, path),
         mask_key=path_in(table, path, "mask-key", MASK_KEY),
         weights=path_in(table, path, "weights") if "weights" in table.entries else None,
+        module=path_in(table, path, "module") if "module" in table.entries else None,
     )
 
 

@@ -1,6 +1,6 @@
 """A site's data as `client_app` sees them: read by its own rules, checked against the agreement, under its policy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from data.settings import OF_OWN, USUAL, DataSettings
 from data.sites import OF_ALL, in_messages, settings_at_site
 from data.text import printable
 from site_agent.config import Site
+from site_agent.module import load_module
 from site_agent.policy import Policy, check_names, check_run
 from site_agent.run_approval import check_approved
 from site_agent.sum_ledger import SumLedger
@@ -164,6 +165,10 @@ class ConfiguredSite:
         """Raise RunNotAllowed for a run that the policy excludes, and DataError for a policy with unknown names."""
         check_names(self.site)
         check_run(self.site, run_spec)
+
+    def load_module(self, model: str, variants: Sequence[str]) -> str:
+        """Load the site's own file of the agreed module, and return the module's name."""
+        return load_module(self.site, model, variants)
 
     def open_data(self, run_spec: RunSpec) -> SiteView:
         """Return the site's data. Raises NotAgreed or DataError for data that do not fit the agreement or the run."""

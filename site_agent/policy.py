@@ -1,6 +1,6 @@
 """The policy for what may leave a site, checked before round 1 and at every message. Simulations have none."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from client_app.client import Report, Variant
 from client_app.local_site import NotAllowed, RunNotAllowed
 from client_app.models import MODELS
 from client_app.optimizer import TrainingSettings
-from client_app.run_spec import RunSpec
+from client_app.run_spec import RunSpec, name_in_messages
 from client_app.state import State, difference, digest, norm
 from client_app.training import steps_of
 from client_app.variants import VARIANTS
@@ -132,16 +132,34 @@ def samples_in_update(samples: int, training: TrainingSettings) -> int:
 
 def check_run(site: Site, run_spec: RunSpec) -> None:
     """Check a run's settings before the data are read. Raises RunNotAllowed for what the policy excludes."""
-    if site.models is not None and run_spec.model not in site.models:
-        raise RunNotAllowed("models", f"{run_spec.model} is none of {', '.join(site.models)}")
-    for variant in run_spec.variants:
-        if site.methods is not None and variant.name not in site.methods:
-            allowed = ", ".join(site.methods) or "an empty list"
-            raise RunNotAllowed("methods", f"{variant.name} is none of {allowed}")
+    check_model_name(site, run_spec.model)
+    check_variant_names(site, map(name_in_messages, run_spec.variants))
     most = site.max_rounds
     if run_spec.rounds > most:
         reason = f"the run has {run_spec.rounds} rounds, and at most {most} are allowed"
         raise RunNotAllowed("max-rounds", reason)
+
+
+def check_model_name(site: Site, model: str) -> None:
+    """Raise RunNotAllowed for a model that the policy excludes."""
+    if site.models is not None and model not in site.models:
+        raise RunNotAllowed("models", f"{model} is none of {', '.join(site.models)}")
+
+
+def check_variant_names(site: Site, variants: Iterable[str]) -> None:
+    """Raise RunNotAllowed for a local method that the policy excludes."""
+    if site.methods is None:
+        return
+    allowed = ", ".join(site.methods) or "an empty list"
+    for name in variants:
+        if name not in site.methods:
+            raise RunNotAllowed("methods", f"{name} is none of {allowed}")
+
+
+def is_of_module(name: str, module: str) -> bool:
+    """Return whether a name is MODULE:NAME of the agreed module. What the module holds is not looked at."""
+    of, _, attribute = name.partition(":")
+    return of == module != "" and attribute.isidentifier()
 
 
 def check_names(site: Site) -> None:
@@ -151,8 +169,10 @@ def check_names(site: Site) -> None:
         ("models", site.models or (), [*MODELS, *filter(None, [site.agreement.backbone])]),
     ):
         for name in names:
-            if name not in known:
+            if name not in known and not is_of_module(name, site.agreement.module):
                 rule = f"must be some of {', '.join(known)}"
+                if site.agreement.module:
+                    rule += f", or {site.agreement.module}:NAME"
                 raise DataError(rule, where="policy", key=key, value=name)
 
 

@@ -19,6 +19,7 @@ from site_agent.approval import approved_app
 from site_agent.config import Site, read_link, table_of
 from site_agent.data_view import SiteView
 from site_agent.keys import public_text, read_key, read_mask_key
+from site_agent.module import named_file, own_module
 from site_agent.policy import check_names
 from site_agent.weights import own_weights
 
@@ -60,6 +61,8 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
         yield mask_key(site)
     if site.agreement.backbone:
         yield weights(site)
+    if site.agreement.module:
+        yield module(site)
     yield device(site)
     yield room(site)
     yield from data_of(site)
@@ -142,6 +145,15 @@ def weights(site: Site) -> Row:
         return Row("weights", True, f"{site.agreement.backbone}: {own_weights(site)}")
     except DataError as error:
         return Row("weights", False, str(error))
+
+
+def module(site: Site) -> Row:
+    """The file of the agreed module, which must be the one that is agreed. It is not loaded."""
+    try:
+        own_module(site)
+    except DataError as error:
+        return Row("module", False, str(error))
+    return Row("module", True, f"{site.agreement.module}: {named_file(site)}")
 
 
 def device(site: Site) -> Row:

@@ -3,18 +3,22 @@
 from dataclasses import replace
 
 from client_app.local_site import NotAgreed
-from client_app.models import ModelSettings
+from client_app.models import ModelSettings, is_own_model
 from client_app.models.backbone import check_weights, sha256_of
 from client_app.run_spec import RunSpec
 from data import DataError, SettingError
 from site_agent.config import Site
+from site_agent.policy import is_of_module
 
 
 def check_model(site: Site, run_spec: RunSpec) -> None:
-    """Raise NotAgreed for a model or weights of another package or file than the agreed backbone's."""
+    """Raise NotAgreed for a model or weights of another package or file than the agreed module's or backbone's."""
     agreement = site.agreement
     weights = run_spec.model_settings.weights
     agreed = run_spec.model == agreement.backbone != ""
+    own_model = is_own_model(run_spec.model) and is_of_module(run_spec.model, agreement.module)
+    if own_model and not weights:
+        return
     if agreed and weights in ("", agreement.weights_in_messages):
         return
     if weights or ":" in run_spec.model:

@@ -61,7 +61,7 @@ def run(folder: FederationFolder, settings: RunSettings, report_line: LineSink) 
     if warning:
         report_line(warning)
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
-    config = settings.going_on().flat()
+    config = settings.going_on().run_config()
     minutes = f"{PATIENCE / 60:g} minutes"
     losses: list[int] = []  # the size of the records at each loss
     away: float | None = None  # since when the SuperLink has not answered

@@ -87,7 +87,7 @@ def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str
         return source, recorded(agreement, records)
     if len(agreement.names) - len(away) < agreement.min_sites:
         return f"fewer than {agreement.min_sites} sites are online", everybody | away
-    answers = ask(folder, control, settings.flat())
+    answers = ask(folder, control, settings.run_config())
     replied = {}
     for name, why in answers.items():
         replied[name] = SiteStatus(REFUSES, why) if why else SiteStatus(READY)

@@ -98,7 +98,7 @@ def masked_total(rounds: Rounds, grid: Grid, variant: Variant) -> State:
     def ask(task: Mapping[str, int | str]) -> Exchange:
         return rounds.ask(grid, range(rounds.clients), rounds.request(QUERY, task, states))
 
-    run_spec = RunSpec.from_json(rounds.run_spec, user_code=False)
+    run_spec = RunSpec.from_json(rounds.run_spec)
     total = rounds.masked_sums.total(ask, variant, run_spec, rounds.server.model)
     if upload.of_counts is not None:
         total = upload.of_counts(total, rounds.clients)

@@ -251,7 +251,7 @@ def test_clients_load_it_and_sites_do_not(monkeypatch: pytest.MonkeyPatch) -> No
     assert RunSpec.from_json(text) == mine
     del sys.modules["my_methods"]
     with pytest.raises(KeyError, match="my_methods:Halved"):
-        RunSpec.from_json(text, user_code=False)
+        RunSpec.from_json(text, modules=())
     assert "my_methods" not in sys.modules
 
 

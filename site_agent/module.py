@@ -1,0 +1,80 @@
+"""The site's own file of the agreed module: loaded only from bytes whose sha256 all parties agree to."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from client_app.local_site import NotAgreed
+from client_app.user_code import load_agreed, read_agreed, source_text
+from data.text import escaped
+from site_agent.config import Site
+from site_agent.policy import check_model_name, check_variant_names, is_of_module
+
+
+def load_module(site: Site, model: str, variants: Sequence[str]) -> str:
+    """Load the agreed module for a run and return its name.
+
+    The policy is asked before the file is read, and the file is read once: what was compared is what runs.
+
+    Args:
+        site: whose file it is.
+        model: MODULE:FUNCTION of the run's model, or "".
+        variants: MODULE:CLASS of its local methods.
+
+    Raises:
+        NotAgreed: another module than the agreed one.
+        RunNotAllowed: a model or a method that the policy excludes.
+        DataError: no such file, one with another sha256, or one that fails.
+    """
+    agreed = site.agreement.module
+    for name in filter(None, (model, *variants)):
+        if not is_of_module(name, agreed):
+            raise NotAgreed(f"{name} is the site's own affair")
+    if model:
+        check_model_name(site, model)
+    check_variant_names(site, variants)
+    content = own_module(site)
+    load_agreed(agreed, content, named_file(site))
+    return agreed
+
+
+def own_module(site: Site) -> bytes:
+    """Return the bytes of the site's file of the agreed module. Raises DataError as `read_agreed`."""
+    return read_agreed(site.agreement, site.module, "site.toml")
+
+
+def named_file(site: Site) -> Path:
+    """Return the file that site.toml names, after `own_module` has read it."""
+    assert site.module is not None
+    return site.module
+
+
+def module_lines(site: Site) -> list[str]:
+    """Return the agreed module's name, hash and source, for the one who decides; nothing where none is agreed.
+
+    Raises DataError as `own_module`, and for a source that is no text.
+    """
+    agreement = site.agreement
+    if not agreement.module:
+        return []
+    text = source_text(own_module(site), named_file(site))
+    return [
+        f"module      {agreement.module}, sha256 {agreement.module_sha256}: its code runs on this site's data, with "
+        "the rights of this user. Read it:",
+        *numbered(text),
+    ]
+
+
+def numbered(source: str) -> list[str]:
+    """Return a source's lines with their numbers, and what a terminal would not show escaped.
+
+    Python also ends a line at a lone carriage return, which a terminal shows by overwriting: it is escaped.
+    """
+    lines = source.replace("\r\n", "\n").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [f"{number:>5}  {escaped_line(line)}" for number, line in enumerate(lines, 1)]
+
+
+def escaped_line(line: str) -> str:
+    """Return a line in ASCII: a letter of another script may look like one that Python reads differently."""
+    return escaped(line.expandtabs(8).encode("ascii", "backslashreplace").decode())

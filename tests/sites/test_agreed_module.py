@@ -1,0 +1,458 @@
+"""A module of own models and methods between sites: agreed by its sha256, loaded from the bytes that were compared."""
+
+import hashlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from client_app import user_code
+from client_app.local_site import PERMISSIONS, NotAgreed, RunNotAllowed
+from client_app.run_spec import RunSpec
+from client_app.runtime import ClientRuntime, site_runtime
+from client_app.user_code import FOLDER, LARGEST_MODULE
+from client_app.variants import VARIANTS
+from data import DataError, SettingError
+from data.agreement import read_agreement
+from fedskew.engines import execute
+from server_app.methods import METHODS
+from server_app.settings import parse
+from site_agent.approval import summary
+from site_agent.config import read_site, read_sites
+from site_agent.data_view import ConfiguredSite
+from site_agent.module import numbered
+from site_agent.policy import check_names
+from site_agent.preflight import offline
+from strategies.registry import SERVER_METHODS
+from tests.site_files import (
+    NAMES,
+    agreed,
+    data_sets,
+    site_entries,
+    site_folders,
+    with_mask_keys,
+    write,
+)
+
+SOURCE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from fedskew.methods import Classifier, Contribution, Method, Proximal, ServerMethod, Upload, Variant
+
+
+def small(shape, classes):
+    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh()), nn.Linear(6, classes))
+
+
+@dataclass(frozen=True)
+class Heavier(Variant):
+    name: ClassVar[str] = "NAME-heavier"
+    factor: float = 2.0
+
+    def loss_weights(self, client, logits_BC, labels_B):
+        return self.factor * torch.ones_like(logits_BC[:, 0])
+
+
+@dataclass(frozen=True)
+class Sizes(Variant):
+    name: ClassVar[str] = "NAME-sizes"
+
+    def after(self, client, trained):
+        return Contribution(upload={"counts": client.counts_C})
+
+    @property
+    def upload(self):
+        return Upload("class-counts", lambda model, classes_held: 8 * model.head.out_features)
+
+
+@dataclass(frozen=True)
+class Asking(Variant):
+    name: ClassVar[str] = "NAME-asking"
+
+    @property
+    def upload(self):
+        return Upload("class-counts", lambda model, held: 8 * model.head.out_features, once=True, question="sizes")
+
+    def answer(self, client, question):
+        return {"sizes": client.counts_C.long()} if question == "sizes" else {}
+
+
+@dataclass(frozen=True)
+class ByClasses(ServerMethod):
+    name: ClassVar[str] = "NAME-by-classes"
+    consumes: ClassVar[str] = "NAME-sizes"
+
+    def accepts(self, server, upload):
+        assert upload["counts"].shape == (server.model.head.out_features,)
+
+    def combine(self, server, state, updates):
+        key = lambda update: float(update.uploads["NAME-sizes"]["counts"].max())
+        return max(updates, key=key).shared, {}
+
+
+PAIR = Method("pair", "the client of the largest class wins", "made up", "class counts", ("NAME-sizes",),
+              "NAME-by-classes", parts=(Sizes, ByClasses))
+"""
+NUMBERS = itertools.count()
+RUN: dict[str, Any] = {"rounds": 2, "batch-size": 8, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def forget_modules() -> Iterator[None]:
+    """Runtimes and lists without what a test's module has added."""
+    site_runtime.cache_clear()
+    registries: list[Any] = [METHODS, VARIANTS, SERVER_METHODS, user_code._agreed]
+    names = [set(registry) for registry in registries]
+    yield
+    site_runtime.cache_clear()
+    for registry, before in zip(registries, names, strict=True):
+        for added in set(registry) - before:
+            del registry[added]
+
+
+@pytest.fixture
+def name() -> str:
+    """A module's name that no other test has: a process loads one state of a module."""
+    return f"agreed{next(NUMBERS)}"
+
+
+def sha256_of(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def source_of(name: str) -> str:
+    return SOURCE.replace("NAME", name)
+
+
+def folders(folder: Path, name: str, policy: Any = None, source: str = "", **changes: Any) -> Path:
+    """Write three sites that agree on a module, each with a copy of it, and the coordinator's copy."""
+    source = source or source_of(name)
+    policy = {"allow": list(PERMISSIONS), **(policy or {})}
+    module = {"name": name, "sha256": sha256_of(source)}
+    site_folders(folder, policy=policy, module=module, **{"site": with_mask_keys(), **changes})
+    (folder / f"{name}.py").write_text(source)
+    for site in NAMES:
+        (folder / site / "own.py").write_text(source)
+        name_module(folder, site, "own.py", policy)
+    return folder
+
+
+def name_module(folder: Path, site: str, file: str | None, policy: Any = None) -> None:
+    """Write site.toml with another file of the module, or none."""
+    named = {} if file is None else {"module": file}
+    policy = policy or {"allow": list(PERMISSIONS)}
+    write(folder / site / "site.toml", site_entries(name=site, policy=policy, **named))
+
+
+def settings_of(folder: Path, name: str, **changes: Any) -> Any:
+    stated = {
+        **RUN,
+        "dataset": f"sites:{folder}/federation.toml",
+        "method": f"{name}:Heavier",
+        "model": f"{name}:small",
+        "results": str(folder / "results"),
+    }
+    return parse({**stated, **changes})
+
+
+def rehearse(folder: Path, settings: Any) -> dict[str, Any]:
+    return execute(settings, "inprocess", lambda line: None, sites=str(folder))
+
+
+@pytest.mark.parametrize("method", ["Heavier", "PAIR"])
+def test_the_sites_own_copies_train_as_a_simulation_does(
+    tmp_path: Path, name: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders(tmp_path / "sites", name)
+    settings = settings_of(folder, name, method=f"{name}:{method}")
+    trained = rehearse(folder, settings)
+    inputs = {"classes": "healthy,ill,other", "input-shape": "1x8x8", "mean": "0.5", "std": "0.5"}
+    simulated = settings_of(
+        folder, name, method=f"{name}:{method}", dataset=data_sets(folder), **inputs
+    )
+    summary = execute(simulated, "inprocess", lambda line: None)
+    assert trained["hash"]["shared"] == summary["hash"]["shared"]
+    plain = rehearse(folder, settings_of(folder, name, method="fedavg"))
+    assert trained["hash"]["shared"] != plain["hash"]["shared"]  # the own method changes something
+    # The record has the same hash of its sources as a simulation's.
+    files = [
+        json.loads((run.folder / "settings.json").read_text())["method's-files"]
+        for run in (settings, simulated)
+    ]
+    assert files[0] == files[1] and [*files[0]] == [f"{name}:{method}"]
+    assert simulated.run_spec().to_json().count(f"{name}:small") == 1
+
+
+def test_a_working_folder_s_module_never_takes_the_agreed_one_s_place(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders(tmp_path / "sites", name)
+    other = tmp_path / "work"
+    other.mkdir()
+    marker = tmp_path / "imported"
+    (other / f"{name}.py").write_text(f"open({str(marker)!r}, 'w')\n{source_of(name)}")
+    monkeypatch.setenv(FOLDER, str(other))
+    settings = settings_of(folder, name)
+    assert not marker.exists()
+    assert sys.modules[name].__file__ == str(folder / f"{name}.py")
+    assert settings.hashed_settings()["model's file"] == sha256_of(source_of(name))
+
+
+def rows(folder: Path) -> list[str]:
+    path = folder / "north/site.toml"
+    return [str(row) for row in offline(read_site(path), path) if row.subject == "module"]
+
+
+def test_a_wrong_or_missing_file_is_refused_in_the_preflight_with_both_hashes(
+    tmp_path: Path, name: str
+) -> None:
+    folder = folders(tmp_path / "sites", name)
+    first = sha256_of(source_of(name))
+    assert rows(folder) == [f"ok  module       {name}: {folder}/north/own.py"]
+    (folder / "north/own.py").write_text("# another")
+    (row,) = rows(folder)
+    assert row.startswith("NO  module") and sha256_of("# another") in row and first in row
+    name_module(folder, "north", "nowhere.py")
+    (row,) = rows(folder)
+    assert "nowhere.py: cannot be read (No such file" in row and first in row
+    name_module(folder, "north", None)
+    (row,) = rows(folder)
+    assert "site.toml: module is missing" in row and first in row
+    (folder / "north/own.py").write_bytes(b"#" * (LARGEST_MODULE + 1))
+    name_module(folder, "north", "own.py")
+    assert "has more than" in rows(folder)[0]
+
+
+def test_the_run_names_the_site_with_another_file(tmp_path: Path, name: str) -> None:
+    folder = folders(tmp_path / "sites", name)
+    marker = tmp_path / "ran"
+    other = f"import os\nos.mkdir({str(marker)!r})\n{source_of(name)}"
+    (folder / "east/own.py").write_text(other)
+    lines: list[str] = []
+    summary = execute(settings_of(folder, name), "inprocess", lines.append, sites=str(folder))
+    assert [line for line in lines if "is not ready" in line] == [
+        line for line in lines if line.startswith("site east is not ready: data")
+    ]
+    assert summary["failures"] == 2  # once in each round
+    assert not marker.exists()
+    sites = read_sites(folder)
+    ConfiguredSite(sites[0]).load_module(f"{name}:small", [])
+    with pytest.raises(DataError, match=f"has sha256 {sha256_of(other)}, .* of sha256"):
+        ConfiguredSite(sites[1]).load_module(f"{name}:small", [])
+
+
+def test_the_policy_is_asked_before_the_module_is_loaded(tmp_path: Path, name: str) -> None:
+    marker = tmp_path / "ran"
+    source = f"import os\nos.mkdir({str(marker)!r})\n{source_of(name)}"
+    policy = {"methods": [f"{name}:Heavier"], "models": ["mlp-bn", f"{name}:small"]}
+    folder = folders(tmp_path / "sites", name, policy, source)
+    site = read_site(folder / "north/site.toml")
+    check_names(site)
+    here = ConfiguredSite(site)
+    with pytest.raises(RunNotAllowed, match=f"methods: {name}:Sizes is none of"):
+        here.load_module("", [f"{name}:Heavier", f"{name}:Sizes"])
+    with pytest.raises(RunNotAllowed, match=f"models: {name}:large is none of"):
+        here.load_module(f"{name}:large", [])
+    assert not marker.exists() and name not in sys.modules
+    here.load_module(f"{name}:small", [f"{name}:Heavier"])
+    assert marker.exists()  # made once: a second import would fail
+    for word in ("other:Heavier", f"{name}:", "Heavier"):
+        with pytest.raises(DataError, match=f"or {name}:NAME"):
+            check_names(replace(site, methods=(word,)))
+
+
+def test_a_change_between_check_and_load_changes_nothing(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders(tmp_path / "sites", name)
+    marker = tmp_path / "ran"
+    file = folder / "north/own.py"
+
+    def changed_at_the_check(content: bytes) -> Any:
+        file.write_text(f"open({str(marker)!r}, 'w')")
+        return hashlib.sha256(content)
+
+    site = ConfiguredSite(read_site(folder / "north/site.toml"))
+    monkeypatch.setattr(user_code, "hashlib", SimpleNamespace(sha256=changed_at_the_check))
+    assert site.load_module(f"{name}:small", []) == name
+    monkeypatch.undo()
+    assert "ran" in file.read_text() and not marker.exists()
+    assert sys.modules[name].small  # type: ignore[attr-defined]
+    # The control: the next look at the file finds the change.
+    with pytest.raises(DataError, match="has sha256"):
+        site.load_module(f"{name}:small", [])
+    assert not marker.exists()
+
+
+def test_a_message_names_nothing_but_the_agreed_module_s_own_classes(
+    tmp_path: Path, name: str
+) -> None:
+    folder = folders(tmp_path / "sites", name)
+    site = ConfiguredSite(read_site(folder / "north/site.toml"))
+    spec = json.loads(settings_of(folder, name).run_spec().to_json())
+
+    def runtime(**changes: Any) -> ClientRuntime:
+        return site_runtime(json.dumps({**spec, **changes}), site)
+
+    assert runtime().run_spec.variants[0].name == f"{name}-heavier"
+    for changes in (
+        {"model": "os:system"},
+        {"model": f"{name}.os:system"},
+        {"variants": {"os:system": {}}},
+        {"variants": {"client_app.variants.proximal:Proximal": {}}},
+        {"variants": {f"{name}:Heavier": {}, "pickle:loads": {}}},
+        {"variants": {f"{name}:Heavier.__init__": {}}},
+    ):
+        with pytest.raises(NotAgreed, match="is the site's own affair"):
+            runtime(**changes)
+    for changes in (
+        {"variants": {f"{name}:Proximal": {}}},  # imported there, and defined elsewhere
+        {"variants": {f"{name}:ByClasses": {}}},  # the server's half
+        {"variants": {f"{name}:small": {}}},
+        {"variants": {f"{name}:dataclass": {}}},
+        {"variants": {f"{name}:PAIR": {}}},
+        {"model": f"{name}:dataclass"},
+        {"model": f"{name}:nothing"},
+    ):
+        with pytest.raises(SettingError, match="has no"):
+            runtime(**changes)
+    source = "import os; os.mkdir('ran')"
+    for changes in ({"module": source}, {"variants": {source: {}}}, {"model": source}):
+        if "module" in changes:
+            assert runtime(**changes)  # a key that nothing reads
+            continue
+        with pytest.raises((NotAgreed, SettingError, KeyError)):
+            runtime(**changes)
+    assert not Path("ran").exists()
+
+
+def test_a_federation_without_a_module_takes_none(tmp_path: Path, name: str) -> None:
+    folder = folders(tmp_path / "sites", name)
+    settings = settings_of(folder, name)  # the module is in this process now
+    spec = settings.run_spec().to_json()
+    bare = site_folders(tmp_path / "bare", policy={"allow": list(PERMISSIONS)})
+    site = ConfiguredSite(read_site(bare / "north/site.toml"))
+    with pytest.raises(NotAgreed, match=f"{name}:small is the site's own affair"):
+        site_runtime(spec, site)
+    with pytest.raises(KeyError):
+        RunSpec.from_json(spec, modules=())
+    with pytest.raises(SettingError, match=r"no site imports a module that a message names$"):
+        settings_of(bare, name)
+    with pytest.raises(SettingError, match=f"agrees on the module {name}"):
+        settings_of(folder, name, model="my.models:net", method="fedavg")
+
+
+def test_the_coordinator_s_copy_must_be_the_agreed_one(tmp_path: Path, name: str) -> None:
+    folder = folders(tmp_path / "sites", name)
+    copy = folder / f"{name}.py"
+    copy.write_text("# another")
+    agreed_on = f"federation.toml agrees on module {name} of sha256 {sha256_of(source_of(name))}"
+    with pytest.raises(DataError, match=f"has sha256 {sha256_of('# another')}, and {agreed_on}"):
+        settings_of(folder, name)
+    copy.unlink()
+    with pytest.raises(DataError, match=f"cannot be read .*{agreed_on}"):
+        settings_of(folder, name)
+    assert settings_of(folder, name, method="fedavg", model="mlp-bn")  # the run names nothing of it
+    copy.write_text(source_of(name))
+    assert settings_of(folder, name)
+
+
+def test_another_state_of_a_loaded_module_needs_a_new_process(tmp_path: Path, name: str) -> None:
+    folder = folders(tmp_path / "sites", name)
+    settings_of(folder, name)
+    later = folders(tmp_path / "later", name, source=source_of(name) + "# changed")
+    with pytest.raises(DataError, match="another state of this module is loaded already"):
+        settings_of(later, name)
+    taken = folders(tmp_path / "taken", "torch", source="x = 1")
+    with pytest.raises(DataError, match="a module of this name is loaded already"):
+        settings_of(taken, "torch")
+
+
+def test_a_module_that_fails_is_an_error_with_its_reason(tmp_path: Path, name: str) -> None:
+    folder = folders(tmp_path / "sites", name, source="import torch\n1 / 0\n")
+    with pytest.raises(DataError, match="cannot be imported: ZeroDivisionError"):
+        settings_of(folder, name)
+    assert name not in sys.modules
+
+
+def test_masked_sums_refuse_a_question_whose_answers_are_no_sum(tmp_path: Path, name: str) -> None:
+    folder = folders(tmp_path / "sites", name)
+    assert read_agreement(folder / "federation.toml").masked
+    with pytest.raises(SettingError, match=r"needs each site's own answer, .* sums = masked"):
+        settings_of(folder, name, method=f"{name}:Asking")
+    with pytest.raises(SettingError, match=r"needs each site's own answer, .* sums = masked"):
+        settings_of(folder, name, method="feddisco")
+    plain = folders(tmp_path / "plain", name, sums="plain")
+    assert settings_of(plain, name, method=f"{name}:Asking")
+    assert settings_of(plain, name, method="feddisco")
+
+
+def test_approve_shows_the_module_s_source_and_hash(tmp_path: Path, name: str) -> None:
+    folder = folders(tmp_path / "sites", name)
+    site = read_site(folder / "north/site.toml")
+    text = summary(site, "app")
+    assert f"module      {name}, sha256 {sha256_of(source_of(name))}: its code runs on" in text
+    assert "   11  def small(shape, classes):" in text
+    (folder / "north/own.py").write_text("# another")
+    with pytest.raises(DataError, match="has sha256"):
+        summary(site, "app")
+
+
+def test_the_source_that_is_shown_is_the_source_that_runs(tmp_path: Path, name: str) -> None:
+    hidden = "x = 1  # \x1b[8m\u202e\rimport os \u0430\n\ty = 2\r\n"
+    assert numbered(hidden) == [
+        "    1  x = 1  # \\x1b[8m\\u202e\\rimport os \\u0430",
+        "    2          y = 2",
+    ]
+    # An encoding that the source asks for would make other code of what is shown.
+    coded = "# coding: utf-7\nvalue = '+AGE-'\n"
+    folder = folders(tmp_path / "sites", name, source=coded)
+    site = ConfiguredSite(read_site(folder / "north/site.toml"))
+    site.load_module(f"{name}:value", [])
+    assert sys.modules[name].value == "+AGE-"  # type: ignore[attr-defined]
+
+
+def test_a_source_that_is_no_text_is_not_approved(tmp_path: Path, name: str) -> None:
+    folder = folders(tmp_path / "sites", name)
+    content = b"# \xff"
+    module = {"name": name, "sha256": hashlib.sha256(content).hexdigest()}
+    write(folder / "north/federation.toml", agreed(site=with_mask_keys(), module=module))
+    (folder / "north/own.py").write_bytes(content)
+    site = read_site(folder / "north/site.toml")
+    with pytest.raises(DataError, match="is not UTF-8"):
+        summary(site, "app")
+    with pytest.raises(DataError, match="is not UTF-8"):
+        ConfiguredSite(site).load_module(f"{name}:small", [])
+
+
+@pytest.mark.parametrize(
+    ("module", "key"),
+    [
+        ({"name": "net"}, "sha256"),
+        ({"sha256": "0" * 64}, "name"),
+        ({"name": "net", "sha256": "0" * 63}, "sha256"),
+        ({"name": "a.b", "sha256": "0" * 64}, "name"),
+        ({"name": "../net", "sha256": "0" * 64}, "name"),
+        ({"name": "import", "sha256": "0" * 64}, "name"),
+        ({"name": "json", "sha256": "0" * 64}, "name"),
+        ({"name": "client_app", "sha256": "0" * 64}, "name"),
+        ({"name": "net", "sha256": "0" * 64, "file": "net.py"}, "file"),
+    ],
+)
+def test_what_is_no_module_is_refused(tmp_path: Path, module: Any, key: str) -> None:
+    sound = {"name": "net", "sha256": "0" * 64}
+    agreement = read_agreement(write(tmp_path / "federation.toml", agreed(module=sound)))
+    assert (agreement.module, agreement.module_sha256) == ("net", "0" * 64)
+    with pytest.raises(DataError) as error:
+        read_agreement(write(tmp_path / "federation.toml", agreed(module=module)))
+    assert error.value.key == key
