@@ -6,7 +6,7 @@ order of their ids is the same on every engine.
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from torch import Tensor
 State = Mapping[str, Tensor]
 CHUNK = 2**18
 """Values that are summed at a time, so that their sum stays in the processor's cache while every state is added."""
+LEAST = 2**12
+"""Values of each of many states that are computed with at a time: of fewer, the calls take longer than the sums."""
 
 
 def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
@@ -42,7 +44,7 @@ def weighted_sum(states: Sequence[State], weights: Sequence[float]) -> dict[str,
 
     # Two buffers for all pieces: the sum so far, and one client's values in float64.
     sum_buffer, wide_buffer = torch.empty(2, CHUNK, dtype=torch.float64, device=device)
-    for sums, *parts in pieces([result, *states], quantities):
+    for sums, *parts in pieces([result, *states], quantities, CHUNK):
         total = shaped(sum_buffer, sums)
         wide = shaped(wide_buffer, sums)
         torch._foreach_zero_(total)
@@ -57,18 +59,18 @@ Piece = Sequence[list[Tensor]]
 """Some of the values of several states, as the same tensors of each."""
 
 
-def pieces(states: Sequence[State], names: Sequence[str]) -> Iterator[Piece]:
-    """Yield the named tensors' values by at most CHUNK of each state: parts of a tensor, or whole ones together."""
+def pieces(states: Sequence[State], names: Iterable[str], chunk: int) -> Iterator[Piece]:
+    """Yield the named tensors' values by at most `chunk` of each state: parts of a tensor, or whole ones together."""
     small = list[str]()
     size = 0
     for name in names:
         count = states[0][name].numel()
-        if count > CHUNK:
-            parts_of_state = [torch.split(state[name].reshape(-1), CHUNK) for state in states]
+        if count > chunk:
+            parts_of_state = [torch.split(state[name].reshape(-1), chunk) for state in states]
             for parts in zip(*parts_of_state, strict=True):
                 yield [[part] for part in parts]
             continue
-        if size + count > CHUNK:
+        if size + count > chunk:
             yield [[state[name] for name in small] for state in states]
             small, size = [], 0
         small.append(name)
@@ -82,6 +84,34 @@ def shaped(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     sizes = [tensor.numel() for tensor in tensors]
     parts = torch.split(flat[: sum(sizes)], sizes)
     return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def fill(
+    results: Sequence[State],
+    formula: Callable[..., Sequence[Tensor]],
+    states: Sequence[State],
+    names: Iterable[str],
+) -> None:
+    """Write formula(tensors of `states`) into the named tensors of `results`, a piece at a time.
+
+    The formula computes each value from the values at the same coordinate. Its temporary tensors are as small as a
+    piece and stay in the processor's cache, where those of a large model would each take a trip through memory.
+    """
+    chunk = max(LEAST, CHUNK // len(states))
+    for piece in pieces([*results, *states], names, chunk):
+        for tensors in zip(*piece, strict=True):
+            outputs = tensors[: len(results)]
+            inputs = tensors[len(results) :]
+            for output, values in zip(outputs, formula(*inputs), strict=True):
+                output.copy_(values)
+
+
+def empty(state: State, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return tensors like the named ones of `state`, laid out as their shapes say, with values yet to be written."""
+    tensors = {}
+    for name in names:
+        tensors[name] = torch.empty_like(state[name], memory_format=torch.contiguous_format)
+    return tensors
 
 
 def difference(left: State, right: State) -> dict[str, Tensor]:

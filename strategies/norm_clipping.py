@@ -1,13 +1,16 @@
 """Norm clipping: nobody moves the model further than a bound (Sun et al. 2019, "Can You Really Backdoor FL?")."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
+from torch import Tensor
 
-from client_app.state import State, difference, norm, weighted_mean
+from client_app.state import CHUNK, State, empty, fill, pieces, weighted_mean
 from strategies.core.server import Server, ServerMethod, Update
 
 
@@ -41,17 +44,30 @@ def clipped(
 
     A bound of 0 is the median of the models' norms.
     """
-    moves = []
-    for model in models:
-        named = {name: tensor for name, tensor in model.items() if name in names}
-        moves.append(difference(named, start))
-    norms = [norm(move) for move in moves]
+    quantities = [name for name in start if name in names and start[name].is_floating_point()]
+    norms = [distance(model, start, quantities) for model in models]
     limit = bound or statistics.median(norms)
     result: list[State] = []
-    for model, move, length in zip(models, moves, norms, strict=True):
+    for model, length in zip(models, norms, strict=True):
         if length > limit:
-            shrink = limit / length
-            shrunk = {name: start[name] + step * shrink for name, step in move.items()}
+            shrunk = empty(start, quantities)
+            move_less = partial(moved, share=limit / length)
+            fill([shrunk], move_less, [start, model], quantities)
             model = {**model, **shrunk}
         result.append(model)
     return result
+
+
+def distance(model: State, start: State, names: Sequence[str]) -> float:
+    """Return ||w_i - w|| over the named tensors."""
+    squares = []
+    for ends, starts in pieces([model, start], names, CHUNK):
+        for end, begin in zip(ends, starts, strict=True):
+            step = (end - begin).double()
+            squares.append(step.square_().sum().item())
+    return math.sqrt(math.fsum(squares))
+
+
+def moved(start: Tensor, model: Tensor, share: float) -> Sequence[Tensor]:
+    """Return w + share (w_i - w), of one tensor or a part of it."""
+    return [start + (model - start) * share]

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from client_app.state import State, weighted_mean
+from client_app.state import State, empty, fill, weighted_mean
 from strategies.core.server import Server, ServerMethod, Update
 from strategies.core.validation import RejectedUpdate, differences, expected_of
 
@@ -46,9 +48,16 @@ class Scaffold(ServerMethod):
         self, server: Server, state: State, updates: Sequence[Update]
     ) -> tuple[State, State]:
         shared = weighted_mean([update.shared for update in updates], [1.0] * len(updates))
-        controls = dict(state)
-        for update in updates:
-            for name, change in update.uploads[self.consumes].items():
-                share = change.to(controls[name]) / server.clients
-                controls[name] = controls[name] + share
+        names = list(state)
+        controls = empty(state, names)
+        changes = [update.uploads[self.consumes] for update in updates]
+        add_shares = partial(control_after, clients=server.clients)
+        fill([controls], add_shares, [state, *changes], names)
         return shared, controls
+
+
+def control_after(control: Tensor, *changes: Tensor, clients: int) -> Sequence[Tensor]:
+    """Return c + sum over S of (c_i+ - c_i) / N, of one tensor or a part of it."""
+    for change in changes:
+        control = control + change.to(control) / clients
+    return [control]

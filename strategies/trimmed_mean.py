@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from client_app.state import State
+from client_app.state import State, empty, fill
 from strategies.core.server import Server, ServerMethod, Update
 
 
@@ -42,10 +43,55 @@ def middle_mean(states: Sequence[State], trimmed: int) -> dict[str, Tensor]:
     """
     result: dict[str, Tensor] = {}
     for name, first in states[0].items():
-        sorted_K = torch.stack([state[name] for state in states]).sort(0).values
-        if first.is_floating_point():
-            kept = sorted_K[trimmed : len(states) - trimmed]
-            result[name] = kept.double().mean(0).to(first.dtype)
-        else:
+        if not first.is_floating_point():
+            sorted_K = torch.stack([state[name] for state in states]).sort(0).values
             result[name] = sorted_K[len(states) // 2]
-    return result
+    quantities = [name for name in states[0] if name not in result]
+    means = empty(states[0], quantities)
+    fill([means], partial(middle_of, trimmed=trimmed), states, quantities)
+    return {**means, **result}
+
+
+def middle_of(*values_K: Tensor, trimmed: int) -> Sequence[Tensor]:
+    """Return the mean without the `trimmed` smallest and as many largest, of K tensors' values at each coordinate."""
+    sorted_K = torch.stack(sort_by_value(values_K))
+    kept = sorted_K[trimmed : len(values_K) - trimmed]
+    return [kept.double().mean(0)]
+
+
+def sort_by_value(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return K tensors that have, at each coordinate, the values of the given ones in ascending order.
+
+    torch.sort along the first dimension gives the same and takes fourteen times as long for K = 10: it sorts K numbers
+    at a time, where this compares whole tensors.
+    """
+    ordered = [tensor.clone() for tensor in tensors]
+    lower = torch.empty_like(ordered[0])
+    for first, second in comparisons(len(tensors)):
+        torch.minimum(ordered[first], ordered[second], out=lower)
+        torch.maximum(ordered[first], ordered[second], out=ordered[second])
+        ordered[first], lower = lower, ordered[first]
+    return ordered
+
+
+@lru_cache(maxsize=64)
+def comparisons(count: int) -> Sequence[tuple[int, int]]:
+    """Return pairs of indices such that sorting each pair in turn sorts `count` values.
+
+    Batcher's odd-even merge sort (Knuth, The Art of Computer Programming, volume 3, section 5.3.4). Sorted runs
+    of `run` values merge into runs of twice the length, by comparing values `step` apart.
+    """
+    pairs = []
+    run = 1
+    while run < count:
+        step = run
+        while step >= 1:
+            for start in range(step % run, count - step, 2 * step):
+                for first in range(start, min(start + step, count - step)):
+                    second = first + step
+                    of_one_merge = first // (2 * run) == second // (2 * run)
+                    if of_one_merge:
+                        pairs.append((first, second))
+            step //= 2
+        run *= 2
+    return tuple(pairs)

@@ -3,13 +3,14 @@
 Momentum as in Hsu et al. (2019); FedAdagrad, FedAdam and FedYogi as in Reddi et al. (ICLR 2021, Algorithm 2).
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from client_app.state import State, difference, split_prefix, with_prefix
+from client_app.state import State, empty, fill, split_prefix, with_prefix
 from strategies.core.server import Server
 
 FORMS = ("heavy-ball", "nesterov", "damped")
@@ -39,20 +40,23 @@ class ServerOptimizer:
         """Return the new shared weights and the optimizer's state (its velocity)."""
         if self.learning_rate == 1 and self.momentum == 0:
             return combined, state
+        names = [name for name in combined if name in server.parameters]
+        before = state or filled(combined, names, 0.0)
+        stepped = empty(combined, names)
+        velocities = empty(combined, names)
+        states = [server.start, combined, before]
+        fill([stepped, velocities], self.momentum_step, states, names)
+        return {**combined, **stepped}, velocities
+
+    def momentum_step(self, start: Tensor, combined: Tensor, before: Tensor) -> Sequence[Tensor]:
+        """Return w and v after a round, of one tensor or a part of it."""
         gain = 1 - self.momentum if self.form == "damped" else 1.0
-        velocities = {}
-        stepped = dict(combined)
-        for name, delta in difference(combined, server.start).items():
-            if name not in server.parameters:
-                continue
-            before = state.get(name, torch.zeros_like(delta))
-            velocity = self.momentum * before + gain * delta
-            velocities[name] = velocity
-            step = velocity
-            if self.form == "nesterov":
-                step = delta + self.momentum * velocity
-            stepped[name] = server.start[name] + self.learning_rate * step
-        return stepped, velocities
+        delta = combined - start
+        velocity = self.momentum * before + gain * delta
+        step = velocity
+        if self.form == "nesterov":
+            step = delta + self.momentum * velocity
+        return start + self.learning_rate * step, velocity
 
 
 @dataclass(frozen=True)
@@ -77,26 +81,27 @@ class AdaptiveOptimizer:
 
     def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
         """Return the new shared weights and the optimizer's state, `m/NAME` and `v/NAME`."""
+        names = [name for name in combined if name in server.parameters]
         before = split_prefix(state)
-        means = {}
-        squares = {}
-        stepped = dict(combined)
-        for name, delta in difference(combined, server.start).items():
-            if name not in server.parameters:
-                continue
-            if before:
-                mean = before["m"][name]
-                square = before["v"][name]
-            else:
-                mean = torch.zeros_like(delta)
-                square = torch.full_like(delta, self.adaptivity**2)
-            mean = self.momentum * mean + (1 - self.momentum) * delta
-            square = self.squares(square, delta.square())
-            pace = self.learning_rate / (square.sqrt() + self.adaptivity)
-            means[name] = mean
-            squares[name] = square
-            stepped[name] = server.start[name] + pace * mean
-        return stepped, {**with_prefix("m", means), **with_prefix("v", squares)}
+        if not before:
+            before["m"] = filled(combined, names, 0.0)
+            before["v"] = filled(combined, names, self.adaptivity**2)
+        stepped = empty(combined, names)
+        means = empty(combined, names)
+        squares = empty(combined, names)
+        states = [server.start, combined, before["m"], before["v"]]
+        fill([stepped, means, squares], self.adaptive_step, states, names)
+        return {**combined, **stepped}, {**with_prefix("m", means), **with_prefix("v", squares)}
+
+    def adaptive_step(
+        self, start: Tensor, combined: Tensor, mean: Tensor, square: Tensor
+    ) -> Sequence[Tensor]:
+        """Return w, m and v after a round, of one tensor or a part of it."""
+        delta = combined - start
+        mean = self.momentum * mean + (1 - self.momentum) * delta
+        square = self.squares(square, delta.square())
+        pace = self.learning_rate / (square.sqrt() + self.adaptivity)
+        return start + pace * mean, mean, square
 
     def squares(self, before: Tensor, square: Tensor) -> Tensor:
         """Return v after a round whose delta has this square."""
@@ -106,3 +111,11 @@ class AdaptiveOptimizer:
         if self.rule == "adam":
             return self.second_momentum * before + new_share * square
         return before - new_share * square * torch.sign(before - square)
+
+
+def filled(state: State, names: Iterable[str], value: float) -> dict[str, Tensor]:
+    """Return tensors like the named ones of `state` that hold `value` everywhere."""
+    tensors = empty(state, names)
+    for tensor in tensors.values():
+        tensor.fill_(value)
+    return tensors

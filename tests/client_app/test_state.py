@@ -12,6 +12,8 @@ from client_app.state import (
     copy,
     difference,
     digest,
+    empty,
+    fill,
     seed_global,
     seed_of,
     split_prefix,
@@ -64,6 +66,24 @@ def test_a_sum_by_parts_is_the_sum_to_the_bit() -> None:
     assert same(weighted_sum([{"x": values} for values in given], WEIGHTS[:3]), state)
     across = [values[:-1].reshape(3, -1).T for values in (given[0][: 3 * CHUNK // 2 + 1],)]
     assert same(weighted_sum([{"x": across[0]}], [1.0]), {"x": across[0]})
+
+
+def test_a_formula_by_parts_is_the_formula_to_the_bit() -> None:
+    """Of tensors longer than a part, of short ones together, and of one that lies in memory in another order."""
+    draw = torch.Generator().manual_seed(0)
+    long = CHUNK + 13
+    shapes = {"long": (long,), "short": (3, 4), "scalar": (), "empty": (0, 2), "left out": (2,)}
+    left = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    right = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    left["across"] = torch.randn(5, long // 4, generator=draw).T
+    right["across"] = torch.randn(long // 4, 5, generator=draw)
+    names = [name for name in left if name != "left out"]
+
+    products, ratios = empty(left, names), empty(left, names)
+    fill([products, ratios], lambda a, b: (a * b + a, a / b), [left, right], names)
+
+    assert same(products, {name: left[name] * right[name] + left[name] for name in names})
+    assert same(ratios, {name: left[name] / right[name] for name in names})
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,7 +12,7 @@ from strategies.coordinate_median import CoordinateMedian
 from strategies.core.server import ServerMethod, Update
 from strategies.fedavg import FedAvg
 from strategies.norm_clipping import NormClipping
-from strategies.trimmed_mean import TrimmedMean
+from strategies.trimmed_mean import TrimmedMean, sort_by_value
 
 ROBUST = [CoordinateMedian(), TrimmedMean(), NormClipping()]
 
@@ -40,6 +40,16 @@ def test_the_trimmed_mean_by_hand(share: float, clients: int, trimmed: int) -> N
     )
     expected = values[trimmed : clients - trimmed].mean(0)
     assert np.allclose(combined["head.weight"].numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("clients", [*range(1, 20), 33, 64, 100])
+def test_sorting_by_comparisons_is_torch_s_sort(clients: int) -> None:
+    draw = torch.Generator().manual_seed(clients)
+    values_KP = torch.randint(-20, 20, (clients, 500), generator=draw) / 7  # with ties
+    before_KP = values_KP.clone()
+    ordered_KP = torch.stack(sort_by_value(list(values_KP)))
+    assert torch.equal(ordered_KP, values_KP.sort(0).values)
+    assert torch.equal(values_KP, before_KP)
 
 
 def test_clipping_by_hand() -> None:
