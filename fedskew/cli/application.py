@@ -41,6 +41,14 @@ COMMANDS = {
         "fedskew.cli.report:report",
         "Report the results of experiments and of other runs, with intervals and costs.",
     ),
+    "keep": (
+        "fedskew.cli.records:keep",
+        "Keep the records of a suite's finished runs as small files without weights.",
+    ),
+    "verify": (
+        "fedskew.cli.records:verify",
+        "Repeat kept runs drawn at random, and compare hashes or, on another CPU type, intervals.",
+    ),
     "federation": (
         "fedskew.cli.federation:application",
         "Commands for the coordinator of a federation between sites.",

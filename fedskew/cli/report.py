@@ -12,7 +12,7 @@ from rich.console import Console
 from data import DataError, SettingError, require
 from fedskew.cli import completion
 from fedskew.cli.run_selection import refuse_unknown
-from fedskew.cli.terminal import ExperimentsFile, console, to_stdout
+from fedskew.cli.terminal import ExperimentsFile, RecordsFolder, console, to_stdout
 from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import (
     Experiment,
@@ -60,6 +60,7 @@ def report(
         str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = None,
     experiments: ExperimentsFile = None,
+    records: RecordsFolder = None,
     settings: Annotated[
         list[str] | None,
         completion.set_option("A setting, as given to `fedskew run`."),
@@ -83,8 +84,10 @@ def report(
     folder = results_folder(overrides)
     if suite := sized_suite(names or [], experiments):
         files_of_experiments = ["--figures"] if figures is not None else []
-        report_papers(suite, overrides, experiments, html, chosen_forms + files_of_experiments)
+        forms_of_suite = chosen_forms + files_of_experiments
+        report_papers(suite, overrides, experiments, records, html, forms_of_suite)
         return
+    require(records is None, "--records", str(records), "is for papers and its like")
     chosen = find_all(names or list(known_entries(experiments)), experiments)
     # These draw and test, and take a moment to import: a mistyped name is refused before.
     from fedskew.report.document import document
@@ -146,6 +149,7 @@ def report_papers(
     suite: Suite,
     overrides: Mapping[str, Scalar],
     file: Path | None,
+    records: Path | None,
     html: Path | None,
     forms: Sequence[str],
 ) -> None:
@@ -154,11 +158,12 @@ def report_papers(
     Raises SettingError for a form, an option's name, that is for experiments alone.
     """
     from fedskew.report import papers
+    from fedskew.report.kept_records import records_folder
 
     for form in forms:
         rule = f"is for experiments: {suite.name} is about statements"
         require(form in ("--markdown", "--json"), form, "", rule)
-    judged = papers.papers_report(suite, overrides, file)
+    judged = papers.papers_report(suite, overrides, file, records_folder(records))
     if html is not None:
         write_text(papers.html(judged), html)
         console(stderr=True).print(f"written: {html}", markup=False)

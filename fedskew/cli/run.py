@@ -10,7 +10,7 @@ from data import require
 from data.renamed_settings import print_renamed
 from fedskew.cli import completion
 from fedskew.cli.run_selection import choose
-from fedskew.cli.terminal import ExperimentsFile
+from fedskew.cli.terminal import ExperimentsFile, RecordsFolder
 from fedskew.signals import at_once
 
 
@@ -87,6 +87,7 @@ def run(
             help="For `papers`: leave out seeds, the last ones first, to fit into this.",
         ),
     ] = "",
+    records: RecordsFolder = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and its cost; run nothing.")
     ] = False,
@@ -120,9 +121,9 @@ def run(
     require(not (dry_run and cluster), "--cluster", cluster, rule)
     require(not (several and sites), "--sites", sites, "is for one run")
     hours = hours_of(within)
-    require(
-        not within or choice.suite is not None, "--within", within, "is for papers and its like"
-    )
+    for option, value in (("--within", within), ("--records", str(records or ""))):
+        is_for_it = not value or choice.suite is not None
+        require(is_for_it, option, value, "is for papers and its like")
     # Imports torch, which takes a second: a mistyped option is refused before.
     with at_once():
         from fedskew.cli.run_execution import run_choice
@@ -137,6 +138,7 @@ def run(
         federation_config=federation_config,
         sites=sites,
         within=hours,
+        records=records,
         dry_run=dry_run,
         as_json=as_json,
     )

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,6 +19,7 @@ from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, runs, selected
 from fedskew.formatting import duration
+from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
 from fedskew.sweep import labels, refuse_missing_gpus, run_all
 from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
@@ -37,16 +39,25 @@ def run_choice(
     federation_config: str,
     sites: str,
     within: float,
+    records: Path | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Execute the selected runs, or print their cost; exit with FAILED if some failed."""
     cells = selected(choice.cells(), rows, columns)
     out = console(stderr=as_json)
+    kept: dict[str, KeptRun] = {}
+    of_kept: list[Cell] = []
     if choice.suite is not None:
-        cells = with_data(one_seed_first(cells), out)
-        if within:
+        kept = kept_runs(cells, records, out)
+        of_kept = [cell for cell in cells if cell.run.run_id in kept]
+        cells = [cell for cell in cells if cell.run.run_id not in kept]
+        cells = with_data(one_seed_first(cells), out) if cells else []
+        if within and cells:
             cells = fitting(cells, within, out, engine, jobs, workers)
+        if dry_run and not cells:
+            out.print("every run is finished or kept: nothing is left to train", markup=False)
+            return
     planned = runs(cells) if choice.experiments else [parse(choice.overrides)]
     if dry_run:
         show_forecast(planned, cells, out, engine, jobs, workers, as_json)
@@ -65,6 +76,7 @@ def run_choice(
             federation_config,
             cluster,
         )
+        summaries = {name: dict(run.summary or {}) for name, run in kept.items()} | summaries
     else:
         (single,) = planned
         default_engine = "inprocess" if sites else "workers"
@@ -72,7 +84,7 @@ def run_choice(
         summaries = {single.run_id: summary}
 
     if not as_json:
-        show_results(cells, planned, summaries, out)
+        show_results([*of_kept, *cells], planned, summaries, out)
     elif choice.experiments:
         failures = [{"run": name, "failed": reason} for name, reason in failed.items()]
         print(json.dumps([*summaries.values(), *failures], indent=2))
@@ -104,6 +116,22 @@ def show_results(
         out.print(unseen_table(planned, summaries))
     for settings in planned:
         out.print(str(settings.folder), style="dim")
+
+
+def kept_runs(cells: Sequence[Cell], records: Path | None, out: Console) -> dict[str, KeptRun]:
+    """Return the kept runs among cells that are not finished in the results folder, and say where they come from.
+
+    Raises DataError for a file of records that is damaged or is wrong, and SettingError for a folder that is none.
+    """
+    unfinished = [settings for settings in runs(cells) if not is_finished(settings)]
+    kept = KeptRecords(records_folder(records)).among(unfinished)
+    if kept:
+        sources = "; ".join(origins(kept.values()))
+        line = (
+            f"{len(kept)} of {len(runs(cells))} runs are kept records, not trained here: {sources}"
+        )
+        out.print(line, markup=False)
+    return kept
 
 
 def one_seed_first(cells: Sequence[Cell]) -> list[Cell]:

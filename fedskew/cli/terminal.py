@@ -25,6 +25,13 @@ ExperimentsFile = Annotated[
         metavar="FILE", help="Your own experiments; default: experiments.yaml of this folder."
     ),
 ]
+RecordsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Kept records, which count as finished runs; default: benchmarks/papers of the clone.",
+    ),
+]
 MaxImagePixels = Annotated[int, typer.Option(min=1, help="The setting max-image-pixels.")]
 MaxUnpackedMiB = Annotated[
     int, typer.Option("--max-unpacked-mib", min=1, help="The setting max-unpacked-mib.")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from fedskew.experiments.experiments import (
 )
 from fedskew.experiments.statements import HeldBy, Statement, load_statements
 from fedskew.formatting import duration, escaped, p_value
-from fedskew.report.format import NONE, plain, signed
+from fedskew.report.format import NONE, first_upper, plain, signed
+from fedskew.report.kept_records import KeptRecords, KeptRun, origins
 from fedskew.report.page import TEMPLATES
 from fedskew.report.results import ExperimentResults, command, gather
 from fedskew.report.statements import STATUS_WORDS, Judged, judge_all
@@ -42,6 +43,8 @@ class PapersReport:
     verdicts: Sequence[Judged]
     results: Mapping[str, ExperimentResults]
     command: str
+    kept: Mapping[str, KeptRun] = field(default_factory=dict)
+    """The runs that come from kept records, by their ids."""
 
     @property
     def by_paper(self) -> dict[str, list[Judged]]:
@@ -50,6 +53,14 @@ class PapersReport:
         for verdict in self.verdicts:
             papers.setdefault(verdict.statement.short_paper, []).append(verdict)
         return papers
+
+    @property
+    def planned(self) -> int:
+        """The distinct runs, finished or not."""
+        names: set[str] = set()
+        for of_entry in self.results.values():
+            names |= of_entry.runs.keys()
+        return len(names)
 
     @property
     def finished(self) -> int:
@@ -61,9 +72,23 @@ class PapersReport:
 
 
 def papers_report(
-    suite: Suite, overrides: Mapping[str, Scalar], file: Path | None = None
+    suite: Suite,
+    overrides: Mapping[str, Scalar],
+    file: Path | None = None,
+    records: Path | None = None,
 ) -> PapersReport:
-    """Return the verdicts on the statements of the suite's file. Raises as `load_statements` and `gather` do."""
+    """Return the verdicts on the statements of the suite's file.
+
+    Args:
+        suite: of one size.
+        overrides: settings that replace the file's.
+        file: the user's file of experiments.
+        records: the folder of kept records, which count where the results folder has no finished run.
+
+    Raises:
+        SettingError, DataError: as `load_statements` and `gather` raise them.
+    """
+    records_there = KeptRecords(records)
     source = statements_file(suite.name, file)
     statements = list(load_statements(source).values())
     entries = entries_in(source)
@@ -72,9 +97,21 @@ def papers_report(
         place = statement.place(suite.size)
         if place is None or isinstance(statement.test, HeldBy) or place.entry in results:
             continue
-        results[place.entry] = gather(entry_of_size(place.entry, suite.size, entries), overrides)
+        entry = entry_of_size(place.entry, suite.size, entries)
+        results[place.entry] = gather(entry, overrides, kept=records_there.of)
     verdicts = judge_all(statements, results, suite.size)
-    return PapersReport(suite, verdicts, results, command([suite.name], overrides, file))
+    made_by = command([suite.name], overrides, file)
+    return PapersReport(suite, verdicts, results, made_by, kept_runs(results))
+
+
+def kept_runs(results: Mapping[str, ExperimentResults]) -> dict[str, KeptRun]:
+    """Return the runs of results that come from kept records, each once."""
+    runs = {}
+    for of_entry in results.values():
+        for name, run in of_entry.runs.items():
+            if isinstance(run, KeptRun):
+                runs[name] = run
+    return runs
 
 
 def entry_of_size(name: str, size: str, entries: Mapping[str, Experiment | Suite]) -> Experiment:
@@ -83,6 +120,18 @@ def entry_of_size(name: str, size: str, entries: Mapping[str, Experiment | Suite
     chosen = entry or entries[name]
     assert isinstance(chosen, Experiment)  # the reader refuses a statement about a suite
     return chosen
+
+
+def about_runs(report: PapersReport) -> str:
+    """Return how many runs are finished, and where those that are not from the results folder come from."""
+    statuses = [verdict.status for verdict in report.verdicts]
+    decided = statuses.count("holds") + statuses.count("fails")
+    measured = decided + statuses.count("unclear")
+    text = f"{report.finished} of {report.planned} runs are finished: {measured} of {len(statuses)} statements "
+    text += f"are measured so far, and {decided} of these decided."
+    if report.kept:
+        text += f" From kept records: {'; '.join(origins(report.kept.values()))}."
+    return text
 
 
 def counted(paper: str, verdicts: Sequence[Judged]) -> str:
@@ -165,7 +214,7 @@ def markdown(report: PapersReport) -> str:
         "",
         f"{report.suite.title}. Made by `{report.command}` and `fedskew report {report.suite.name} --markdown`, "
         f"{SCALE[report.suite.size]}.",
-        f"{report.finished} runs are finished.",
+        about_runs(report),
         "",
     ]
     lines += [
@@ -238,6 +287,7 @@ def as_json(report: PapersReport) -> dict[str, Any]:
         "suite": report.suite.name,
         "size": report.suite.size,
         "papers": papers,
+        "runs": {"finished": report.finished, "kept": origins(report.kept.values())},
         "statements": statements,
     }
 
@@ -245,6 +295,7 @@ def as_json(report: PapersReport) -> dict[str, Any]:
 def terminal_lines(report: PapersReport) -> list[str]:
     """Return a line per paper, then one per statement."""
     lines = [counted(paper, verdicts) for paper, verdicts in report.by_paper.items()]
+    lines.append(about_runs(report))
     for verdict in report.verdicts:
         number = "" if math.isnan(verdict.estimate) else f" ({ours(verdict)} {interval(verdict)})"
         lines.append(
@@ -264,7 +315,7 @@ def html(report: PapersReport) -> str:
     return template.render(
         style=Markup(TEMPLATES["style"]),
         title=report.suite.title,
-        about=SCALE[report.suite.size],
+        about=f"{first_upper(SCALE[report.suite.size])}. {about_runs(report)}",
         counts=[counted(paper, verdicts) for paper, verdicts in report.by_paper.items()],
         papers=[(f"p{number}", paper) for number, paper in enumerate(papers)],
         statuses=[(f"s-{status}", word) for status, word in STATUS_WORDS.items()],

@@ -161,7 +161,9 @@ class SeedResult:
         if spread is not None and part in SPREAD_PARTS:
             return getattr(spread, part.replace("-", "_"))
         if spread is not None and part and self.run.sites:
-            return spread.values[self.site(metric)]
+            site = self.site(metric)
+            # Kept records have the clients' values of some rounds alone.
+            return spread.values[site] if spread.values else None
 
         if metric in OF_POSITIVE:
             positive = self.positive_class(point)
@@ -249,13 +251,26 @@ def gather(
     experiment: Experiment,
     overrides: Mapping[str, Scalar],
     file: Path | None = None,
+    kept: Callable[[RunSettings], RunRecords | None] | None = None,
 ) -> ExperimentResults:
     """Return the records of the experiment's runs; only finished ones are measured.
 
-    `file` is the user's file of experiments, which `command` then names. Raises as `plan` and `RunRecords.read` do.
+    Args:
+        experiment: to report.
+        overrides: settings that replace the file's.
+        file: the user's file of experiments, which `command` then names.
+        kept: returns the kept run of settings; asked where the results folder has no finished one.
+
+    Raises:
+        SettingError, DataError: as `plan`, `RunRecords.read` and `kept` raise them.
     """
     cells = plan(experiment, overrides)
-    runs = {settings.run_id: RunRecords.read(settings) for settings in runs_of(cells)}
+    runs = {}
+    for settings in runs_of(cells):
+        run = RunRecords.read(settings)
+        if kept is not None and not run.finished:
+            run = kept(settings) or run
+        runs[settings.run_id] = run
 
     measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell in cells:

@@ -634,10 +634,11 @@ def judge_partition(statement: Statement, term: Partition, results: ExperimentRe
     cells = [cell for cell in results.cells if cell.column in term.partition]
     for column, fact in term.partition.items():
         of_column = {cell.seed: cell for cell in cells if cell.column == column}
-        for seed, cell in of_column.items():
-            if reason := not_in_root([cell.run.data]):
+        for cell in of_column.values():
+            counts_KC = partition_of(cell, results)
+            if counts_KC is None:
+                reason = not_in_root([cell.run.data])
                 return Judged(statement, "never", reason, cells=cells)
-            counts_KC = federate(cell.run.data, seed).counts_KC
             name, comparison, bound = parsed_fact(fact)
             value = partition_fact(name, counts_KC)
             measured_facts.append(f"{column}: {name} {value:.2f}")
@@ -648,6 +649,14 @@ def judge_partition(statement: Statement, term: Partition, results: ExperimentRe
         return Judged(statement, "fails", "; ".join(failing), cells=cells)
     facts = "; ".join(dict.fromkeys(measured_facts))
     return Judged(statement, "holds", f"exact: {facts}", cells=cells)
+
+
+def partition_of(cell: Cell, results: ExperimentResults) -> NDArray[np.int64] | None:
+    """Return samples by client and class, from the data or else from the records of a run; None without both."""
+    if not not_in_root([cell.run.data]):
+        return federate(cell.run.data, cell.seed).counts_KC
+    recorded = results.runs[cell.run.run_id].samples.get("train")
+    return None if recorded is None else np.array(recorded)
 
 
 def parsed_fact(fact: str) -> tuple[str, str, float]:

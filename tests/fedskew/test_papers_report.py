@@ -45,3 +45,62 @@ def test_every_statement_of_papers_smoke_ends_in_a_verdict(
     text = page.read_text()
     assert all(word in text for word in STATUS_WORDS.values())
     assert text.count("<tr class=") == len(statements)
+
+
+SUITE = """
+tiny:
+  title: Two rows
+  settings: {dataset: digits, model: mlp-bn, train-images: 200, test-images: 100, clients: 4, alpha: 0.5, rounds: 2}
+  methods: [fedavg, fedprox]
+  metric: accuracy
+  seeds: [0, 1]
+tiny-papers: {title: Tiny, size: laptop, experiments: [tiny]}
+statements:
+  prox-above:
+    paper: "Tiny, Table 1"
+    says: FedProx is above FedAvg
+    from: tiny
+    here: tiny
+    test: {better: fedprox, than: fedavg}
+"""
+
+
+@pytest.mark.slow
+def test_a_suite_continues_from_kept_records_and_a_repetition_verifies_them(
+    fedskew: FedSkew, tmp_path: Path
+) -> None:
+    file, records, elsewhere = tmp_path / "suite.yaml", tmp_path / "kept", tmp_path / "elsewhere"
+    file.write_text(SUITE)
+    of_file = ("--experiments", file)
+    first = ("--results", tmp_path / "first")
+    status, _, errors = fedskew("run", "tiny-papers", *of_file, *first, "--seed", "0")
+    assert status == 0, errors
+    status, out, _ = fedskew("keep", "tiny-papers", *of_file, *first, "--records", records)
+    assert status == 0 and "2 runs written" in out and len(list(records.iterdir())) == 2
+
+    from_kept = (*of_file, "--results", elsewhere, "--records", records)
+    status, out, _ = fedskew("run", "tiny-papers", *from_kept)
+    assert status == 0 and "2 of 4 runs are kept records, not trained here: 2 runs of" in out
+    assert len(list(elsewhere.glob("*/summary.json"))) == 2  # of the other seed alone
+    status, out, _ = fedskew("report", "tiny-papers", *from_kept, "--json")
+    report = json.loads(out)
+    assert report["runs"]["finished"] == 4 and report["runs"]["kept"][0].startswith("2 runs of")
+    assert set(report["statements"][0]["seeds"]) == {"0", "1"}
+
+    words = ("verify", "tiny-papers", *of_file, "--records", records)
+    status, out, errors = fedskew(*words, "--cells", "2", "--jobs", "1")
+    assert status == 0 and out.count("identical: the same hash and numbers") == 2, errors
+    status, _, errors = fedskew(*words, "--cells", "3")
+    assert status == 2 and "--cells = 3: must be at most 2" in errors
+
+
+def test_records_that_are_none_are_refused(fedskew: FedSkew, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    status, _, errors = fedskew("run", "papers-smoke", "--dry-run", "--records", missing)
+    assert status == 2 and "--records = " in errors and "is no folder" in errors
+    status, _, errors = fedskew("report", "demo", "--records", tmp_path)
+    assert status == 2 and "is for papers and its like" in errors
+    status, _, errors = fedskew("verify", "demo")
+    assert status == 2 and "suite = 'demo': is no suite of statements, as papers is" in errors
+    status, _, errors = fedskew("verify", "papers", "--records", tmp_path, "--cells", "1")
+    assert status == 2 and "--cells = 1: must be at most 0" in errors
