@@ -32,7 +32,7 @@ SPLITS = {"digits": ["alpha=0.5"], "abide": [f"data-root={os.environ.get('DATA_R
 """By data set, how it is partitioned; abide's hospitals are its domains."""
 MODELS = {"digits": "mlp-bn", "abide": "auto"}
 SITE = """\
-federation = "federation.toml"
+{keys}federation = "federation.toml"
 name = "{name}"
 data = "npz:data.npz"
 state = "state"
@@ -155,10 +155,17 @@ class Job:
 class LocalFederation:
     """A coordinator's folder and the sites' folders below `work`, and the processes that work on them."""
 
-    def __init__(self, work: Path, site_lines: str = "") -> None:
-        """`site_lines` are more lines of each site.toml, a table such as [policy]."""
+    def __init__(self, work: Path, site_lines: str = "", site_keys: str = "") -> None:
+        """Make nothing yet.
+
+        Args:
+            work: where everything is made.
+            site_lines: more lines at the end of each site.toml, a table such as [policy].
+            site_keys: more lines at its beginning, keys such as weights.
+        """
         self.work = work.resolve()
         self.site_lines = site_lines
+        self.site_keys = site_keys
         self.folder = self.work / "coordinator"
         self.sites = self.work / "sites"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -175,11 +182,17 @@ class LocalFederation:
         many = [] if dataset == "abide" else ["--sites", str(sites)]
         fedskew("data", "split", dataset, self.sites, *many, *settings([*SPLITS[dataset], *words]))
 
-    def found(self, min_sites: int = 2, address: str = "", host: str = "127.0.0.1") -> None:
+    def found(
+        self,
+        min_sites: int = 2,
+        address: str = "",
+        host: str = "127.0.0.1",
+        agree: Callable[[str], str] = lambda text: text,
+    ) -> None:
         """Make certificates, keys and the agreement, and let every site approve it.
 
         The gateway listens on `host`; `address` is what sites connect to, where something lies between them and
-        the gateway.
+        the gateway. `agree` changes federation.toml's text before the sites get it.
         """
         skeleton = (self.sites / "federation.toml").read_text()
         agreed = {key: re.findall(rf"^{key} = (.*?)(?:  #.*)?$", skeleton, re.MULTILINE)[0] for key in
@@ -206,10 +219,12 @@ class LocalFederation:
             key_file = place / "key.txt"
             key_file.write_text(lines)
             fedskew("federation", "add", self.folder, name, key_file)
+        agreement_file = self.folder / "federation.toml"
+        agreement_file.write_text(agree(agreement_file.read_text()))
         for name, place in self.places.items():
             for file in ("federation.toml", "ca.crt"):
                 shutil.copy(self.folder / file, place)
-            lines = SITE.format(name=name, address=address or gateway)
+            lines = SITE.format(name=name, address=address or gateway, keys=self.site_keys)
             (place / "site.toml").write_text(lines + self.site_lines)
             fedskew_site(
                 "approve",

@@ -11,7 +11,7 @@ from pathlib import Path
 from client_app.local_site import PERMISSIONS
 from client_app.optimizer import TrainingSettings
 from data import DataError
-from data.agreement import Agreement, Member
+from data.agreement import Agreement, Member, read_agreement, subtraction_warning
 from data.package_files import ROOT, canonical, sources
 from site_agent.app_files import app_hash, packed_app, packed_files
 from site_agent.audit import Audit
@@ -50,6 +50,7 @@ def summary(site: Site, app: str) -> str:
         *permissions,
         *two_sites(site),
         f"sums        {sums_in_words(agreement)}",
+        *membership_lines(site),
         *backbone_lines(agreement),
         *module_lines(site),
         f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
@@ -90,6 +91,19 @@ def sums_in_words(agreement: Agreement) -> str:
     if agreement.masked:
         return "masked: class counts and feature statistics leave in the sum of all sites alone"
     return "plain: the coordinator sees this site's own class counts and feature statistics"
+
+
+def membership_lines(site: Site) -> list[str]:
+    """Return the line about sites that join or leave the federation that is approved here so far, where it tells more.
+
+    A site that approves both gives its part of both sums.
+    """
+    try:
+        before = read_agreement(site.state / "approved/federation.toml")
+    except DataError:  # nothing is approved yet, or by a version with other rules
+        return []
+    warning = subtraction_warning(before, site.agreement)
+    return [f"(!) sites   {warning}"] if warning else []
 
 
 def backbone_lines(agreement: Agreement) -> list[str]:

@@ -120,6 +120,8 @@ def add(
     ] = "",
 ) -> None:
     """Add a site to federation.toml. All sites then have to approve the new text."""
+    from data import DataError
+    from data.agreement import read_agreement, subtraction_warning
     from fedskew.federation.folder import FederationFolder, add
 
     text = key
@@ -134,8 +136,18 @@ def add(
         samples = int(samples_line[1])
     if mask_key_line and not mask_key:
         mask_key = mask_key_line[1]
-    member = add(FederationFolder(folder), name, site_key, samples, mask_key)
+    federation = FederationFolder(folder)
+    warning = ""
+    try:
+        before = read_agreement(federation.agreement_file)
+    except DataError:  # it may still have too few sites for an agreement
+        before = None
+    member = add(federation, name, site_key, samples, mask_key)
+    if before is not None and federation.has_run:
+        warning = subtraction_warning(before, read_agreement(federation.agreement_file))
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
+    if warning:
+        console().print(f"Warning: {warning}.")
     if not member.mask_key:
         console().print(
             f"{member.name} has no mask-key: without one of every site all sums are plain."

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from fedskew.engines.flower import LaunchFailed
-from fedskew.federation.folder import FederationFolder
+from fedskew.federation.folder import DATABASE, FederationFolder
 from fedskew.federation.superlink import Failing
 
 LOCKED = 0.5
@@ -37,7 +37,7 @@ def damage_of(folder: FederationFolder) -> str:
 
     A database that is locked or cannot be opened is not damaged; nothing is written.
     """
-    file = folder.state / "state.db"
+    file = folder.state / DATABASE
     if not file.exists():
         return ""
     try:

@@ -31,6 +31,8 @@ from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import check_server, write_authority, write_server
 from site_agent.app_files import app_files, app_hash, packed_app, packed_files
 
+DATABASE = "state.db"
+"""The SuperLink's database, below `state`."""
 COORDINATOR_KEYS = ("address", "listen", "superlink-port", "largest-message-mib", "metrics-port")
 
 
@@ -87,6 +89,11 @@ class FederationFolder:
     def state(self) -> Path:
         """The folder of flwr's state, home and logs."""
         return self.path / "superlink"
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its SuperLink was started once, so that sites may have answered for its agreement."""
+        return (self.state / DATABASE).exists()
 
     @cached_property
     def agreement(self) -> Agreement:

@@ -15,7 +15,7 @@ from data.private_files import owner_only
 from fedskew.engines.flower import DEFAULTS, LaunchFailed, search_path
 from fedskew.engines.processes import end, mark, marked, running
 from fedskew.federation.database import damage_of, explained
-from fedskew.federation.folder import FederationFolder
+from fedskew.federation.folder import DATABASE, FederationFolder
 from fedskew.federation.superlink import Control
 
 START_TIMEOUT = 180.0
@@ -37,7 +37,7 @@ def superlink_command(folder: FederationFolder) -> list[str]:
     """Return the command of the SuperLink, which only this machine reaches."""
     program = shutil.which(SUPERLINK, path=search_path()) or SUPERLINK
     certificate, key = folder.server
-    database = folder.state / "state.db"
+    database = folder.state / DATABASE
     return [
         program,
         *("--ssl-ca-certfile", str(folder.authority[0].resolve())),
