@@ -236,6 +236,9 @@ class VariantTraits(Settings):
 
     name: ClassVar[str]
     requirements: ClassVar[Requirements] = Requirements()
+    personal_model: ClassVar[bool] = False
+    """Whether what a client keeps under the variant's name is a model of its own, which is measured beside the shared
+    one. A client that keeps nothing yet has the shared one."""
 
     @property
     def upload(self) -> Upload:

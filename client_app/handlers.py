@@ -31,6 +31,7 @@ from client_app.memory import load as load_memory
 from client_app.memory import prune as prune_memory
 from client_app.memory import save as save_memory
 from client_app.metrics import evaluate_models
+from client_app.personal import FINE_TUNED, fine_tuned, model_of_variant, variants_with_models
 from client_app.process import make_deterministic
 from client_app.runtime import ClientRuntime, runtime_of
 from client_app.state import State
@@ -292,27 +293,42 @@ def trained_together(
 
 
 def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> ClientHandler:
-    """Return the function that evaluates every deployed model, with a client's private tensors, on its test sets."""
+    """Return the function that evaluates models on a client's test sets.
+
+    The task's `models` names them: deployed ones, with the client's private tensors, and the client's own, which begin
+    with the deployed model `start`. Without `models` every deployed model is evaluated.
+    """
     deployed = request.named("deployed")
+    names = str(request.task.get("models", ",".join(deployed))).split(",")
+    start = str(request.task.get("start", ""))
 
     def handle(runtime: ClientRuntime, number: int, expected: ExpectedState) -> ClientReply:
         runtime.check_number(number)
+        if runtime.policy is not None:
+            runtime.policy.check_scores()
         memory = expected.load_memory(runtime.memory_folder(number))
-        models = {name: runtime.model_state(shared, memory) for name, shared in deployed.items()}
+        states = {name: runtime.model_state(shared, memory) for name, shared in deployed.items()}
+        if start:
+            for name in variants_with_models(runtime.run_spec.variants):
+                states[name] = model_of_variant(name, states[start], memory)
+        if FINE_TUNED in names:
+            round = int(str(request.task["round"]))
+            client = runtime.client(number, round, deployed[start], {}, memory)
+            states[FINE_TUNED] = fine_tuned(client, runtime.run_spec.training)
+        models = {name: states[name] for name in names}
         scores = {}
         for kind, samples in runtime.test_sets(number).items():
             for name, measured in evaluate_models(runtime.model, models, samples).items():
                 scores[f"{kind}/{name}"] = measured
         metrics: dict[str, float] = {}
         if runtime.policy is not None:
-            runtime.policy.check_scores()
             # A simulation's server computes it: it knows every client's class counts.
             counts_C = runtime.policy.counts_C
-            for name in deployed:
+            for name in models:
                 accuracy = scores[f"test/{name}"].local_accuracy(counts_C)
                 metrics[f"local-accuracy/{name}"] = accuracy
-        states = {name: measured.state() for name, measured in scores.items()}
-        return ClientReply(states, metrics)
+        replied = {name: measured.state() for name, measured in scores.items()}
+        return ClientReply(replied, metrics)
 
     return handle
 

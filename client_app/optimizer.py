@@ -63,6 +63,10 @@ class TrainingSettings(Settings):
     warm_up: Annotated[int, Ge(0)] = 0
     """Rounds (or steps, by schedule-unit) W in which the rate rises: it is multiplied by min(1, (t + 1) / (W + 1))."""
 
+    finetune_epochs: Annotated[int, Ge(0)] = 0
+    """Passes over its own data in which each client trains the final model for itself, after the last round; 0 is none.
+    The fine-tuned models stay at the clients and are measured there beside the global model."""
+
     clients_per_pass: Annotated[int, Ge(1)] = 1
     """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients. Sums
     have another order, so results are not bit-identical to clients one by one; in bfloat16 they differ visibly."""

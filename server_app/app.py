@@ -20,6 +20,7 @@ from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import to_flower
 from client_app.metrics import Scores, evaluate_models
+from client_app.personal import FINE_TUNED, variants_with_models
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State, digest, with_prefix
 from data import Federation, Samples, require
@@ -227,11 +228,11 @@ class Run:
     def summary(self, vectorized: str, began: float) -> dict[str, Any]:
         """Return the summary of the finished run, which began at `began`; `vectorized` is `how_vectorized`'s line."""
         records = self.folder.rounds()
-        deployed = self.strategy.deployed
+        models = [*self.strategy.deployed, *self.personal_models(is_last=True)]
         summary = {
             "run": self.settings.run_id,
             "method": self.settings.general.method,
-            "rows": {name: row_name(self.settings.parts, name) for name in deployed},
+            "rows": {name: row_name(self.settings.parts, name) for name in models},
             "rounds": self.settings.general.rounds,
             "models": summarize(records),
         }
@@ -310,7 +311,7 @@ class Run:
         due = self.settings.general.is_evaluated(round)
         self.unmeasured = {}
         kept: dict[str, State] = {}
-        models = self.evaluate(kept) if due else {}
+        models = self.evaluate(kept, self.personal_models(is_last)) if due else {}
         if is_last:
             write_predictions(self.folder, kept)
         unseen: UnseenSite | None = None
@@ -357,13 +358,23 @@ class Run:
         """Whether clients measure: when they hold private tensors, or test sets of their own."""
         return self.private or self.federation.test_indices is not None
 
-    def evaluate(self, kept: dict[str, State]) -> dict[str, ModelNumbers]:
+    def personal_models(self, is_last: bool) -> list[str]:
+        """Return the names of the clients' own models, which they measure after a round."""
+        names = variants_with_models(self.strategy.variants)
+        if is_last and self.settings.training.finetune_epochs:
+            names.append(FINE_TUNED)
+        return names
+
+    def evaluate(
+        self, kept: dict[str, State], personal: Sequence[str] = ()
+    ) -> dict[str, ModelNumbers]:
         """Return every model's numbers on test and validation set.
 
-        `kept` gets the models' outputs on the server's test set: see `evaluate_models`.
+        `kept` gets the models' outputs on the server's test set: see `evaluate_models`. `personal` names the clients'
+        own models.
         """
         if self.evaluated_by_clients:
-            numbers = self.evaluate_at_clients()
+            numbers = self.evaluate_at_clients(personal)
         else:
             numbers = {}
             sets = {"test": self.federation.test(None, self.device)}
@@ -372,17 +383,25 @@ class Run:
                 sets["validation"] = validation
             for kind, samples in sets.items():
                 numbers[kind] = self.evaluate_here(samples, kept if kind == "test" else None)
+            if personal:
+                for kind, models in self.evaluate_at_clients(personal, alone=True).items():
+                    numbers[kind] |= models
         on_validation = numbers.get("validation", {})
         together = {}
         for name, on_test in numbers["test"].items():
             together[name] = replace(on_test, validation=on_validation.get(name))
         return together
 
-    def evaluate_at_clients(self) -> dict[str, dict[str, ModelNumbers]]:
-        """Return the numbers that clients measured, by kind of test set and model, and note who is missing."""
+    def evaluate_at_clients(
+        self, personal: Sequence[str], alone: bool = False
+    ) -> dict[str, dict[str, ModelNumbers]]:
+        """Return the numbers that clients measured, by kind of test set and model, and note who is missing.
+
+        With `alone` they measure the `personal` models and none that is deployed.
+        """
         classes = self.federation.dataset.num_classes
         by_kind, missing, stated = evaluate_on_clients(
-            self.strategy, self.grid, classes, self.tested
+            self.strategy, self.grid, classes, self.tested, personal, alone
         )
         self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
         self.decide_positive(by_kind["test"])

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from client_app.client import Variant, overrides
+from client_app.personal import FINE_TUNED
 from client_app.variants import VARIANTS
 from data import SettingError
 from server_app.methods import METHODS, Method, Setting, no_method
 from server_app.plugins import find
+from strategies.core.round_result import AVERAGE
 from strategies.core.server import ServerMethod
 from strategies.fedavg import FedAvg
 from strategies.registry import SERVER_METHODS
@@ -146,10 +148,13 @@ def needs_shared(method: Method) -> bool:
 
 
 def row_name(parts: ComposedMethod, deployed: str) -> str:
-    """Return the name of one deployed model of a run: `creff+ccvr` trains the rows fedavg, creff and ccvr.
+    """Return the name of one model of a run: `creff+ccvr` trains the rows fedavg, creff and ccvr.
 
-    A part that deploys several models names each PART-VALUE, and so are their rows.
+    A part that deploys several models names each PART-VALUE, and so are their rows. The clients' fine-tuned models are
+    those of the average's row.
     """
+    if deployed == FINE_TUNED:
+        return f"{row_name(parts, AVERAGE)}, {FINE_TUNED}"
     names = []
     for name in parts.names:
         model = METHODS[name].deploy

@@ -112,6 +112,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     check_positive_class(general, data)
     training = with_schedule(training, general.rounds)
     check_training(training, sections, parts)
+    check_finetuning(training, general)
     model = suitable_model(data) if general.model == "auto" else general.model
     if about.weights and is_backbone(model):
         data = normalized(data, values, model)
@@ -260,6 +261,17 @@ def check_training(
         if is_variant and section.requirements.teacher:
             rule = f"does not go with {name}: torch.vmap cannot map its second model over clients"
             training.require(training.clients_per_pass == 1, "clients_per_pass", rule)
+
+
+def check_finetuning(training: TrainingSettings, general: GeneralSettings) -> None:
+    """Raise SettingError for fine-tuning of a run that trains no model, or whose rate is 0 at its end."""
+    if not training.finetune_epochs:
+        return
+    rule = "has no model to begin with: nobody trains with rounds = 0"
+    training.require(general.rounds > 0, "finetune_epochs", rule)
+    rule = "has no effect: the learning rate of the last round is 0"
+    remedy = "a larger schedule-rounds leaves one"
+    training.require(training.rate(general.rounds) > 0, "finetune_epochs", rule, remedy)
 
 
 def needs_rounds(method: Method, sections: Mapping[str, Any]) -> bool:

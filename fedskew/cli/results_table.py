@@ -7,14 +7,19 @@ from typing import Any
 
 from rich.table import Table
 
+from client_app.personal import FINE_TUNED, is_personal
 from fedskew.experiments.plan import Cell
-from fedskew.formatting import named, numbered, numeric, percent, terminal_table
-from server_app.record import ModelNumbers, unseen_of
+from fedskew.formatting import named, numbered, numeric, percent, site_names, terminal_table
+from server_app.record import ModelNumbers, Spread, unseen_of
 from server_app.round_selection import selected
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
+from strategies.core.round_result import AVERAGE
 
 SHOWN_CLASSES = 10
 """Classes whose recall fits beside the means."""
+SHOWN_CLIENTS = 10
+"""Clients whose accuracies fit beside mean and worst."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,8 @@ class Line:
     """Of the last round."""
     best: float
     """The highest balanced accuracy on the test set."""
+    personal: bool = False
+    """Whether the model is another one at each client."""
 
 
 def lines(
@@ -56,13 +63,18 @@ def lines_of_cells(cells: Sequence[Cell], summaries: Mapping[str, dict[str, Any]
         first_cells[model] = first_cells.pop(model, cell)
 
     lines = []
+    planned = {(cell.run.run_id, cell.deployed) for cell in cells}
     for cell in first_cells.values():
         summary = summaries.get(cell.run.run_id)
         if summary is None or cell.deployed not in summary["models"]:
             continue
-        lines.append(
-            line_of(cell.experiment, cell.row, cell.column, cell.run, cell.deployed, summary)
-        )
+        about = (cell.experiment, cell.row, cell.column, cell.run)
+        lines.append(line_of(*about, cell.deployed, summary))
+        # The fine-tuned models of a row's run follow it, unless they are a row of their own.
+        is_planned = (cell.run.run_id, FINE_TUNED) in planned
+        if cell.deployed == AVERAGE and FINE_TUNED in summary["models"] and not is_planned:
+            row = f"{cell.row}, {FINE_TUNED}"
+            lines.append(line_of(cell.experiment, row, cell.column, cell.run, FINE_TUNED, summary))
     return lines
 
 
@@ -77,7 +89,8 @@ def line_of(
     """Return the line of a deployed model."""
     last = selected(summary, deployed)
     best = selected(summary, deployed, "best-test")["balanced-accuracy"]
-    return Line(experiment, row, column, settings, last, best)
+    personal = is_personal(deployed, settings.variants)
+    return Line(experiment, row, column, settings, last, best, personal)
 
 
 def results_table(shown: Sequence[Line], by_class: bool = True, full_names: bool = True) -> Table:
@@ -119,6 +132,47 @@ def results_table(shown: Sequence[Line], by_class: bool = True, full_names: bool
         cells += [percent(shares.get(key, math.nan)) for key in means]
         if recalls:
             cells += [percent(value, 0) for value in line.numbers.recall]
+        table.add_row(*cells)
+    return table
+
+
+def clients_table(shown: Sequence[Line]) -> Table | None:
+    """Return one row per model with its accuracy at the clients, in percent: mean, worst, and client by client.
+
+    It is for runs where clients have models of their own, beside what each client has alone (singleset) and the global
+    models; None without such a run. Of more than SHOWN_CLIENTS clients mean and worst are shown.
+    """
+    if not any(line.personal for line in shown):
+        return None
+    origin = RunFolder(shown[0].settings.folder).origin()
+    samples = origin.get("samples") or {}
+    sites = list((origin.get("agreement") or {}).get("sites", ()))
+    key = "client-accuracy" if sites or samples.get("client-test") else "local-accuracy"
+    where = "test set" if key == "client-accuracy" else "mix of classes"
+    values = [line.numbers.spreads.get(key, Spread()) for line in shown]
+    names = sites or site_names(samples.get("clients", ()))
+    same_clients = all(len(spread.values) == len(names) for spread in values)
+    if len(names) > SHOWN_CLIENTS or not same_clients:
+        names = []
+    title = f"Accuracy at each client on its own {where}, last round. Percent"
+    labels = ["method"]
+    experiments = len({line.experiment for line in shown}) > 1
+    columns = any(line.column for line in shown)
+    if experiments:
+        labels.insert(0, "experiment")
+    if columns:
+        labels.append("column")
+    headings = numeric("seed", "mean", "worst client", *names)
+    table = terminal_table(*named(*labels), *headings, title=title)
+    for line, spread in zip(shown, values, strict=True):
+        cells = [line.row]
+        if experiments:
+            cells.insert(0, line.experiment)
+        if columns:
+            cells.append(line.column)
+        cells += [str(line.settings.general.seed), percent(spread.mean), percent(spread.worst)]
+        if names:
+            cells += [percent(value) for value in spread.values]
         table.add_row(*cells)
     return table
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from data import DataError, SettingError, federate
 from data.data_warnings import refuse_untrainable
 from data.dataset import missing_names
-from fedskew.cli.results_table import lines, results_table, unseen_table
+from fedskew.cli.results_table import clients_table, lines, results_table, unseen_table
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.data_warnings import print_warnings
@@ -112,6 +112,9 @@ def show_results(
     )
     fitting = [table for table in tables if fits(table, out)]
     out.print(fitting[0] if fitting else tables[-1])
+    at_clients = clients_table(shown)
+    if at_clients is not None:
+        out.print(at_clients)
     if any("unseen" in summary for summary in summaries.values()):
         out.print(unseen_table(planned, summaries))
     for settings in planned:

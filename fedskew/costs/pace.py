@@ -13,6 +13,7 @@ from client_app.client import Client
 from client_app.models import ModelSettings, build
 from client_app.models.classifier import INFERENCE_BATCH, in_batches
 from client_app.optimizer import TrainingSettings
+from client_app.personal import variants_with_models
 from client_app.process import make_deterministic, tune_allocator
 from client_app.training import private_names, train_round
 from data import Samples
@@ -134,6 +135,7 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
             client_once += seconds
         else:
             client_round += seconds
+    client_once += sample * samples * training.finetune_epochs
 
     server_round = server_once = 0.0
     for part in parts_of(settings):
@@ -146,8 +148,13 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
             server_round += seconds
 
     # Clients that keep a part of the model each measure it on the server's test set.
-    has_private = bool(private_names(model, settings.variants)) and not sizes.own_tests
-    tested = sizes.test * (data.clients if has_private else 1)
+    has_private = bool(private_names(model, settings.variants))
+    by_every_client = sizes.test * (1 if sizes.own_tests else data.clients)
+    tested = by_every_client if has_private else sizes.test
+    # Their own models they measure in any case; fine-tuned ones once.
+    tested += by_every_client * len(variants_with_models(settings.variants))
+    if training.finetune_epochs:
+        server_once += by_every_client * rates.tested
     return Pace(
         clients=taking * client_round,
         server=server_round,

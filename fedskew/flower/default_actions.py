@@ -57,6 +57,7 @@ class NodeClient:
         training = asdict(self.settings.training)
         # A node is one client, so there is nobody to train with in one pass.
         del training["clients_per_pass"]
+        del training["finetune_epochs"]  # FedSkew's own protocol alone has it
         stated = training.pop("learning_rate")
         return local_round(
             message,

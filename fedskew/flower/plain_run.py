@@ -37,7 +37,7 @@ from strategies.core.round_result import AVERAGE
 LEAST_NODES = 2
 """Nodes that a run waits for at least, as flwr's FedAvg does."""
 WITHOUT_EFFECT = (
-    "clients-per-pass", "min-replies", "server-optimizer", "server-learning-rate", "server-momentum",
+    "clients-per-pass", "finetune-epochs", "min-replies", "server-optimizer", "server-learning-rate", "server-momentum",
     "server-momentum-form", "server-second-momentum", "server-adaptivity", "positive-class", "overwrite", "tensorboard",
     "mlflow", "wandb", "holdout-per-class", "unseen-domain",
 )  # fmt: skip

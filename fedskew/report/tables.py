@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from client_app.personal import is_personal
 from fedskew.diagnosis.rules import diagnose, line, plan_of
 from fedskew.diagnosis.table import TableError, table_of_samples
 from fedskew.report.claims import why_never
@@ -306,11 +307,24 @@ def client_tables(results: ExperimentResults) -> list[Table]:
     seeds."""
     tables = []
     for column in results.experiment.columns:
-        for what, key in BY_CLIENT.items():
+        for what, key in numbers_by_client(results, column).items():
             table = client_table(results, column, what, key)
             if table is not None:
                 tables.append(table)
     return tables
+
+
+def numbers_by_client(results: ExperimentResults, column: str) -> dict[str, str]:
+    """Return the numbers of a column that have a table of clients, by what they are called.
+
+    Where clients have models and no test set of their own, accuracy on their own mix of classes comes first.
+    """
+    for measured in results.in_column(column):
+        personal = is_personal(measured.cell.deployed, measured.run.settings.variants)
+        own_test = measured.run.agreement or measured.run.samples.get("client-test")
+        if personal and not own_test:
+            return {"accuracy on its own mix of classes": "local-accuracy", **BY_CLIENT}
+    return BY_CLIENT
 
 
 def client_table(results: ExperimentResults, column: str, what: str, key: str) -> Table | None:
@@ -337,6 +351,13 @@ def client_table(results: ExperimentResults, column: str, what: str, key: str) -
             cells.append(TableCell(str(tests[number])))
         cells += [over_seeds(values_SK[:, number], key) for values_SK in by_row.values()]
         rows.append(cells)
+    worst = [TableCell("worst client")]
+    if tests:
+        worst.append(TableCell(""))
+    for values_SK in by_row.values():
+        lowest_S = np.where(np.isnan(values_SK), np.inf, values_SK).min(1)
+        worst.append(over_seeds(np.where(np.isinf(lowest_S), np.nan, lowest_S), key))
+    rows.append(worst)
     headings = ["client", "test samples"] if tests else ["client"]
     caption = f"{named(column)}{what} in percent at each client, {SELECTION_WORDS[selection]}, over seeds."
     return Table(caption, list(map(TableCell, [*headings, *by_row])), rows)

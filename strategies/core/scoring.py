@@ -1,18 +1,18 @@
 """Evaluation of the deployed models on the clients' own test sets."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
 from client_app.local_site import NOT_FINITE
 from client_app.metrics import Scores
 from strategies.core.exchange import EVALUATE, Exchange, Grid
-from strategies.core.round_result import Diverged
+from strategies.core.round_result import AVERAGE, Diverged
 from strategies.core.rounds import Rounds
 
 ClientScores = dict[str, dict[str, dict[int, Scores]]]
-"""By kind of test set, deployed model and client."""
+"""By kind of test set, model and client."""
 LOCAL = "local-accuracy"
 """How the metrics begin, NAME/MODEL, by which a site tells its local accuracy; the server knows no counts of its."""
 
@@ -22,24 +22,34 @@ def evaluate_on_clients(
     grid: Grid,
     classes: int,
     tested: Mapping[str, Mapping[int, Tensor]],
+    personal: Sequence[str] = (),
+    personal_alone: bool = False,
 ) -> tuple[ClientScores, dict[int, str], dict[str, dict[int, float]]]:
-    """Return scores by kind of test set, deployed model and client, why clients are missing from them, and by model
+    """Return scores by kind of test set, model and client, why clients are missing from them, and by model
     what clients tell of their local accuracy, NaN where they do not.
+
+    The models are the deployed ones and `personal`, the names of the clients' own; with `personal_alone` only these.
 
     A client measures with its own private tensors, on its own test sets, of which `tested` has by kind and client the
     samples of each class, (C,), where the server knows them. Raises TooFewReplies when too few answer, Diverged when no
     model of any client gives numbers.
     """
-    models = {f"deployed/{name}": state for name, state in rounds.deployed.items()}
-    request = rounds.request(EVALUATE, {"round": rounds.round}, models)
-    exchange = rounds.ask(grid, range(rounds.clients), request)
-    scores = scores_of(exchange, rounds.deployed, tested, classes)
+    names = list(personal) if personal_alone else [*rounds.deployed, *personal]
+    task: dict[str, int | str] = {"round": rounds.round, "models": ",".join(names)}
+    if personal:
+        task["start"] = AVERAGE
+    states = {}
+    for name, state in rounds.deployed.items():
+        if name in names or (personal and name == AVERAGE):
+            states[f"deployed/{name}"] = state
+    exchange = rounds.ask(grid, range(rounds.clients), rounds.request(EVALUATE, task, states))
+    scores = scores_of(exchange, names, tested, classes)
     diverged = any(failure.kind == NOT_FINITE for failure in exchange.reported.values())
     if not exchange.answers and diverged:
         raise Diverged(rounds.round, "the models' outputs are not finite at any client")
     min_replies = rounds.exchange_settings.min_replies
     exchange.check_enough(min_replies, f"evaluation after round {rounds.round}")
-    local: dict[str, dict[int, float]] = {name: {} for name in rounds.deployed}
+    local: dict[str, dict[int, float]] = {name: {} for name in names}
     for client, answer in exchange.answers.items():
         for name, accuracies in local.items():
             accuracies[client] = share(answer.metrics.get(f"{LOCAL}/{name}"))
@@ -53,19 +63,19 @@ def share(number: float | None) -> float:
 
 def scores_of(
     exchange: Exchange,
-    deployed: Collection[str],
+    models: Collection[str],
     tested: Mapping[str, Mapping[int, Tensor]],
     classes: int,
 ) -> ClientScores:
     """Return the good scores; an answer with other ones is refused in `exchange`."""
     kinds = list(tested)
-    scores: ClientScores = {kind: {name: {} for name in deployed} for kind in kinds}
+    scores: ClientScores = {kind: {name: {} for name in models} for kind in kinds}
     for client, answer in sorted(exchange.answers.items()):
         measured = {kind: answer.named(kind) for kind in kinds}
         try:
             for kind, states in measured.items():
-                if states.keys() != set(deployed):
-                    raise ValueError(f"the {kind} scores are not of {sorted(deployed)}")
+                if states.keys() != set(models):
+                    raise ValueError(f"the {kind} scores are not of {sorted(models)}")
             checked = []
             for kind in kinds:
                 in_agreement = tested[kind].get(client)

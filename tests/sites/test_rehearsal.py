@@ -66,6 +66,26 @@ def test_sites_with_their_own_files_make_the_simulations_model(tmp_path: Path) -
     assert installed() == {}
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_sites_own_models_have_the_simulations_numbers(tmp_path: Path, method: str) -> None:
+    """Heads of their own, and fine-tuned models, which stay at the sites: what they measure is the same."""
+    folder = site_folders(tmp_path / "sites")
+    changes = {"method": method, "finetune-epochs": 2}
+    rehearsed, records = rehearse(folder, tmp_path, **changes)
+    known = {"dataset": data_sets(folder), "classes": ",".join(CLASSES), "input-shape": "1x8x8"}
+    settings = {**RUN, **known, **changes, "cache": str(tmp_path / "cache")}
+    simulation = parse({**settings, "results": str(tmp_path)})
+    simulated = execute(simulation, "inprocess", lambda line: None)
+    assert rehearsed["hash"]["shared"] == simulated["hash"]["shared"]
+    ours = records.rounds()[-1].models
+    theirs = RunFolder(simulation.folder).rounds()[-1].models
+    assert ours.keys() == theirs.keys() == {"average", "fine-tuned"}
+    for name, numbers in ours.items():
+        assert numbers.means == theirs[name].means
+        assert numbers.spreads == theirs[name].spreads
+    assert ours["fine-tuned"].spreads != ours["average"].spreads
+
+
 def modes(folder: Path) -> dict[str, str]:
     """Return the modes of a folder and of all that is in it, by path."""
     return {str(path): f"{path.stat().st_mode & 0o777:o}" for path in (folder, *folder.rglob("*"))}

@@ -235,6 +235,7 @@ def test_a_server_with_another_number_of_classes_is_refused(tmp_path: Path) -> N
         ({"min-replies": 0.5}, "min-replies"),
         ({"method": "fedadam"}, "server-optimizer"),
         ({"clients-per-pass": 4}, "clients-per-pass"),
+        ({"finetune-epochs": 1}, "finetune-epochs"),
         ({"method": "fed-lda", "model": "linear"}, "method"),
         ({"dataset": "sites:federation.toml"}, "dataset"),
     ],

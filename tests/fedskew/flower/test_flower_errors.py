@@ -410,6 +410,8 @@ def test_settings_are_checked_and_unknown_ones_refused() -> None:
         flower.CReFF(initial(), **OFF, bits=12)
     with pytest.raises(TypeError, match="clients_per_pass"):
         flower.local_round(None, None, Net(), None, clients_per_pass=2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="finetune_epochs"):
+        flower.local_round(None, None, Net(), None, finetune_epochs=2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ def test_every_client_has_a_row_with_mean_and_spread_over_the_seeds(
     assert table.caption == "AUROC in percent at each client, last round, over seeds."
     assert [cell.text for cell in table.headings] == ["client", "test samples", "fedavg"]
     assert [[cell.text for cell in row] for row in table.rows] == [
-        ["Lyon", "8", "60.0 ± 14.1"], ["Oslo", "1", "—"], ["Pune", "4", "75.0"]
+        ["Lyon", "8", "60.0 ± 14.1"], ["Oslo", "1", "—"], ["Pune", "4", "75.0"],
+        ["worst client", "", "60.0 ± 14.1"],
     ]  # fmt: skip
 
 
@@ -69,7 +70,9 @@ def test_sites_of_a_federation_are_called_as_they_agreed(known: ExperimentResult
         for run in known.of("fedavg", "")
     ]
     (table,) = client_tables(replace(known, measured={("fedavg", ""): runs}))
-    assert [row[0].text for row in table.rows] == ["a", "b", "c"] and len(table.headings) == 2
+    assert [row[0].text for row in table.rows] == ["a", "b", "c", "worst client"] and len(
+        table.headings
+    ) == 2
 
 
 def test_a_table_wider_than_a_page_is_turned() -> None:

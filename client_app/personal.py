@@ -1,0 +1,59 @@
+"""A client's own models: fine-tuned ones and those of variants. They stay there, and are measured there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from client_app.client import Client, Variant
+from client_app.optimizer import TrainingSettings
+from client_app.state import State, seed_of
+from client_app.training import steps_of, train_round
+
+FINE_TUNED = "fine-tuned"
+"""The name of the fine-tuned models among a run's models."""
+
+
+def fine_tuned(client: Client, settings: TrainingSettings) -> State:
+    """Train `client.model` for finetune-epochs on the client's own samples and return its state.
+
+    w <- w - rate grad CE(f(x; w), y), from the weights that are loaded: the last round's average with what the client
+    keeps. The loss is the plain cross-entropy without the run's variants, as the model is for this client alone. Every
+    parameter that trains in the run trains here, with the run's optimizer and batches, at the rate with which the
+    client's last round begins.
+
+    Args:
+        client: with the round that was the last; its model is changed in place.
+        settings: of the run.
+    """
+    steps = steps_of(len(client.samples), settings)
+    own = replace(
+        settings,
+        local_epochs=settings.finetune_epochs,
+        local_steps=0,
+        learning_rate=settings.rate(client.round, 0, steps),
+        learning_rate_decay=1.0,
+        schedule="constant",
+        schedule_unit="round",
+        schedule_rounds=0,
+        warm_up=0,
+    )
+    seed = seed_of(client.seed, FINE_TUNED)  # other batches than those of the round
+    return train_round(replace(client, seed=seed), (), own).trained.state
+
+
+def is_personal(model: str, variants: Sequence[Variant]) -> bool:
+    """Return whether a run's model is another one at each client: a model of its own, or a head of its own."""
+    if model == FINE_TUNED or model in variants_with_models(variants):
+        return True
+    return any(variant.requirements.own_head for variant in variants)
+
+
+def variants_with_models(variants: Sequence[Variant]) -> list[str]:
+    """Return the names of the variants that keep a model of each client's own."""
+    return sorted(variant.name for variant in variants if variant.personal_model)
+
+
+def model_of_variant(name: str, start: State, memory: Mapping[str, State]) -> dict[str, Tensor]:
+    """Return a client's model of a variant: what the client keeps, over the model that it begins with."""
+    return {**start, **memory.get(name, {})}
