@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from client_app.client import Variant
+
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests" / "golden" / "constants.json"
 FOLDERS = ("client_app", "strategies", "fedskew/diagnosis")
@@ -65,7 +67,9 @@ def of_module(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the plain defaults of a function's arguments by name."""
+    """Yield the plain defaults of a function's arguments by name, and whether it is marked as vectorizable."""
+    if hasattr(function, "vectorizable"):
+        yield f"{function.__module__}.{function.__qualname__}.vectorizable", function.vectorizable
     for argument in inspect.signature(function).parameters.values():
         if argument.default is not inspect.Parameter.empty and is_plain(argument.default):
             name = f"{function.__module__}.{function.__qualname__}.{argument.name}"
@@ -73,7 +77,10 @@ def of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def of_class(cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield a class's plain attributes by name; those of dataclass fields are the fields' defaults."""
+    """Yield a class's plain attributes by name; those of dataclass fields are the fields' defaults.
+
+    Of a variant these are also the plain fields of its upload.
+    """
     defaults = {}
     if dataclasses.is_dataclass(cls):
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
@@ -86,9 +93,17 @@ def of_class(cls: type) -> Iterator[tuple[str, Any]]:
         if is_plain(value):
             yield full_name, value
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            for field in dataclasses.fields(value):  # such as a variant's requirements
-                if is_plain(getattr(value, field.name)):
-                    yield f"{full_name}.{field.name}", getattr(value, field.name)
+            yield from of_instance(full_name, value)  # such as a variant's requirements
+    if issubclass(cls, Variant):
+        yield from of_instance(f"{cls.__module__}.{cls.__name__}.upload", cls().upload)
+
+
+def of_instance(name: str, instance: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the plain fields of an instance of a dataclass by name."""
+    for field in dataclasses.fields(instance):
+        value = getattr(instance, field.name)
+        if is_plain(value):
+            yield f"{name}.{field.name}", value
 
 
 def constants() -> dict[str, Any]:
