@@ -14,6 +14,7 @@ from client_app.ranking import (
     COLUMNS,
     MOST_RANKED,
     Ranked,
+    clustered_variance,
     contradiction,
     margins,
     order_of,
@@ -47,7 +48,7 @@ def variance_over_pairs(score_N: np.ndarray, label_N: np.ndarray) -> float:
 def test_equal_to_scikit_learn_with_and_without_ties(seed: int, levels: int) -> None:
     draws = np.random.default_rng(seed)
     label_N = draws.integers(0, 2, 211)
-    score_N = draws.integers(0, levels, 211) / levels + label_N / 3
+    score_N = draws.integers(0, levels, 211) / levels + label_N / 2  # also ties of the two classes
     numbers = of_scores(score_N, label_N)
     assert numbers.auroc == pytest.approx(roc_auc_score(label_N, score_N), abs=1e-9)
     assert numbers.auprc == pytest.approx(average_precision_score(label_N, score_N), abs=1e-9)
@@ -88,9 +89,70 @@ def test_numbers_by_hand() -> None:
     assert numbers.specificity == pytest.approx(1 / 3)  # both samples are there from .3 on
 
 
+def test_stacked_counts_are_ranked_row_by_row() -> None:
+    counts = np.random.default_rng(0).integers(0, 4, (2, 2, 3, 6)).astype(float)
+    together = ranked(*counts)
+    for row in np.ndindex(2, 3):
+        alone = ranked(counts[0][row], counts[1][row])
+        for name, values in together._asdict().items():
+            assert values[row] == getattr(alone, name), name
+
+
+def test_scores_without_samples_and_the_unit_of_counts_change_no_number() -> None:
+    """As in a resampling, where a score may be drawn no time, and samples may have weights."""
+    positive_G, negative_G = np.array([3.0, 0.0, 2.0]), np.array([1.0, 4.0, 20.0])
+    plain = ranked(positive_G, negative_G)
+    for at in (0, 1, 3):
+        padded = ranked(np.insert(positive_G, at, 0.0), np.insert(negative_G, at, 0.0))
+        assert np.array(padded) == pytest.approx(np.array(plain))
+    weighted = ranked(positive_G / 64, negative_G / 64)
+    assert weighted.auroc == plain.auroc and weighted.auprc == plain.auprc
+    assert weighted[3:] == plain[3:]
+
+
 def test_a_single_sample_has_the_largest_variance_that_it_can_have() -> None:
     numbers = of_scores(np.array([0.5, 0.9, 0.1]), np.array([1, 0, 0]))
     assert numbers.auroc == 0.5 and numbers.variance == pytest.approx(0.25 + 0.5 / 2)
+
+
+def test_two_samples_have_the_variance_over_their_pairs() -> None:
+    score_N, label_N = np.array([0.9, 0.3, 0.5, 0.1]), np.array([1, 1, 0, 0])
+    numbers = of_scores(score_N, label_N)
+    assert numbers.variance == pytest.approx(variance_over_pairs(score_N, label_N))
+    assert numbers.variance == pytest.approx(1 / 16 + 1 / 16)
+
+
+def test_the_clustered_variance_is_obuchowskis() -> None:
+    """Subjects of one to four samples, some of both classes; with one sample per subject it is DeLong's."""
+    draws = np.random.default_rng(3)
+    label_N = draws.integers(0, 2, 40)
+    score_N = draws.normal(size=40) + label_N
+    both = placements(score_N, label_N)
+    alone = clustered_variance(both, np.arange(40), label_N)
+    plain = variance_over_pairs(score_N, label_N)
+    assert alone == pytest.approx(plain)
+
+    subject_N = draws.integers(0, 12, 40)
+    area = float(both[0].mean())
+    expected, totals = 0.0, []
+    for label, values in ((1, both[0]), (0, both[1])):
+        of_class = subject_N[label_N == label]
+        total_S = [(values[of_class == subject] - area).sum() for subject in range(12)]
+        number = len(set(of_class))
+        expected += number / (number - 1) * sum(np.square(total_S)) / len(values) ** 2
+        totals.append(total_S)
+    sizes = len(both[0]) * len(both[1])
+    expected += 2 * 12 / 11 * sum(np.multiply(*totals)) / sizes
+    assert clustered_variance(both, subject_N, label_N) == pytest.approx(expected)
+    assert expected != pytest.approx(plain, rel=0.01)
+
+
+def test_a_class_of_one_subject_has_no_clustered_variance() -> None:
+    label_N = np.array([1, 1, 1, 0, 0, 0])
+    both = placements(np.array([0.9, 0.4, 0.8, 0.5, 0.3, 0.7]), label_N)
+    for one in ([0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]):
+        assert math.isnan(clustered_variance(both, np.array(one), label_N))
+    assert clustered_variance(both, np.array([0, 0, 1, 2, 3, 3]), label_N) > 0
 
 
 def test_without_a_pair_there_is_no_number_and_no_sum() -> None:
@@ -98,9 +160,9 @@ def test_without_a_pair_there_is_no_number_and_no_sum() -> None:
     assert not ranking(torch.zeros(3, 4, dtype=FLOAT), torch.ones(3).long()).any()
 
 
-@pytest.mark.parametrize("scale", [1.0, 60.0])
-def test_margins_are_the_logarithm_of_the_odds(scale: float) -> None:
-    logits_NC = scale * case(50, 4).logits_NC
+@pytest.mark.parametrize(("samples", "scale"), [(50, 1.0), (50, 60.0), (2, 1.0)])
+def test_margins_are_the_logarithm_of_the_odds(samples: int, scale: float) -> None:
+    logits_NC = scale * case(samples, 4).logits_NC
     rest_NC = torch.stack(
         [logits_NC[:, [k for k in range(4) if k != c]].logsumexp(1) for c in range(4)], 1
     )
