@@ -87,6 +87,14 @@ def test_where_five_samples_are_expected_their_absence_is_counted() -> None:
     assert below.missing_share == 0
 
 
+def test_a_single_cell_where_samples_should_be_can_be_the_missing_one() -> None:
+    """20 samples without class 0 at one site, and class 0 at 20 sites of one sample: 10 are expected, and none there."""
+    counts_KC = np.zeros((21, 11), np.int64)
+    counts_KC[0, 1:] = 2
+    counts_KC[1:, 0] = 1
+    assert statistics(counts_KC).missing_share == 1.0
+
+
 def test_a_class_of_95_percent_dominates_its_site() -> None:
     numbers = statistics(np.array([[95, 5], [94, 6], [5, 95], [7, 0]]))
     assert numbers.dominated_sites == (0, 2, 3) and numbers.one_class_sites == (3,)
@@ -264,6 +272,15 @@ def test_a_class_at_one_site_is_as_rare_as_its_patients() -> None:
     assert statistics(counts_KC, patients).single_site_classes == ()
 
 
+@pytest.mark.parametrize(("number", "found"), [(8, ()), (9, (1,))])
+def test_a_class_at_one_of_two_equal_sites_is_no_chance_from_nine_samples(
+    number: int, found: tuple[int, ...]
+) -> None:
+    """2 sites x 0.5^n, over 2 classes: 0.016 of eight samples, 0.008 of nine."""
+    counts_KC = np.array([[50 - number, number], [50, 0]])
+    assert statistics(counts_KC).single_site_classes == found
+
+
 def test_sizes_of_sites_differ_by_patients() -> None:
     """Twenty patients of 10 rows against four: 5 to 1 in rows, which 24 patients do give at random in 1 of 900."""
     counts_KC = np.array([[100, 100], [20, 20]])
@@ -285,6 +302,18 @@ def test_heavy_tails_do_not_pass_for_another_scanner() -> None:
             moments = Moments(("",), means, deviations, of_feature)
             called[what] += shift_of(moments, np.full(4, 60)).deviation_p <= 0.01
     assert called["own"] <= 5 and called["normal"] > 30
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e6])
+def test_the_unit_of_a_feature_changes_no_shift(scale: float) -> None:
+    means_KF = np.array([[0.0, 0.4], [1.0, 0.0], [0.2, 0.2]])
+    deviations_KF = np.array([[1.0, 0.7], [0.8, 1.2], [0.9, 1.0]])
+    sizes_K = np.array([30, 50, 20])
+    plain = shift_of(Moments(("a", "b"), means_KF, deviations_KF), sizes_K)
+    scaled = shift_of(Moments(("a", "b"), scale * means_KF, scale * deviations_KF), sizes_K)
+    assert scaled.feature == plain.feature == "a" and plain.mean > 0.5
+    for name in ("mean", "mean_p", "deviation", "deviation_p"):
+        assert getattr(scaled, name) == pytest.approx(getattr(plain, name), rel=1e-9), name
 
 
 def test_a_feature_that_chance_explains_hides_no_other() -> None:

@@ -11,7 +11,7 @@ import pytest
 from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan
 from fedskew.experiments.statements import Statement, statement
-from fedskew.report.inference import Comparison, compare, seeds_to_decide
+from fedskew.report.inference import Comparison, Interval, compare, seeds_to_decide
 from fedskew.report.results import ExperimentResults, RunRecords, SeedResult
 from fedskew.report.statements import (
     Judged,
@@ -383,5 +383,8 @@ def test_no_number_of_seeds_decides_a_mean_at_the_margin() -> None:
     at_margin = compare({0: 1.0, 1: -1.0}, [(None, None)] * 2, ("a", "b"))
     assert seeds_to_decide(at_margin, 0.0) is None
     assert seeds_to_decide(Comparison({0: 1.0}, None), 0.0) is None
+    one_seed = Interval(low=0.5, high=1.5, p=None, resampled="seeds and test examples")
+    assert seeds_to_decide(Comparison({0: 1.0}, one_seed), 0.0) is None
+    assert seeds_to_decide(Comparison({0: 1.0, 1: 2.0}, None), 0.0) is None
     wide = compare({0: 5.0, 1: 1.0, 2: 4.0}, [(None, None)] * 3, ("a", "b"))
     assert seeds_to_decide(wide, 0.0) == 4
