@@ -195,6 +195,35 @@ def test_a_site_states_at_most_the_agreed_samples(samples: int, agreed: int) -> 
     assert checked_metrics(1, stated(server, samples), server) == samples
 
 
+@pytest.mark.parametrize(
+    ("stated_samples", "named"),
+    [
+        ({0: 91, 1: 9}, ["north"]),
+        ({0: 90, 1: 10}, []),  # nine tenths are not more than nine tenths
+        ({0: 9, 1: 91}, []),  # there is an agreed number for east
+        ({0: 5, 1: 3, 2: 92}, ["south"]),
+        ({0: 91}, []),  # the others have not said theirs yet
+    ],
+)
+def test_a_site_with_nearly_all_samples_is_named_where_none_are_agreed(
+    stated_samples: dict[int, int],
+    named: list[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, run_spec = build("mlp-bn", (1, 8, 8), 10, 0), small(tmp_path).run_spec()
+    rounds = Strategy(model, run_spec, clients=3, combine=FedAvg())
+    rounds.warn_of_heavy_site(stated_samples)
+    assert not caplog.records, "in a simulation nobody states anything"
+    sites = (Member("north", "key"), Member("east", "key", 100), Member("south", "key"))
+    rounds.server = replace(rounds.server, sites=sites)
+    rounds.warn_of_heavy_site(stated_samples)
+    names = [record.args[0] for record in caplog.records if isinstance(record.args, tuple)]
+    assert names == named
+    if stated_samples == {0: 91, 1: 9}:
+        assert caplog.text.count("site north states 91 of all 100 samples") == 1
+
+
 def test_a_violation_names_the_value_that_is_not_whole() -> None:
     rule = Range(0, 100, whole=True)
     assert rule.violation(torch.tensor([1.0, 2.0])) == ""
