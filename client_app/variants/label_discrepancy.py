@@ -55,7 +55,7 @@ class LabelDiscrepancy(Variant):
         classes = len(shares_C)
         if self.measure == "l2":
             return float((shares_C - 1 / classes).square().sum().sqrt())
-        return max(float(torch.special.xlogy(shares_C, shares_C * classes).sum()), 0.0)
+        return float(torch.special.xlogy(shares_C, shares_C * classes).sum())
 
     def check_number(self, answer: State, classes: int, samples: int | None) -> int:
         """Return 0, as it says nothing of the samples. Raises InvalidReply for what is no distance of classes."""

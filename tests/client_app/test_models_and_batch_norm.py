@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -392,6 +393,13 @@ def test_the_convolutions_are_those_of_the_papers() -> None:
         ("conv", 256, 3, 1, 1),
         ("pool", 3, 2),
     ]
+    small = MODELS["small-cnn"]((1, 8, 8), 10)
+    assert layers_of(small) == [
+        ("conv", 16, 3, 1, 1),
+        ("pool", 2, 2),
+        ("conv", 32, 3, 1, 1),
+        ("pool", 2, 2),
+    ]
     assert layers_of(mcmahan) == [
         ("conv", 32, 5, 1, 2),
         ("pool", 2, 2),
@@ -402,3 +410,28 @@ def test_the_convolutions_are_those_of_the_papers() -> None:
         assert layers_of(MODELS["resnet-18"]((3, 32, 32), 10))[0] == ("conv", 64, 3, 1, 1)
     (pooled,) = [m for m in alexnet.features.modules() if isinstance(m, nn.AdaptiveAvgPool2d)]
     assert pooled.output_size == 6
+
+
+OUTPUTS: dict[str, tuple[tuple[int, ...], float]] = {
+    "small-cnn": ((2, 9, 8), -0.50329),
+    "mcmahan-cnn": ((1, 9, 8), 0.38637),
+    "vgg-9": ((1, 9, 8), -0.4607),
+    "resnet-8": ((2, 9, 8), 1.2853),
+    "random-conv": ((2, 9, 8), 15.867),
+    "mlp-bn": ((1, 3, 4), 1.8289),
+    "abide-mlp": ((7,), 0.7979),
+    "linear": ((2, 3), 4.9902),
+}
+"""Of a network with the weights of seed 0, its outputs for fixed inputs, weighed by a wave: shape, and number."""
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_network_gives_the_outputs_that_it_gave(name: str) -> None:
+    """Within a tolerance, as another CPU rounds otherwise: a padding, a width or a step of the draw would show."""
+    shape, expected = OUTPUTS[name]
+    inputs_B = torch.arange(2.0 * prod(shape)).mul(0.61).sin().reshape(2, *shape)
+    model = build(name, shape, 3, seed=0).eval()
+    with torch.no_grad():
+        outputs = torch.cat([model.features(inputs_B).flatten(), model(inputs_B).flatten()])
+    wave = torch.arange(float(len(outputs))).mul(0.37).cos()
+    assert float(outputs @ wave) == pytest.approx(expected, rel=1e-3)
