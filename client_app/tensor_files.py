@@ -68,7 +68,7 @@ def write_atomically(
                 flush_to_disk(path.parent)  # the file's name is written in its folder
     finally:
         with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+            partial.unlink()  # it is there only where something failed
 
 
 def flush_to_disk(path: Path) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 import client_app.features as features
 from client_app.client import Client
 from client_app.features import with_features
-from client_app.models import Classifier, ModelSettings, build
+from client_app.models import Classifier, ModelSettings, build, check
 from client_app.models.backbone import (
     blocks_of,
     body_of,
@@ -181,6 +181,18 @@ def test_group_norm_takes_every_batch_norm_s_place() -> None:
     )
     with pytest.raises(SettingError, match="no batch norm"):
         parse({"method": "fedbn", "model": "mlp-bn", "norm": "group"})
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite0", NAME, "timm:resnet10t", "own_models:good"])
+def test_group_norm_width_and_backbone_settings_go_with_their_models_alone(name: str) -> None:
+    check("resnet-8", (1, 32, 32), ModelSettings(norm="group", width=8))
+    rule = f"^norm = 'group': is for the small models, and model is {name}$"
+    with pytest.raises(SettingError, match=rule):
+        check(name, (1, 32, 32), ModelSettings(norm="group"))
+    with pytest.raises(SettingError, match=f"^width = 8: is for resnet-8, and model is {name}$"):
+        check(name, (1, 32, 32), ModelSettings(width=8))
+    with pytest.raises(SettingError, match=r"^image-side = 16: is for backbones .* mlp-bn$"):
+        check("mlp-bn", (1, 32, 32), ModelSettings(image_side=16))
 
 
 def without(state: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:

@@ -14,6 +14,7 @@ from client_app.state import (
     digest,
     empty,
     fill,
+    pieces,
     seed_global,
     seed_of,
     split_prefix,
@@ -84,6 +85,23 @@ def test_a_formula_by_parts_is_the_formula_to_the_bit() -> None:
 
     assert same(products, {name: left[name] * right[name] + left[name] for name in names})
     assert same(ratios, {name: left[name] / right[name] for name in names})
+
+
+def test_tensors_of_all_sizes_are_summed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some fill a piece together, some alone, and some several; large ones stand between small ones."""
+    sizes = [4, 2, 1, 9, 1, 6, 6, 13, 12, 5, 2]
+    draws = torch.Generator().manual_seed(0)
+    given = []
+    for _ in range(3):
+        given.append({str(k): torch.randn(n, generator=draws) for k, n in enumerate(sizes)})
+    at_once = weighted_sum(given, WEIGHTS[:3])
+    assert all(tensor.any() for tensor in at_once.values())
+    monkeypatch.setattr("client_app.state.CHUNK", 6)
+    assert same(weighted_sum(given, WEIGHTS[:3]), at_once)
+    for piece in pieces(given, list(at_once)):
+        assert all(sum(map(torch.numel, tensors)) <= 6 for tensors in piece)
+    lengths = [[len(tensor) for tensor in piece[0]] for piece in pieces(given, list(at_once))]
+    assert lengths == [[4, 2], [6], [3], [1, 1], [6], [6], [6], [1], [6], [6], [6], [5], [2]]
 
 
 @pytest.mark.parametrize("seed", range(3))
