@@ -30,7 +30,9 @@ def test_what_cannot_be_written_is_named_with_its_reason(
     file = tmp_path / "file"
     file.write_text("")
     below = file / "model.safetensors"
-    with pytest.raises(tensor_files.WriteFailed, match=rf"^{below} cannot be written: \w.* exists$"):
+    with pytest.raises(
+        tensor_files.WriteFailed, match=rf"^{below} cannot be written: \w.* exists$"
+    ):
         tensor_files.write_atomically(below, tensors)
 
     path, previous = tmp_path / "model.safetensors", tmp_path / "previous"

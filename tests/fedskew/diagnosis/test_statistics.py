@@ -88,7 +88,7 @@ def test_where_five_samples_are_expected_their_absence_is_counted() -> None:
 
 
 def test_a_single_cell_where_samples_should_be_can_be_the_missing_one() -> None:
-    """20 samples without class 0 at one site, and class 0 at 20 sites of one sample: 10 are expected, and none there."""
+    """One site of 20 samples without class 0, which 20 sites of one sample have: it should have 10 and has none."""
     counts_KC = np.zeros((21, 11), np.int64)
     counts_KC[0, 1:] = 2
     counts_KC[1:, 0] = 1
