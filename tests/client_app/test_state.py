@@ -98,9 +98,9 @@ def test_tensors_of_all_sizes_are_summed_in_pieces(monkeypatch: pytest.MonkeyPat
     assert all(tensor.any() for tensor in at_once.values())
     monkeypatch.setattr("client_app.state.CHUNK", 6)
     assert same(weighted_sum(given, WEIGHTS[:3]), at_once)
-    for piece in pieces(given, list(at_once)):
+    for piece in pieces(given, list(at_once), 6):
         assert all(sum(map(torch.numel, tensors)) <= 6 for tensors in piece)
-    lengths = [[len(tensor) for tensor in piece[0]] for piece in pieces(given, list(at_once))]
+    lengths = [[len(tensor) for tensor in piece[0]] for piece in pieces(given, list(at_once), 6)]
     assert lengths == [[4, 2], [6], [3], [1, 1], [6], [6], [6], [1], [6], [6], [6], [5], [2]]
 
 
