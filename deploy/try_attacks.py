@@ -31,6 +31,7 @@ from attacks import (
     by_files,
     by_hand,
     by_masked_sums,
+    by_own_code,
     by_the_coordinator,
     by_users,
     impostors,
@@ -62,6 +63,7 @@ LAST = by_hand.ATTACKS
 IN_PROCESS = [
     *by_the_coordinator.ATTACKS,
     *by_masked_sums.ATTACKS,
+    *by_own_code.ATTACKS,
     *by_files.ATTACKS,
     *replies.IN_PROCESS,
 ]

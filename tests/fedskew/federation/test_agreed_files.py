@@ -1,5 +1,6 @@
 """A backbone and a module that are agreed by hash, with real SuperLink, gateway and sites."""
 
+import gc
 import hashlib
 import json
 import sys
@@ -85,6 +86,7 @@ def forget_modules() -> Iterator[None]:
     for registry, before in zip(registries, names, strict=True):
         for added in set(registry) - before:
             del registry[added]
+    gc.collect()  # closes connections while the test's filters of warnings are in force
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def change_at_one_site(federation: LocalFederation, name: str, other_weights: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-# The coordinator's commands run in this process, and leave their connections to its end.
+# The coordinator's commands run in this process, and leave their connections to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_backbones_and_own_code_by_hash(tmp_path: Path, weights: tuple[Path, Path]) -> None:

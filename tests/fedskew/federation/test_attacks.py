@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "deploy"))
 
 import try_attacks
-from attacks import by_files, by_masked_sums, replies
+from attacks import by_files, by_masked_sums, by_own_code, replies
 from attacks.stage import (
     ALONE,
     Attack,
@@ -24,7 +24,7 @@ from attacks.stage import (
 )
 from try_attacks import Row, attempt, status_of, table
 
-from client_app import handlers
+from client_app import handlers, user_code
 from client_app.runtime import site_runtime
 from data.agreement import read_agreement
 from site_agent.sum_ledger import SumLedger
@@ -228,3 +228,44 @@ def test_each_attack_on_masked_sums_is_refused_beside_an_honest_request(
     became, status = ends_with(attempt(row, masking_stage(tmp_path / "broken")))
     assert became in ("NOT REFUSED", "WRONG REFUSAL") and status == 1
     site_runtime.cache_clear()
+
+
+def forget_modules() -> None:
+    """Forget the agreed modules of earlier rows."""
+    site_runtime.cache_clear()
+    for name in [*user_code._agreed]:
+        del user_code._agreed[name], sys.modules[name]
+
+
+def without_check(agreement: Any, file: Path, where: str) -> bytes:
+    return file.read_bytes()
+
+
+def read_again(name: str, content: bytes, file: Path) -> None:
+    user_code.load_agreed(name, file.read_bytes(), file)
+
+
+def allow_all(*anything: Any) -> None:
+    pass
+
+
+BROKEN_BY_ROW: dict[Any, tuple[str, Any]] = {
+    by_own_code.other_hash: ("site_agent.module.read_agreed", without_check),
+    by_own_code.changed_after_the_check: ("site_agent.module.load_agreed", read_again),
+    by_own_code.code_in_the_message: ("site_agent.module.is_of_module", lambda *names: True),
+    by_own_code.excluded: ("site_agent.module.check_variant_names", allow_all),
+}
+"""By what a row tries, a defence without which it must not be refused as it is."""
+
+
+@pytest.mark.parametrize("row", by_own_code.ATTACKS, ids=lambda row: row.what)
+def test_each_attack_by_own_code_is_refused_beside_an_honest_request(
+    row: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_modules()
+    assert ends_with(attempt(row, masking_stage(tmp_path))) == ("refused", 0)
+    forget_modules()
+    monkeypatch.setattr(*BROKEN_BY_ROW[row.attempt])
+    became, status = ends_with(attempt(row, masking_stage(tmp_path / "broken")))
+    assert became in ("NOT REFUSED", "WRONG REFUSAL") and status == 1
+    forget_modules()
