@@ -4,6 +4,7 @@ import gc
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,10 +104,17 @@ def weights(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def states(federation: LocalFederation, words: list[str]) -> dict[str, str]:
-    """Return each site's state for a planned run."""
-    answer = fedskew("federation", "status", federation.folder, "--json", *settings(words))
-    sites = json.loads(answer)["sites"]
-    return {name: site["state"] for name, site in sites.items()}
+    """Return each site's state for a planned run.
+
+    For a moment after its summary the run before is unfinished to the SuperLink, and its records would answer.
+    """
+    for _ in range(60):
+        answer = fedskew("federation", "status", federation.folder, "--json", *settings(words))
+        status = json.loads(answer)
+        if status["basis"].startswith("asked for"):
+            return {name: site["state"] for name, site in status["sites"].items()}
+        time.sleep(1)
+    raise TimeoutError(status["basis"])
 
 
 def change_at_one_site(federation: LocalFederation, name: str, other_weights: Path) -> None:
