@@ -281,6 +281,12 @@ class Variant(VariantTraits):
         """Strength mu of a pull mu (w - w^t) that `gradient_offset` adds: FedNova counts it. Combined by sum."""
         return 0.0
 
+    @property
+    def head_first(self) -> int:
+        """Epochs in which the head alone trains, before the features alone do; 0 trains all together. Combined by
+        maximum."""
+        return 0
+
     def private_names(self, model: nn.Module) -> frozenset[str]:
         """Return the names of the model's state that never leave the client. Combined by union."""
         return frozenset()

@@ -127,6 +127,22 @@ class Task:
             gradients = changed
         return gradients
 
+    def parts(self) -> list[tuple[Mapping[str, nn.Parameter], TrainingSettings, str]]:
+        """Return what trains together, one part after the other: parameters, settings, and what shuffles the samples.
+
+        Raises ValueError where a variant trains the head first and no other layer trains.
+        """
+        parameters = self.client.model.trained
+        epochs = max((variant.head_first for variant in self.variants), default=0)
+        if not epochs:
+            return [(parameters, self.settings, "batches")]
+        head = {name: weight for name, weight in parameters.items() if name.startswith("head.")}
+        features = {name: weight for name, weight in parameters.items() if name not in head}
+        if not features:
+            raise ValueError("the head trains first, and no other layer trains")
+        of_head = replace(self.settings, local_epochs=epochs, local_steps=0)
+        return [(head, of_head, "head batches"), (features, self.settings, "batches")]
+
     def before(self) -> dict[str, Contribution]:
         """Return what the variants contribute of the model as received, which every one of them sees in eval mode."""
         beginning = self.overriding("before")
@@ -204,28 +220,29 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     before = task.before()
     task = task.with_prepared(before)
     client = task.client
-    parameters = client.model.trained
     seed_global(client.seed, client.labels_N.device)
     client.model.train()
     if len(client.samples) == 1:
         freeze_statistics(client.model)  # one example has no variance to normalize by
-    optimizer = settings.local_optimizer(parameters.values(), client.round)
     # Only training steps augment: no hook sees an augmented image.
     augmentation = client.generator("augmentation")
-    steps = 0
-    steps_due = steps_of(len(client.samples), settings)
-    total = torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
-    for indices_B in batches(client, settings):
-        loss = task.loss(indices_B, draws=augmentation)
-        gradients: Sequence[Tensor] = torch.autograd.grad(loss, list(parameters.values()))
-        with torch.no_grad():
-            gradients = task.corrected(gradients, parameters)
-        if settings.clip_norm:
-            gradients = clip(gradients, settings.clip_norm)
-        optimizer.rate = settings.rate(client.round, steps, steps_due)
-        optimizer.step(gradients)
-        steps += 1
-        total = total + loss.detach()  # left on the device: nothing waits for a number here
+    for parameters, part, stream in task.parts():
+        optimizer = part.local_optimizer(parameters.values(), client.round)
+        steps = 0
+        steps_due = steps_of(len(client.samples), part)
+        total = torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
+        for indices_B in batches(client, part, stream):
+            loss = task.loss(indices_B, draws=augmentation)
+            gradients: Sequence[Tensor] = torch.autograd.grad(loss, list(parameters.values()))
+            with torch.no_grad():
+                gradients = task.corrected(gradients, parameters)
+            if settings.clip_norm:
+                gradients = clip(gradients, settings.clip_norm)
+            optimizer.rate = part.rate(client.round, steps, steps_due)
+            optimizer.step(gradients)
+            steps += 1
+            total = total + loss.detach()  # left on the device: nothing waits for a number here
+    # Steps and loss of the last part, which trains what is shared.
     return task.report(before, steps, total.item() / steps, copy(client.model.tensors))
 
 
@@ -284,12 +301,14 @@ def total_proximal_mu(variants: Sequence[Variant]) -> float:
     return sum(variant.proximal_mu for variant in variants)
 
 
-def batches(client: Client, settings: TrainingSettings) -> Iterator[Tensor]:
-    """Yield the indices of each step's samples.
+def batches(
+    client: Client, settings: TrainingSettings, stream: str = "batches"
+) -> Iterator[Tensor]:
+    """Yield the indices of each step's samples, drawn from the client's generator named `stream`.
 
     An epoch is a shuffle, or as many draws with replacement when there are sampling weights.
     """
-    generator = client.generator("batches")
+    generator = client.generator(stream)
     size = len(client.samples)
     weights_N = client.sampling_weights_N
     weights_N = None if weights_N is None else weights_N.cpu()

@@ -73,6 +73,7 @@ VARIANTS = (
     "fedvls",
     "fedbn",
     "fedper",
+    "fedrep",
     "silobn",
     "singleset",
     "ccvr",

@@ -144,6 +144,8 @@ METHODS: dict[str, Method] = {
                "the distance of its class shares from equal ones, once", ("label-discrepancy",), combine="feddisco"),
         Method("fedper", "the head stays on the client, the features are shared", "Arivazhagan et al., 2019",
                "nothing, and sends less", ("local-head",)),
+        Method("fedrep", "the head stays on the client and trains first, then the features that are shared",
+               "Collins et al., ICML 2021", "nothing, and sends less", ("head-then-features",)),
         Method("silobn", "batch norm's statistics stay on the client, its weights are shared",
                "Andreux et al., DART 2020", "nothing, and sends less; statistics, once, if share-norm-statistics",
                ("local-statistics",)),

@@ -1,5 +1,6 @@
 """Personal models: what stays at a client, and what its training is."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from client_builders import (
     train_rounds,
 )
 
+from client_app.client import Client
 from client_app.models import build
-from client_app.optimizer import TrainingSettings
+from client_app.optimizer import TrainingSettings, coefficient_sum
 from client_app.personal import fine_tuned
 from client_app.state import weighted_mean
-from client_app.training import train_round
+from client_app.training import batches, train_round
+from client_app.variants.head_then_features import HeadThenFeatures
 from client_app.variants.local_head import LocalHead
 
 SETTINGS = TrainingSettings(local_epochs=1, batch_size=4, learning_rate=0.1, momentum=0.5)
@@ -113,3 +116,52 @@ def test_fine_tuning_draws_other_batches_than_the_round() -> None:
     tuned = fine_tuned(small_client(), settings)
     assert same(tuned, fine_tuned(small_client(), settings))
     assert not same(tuned, rounds)
+
+
+def trained_apart(client: Client, names: set[str], settings: TrainingSettings, stream: str) -> None:
+    """Train some of the model's parameters by torch.optim.SGD, in the batches of a generator, with the others fixed."""
+    model = client.model.train()
+    chosen = [weight for name, weight in model.named_parameters() if name in names]
+    optimizer = torch.optim.SGD(chosen, settings.learning_rate, settings.momentum)
+    for indices_B in batches(client, settings, stream):
+        optimizer.zero_grad()
+        logits_BC = model(client.samples.batch(indices_B))
+        F.cross_entropy(logits_BC, client.labels_N[indices_B]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def test_fedrep_trains_the_head_then_the_features() -> None:
+    """Against torch's own SGD: three epochs of the head, then one of the features under that head."""
+    report = train_round(small_client(), [HeadThenFeatures(head_epochs=3)], SETTINGS)
+    client = small_client()
+    features = {name for name, _ in client.model.named_parameters()} - HEAD
+    trained_apart(client, HEAD, replace(SETTINGS, local_epochs=3), "head batches")
+    trained_apart(client, features, SETTINGS, "batches")
+    for name, tensor in client.model.state_dict().items():
+        assert torch.allclose(report.trained.state[name], tensor, atol=1e-6), name
+    assert report.shared.keys() == client.model.state_dict().keys() - HEAD
+    assert report.memory["private"].keys() == HEAD
+
+
+def test_the_features_of_fedrep_train_under_a_head_that_rests() -> None:
+    """The head of a round is the one that its first part left."""
+    client = small_client()
+    trained_apart(client, HEAD, replace(SETTINGS, local_epochs=2), "head batches")
+    report = train_round(small_client(), [HeadThenFeatures(head_epochs=2)], SETTINGS)
+    for name in HEAD:
+        assert torch.allclose(report.trained.state[name], client.model.state_dict()[name])
+
+
+def test_the_steps_of_a_fedrep_round_are_those_of_the_features() -> None:
+    """What the server is told of the steps is about what it averages; local-steps count for the features too."""
+    client = small_client((4, 4, 4, 4))
+    report = train_round(client, [HeadThenFeatures()], replace(SETTINGS, local_steps=3))
+    assert report.trained.steps == 3
+    assert report.trained.coefficient_sum == coefficient_sum(3, SETTINGS.momentum)
+
+
+def test_fedrep_without_features_that_train_says_so() -> None:
+    client = small_client()
+    client.model.freeze([client.model.features])
+    with pytest.raises(ValueError, match="no other layer trains"):
+        train_round(client, [HeadThenFeatures()], SETTINGS)

@@ -30,6 +30,7 @@ from client_app.variants.feature_statistics import (
     LabelCounts,
 )
 from client_app.variants.focal import Focal
+from client_app.variants.head_then_features import HeadThenFeatures
 from client_app.variants.label_discrepancy import LabelDiscrepancy
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_head import LocalHead
@@ -128,6 +129,13 @@ ROWS = [
         answers=True,
     ),
     Row(LocalBatchNorm(), LocalBatchNorm(), None, SKEWED),
+    Row(
+        HeadThenFeatures(),
+        HeadThenFeatures(head_epochs=2),
+        None,
+        SKEWED,
+        wrong=({"head_epochs": 0},),
+    ),
     Row(LocalHead(), LocalHead(), None, SKEWED),
     Row(LocalModel(), LocalModel(), None, SKEWED),
     Row(LocalStatistics(), LocalStatistics(), None, SKEWED),

@@ -13,6 +13,7 @@ from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.feature_statistics import FeatureStatistics, LabelCounts
+from client_app.variants.head_then_features import HeadThenFeatures
 from client_app.variants.proximal import Proximal
 
 SAMPLES, CLASSES_HELD = 120, 4
@@ -30,6 +31,8 @@ SAMPLES, CLASSES_HELD = 120, 4
         # all samples forward and back once, for option I alone
         (ControlVariates(option="I"), SAMPLES),
         (ControlVariates(option="II"), 0),
+        # every epoch of the head passes the features forward
+        (HeadThenFeatures(head_epochs=6), 2 * SAMPLES),
         # a batch of every class, forward in each repeat; a client has no more than its samples
         (AugmentedGradients(repeats=5, batch_size=8), 5 * CLASSES_HELD * 8 / 3),
         (AugmentedGradients(repeats=5, batch_size=80), 5 * SAMPLES / 3),

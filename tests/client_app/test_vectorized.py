@@ -39,6 +39,7 @@ COUNTS = ((5, 3, 2, 1), (1, 2, 4, 0), (0, 0, 5, 0), (2, 1, 1, 0), (0, 1, 0, 0), 
 
 ONE_BY_ONE = {
     "decorrelation": "does not say that it can",  # a sample's term depends on the rest of its batch
+    "head-then-features": "trains the head and the features one after the other",
     "model-contrast": "does not say that it can",  # it passes the batch through other models
     "not-true-distillation": "asks for the logits of a second model",
     "vacant-classes": "asks for the logits of a second model",

@@ -37,11 +37,12 @@ def same(left: State, right: State) -> bool:
 
 
 @pytest.mark.parametrize("method", ["creff", "creff-code", "tau-norm"])
-def test_a_method_about_the_shared_head_is_refused_beside_fedper(method: str) -> None:
+@pytest.mark.parametrize("own", ["fedper", "fedrep"])
+def test_a_method_about_the_shared_head_is_refused_beside_own_heads(own: str, method: str) -> None:
     with pytest.raises(SettingError) as refused:
-        parse({"method": f"fedper+{method}"})
+        parse({"method": f"{own}+{method}"})
     assert refused.value.key == "method"
-    assert "needs a shared head, and local-head keeps one on each client" in refused.value.rule
+    assert "keeps one on each client" in refused.value.rule
     assert parse({"method": f"fedbn+{method}", "model": "mlp-bn"}).parts.deploys
 
 
@@ -59,16 +60,18 @@ def test_a_new_site_has_no_head() -> None:
     assert parse({**scanners, "method": "fedbn"}).data.unseen_domain == "digits-noisy"
 
 
-def test_own_heads_know_their_clients_classes(train: Train) -> None:
+@pytest.mark.parametrize("method", ["fedper", "fedrep"])
+def test_own_heads_know_their_clients_classes(train: Train, method: str) -> None:
     """Under label skew a client's own head is above the mean of all heads, at the worst client too."""
-    own = local_accuracy(train("own", method="fedper", **SKEWED))
+    own = local_accuracy(train("own", method=method, **SKEWED))
     shared = local_accuracy(train("shared", method="fedavg", **SKEWED))
     assert own.mean > shared.mean
     assert own.worst > shared.worst
 
 
-def test_a_killed_run_of_fedper_goes_on_to_the_same_hash(train: Train, tmp_path: Path) -> None:
-    changes = {"method": "fedper", "rounds": 4, "participation": 0.75}
+@pytest.mark.parametrize("method", ["fedper", "fedrep"])
+def test_a_killed_run_goes_on_to_the_same_hash(train: Train, tmp_path: Path, method: str) -> None:
+    changes = {"method": method, "rounds": 4, "participation": 0.75}
     whole = train("whole", **changes)
     kill(tmp_path / "killed", "after the checkpoint", changes)
     resumed = train("killed", **changes)
