@@ -147,8 +147,7 @@ def test_a_killed_run_fine_tunes_as_if_it_had_not_been(
 def test_workers_fine_tune_to_the_same_numbers(train: Train) -> None:
     changes = {"method": "fedper", "finetune_epochs": 1}
     here = train("here", **changes)
-    with WorkersGrid(2) as grid:
-        there = train("there", grid=grid, **changes)
+    there = train("there", grid=WorkersGrid(2), **changes)
     assert here.records == there.records
 
 
