@@ -376,7 +376,7 @@ def test_a_race_takes_the_test_examples_from_the_runs_own_records(tmp_path: Path
     run = known.of("creff", "LDA 0.5")[0]
     value = measure(run, "last", "balanced-accuracy")
     assert value is not None
-    made_of = examples(Trained(run.cell, value))
+    made_of = examples(Trained(run.cell, value), "balanced-accuracy")
     assert made_of is not None and made_of.weights_G is not None
     assert made_of.sizes_G.sum() == 360, "the digits' test set"
     assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(value, abs=0.1)
