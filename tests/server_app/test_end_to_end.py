@@ -46,7 +46,8 @@ def test_method_runs_the_same_handed_over_and_faithfully(train: Train, method: s
         "average",
         *(model for name in method.split("+") for model in DEPLOYING.get(name, [])),
     ]
-    private = any(name in method for name in ("fedbn", "silobn", "singleset"))
+    keeping = ("fedbn", "silobn", "singleset", "fedper", "fedrep")
+    private = any(name in method for name in keeping)
     assert sorted(summary["rows"]) == sorted(summary["models"]) == sorted(deployed)
     for record in handed.records:  # what needs a question is deployed after the last round
         assert set(deployed) - record["models"].keys() == (
