@@ -69,6 +69,8 @@ def test_fedpers_rounds_are_the_means_of_features_under_own_heads() -> None:
         ({}, 0.5),
         ({"learning_rate_decay": 0.5, "learning_rate_decay_every": 1}, 0.125),  # 0.5 ** (3 - 1)
         ({"schedule": "cosine", "schedule_rounds": 4}, 0.25),  # half way
+        ({"warm_up": 3}, 0.375),  # three quarters of the way up
+        ({"local_steps": 7}, 0.5),  # of a round: fine-tuning counts epochs
         # t counts a round's three steps, as three epochs of one batch: 0.9 ** (2 * 3)
         (
             {
@@ -158,6 +160,9 @@ def test_the_steps_of_a_fedrep_round_are_those_of_the_features() -> None:
     report = train_round(client, [HeadThenFeatures()], replace(SETTINGS, local_steps=3))
     assert report.trained.steps == 3
     assert report.trained.coefficient_sum == coefficient_sum(3, SETTINGS.momentum)
+    by_epochs = train_round(small_client((4, 4, 4, 4)), [HeadThenFeatures()], SETTINGS)
+    head = by_epochs.memory["private"]
+    assert same(report.memory["private"], head)  # the head trains for its epochs in any case
 
 
 def test_fedrep_without_features_that_train_says_so() -> None:
