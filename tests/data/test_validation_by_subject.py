@@ -8,7 +8,7 @@ from layouts import write_site
 from test_training_subjects import write_npz
 
 from data import DataSettings, SettingError, federate, load
-from data.holdouts import most_common
+from data.holdouts import _alike, most_common
 
 SITES, PATIENTS, ROWS = 5, 30, 8
 
@@ -156,3 +156,17 @@ def test_most_common_is_the_value_of_most_samples_and_the_smallest_of_several() 
     subject_D = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     values_D = np.array([2, 7, 7, 5, 3, 9, 1, 9])
     assert most_common(subject_D, values_D).tolist() == [7, 3, 9]
+
+
+@pytest.mark.parametrize(
+    ("homes", "classes", "groups"),
+    [
+        ([0, 1, 0, 1], [2, 2, 2, 2], [[0, 2], [1, 3]]),
+        ([0, 0, 1], [0, 1, 1], [[0], [1], [2]]),
+        ([1, 0, 1, 0, 1], [0, 3, 0, 1, 1], [[3], [1], [0, 2], [4]]),
+        ([4], [4], [[0]]),
+    ],
+)
+def test_subjects_of_one_client_and_class_are_drawn_among_themselves(homes, classes, groups):
+    found = _alike(np.array(homes), np.array(classes))
+    assert [group.tolist() for group in found] == groups

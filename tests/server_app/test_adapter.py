@@ -372,6 +372,9 @@ def test_nodes_that_come_late() -> None:
             return [5, 2][: self.times - 1]
 
     assert wait_for_nodes(Late(), ExchangeSettings(nodes=2, node_wait=30)) == [2, 5]
+    early = Late()
+    early.times = 2
+    assert wait_for_nodes(early, ExchangeSettings(nodes=1, node_wait=0)) == [2, 5]
 
 
 def test_number_of_nodes_and_order_of_replies_do_not_matter(train: Train) -> None:

@@ -32,6 +32,7 @@ from strategies.core.validation import (
     RejectedUpdate,
     UpdateOutOfRange,
     check_by_class,
+    check_uploads,
     check_values,
     checked_metrics,
     described,
@@ -284,6 +285,14 @@ def test_the_first_difference_of_a_state_is_named() -> None:
     )
     deep = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)  # eight of them are shown
     assert described(deep, torch.float32) == "float32 of 1x2x3x4x5x6x7x8"
+
+
+def test_of_an_upload_that_nobody_takes_80_characters_are_shown() -> None:
+    server = server_of()
+    check_uploads({}, server, [FedAvg()])
+    shown = "'" + "z" * 79
+    with pytest.raises(RejectedUpdate, match=f"^upload {shown} is not one that fedavg takes$"):
+        check_uploads({"z" * 200: {}}, server, [FedAvg()])
 
 
 def test_a_tensor_that_is_not_finite_is_found_though_sums_overflow() -> None:
