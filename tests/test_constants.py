@@ -11,7 +11,7 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -20,6 +20,8 @@ from client_app.client import Variant
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests" / "golden" / "constants.json"
+ELSEWHERE = ("KNOWN", "METHODS", "PLAIN", "USUAL")
+"""The data sets of data/readers/catalog.toml, the methods, and settings at their defaults."""
 FOLDERS = ("client_app", "strategies", "fedskew/diagnosis")
 FILES = (
     "data/partitions.py",
@@ -56,14 +58,28 @@ def of_module(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Yield a module's own constants, the defaults of its functions, and the defaults and class variables of its
     classes, by name."""
     for name, value in vars(module).items():
-        if name.isupper() and is_plain(value):
-            yield f"{module.__name__}.{name}", value
+        if name.isupper() and name not in ELSEWHERE:
+            yield from of_constant(f"{module.__name__}.{name}", value)
         if getattr(value, "__module__", None) != module.__name__:
             continue
         if isinstance(value, type):
             yield from of_class(value)
         if inspect.isfunction(value):
             yield from of_function(value)
+
+
+def of_constant(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what is plain in a constant: itself, or the values of a mapping and the fields of a dataclass by name."""
+    if is_plain(value):
+        yield name, value
+    elif isinstance(value, range | set | frozenset):
+        yield from of_constant(name, tuple(sorted(value)))
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            if isinstance(key, str):
+                yield from of_constant(f"{name}[{key}]", one)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from of_instance(name, value)
 
 
 def of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
