@@ -108,6 +108,8 @@ def test_products_that_no_float64_holds_are_refused() -> None:
     assert weighted_gram(torch.ones(1, 1, dtype=torch.int64), weights_N, 26).item() == 1
     with pytest.raises(ValueError, match="27 bits"):
         weighted_gram(torch.ones(1, 1, dtype=torch.int64), weights_N, 27)
+    with pytest.raises(ValueError, match="a weight of 2 and 26 bits: no product is exact"):
+        weighted_gram(torch.ones(1, 1, dtype=torch.int64), 2 * weights_N, 26)  # 2^53 itself
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
