@@ -54,21 +54,28 @@ class FeatureGradients(Variant):
         return samples / 3
 
     def before(self, client: Client, loss: Loss) -> Contribution:
-        """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D)}."""
-        head = client.broadcast[self.name]
+        """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D)}.
+
+        The server may broadcast several heads, weight-END and bias-END: each one's gradients are gradients-END.
+        """
+        heads = client.broadcast[self.name]
         held = (client.counts_C >= self.min_class_samples).nonzero().flatten()
         if self.sent(len(held)) < len(held):
             order = torch.randperm(len(held), generator=client.generator(self.name))
             held = held[order[: self.classes_per_round]].sort().values
         features_ND = client.features()
-        gradients = class_gradients(
-            features_ND,
-            client.labels_N,
-            weight_CD=head["weight"].to(features_ND),
-            bias_C=head["bias"].to(features_ND),
-            classes=held,
-        )
-        return Contribution(upload={"classes": held, "gradients": gradients.cpu()})
+        upload = {"classes": held}
+        ends = [name.removeprefix("weight") for name in heads if name.startswith("weight")]
+        for end in ends:
+            gradients = class_gradients(
+                features_ND,
+                client.labels_N,
+                weight_CD=heads[f"weight{end}"].to(features_ND),
+                bias_C=heads[f"bias{end}"].to(features_ND),
+                classes=held,
+            )
+            upload[f"gradients{end}"] = gradients.cpu()
+        return Contribution(upload=upload)
 
 
 def class_gradients(

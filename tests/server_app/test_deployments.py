@@ -64,6 +64,25 @@ def test_a_sweep_of_tau_costs_one_training(train: Train) -> None:
         assert deployed(single)["tau-norm"] == deployed(sweep)[f"tau-norm-{tau:g}"]
 
 
+def test_a_sweep_of_m_costs_one_training_and_gives_the_models_of_separate_ones(
+    train: Train,
+) -> None:
+    shared = {"rounds": 3, "participation": 0.5}
+    default = {"creff__features_per_class": 100}
+    sweep = train("sweep", method="creff", creff__sweep="0,1,20", **default, **shared)
+    rows = {"average": "fedavg", **{f"creff-{number}": f"creff-{number}" for number in (0, 1, 20)}}
+    assert sweep.summary["rows"] == rows
+    models = deployed(sweep)
+    for number in (0, 1, 20):
+        single = train(f"{number}", method="creff", creff__features_per_class=number, **shared)
+        assert deployed(single)["creff"] == models[f"creff-{number}"]
+        assert single.summary["hash"]["shared"] == sweep.summary["hash"]["shared"]
+        for ours, theirs in zip(sweep.folder.rounds(), single.folder.rounds(), strict=True):
+            assert ours.models[f"creff-{number}"].means == theirs.models["creff"].means
+    assert models["creff-0"] == models["average"]
+    assert len({models[f"creff-{number}"] for number in (0, 1, 20)}) == 3
+
+
 @pytest.mark.parametrize(
     ("method", "settings"),
     [

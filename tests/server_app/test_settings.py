@@ -87,6 +87,7 @@ RULES_IN_CODE: dict[str, list[Scalar]] = {
     "local-statistics.refused-by": ["0,,1", "mnist", "1"],
     "logit-shift.smoothing": [0.1],
     "reweighting.smoothing": [0.1],
+    "creff.sweep": ["0,,1", "a", "-1", "0", "1,1", "1.5"],
     "tau-norm.sweep": ["0,,1", "a", "-1", "0,nan", "1,1.0"],
     **{
         f"{head}.rho": ["", "-1", "inf", "nan", "automatic"]
@@ -108,7 +109,7 @@ OTHER_VALUE: dict[str, Scalar] = {
     "positive-class": "autism",
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "imbalance-factor": 2.0,
-    "batch-size": 16, "tau-norm.sweep": "0,0.5", "image-side": 40, "width": 16, "unseen-domain": "usps",
+    "batch-size": 16, "tau-norm.sweep": "0,0.5", "creff.sweep": "0,10", "image-side": 40, "width": 16, "unseen-domain": "usps",
     "fed3r.sweep": "0.1,1", "fed3r.rho": "0.25", "fed-lda.rho": "0.25", "fed-lda-pooled.rho": "0.25",
     "local-batch-norm.refused-by": "0", "local-statistics.refused-by": "0",
     "pixel-range": "0,1", "frame": "middle", "columns": "label=x",

@@ -14,6 +14,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
 from client_app.variants.feature_gradients import class_gradients
 from data import Samples, SettingError
+from data.agreement import Member
 from strategies.core.server import Server, Update
 from strategies.core.validation import RejectedUpdate
 from strategies.creff import (
@@ -485,3 +486,28 @@ def test_the_matching_loss_is_the_mean_over_rows_summed_over_classes() -> None:
     distances_CR = torch.tensor([[1.0, 2.0, 3.0], [5.0, 5.0, 8.0]])
     assert CReFF(distance="paper-literal").total(distances_CR).item() == 2 + 6
     assert CReFF(distance="code-scale").total(distances_CR).item() == 6 + 18
+
+
+@pytest.mark.parametrize("text", ["0", "1,1", "1,x", "-1,2", "1.5", "1,"])
+def test_a_sweep_that_lists_no_numbers_of_features_is_refused(text: str) -> None:
+    with pytest.raises(SettingError, match="must be comma-separated integers of 0 or more"):
+        CReFF(sweep=text)
+    CReFF(sweep="1,2")  # the control
+
+
+def test_a_sweep_beside_one_m_or_the_comparison_of_one_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"has no effect with creff\.sweep"):
+        CReFF(sweep="1,2", features_per_class=3)
+    with pytest.raises(SettingError, match=r"is for one m, without creff\.sweep"):
+        CReFF(sweep="1,2", compare_features=True)
+
+
+def test_a_sweep_is_refused_between_sites() -> None:
+    server = server_of()
+    sweep = CReFF(sweep="1,2")
+    assert set(sweep.initial_state(server)) == {
+        f"{name}-{number}" for name in ("features", "weight", "bias") for number in (1, 2)
+    }
+    member = Member("a", "0" * 64)
+    with pytest.raises(SettingError, match="is for simulations, not between sites"):
+        sweep.initial_state(replace(server, sites=[member]))
