@@ -100,7 +100,11 @@ def papers_report(
         entry = entry_of_size(place.entry, suite.size, entries)
         results[place.entry] = gather(entry, overrides, kept=records_there.of)
     verdicts = judge_all(statements, results, suite.size)
-    made_by = command([suite.name], overrides, file)
+    # The page is for others: no path of this machine belongs into it.
+    shown = {key: value for key, value in overrides.items() if key != "results"}
+    if "data-root" in shown:
+        shown["data-root"] = "FOLDER"
+    made_by = command([suite.name], shown, file)
     return PapersReport(suite, verdicts, results, made_by, kept_runs(results))
 
 

@@ -6,21 +6,36 @@ from pathlib import Path
 import pytest
 from command_line import FedSkew
 
+from data.package_files import ROOT
+from fedskew.report.kept_records import FOLDER
 from fedskew.report.statements import STATUS_WORDS
 
 
 def test_without_runs_a_statement_is_open_and_missing_data_are_named(
     fedskew: FedSkew, tmp_path: Path
 ) -> None:
-    status, out, _ = fedskew(
-        "report", "papers", "--json", "--set", f"data-root={tmp_path}", "--results", tmp_path
-    )
+    nothing = ("--set", f"data-root={tmp_path}", "--results", tmp_path, "--records", tmp_path)
+    status, out, _ = fedskew("report", "papers", "--json", *nothing)
     report = json.loads(out)
     assert status == 0 and len(report["statements"]) == 105
     verdicts = {statement["name"]: statement["verdict"] for statement in report["statements"]}
     lacking = "cannot be judged: CIFAR-10 is not in data-root"
     assert verdicts["fedshift-epochs-above-fedavg"] == lacking
     assert verdicts["larger-beta-more-even"].startswith("holds: in closed form")
+
+
+def test_the_page_is_the_one_of_the_kept_records_and_has_no_path(
+    fedskew: FedSkew, tmp_path: Path
+) -> None:
+    words = ("report", "papers", "--markdown", "--set", f"data-root={tmp_path}")
+    status, page, _ = fedskew(*words, "--results", tmp_path / "none")
+    assert status == 0 and str(tmp_path) not in page
+    kept = list(FOLDER.glob("*.json.gz"))
+    assert kept and f"\n{len(kept)} of " in page
+    shipped = (ROOT / "docs" / "results" / "papers.md").read_text()
+    # The data sets are not here, so that what is not measured reads otherwise: the measured rows are the same.
+    measured = [line for line in page.splitlines() if "not distinguishable" in line and "|" in line]
+    assert measured and set(measured) <= set(shipped.splitlines())
 
 
 def test_papers_beside_another_experiment_is_refused(fedskew: FedSkew) -> None:
