@@ -24,10 +24,12 @@ class Result:
     rounds: tuple["RoundRecord", ...]
     """The records of the rounds so far."""
     models: Mapping[str, Mapping[str, Any]]
-    """The numbers of every deployed model by selection (last, best-test, ...), as in summary.json."""
+    """The numbers of every deployed model by selection (last, best, best-test, ...), as in summary.json."""
     hash: str | None
     """The SHA-256 of all weights; None before the last round, or where a client keeps its part on another machine."""
     finished: bool
+    ended: str = ""
+    """Why a finished run has fewer rounds than its settings ask for, such as patience; empty where it has all."""
 
     @property
     def balanced_accuracy(self) -> float:
@@ -35,12 +37,59 @@ class Result:
 
         Raises LookupError where nothing has been evaluated, or the method deploys several models beside the average.
         """
+        return float(self.numbers()["balanced-accuracy"])
+
+    def numbers(self, round: str = "last", model: str = "") -> Mapping[str, Any]:
+        """Return a model's numbers on the test set, by name, and under `round` which round a best one is.
+
+        Args:
+            round: last, the last evaluated round, or best, the one that the setting keep-best kept for the model.
+            model: a deployed model; empty is the method's own, or the average where it has none.
+
+        Raises SettingError for another word, LookupError where there is no such model, several, or no best round.
+        """
+        from data import require
+
+        require(round in ("last", "best"), "round", round, "must be last or best")
         names = [name for name in self.models if name != "average"] or list(self.models)
+        if model:
+            names = [name for name in self.models if name == model]
         if len(names) != 1:
             raise LookupError(
                 f"{self.folder}: {' and '.join(names) or 'no model'} evaluated; read `models` instead"
             )
-        return float(self.models[names[0]]["last"]["balanced-accuracy"])
+        by_selection = self.models[names[0]]
+        if round not in by_selection:
+            raise LookupError(
+                f"{self.folder}: no best round of {names[0]} is kept: the setting keep-best does"
+            )
+        numbers: Mapping[str, Any] = by_selection[round]
+        return numbers
+
+    def export(
+        self,
+        output: str | PathLike[str] | None = None,
+        *,
+        round: str = "last",
+        model: str = "",
+        onnx: bool = False,
+    ) -> list[Path]:
+        """Write a model of this finished run as `fedskew export` does, and return the files, the model's first.
+
+        Args:
+            output: folder to write; None is export/MODEL in the run's folder, or export/MODEL-best.
+            round: last, or best, the one that the setting keep-best kept for the model.
+            model: the deployed model; empty is the method's own.
+            onnx: also write ONNX.
+
+        Raises SettingError or DataError, which are ValueErrors, as the command line does.
+        """
+        from fedskew.export.from_run import TrainedRun, export
+        from server_app.run_folder import RunFolder
+
+        trained = TrainedRun(RunFolder(self.folder, moved=True), model, round=round)
+        folder = trained.usual_folder if output is None else Path(output)
+        return export(trained, folder, onnx)
 
 
 def run(
@@ -91,6 +140,7 @@ def load(folder: str | PathLike[str]) -> Result:
         models=summarize(rounds) if summary is None else summary["models"],
         hash=None if summary is None else summary["hash"]["all"],
         finished=summary is not None,
+        ended=((summary or {}).get("ended") or {}).get("reason", ""),
     )
 
 

@@ -27,7 +27,8 @@ from data import Federation, Samples, require
 from data.data_warnings import refuse_untrainable, warnings_of
 from data.renamed_settings import OLD_NAMES, given_to_flower, stored
 from data.text import LineAboutData, LineAboutRun, LineSink
-from server_app.checkpoint import Checkpoint, Writer, latest
+from server_app.best_round import BestRounds, refuse_unvalidated, why_ended
+from server_app.checkpoint import Checkpoint, Writer, latest, report_lost_best
 from server_app.composition import row_name
 from server_app.evaluation import (
     PositiveClass,
@@ -49,7 +50,7 @@ from server_app.strategy import federation_of, how_vectorized, model_of, strateg
 from server_app.trackers import Tracker, tracker_of
 from server_app.unseen_site import study
 from strategies.core.exchange import between_sites
-from strategies.core.questions import ask_class_prior, ask_question
+from strategies.core.questions import ask_class_prior, ask_finally, ask_question
 from strategies.core.round_result import AVERAGE, Diverged
 from strategies.core.scoring import evaluate_on_clients
 from strategies.core.update_statistics import UpdateStatistics
@@ -101,6 +102,7 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
     tune_allocator()
     check_new_methods(settings.general.method)
     federation = federation_of(settings)
+    refuse_unvalidated(settings.general.keep_best, federation)
     folder = RunFolder(settings.folder)
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
@@ -133,6 +135,7 @@ class Run:
         self.build = model_of(settings, federation)
         self.model = self.build()
         self.unmeasured: dict[int, str] = {}
+        self.best = BestRounds()
         self.lap_began = time.perf_counter()
         self.writer = Writer()
         # A server without a GPU can still lead clients that have one.
@@ -222,8 +225,9 @@ class Run:
             self.strategy.start(self.grid, arrays, rounds, timeout, evaluate_fn=self.after_round)
             self.writer.wait()
             # The last round was trained earlier and its record is lost: there is no checkpoint before it.
-            if rounds in self.folder.lost(rounds):
-                self.after_round(rounds, ArrayRecord())
+            last = self.strategy.round
+            if last in self.folder.lost(last):
+                self.after_round(last, ArrayRecord())
 
     def summary(self, vectorized: str, began: float) -> dict[str, Any]:
         """Return the summary of the finished run, which began at `began`; `vectorized` is `how_vectorized`'s line."""
@@ -236,6 +240,8 @@ class Run:
             "rounds": self.settings.general.rounds,
             "models": summarize(records),
         }
+        if self.strategy.ended:
+            summary["ended"] = {"round": self.strategy.round, "reason": self.strategy.ended}
         unseen = records[-1].unseen
         if unseen is not None:
             summary["unseen"] = to_json(unseen)
@@ -264,9 +270,30 @@ class Run:
         self.strategy.deployed = checkpoint.deployed
         self.strategy.memory_rounds = checkpoint.memory_rounds
         self.strategy.digests = checkpoint.digests
+        self.strategy.ended = checkpoint.ended
+        self.keep(checkpoint.best)
+        self.delete_worse_files(checkpoint)
+        report_lost_best(self.folder, checkpoint, self.report_line)
         self.folder.cut_after(checkpoint.round)
         self.folder.warn_missing_rounds(checkpoint.round, self.report_line)
         self.report_line(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
+
+    def take_best(self, round: int, models: Mapping[str, ModelNumbers]) -> None:
+        """Take the best rounds up to `round`, where the run keeps them; fine-tuned models are kept nowhere."""
+        metric = self.settings.general.keep_best
+        if metric:
+            kept = {name: numbers for name, numbers in models.items() if name != FINE_TUNED}
+            self.keep(self.best.after(round, metric, kept))
+
+    def keep(self, best: BestRounds) -> None:
+        """Take the best rounds so far, whose memory clients keep from the next round on."""
+        self.best = best
+        # This round's checkpoint is not on the disk yet: a resume may begin with one of the two before it.
+        self.strategy.best_rounds = best.named_since(self.strategy.round - 2)
+
+    def delete_worse_files(self, checkpoint: Checkpoint) -> None:
+        """Delete the files of best rounds that neither this checkpoint nor the previous one names."""
+        self.folder.delete_best_files(but=checkpoint.best.named_since(checkpoint.round - 1))
 
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the round that has just finished: tensors that no later round changes in place."""
@@ -278,6 +305,8 @@ class Run:
             deployed=dict(strategy.deployed),
             memory_rounds=dict(strategy.memory_rounds),
             digests={kind: dict(digests) for kind, digests in strategy.digests.items()},
+            best=self.best,
+            ended=strategy.ended,
         )
 
     def save(
@@ -286,15 +315,17 @@ class Run:
         record: RoundRecord | None = None,
         moved: Callable[[], Sequence[UpdateStatistics]] = tuple,
     ) -> None:
-        """Write a round's record, then its checkpoint, and report its line.
+        """Write a best round's file, the round's record, then its checkpoint, and report its line.
 
-        In this order, as a resume cuts off a record without a checkpoint.
+        In this order, as a resume cuts off a record without a checkpoint, and a checkpoint names the best rounds.
         """
+        checkpoint.keep_if_best(self.folder)
         if record is not None:
             record = replace(record, updates=moved()).shortened()
             self.folder.add_round(record)
             self.tracker.round(record)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
+        self.delete_worse_files(checkpoint)
         if record is not None:
             self.report_line(record.line)
 
@@ -305,13 +336,20 @@ class Run:
         return self.lap_began - before
 
     def after_round(self, round: int, arrays: ArrayRecord) -> None:
-        """Evaluate when it is due, and let record and checkpoint be written while the next round trains."""
+        """Evaluate when it is due, and let record and checkpoint be written while the next round trains.
+
+        Where the run waits for a better round no longer, this is its last one.
+        """
         began = time.perf_counter()
-        is_last = round == self.settings.general.rounds
         due = self.settings.general.is_evaluated(round)
         self.unmeasured = {}
         kept: dict[str, State] = {}
+        is_last = round == self.settings.general.rounds or self.strategy.ended != ""
         models = self.evaluate(kept, self.personal_models(is_last)) if due else {}
+        if due and self.ends_early(round, models):
+            is_last = True
+            models = self.evaluate_last(round, kept, models)
+        models = self.best.marked(round, models)
         if is_last:
             write_predictions(self.folder, kept)
         unseen: UnseenSite | None = None
@@ -344,6 +382,7 @@ class Run:
             workers=[dict(worker) for worker in last.workers],
             strays=last.unsolicited,
             unseen=unseen,
+            ended=self.strategy.ended or None,
             metrics={**last.metrics, **by_group(last.metrics, self.groups)},
         )
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
@@ -352,6 +391,33 @@ class Run:
         self.writer.begin(partial(self.save, self.checkpoint(), record, last.update_statistics))
         # It holds the updates, whose memory is then free as soon as they are recorded.
         self.strategy.last = replace(last, update_statistics=tuple)
+
+    def ends_early(self, round: int, models: Mapping[str, ModelNumbers]) -> bool:
+        """Take the best rounds up to `round`, and return whether the run ends with it, before its settings' last."""
+        general = self.settings.general
+        self.take_best(round, models)
+        # It has ended before where its last record was lost and is made again.
+        if self.strategy.ended or round == general.rounds:
+            return False
+        self.strategy.ended = why_ended(
+            self.best, round, general.keep_best, general.patience, general.is_evaluated
+        )
+        return self.strategy.ended != ""
+
+    def evaluate_last(
+        self, round: int, kept: dict[str, State], models: dict[str, ModelNumbers]
+    ) -> dict[str, ModelNumbers]:
+        """Return the numbers of a round that turns out to be the last one: with the models that a last round adds.
+
+        `models` are the numbers without those, `kept` is as in `evaluate`.
+        """
+        has_questions = any(part.final_question for part in self.settings.deploys)
+        if not has_questions and not self.settings.training.finetune_epochs:
+            return models
+        ask_finally(self.strategy, self.grid)
+        models = self.evaluate(kept, self.personal_models(is_last=True))
+        self.take_best(round, models)
+        return models
 
     @property
     def evaluated_by_clients(self) -> bool:
@@ -518,4 +584,6 @@ def round_line(record: RoundRecord, settings: RunSettings) -> str:
         if more > 0:
             names.append(f"{more} more")
         words.append(f"left out: {', '.join(names)}")
+    if record.ended:
+        words.append(f"last round: {record.ended}")
     return "  ".join(words)

@@ -1,12 +1,12 @@
 """A run's checkpoint: model, every method's state and all else that a resume needs, in one atomically replaced file.
 
-A `Writer` writes it, and the round's record, while the next round trains.
+A `Writer` writes it, and the round's record, while the next round trains. A file of the same form keeps a best round.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from client_app.process import make_deterministic
 from client_app.state import State, split_prefix, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from data.text import LineSink
+from server_app.best_round import BestRounds
 from server_app.run_folder import RunFolder
 from strategies.core.reading import DIGESTS
 
@@ -46,6 +47,10 @@ class Checkpoint:
         default_factory=lambda: {kind: {} for kind in DIGESTS}
     )
     """Of that update's memory, and of the data of its first one: by kind and client."""
+    best: BestRounds = field(default_factory=BestRounds)
+    """Each model's best rounds so far, where the setting keep-best asks for them."""
+    ended: str = ""
+    """Why the run ends with this round, before the last one of its settings; empty where it does not."""
 
     def save(self, path: Path, previous: Path | None = None) -> None:
         """Write the checkpoint atomically; the one before is kept as `previous`."""
@@ -67,6 +72,10 @@ class Checkpoint:
             "parts": list(self.states),
             "deployed": list(self.deployed),
         }
+        if self.best.by_model:
+            contents["best"] = self.best.to_json()
+        if self.ended:
+            contents["ended"] = self.ended
         metadata = {**identity(path), "fedskew": json.dumps(contents)}
         write_atomically(path, tensors, metadata, previous)
 
@@ -98,7 +107,18 @@ class Checkpoint:
             deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
             memory_rounds=by_client(contents["memory-rounds"]),
             digests={kind: by_client(digests.get(kind, {})) for kind in DIGESTS},
+            best=BestRounds.of(contents.get("best", {})),
+            ended=contents.get("ended", ""),
         )
+
+    def keep_if_best(self, folder: RunFolder) -> None:
+        """Write the round's own file where it is a model's best round: its models, and which memories belong to it.
+
+        The methods' states stay out, as no training begins there.
+        """
+        if self.round in self.best.named_since(self.round):
+            kept = replace(self, states={}, best=BestRounds(), ended="")
+            kept.save(folder.best_file(self.round))
 
 
 def by_client(entries: Mapping[str, Entry]) -> dict[int, Entry]:
@@ -144,6 +164,24 @@ def check_memory(folder: RunFolder, checkpoint: Checkpoint) -> None:
         of_client = folder_of(folder.path, client)
         if of_client.exists():
             load_memory(of_client, round, expected_digest=digests.get(client, ""))
+
+
+def report_lost_best(folder: RunFolder, checkpoint: Checkpoint, report_line: LineSink) -> None:
+    """Report a best round whose file, or whose clients' memory, cannot be used; the run resumes without it."""
+    for round in checkpoint.best.named_since(checkpoint.round):
+        try:
+            check_memory(folder, best_checkpoint(folder, round))
+        except (BrokenCheckpoint, Damaged, MemoryLost) as error:
+            lost = f"the best model of round {round} is lost: overwrite = true repeats the run"
+            report_line(f"{error}; {lost}")
+
+
+def best_checkpoint(folder: RunFolder, round: int) -> Checkpoint:
+    """Return what is kept of a best round. Raises BrokenCheckpoint, naming the file."""
+    file = folder.best_file(round)
+    if not file.is_file():
+        raise BrokenCheckpoint(f"{file} is missing")
+    return Checkpoint.load(file, folder.run)
 
 
 class Writer:

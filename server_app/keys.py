@@ -16,13 +16,15 @@ from server_app.methods import Setting as Scalar
 FILE = ROOT / "pyproject.toml"
 SYNONYMS = {
     "lr": "learning-rate", "epochs": "local-epochs", "batch": "batch-size", "wd": "weight-decay", "data": "dataset",
+    "early-stopping": "patience", "best-round": "keep-best",
     "server-lr": "server-learning-rate", "num-clients": "clients", "num-rounds": "rounds", "fraction": "participation",
 }  # fmt: skip
 """What other programs call a setting."""
 MEANS = {"mean-of-last-5": 5, "mean-of-last-10": 10}
-SELECTIONS = ("last", "best-test", "best-validation", *MEANS)
-"""best-test is the highest balanced accuracy on the test set, an oracle's choice; best-validation, where there is a
-validation set, the test numbers of the round that was best on that; a mean is over evaluated rounds."""
+SELECTIONS = ("last", "best", "best-test", "best-validation", *MEANS)
+"""best, where the setting keep-best is set, is the round that it keeps; best-test is the highest balanced accuracy on
+the test set, an oracle's choice; best-validation, where there is a validation set, the test numbers of the round that
+was best on that; a mean is over evaluated rounds."""
 
 
 @cache

@@ -65,6 +65,8 @@ class ModelNumbers:
     positive_class: str | None = None
     """Of two classes the one that auprc, sensitivity and specificity are about; None in records of earlier versions,
     which have the mean over both classes there."""
+    best: bool | None = None
+    """True where the round was the model's best one so far: the setting keep-best. Else None, which no record has."""
 
     def __getitem__(self, name: str) -> float:
         """Return one of the means; NaN where it was not measured."""
@@ -99,6 +101,7 @@ class ModelNumbers:
             by_class=by_class,
             confusion=numbers.get("confusion"),
             positive_class=numbers.get("positive-class"),
+            best=numbers.get("best"),
         )
 
 
@@ -187,6 +190,8 @@ class RoundRecord:
     unseen: UnseenSite | None = None
     line: str = ""
     """The run's messages about the round."""
+    ended: str | None = None
+    """Why the run ended with this round, before the last one of its settings; None where it did not."""
     metrics: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     """The entries of the run's methods, in JSON beside the other fields."""
 
@@ -247,6 +252,7 @@ PLAIN = (
     "workers",
     "strays",
     "line",
+    "ended",
 )
 """The fields that JSON holds as they are."""
 FLAT = {ModelNumbers: ("means", "spreads", "by_class"), RoundRecord: ("metrics",)}

@@ -1,4 +1,4 @@
-"""The selection of a run's round: the last, the best on test or validation data, or the mean of the last ones."""
+"""The selection of a run's round: the last, the kept or the best on some data, or the mean of the last ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -39,6 +39,8 @@ def select(points: Sequence[Point], selection: str, fewer: bool = False) -> Sequ
         rounds = MEANS[selection]
         enough = fewer or len(points) >= rounds
         return points[-rounds:] if enough else ()
+    if selection == "best":
+        return [point for point in points if point.numbers.best][-1:]
     if selection == "best-test":
         accuracies = [point.numbers["balanced-accuracy"] for point in points]
         return best(points, accuracies)

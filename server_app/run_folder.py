@@ -3,7 +3,7 @@
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ class RunFolder:
                 line = f"finished earlier{self.other_code()}; overwrite = true repeats it"
                 report_line(LineAboutRun(line))
                 self.replay_to_trackers(settings)
-                self.warn_missing_rounds(settings.general.rounds, report_line)
+                self.warn_missing_rounds(rounds_run(summary, settings.general.rounds), report_line)
             yield summary
 
     def close_to_others(self, report_line: LineSink) -> None:
@@ -127,13 +127,28 @@ class RunFolder:
         states = (self.checkpoint_file, self.previous_file, self.predictions_file)
         for file in (self.summary_file, self.rounds_file, *states, self.settings_file):
             file.unlink(missing_ok=True)
+        self.delete_best_files()
+
+    def best_file(self, round: int) -> Path:
+        """Return the file of a best round: the setting keep-best."""
+        return self.path / f"best-{round:06d}.safetensors"
+
+    def delete_best_files(self, but: Collection[int] = ()) -> None:
+        """Delete the files of best rounds, `but` those of these rounds."""
+        kept = {self.best_file(round) for round in but}
+        for file in self.path.glob("best-*.safetensors"):
+            if file not in kept:
+                file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run, or None; one that is cut short, changed or another run's is none."""
         return verified_file(self.summary_file, SUMMARY, self.run)
 
     def finished(self, rounds: int) -> dict[str, Any] | None:
-        """Return the summary of a run of so many rounds whose files are all whole, or None."""
+        """Return the summary of a run of so many rounds whose files are all whole, or None.
+
+        One that has ended early has all of its own rounds.
+        """
         return None if self.damage(rounds) else self.summary()
 
     def damage(self, rounds: int) -> str:
@@ -145,6 +160,7 @@ class RunFolder:
         if self.summary_file.exists():
             if summary is None:
                 return f"{self.summary_file} is damaged, or another run's"
+            rounds = rounds_run(summary, rounds)
             lost = self.lost(rounds)
             if rounds in lost:
                 recorded = rounds - len(lost)
@@ -261,6 +277,12 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which says that the run is finished: the last thing a run does."""
         write_text(self.summary_file, line_of(to_json(summary), indent=2))
+
+
+def rounds_run(summary: Mapping[str, Any] | None, rounds: int) -> int:
+    """Return how many rounds a run has, of `rounds` in its settings: fewer where its summary says that it ended."""
+    ended = (summary or {}).get("ended", {})
+    return int(ended.get("round", rounds))
 
 
 def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:

@@ -25,6 +25,7 @@ from data.agreement import Agreement
 from data.readers.catalog import is_own, is_sites, members
 from data.renamed_settings import stored
 from data.sites import agreement_of, in_messages
+from server_app.best_round import METRICS
 from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
@@ -48,6 +49,9 @@ TENSORBOARD, MLFLOW, WANDB = (
 """Trackers that a run may ask for where they are installed."""
 
 
+BEST = Rule(lambda metric: metric in ("", *METRICS), f"must be one of {', '.join(METRICS)}")
+
+
 @dataclass(frozen=True)
 class GeneralSettings(Settings):
     """The method, the model, the length of the run, and the folder of its results."""
@@ -67,6 +71,12 @@ class GeneralSettings(Settings):
     """Seed of everything random: data draws, partition, first weights, sampling, batches."""
     evaluate_every: Annotated[int, Ge(0)] = 1
     """Rounds between evaluations; the last round is always evaluated, 0 evaluates nothing else."""
+    keep_best: Annotated[str, BEST] = ""
+    """Metric on validation data, such as balanced-accuracy or loss: the run also keeps each model's best round by it;
+    empty keeps the last round alone."""
+    patience: Annotated[int, Ge(0)] = 0
+    """With keep-best: the run ends after so many evaluated rounds in a row in which no model has improved; 0 never
+    ends it early."""
     server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
     """The server optimizer: momentum, or adagrad, adam or yogi, which adapt the step of each coordinate."""
     server_learning_rate: Annotated[float, Gt(0)] = 1.0
@@ -95,6 +105,13 @@ class GeneralSettings(Settings):
     """Also for Weights & Biases, offline, into the folder wandb of the run's; WANDB_MODE and its like go before."""
 
     def validate(self) -> None:
+        rule = "has no effect without keep-best, whose metric it watches"
+        self.require(bool(self.keep_best) or not self.patience, "patience", rule)
+        if self.keep_best:
+            rule = "has no effect with rounds = 0: nobody trains"
+            self.require(self.rounds > 0, "keep_best", rule)
+            rule = "has no effect with evaluate-every = 0, which evaluates the last round alone"
+            self.require(self.evaluate_every > 0, "keep_best", rule)
         if not self.is_default("server_momentum_form"):
             has_momentum = self.server_optimizer == "momentum"
             rule = "is for server-optimizer = momentum"

@@ -29,12 +29,14 @@ from client_app.models import (
 )
 from client_app.models.backbone import check_weights, normalization_of, sha256_of
 from client_app.optimizer import TrainingSettings
+from client_app.ranking import MOST_RANKED
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.agreement import Agreement
 from data.readers.catalog import KNOWN, has_domains, is_sites, members
 from data.renamed_settings import OLD_NAMES, renamed
 from data.sites import agreement_of
+from server_app.best_round import RANKINGS
 from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import no_such, read_text, read_texts
 from server_app.methods import METHODS, Method
@@ -110,6 +112,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
             raise needs_holdout(name)
     check_rounds(general, training, sections, parts)
     check_positive_class(general, data)
+    check_keep_best(general, data)
     training = with_schedule(training, general.rounds)
     check_training(training, sections, parts)
     check_finetuning(training, general)
@@ -212,6 +215,24 @@ def check_positive_class(general: GeneralSettings, data: DataSettings) -> None:
     general.require(len(names) == 2, "positive_class", rule)
     rule = f"must be one of {', '.join(names)}"
     general.require(general.positive_class in names, "positive_class", rule)
+
+
+def check_keep_best(general: GeneralSettings, data: DataSettings) -> None:
+    """Raise SettingError for keep-best where no round has its metric on validation data.
+
+    Whether one's own data have validation samples is known when they are read: `best_round.refuse_unvalidated`.
+    """
+    if not general.keep_best:
+        return
+    rule = "needs validation data, and sites keep theirs to themselves"
+    general.require(not is_sites(data.dataset), "keep_best", rule)
+    rule = "needs validation data, and evaluate-on = validation makes them the test set"
+    general.require(data.evaluate_on == "test", "keep_best", rule, "use evaluate-on = test")
+    ranked = general.keep_best not in RANKINGS or data.num_classes <= MOST_RANKED
+    rule = (
+        f"is measured for at most {MOST_RANKED} classes, and {data.dataset} has {data.num_classes}"
+    )
+    general.require(ranked, "keep_best", rule)
 
 
 def check_rounds(

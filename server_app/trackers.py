@@ -98,6 +98,8 @@ def finite_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         if isinstance(value, Mapping):
             for inner, number in finite_numbers(value):
                 yield f"{name}-{inner}", number
+        elif isinstance(value, bool):
+            continue
         elif isinstance(value, int | float) and math.isfinite(value):
             yield name, value
 

@@ -18,7 +18,7 @@ import fedskew.experiments.experiments
 from client_app.client import Client, Report
 from client_app.handlers import ClientOutcome, ClientReply
 from client_app.messages import kind_of, pack, unpack
-from client_app.state import State
+from client_app.state import State, digest
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid
 from fedskew.experiments.plan import Cell, plan
@@ -63,6 +63,11 @@ SERVER_SMALL: dict[str, dict[str, Any]] = {
     "fedbe": {"holdout-per-class": 3, "fedbe.steps": 4, "fedbe.batch-size": 8, "fedbe.models": 2},
 }
 """By method: the settings it needs, and short work for the server."""
+KEEP_BEST: dict[str, Any] = {
+    "clients": 3, "participation": 0.7, "train_images": 100, "test_images": 50, "local_epochs": 1, "rounds": 7,
+    "validation_fraction": 0.3, "keep_best": "balanced-accuracy",
+}  # fmt: skip
+"""A run of a second that keeps its best round, for `small`."""
 
 Tamper = Callable[[Message, RecordDict], None]
 """(what was asked, the reply's records to change in place)."""
@@ -192,6 +197,19 @@ def experiment(
     with grid or WorkersGrid() as opened:
         summary = run(opened, settings, lines.append)
     return FinishedRun(summary, RunFolder(settings.folder), opened, lines)
+
+
+def contents_of(folder: RunFolder) -> dict[str, Any]:
+    """Return the contents of a finished run's files by name, without seconds and processes."""
+    contents: dict[str, Any] = {}
+    for file in sorted(folder.path.glob("*.safetensors")):
+        tensors, text = client_app.tensor_files.read(file)
+        contents[file.name] = digest([tensors]), text
+    summary = folder.summary()
+    assert summary is not None
+    contents["summary.json"] = {**summary, "seconds-of-this-start": 0}
+    contents["rounds.jsonl"] = FinishedRun(summary, folder, TamperingGrid(), []).records
+    return contents
 
 
 def number_of(asked: Message) -> int:

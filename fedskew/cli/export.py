@@ -17,7 +17,7 @@ from fedskew.cli import completion
 from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
 from fedskew.export import from_run
 from fedskew.export.inputs import read_inputs
-from fedskew.export.model_folder import ModelFolder, reading
+from fedskew.export.model_folder import Description, reading
 from fedskew.export.predict import Prediction
 from fedskew.export.predict import predict as predict_inputs
 from fedskew.formatting import numeric, percent, terminal_table
@@ -26,6 +26,8 @@ from server_app.run_folder import RunFolder
 from server_app.settings import parse_texts
 
 out = console()
+ROUND = "last, or best: the round that the setting keep-best kept."
+"""What --round means."""
 SHOWN_CLASSES = 10
 """Classes whose confusion matrix fits into a terminal."""
 SHOWN_ROWS = 20
@@ -37,9 +39,12 @@ def export(
     model: Annotated[
         str, typer.Option(help="The deployed model to export; default: the method's own.")
     ] = "",
+    round: Annotated[str, typer.Option("--round", help=ROUND)] = "last",
     output: Annotated[
         Path | None,
-        typer.Option(help="Folder to write; default: export/MODEL in the run's folder."),
+        typer.Option(
+            help="Folder to write; default: export/MODEL in the run's folder, or export/MODEL-best."
+        ),
     ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX.")] = False,
     unfinished: Annotated[
@@ -51,14 +56,16 @@ def export(
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
-    trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished)
-    folder = output or path / "export" / trained.model
-    for file in from_run.export(trained, folder, onnx):
+    trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished, round)
+    for file in from_run.export(trained, output or trained.usual_folder, onnx):
         out.print(str(file), markup=False)
+    console(stderr=True).print(which_model(trained.description), markup=False, style="dim")
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A folder that `fedskew export` wrote.")],
+    model: Annotated[
+        Path, typer.Argument(help="A folder that `fedskew export` wrote, or a run's folder.")
+    ],
     data: Annotated[
         Path,
         typer.Argument(
@@ -67,6 +74,9 @@ def predict(
     ],
     site: Annotated[
         str, typer.Option(help="The site whose batch norm is used, if sites keep it.")
+    ] = "",
+    round: Annotated[
+        str, typer.Option("--round", help=f"{ROUND} Default: the folder's own, or last.")
     ] = "",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the predictions as CSV.")
@@ -80,7 +90,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Predict with an exported model; with known classes, also print the metrics."""
-    folder = ModelFolder(model)
+    folder = from_run.model_folder(model, round)
     reading_settings = replace(
         folder.description.data,
         **reading(parse_texts(settings or [])),
@@ -91,9 +101,12 @@ def predict(
     predictions, numbers = predict_inputs(folder, inputs, site)
     if output is not None:
         write_csv(output, predictions)
+    which = which_model(folder.description)
     if as_json:
+        console(stderr=True).print(which, markup=False, style="dim")
         print(json.dumps(predictions_json(predictions, numbers), indent=2))
         return
+    out.print(which, markup=False, style="dim")
     out.print(predictions_table(predictions))
     others = len(predictions) - SHOWN_ROWS
     if others > 0:
@@ -103,6 +116,11 @@ def predict(
         out.print(numbers_table(numbers, classes))
         if numbers.confusion is not None and len(numbers.confusion) <= SHOWN_CLASSES:
             out.print(confusion_table(numbers.confusion, classes))
+
+
+def which_model(about: Description) -> str:
+    """Return which model of which round it is, in a line."""
+    return f"model {about.model} of {about.method}, {about.which_round}"
 
 
 def predictions_json(predictions: list[Prediction], numbers: ModelNumbers | None) -> dict[str, Any]:

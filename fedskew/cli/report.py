@@ -1,8 +1,10 @@
 """`fedskew report`: results of experiments and other runs."""
 
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +25,9 @@ from fedskew.experiments.experiments import (
 )
 from server_app.keys import read_texts
 from server_app.methods import Setting as Scalar
+
+ROUNDS = ("last", "best")
+"""The values of --round."""
 
 if TYPE_CHECKING:
     from fedskew.report.document import Document
@@ -56,6 +61,13 @@ def report(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write every figure as an SVG and a PDF file."),
     ] = None,
+    round: Annotated[
+        str,
+        typer.Option(
+            "--round",
+            help="The round that numbers are of: last, or best, which keep-best kept. Default: the experiment's own.",
+        ),
+    ] = "",
     results: Annotated[
         str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = None,
@@ -82,8 +94,10 @@ def report(
     refuse_unknown(overrides, ())
     overrides |= {"results": results} if results is not None else {}
     folder = results_folder(overrides)
+    require(round in ("", *ROUNDS), "--round", round, f"must be {' or '.join(ROUNDS)}")
     if suite := sized_suite(names or [], experiments):
         files_of_experiments = ["--figures"] if figures is not None else []
+        files_of_experiments += ["--round"] if round else []
         forms_of_suite = chosen_forms + files_of_experiments
         report_papers(suite, overrides, experiments, records, html, forms_of_suite)
         return
@@ -104,6 +118,8 @@ def report(
         remedy = f"fedskew run NAME --results {folder}"
     if not any(of_experiment.finished for of_experiment in reports):
         raise RuntimeError(f"no finished run {missing}; make them with `{remedy}`")
+    if round:
+        reports = [of_round(of_experiment, round) for of_experiment in reports]
     documents = [document(of_experiment) for of_experiment in reports]
 
     if html is not None:
@@ -118,6 +134,23 @@ def report(
         print_warnings(documents, errors)  # only files were asked for
         return
     print_documents(documents, chosen_forms[0] if chosen_forms else "", errors)
+
+
+def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
+    """Return the results with the numbers of the last or the best round, whatever the experiment itself selects.
+
+    Raises SettingError where no finished run keeps its best round.
+    """
+    from server_app.round_selection import select
+
+    name = results.experiment.name
+    if round == "best":
+        measured = itertools.chain.from_iterable(results.measured.values())
+        kept = any(select(of_seed.points, "best") for of_seed in measured)
+        rule = f"is not there: no finished run of {name} has keep-best, which keeps its best round"
+        require(kept, "--round", round, rule)
+    experiment = replace(results.experiment, selection=round)
+    return replace(results, experiment=experiment)
 
 
 def print_documents(documents: "Sequence[Document]", form: str, errors: Console) -> None:

@@ -177,6 +177,33 @@ def clients_table(shown: Sequence[Line]) -> Table | None:
     return table
 
 
+def kept_lines(
+    planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]
+) -> list[str]:
+    """Return a line per model with its best round, where keep-best kept one, and per run that ended early."""
+    lines = []
+    for settings in planned:
+        summary = summaries.get(settings.run_id)
+        if summary is None:
+            continue
+        seed = settings.general.seed
+        for name, selections in summary["models"].items():
+            if "best" not in selections:
+                continue
+            best = selections["best"]
+            number = percent(ModelNumbers.of(best)["balanced-accuracy"])
+            row = f"{summary['rows'][name]}, seed {seed}"
+            why = f"the best by {settings.general.keep_best} on validation data"
+            lines.append(
+                f"{row}: round {best['round']} is {why}: balanced {number} on the test set"
+            )
+        if "ended" in summary:
+            ended = summary["ended"]
+            rounds = f"ended after round {ended['round']} of {settings.general.rounds}"
+            lines.append(f"{settings.general.method}, seed {seed}: {rounds}, {ended['reason']}")
+    return lines
+
+
 def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> Table:
     """Return one row per deployed model and source of its batch norm on the site nobody trained with, in percent."""
     headings = (*named("site", "method", "seed", "batch norm"), *numeric("balanced", "F1"))

@@ -13,7 +13,13 @@ from rich.text import Text
 from data import DataError, SettingError, federate
 from data.data_warnings import refuse_untrainable
 from data.dataset import missing_names
-from fedskew.cli.results_table import clients_table, lines, results_table, unseen_table
+from fedskew.cli.results_table import (
+    clients_table,
+    kept_lines,
+    lines,
+    results_table,
+    unseen_table,
+)
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.data_warnings import print_warnings
@@ -21,6 +27,7 @@ from fedskew.experiments.plan import Cell, runs, selected
 from fedskew.formatting import duration
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
 from fedskew.sweep import labels, refuse_missing_gpus, run_all
+from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
@@ -117,6 +124,8 @@ def show_results(
         out.print(at_clients)
     if any("unseen" in summary for summary in summaries.values()):
         out.print(unseen_table(planned, summaries))
+    for line in kept_lines(planned, summaries):
+        out.print(line, markup=False)
     for settings in planned:
         out.print(str(settings.folder), style="dim")
 
@@ -270,6 +279,7 @@ def run_one(
         check_new_methods(settings.general.method)
         federation = federate(settings.data, settings.general.seed)
         refuse_untrainable(settings.data, federation)
+        refuse_unvalidated(settings.general.keep_best, federation)
         print_warnings(settings.data, federation, out)
     # flwr takes a moment to import: wrong settings are refused before.
     from fedskew.engines import execute

@@ -88,6 +88,9 @@ def select(
     for key in ("method", "seed", "evaluate-every", "evaluate-on"):
         rule = "is the race's own: methods are stated by --method"
         require(key not in given, key, given.get(key, ""), rule)
+    for key in ("keep-best", "patience"):
+        rule = "has no effect: a race measures its runs in the last round alone"
+        require(key not in given, key, given.get(key, ""), rule)
     methods = words("method", method or []) or list(METHODS)
     refused = sorted(excluded(words("without", without or [])))
     out = console()

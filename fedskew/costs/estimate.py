@@ -15,7 +15,7 @@ from fedskew.costs.footprint import (
 )
 from fedskew.costs.pace import Pace
 from fedskew.costs.sizes import Sizes, mean_steps
-from server_app.run_folder import RunFolder
+from server_app.run_folder import RunFolder, rounds_run
 from server_app.run_settings import RunSettings
 
 
@@ -37,9 +37,15 @@ class Cost:
 
 
 def rounds_left(settings: RunSettings) -> int:
-    """Return the rounds that a run has to go; of a run without rounds 1 until it has its record."""
-    done = 0 if settings.general.overwrite else len(RunFolder(settings.folder).rounds())
-    return max(settings.general.rounds, 1) - done
+    """Return the rounds that a run has to go at most: patience may end it earlier.
+
+    Of a run without rounds it is 1 until it has its record.
+    """
+    rounds = settings.general.rounds
+    if settings.general.overwrite:
+        return max(rounds, 1)
+    folder = RunFolder(settings.folder)
+    return max(rounds_run(folder.summary(), rounds), 1) - len(folder.rounds())
 
 
 def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -> Cost:

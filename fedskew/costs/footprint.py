@@ -155,7 +155,7 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     """Return the bytes of a finished run's folder.
 
     That is two checkpoints, what clients keep, a record per round, and per model its numbers and its predictions of the
-    `tested` samples that the server measures on.
+    `tested` samples that the server measures on. With keep-best it is also the best rounds of both checkpoints.
     """
     model = model_of(settings)
     with torch.device("meta"):  # the methods' own code makes their states, without numbers
@@ -167,15 +167,22 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
 
     private = size(model.state_dict()) - shared
     memories = sum(variant.kept_bytes(model) for variant in settings.variants)
-    clients = FILES * settings.data.clients * (private + memories)
-
     models = 1 + len(settings.deploys)
+    files = FILES
+    best_rounds = 0
+    if settings.general.keep_best:
+        best_rounds = (
+            2 * models * (checkpoint - states)
+        )  # each model may have a best round of its own
+        files += models
+    clients = files * settings.data.clients * (private + memories)
+
     numbers_per_sample = settings.data.num_classes + 1  # log-probabilities, and the label
     predictions = models * tested * 8 * numbers_per_sample
     if predictions > LARGEST:  # then the run does not keep them
         predictions = 0
     text = max(settings.general.rounds, 1) * RECORD + models * SUMMARY
-    return 2 * checkpoint + clients + text + predictions
+    return 2 * checkpoint + best_rounds + clients + text + predictions
 
 
 def states_bytes(settings: RunSettings, server: Server) -> int:

@@ -25,7 +25,8 @@ from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
 from strategies.head import train_head
 
 WITHOUT_EFFECT_ON_TIME = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
-    "seed", "rounds", "evaluate-every", "alpha", "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
+    "seed", "rounds", "evaluate-every", "keep-best", "patience", "alpha",
+    "learning-rate", "learning-rate-decay", "learning-rate-decay-every",
     "schedule", "schedule-unit", "schedule-rounds", "warm-up", "second-momentum", "epsilon",
     "momentum", "weight-decay", "server-learning-rate", "server-momentum", "server-momentum-form",
     "server-optimizer", "server-second-momentum", "server-adaptivity",

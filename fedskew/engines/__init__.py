@@ -108,12 +108,14 @@ def on_ray(
 ) -> dict[str, Any]:
     """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
     from data import federate
+    from server_app.best_round import refuse_unvalidated
     from server_app.run_folder import RunFolder
 
     folder = RunFolder(settings.folder)
     claim(folder.path)  # processes of a killed launcher would still have the folder's lock
     # Wrong data are refused here, before Ray starts.
     federation = federate(settings.data, settings.general.seed)
+    refuse_unvalidated(settings.general.keep_best, federation)
     # The ServerApp takes the lock when this block releases it.
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:

@@ -32,7 +32,7 @@ from fedskew.export.model_folder import (
 )
 from fedskew.export.onnx_file import onnx_files, require_onnx
 from fedskew.formatting import site_names
-from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat
+from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat, best_checkpoint
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder, write_text
 from strategies.core.round_result import AVERAGE
@@ -41,6 +41,8 @@ NEEDED = {"method": str, "model": str, "dataset": str, "classes": str, "input-sh
           "rounds": int}  # fmt: skip
 """The settings that an export is made of."""
 MEND = "the run's own command mends it"
+ROUNDS = ("last", "best")
+"""The values of --round."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,19 @@ class Site:
 class TrainedRun:
     """What is exported of a run, read from its folder alone: the data need not be there."""
 
-    def __init__(self, folder: RunFolder, model: str = "", unfinished: bool = False) -> None:
-        """Raise DataError for a folder that holds no run or an unfinished one, SettingError for an unknown model."""
+    def __init__(
+        self,
+        folder: RunFolder,
+        model: str = "",
+        unfinished: bool = False,
+        round: str = "last",
+    ) -> None:
+        """Read the run's last round, or with `round` = best the one that the setting keep-best kept for the model.
+
+        Raises DataError for a folder that holds no run, an unfinished one, or no best round that can be used, and
+        SettingError for an unknown model and for the best round of a run without keep-best.
+        """
+        require(round in ROUNDS, "--round", round, f"must be {' or '.join(ROUNDS)}")
         self.folder = folder
         try:
             self.origin = folder.origin()
@@ -81,14 +94,37 @@ class TrainedRun:
         records = [record for record in all_records if record.round <= self.checkpoint.round]
         is_recorded = self.checkpoint.round in {record.round for record in records}
         self.finished = is_recorded and summary is not None
+        self.ended = ((summary or {}).get("ended") or {}).get("reason", "")
         if not self.finished and not unfinished:
             raise self.unfinished(len(records), is_recorded)
         self.model = chosen(list(self.checkpoint.deployed), model)
+        self.best_by = ""
+        if round == "best":
+            self.checkpoint, self.best_by = self.best_round()
+            records = [record for record in records if record.round == self.checkpoint.round]
         self.models: dict[str, ModelNumbers] = {}
-        """By deployed model, of the last evaluated round."""
+        """By deployed model, of the last evaluated round, or of the best one."""
         for record in records:
             if record.models:
                 self.models = dict(record.models)
+
+    def best_round(self) -> tuple[Checkpoint, str]:
+        """Return what is kept of the model's best round, and the metric. Raises as `__init__`."""
+        metric = str(self.settings.get("keep-best", ""))
+        rule = "is not there: the run has no keep-best, which keeps its best round"
+        require(metric != "", "--round", "best", rule)
+        where = str(self.folder.path)
+        best = self.checkpoint.best.best_of(self.model)
+        if best is None:
+            reason = (
+                f"no evaluated round of model {self.model} has a finite {metric} on validation data"
+            )
+            raise DataError(reason, where=where)
+        try:
+            return best_checkpoint(self.folder, best.round), metric
+        except BrokenCheckpoint as error:
+            remedy = "overwrite = true repeats the run, --round last exports its last round"
+            raise DataError(f"{error}: {remedy}") from error
 
     def unfinished(self, records: int, is_recorded: bool) -> DataError:
         """Return the error of an unfinished run; `is_recorded` says whether the checkpoint's round has its record."""
@@ -104,6 +140,12 @@ class TrainedRun:
         rounds = f"round {self.checkpoint.round} of {self.settings['rounds']}"
         reason = f"{state} ({rounds}): {remedy}, --unfinished exports it as it is"
         return DataError(reason, where=str(self.folder.path))
+
+    @property
+    def usual_folder(self) -> Path:
+        """Where an export goes that names no folder; the best round does not replace the last one."""
+        name = f"{self.model}-best" if self.best_by else self.model
+        return self.folder.path / "export" / name
 
     @property
     def description(self) -> Description:
@@ -122,6 +164,7 @@ class TrainedRun:
             method=settings["method"],
             model=self.model,
             round=str(self.checkpoint.round),
+            best_by=self.best_by,
             architecture=settings["model"],
             classes=settings["classes"],
             input_shape=settings["input-shape"],
@@ -242,18 +285,7 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     Everything is there and checked before the first file is written. Raises DataError for a run of which something is
     lost or damaged, SettingError for a folder with anything else in it, or for ONNX where its packages are missing.
     """
-    metadata = run.description.metadata() | run.kept_by_sites
-    sites = []
-    tensors: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
-    for site, state in run.kept():
-        of_site = {
-            KIND: "site",
-            "site": site.name,
-            "client": str(site.client),
-            "samples": str(site.samples),
-        }
-        tensors[site_file(output, site.name)] = state, {**metadata, **of_site}
-        sites.append(site.name)
+    tensors = model_files(run, output)
     try:
         model = ModelFolder(output, tensors)
     except DataError as error:
@@ -263,7 +295,15 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
         rule = "is not for a model that is whole at its sites alone"
         require(not model.at_sites, "--onnx", True, rule)
         require_onnx()
-    card = model_card(run.description, run.origin, run.models, sites, run.finished, model.at_sites)
+    card = model_card(
+        run.description,
+        run.origin,
+        run.models,
+        list(model.sites),
+        run.finished,
+        model.at_sites,
+        run.ended,
+    )
     graphs = onnx_files(model) if onnx else {}
     with owner_only():  # the card has scores; ONNX holds the weights that safetensors hold
         make_room(output)
@@ -274,6 +314,44 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
             with writing(file):
                 file.write_bytes(graph)
     return [*tensors, output / "README.md", *graphs]
+
+
+def model_files(run: TrainedRun, output: Path) -> dict[Path, tuple[State, Metadata]]:
+    """Return tensors and metadata of the files in a model's folder, the model's first. Raises DataError for a loss."""
+    metadata = run.description.metadata() | run.kept_by_sites
+    files: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
+    for site, state in run.kept():
+        of_site = {
+            KIND: "site",
+            "site": site.name,
+            "client": str(site.client),
+            "samples": str(site.samples),
+        }
+        files[site_file(output, site.name)] = state, {**metadata, **of_site}
+    return files
+
+
+def model_folder(path: Path, round: str = "") -> ModelFolder:
+    """Return the model in a folder of `fedskew export`, or a finished run's own model in the run's folder.
+
+    `round` is last or best, or empty for the one that is there, of a run the last. Raises SettingError where an export
+    is of the other round, else as `ModelFolder` and `TrainedRun`.
+    """
+    require(round in ("", *ROUNDS), "--round", round, f"must be {' or '.join(ROUNDS)}")
+    folder = RunFolder(path)
+    if folder.settings_file.is_file() and not (path / MODEL_FILE).exists():
+        run = TrainedRun(RunFolder(path, moved=True), round=round or "last")
+        model = ModelFolder(path, model_files(run, path))
+        if model.at_sites:
+            rule = "holds no whole model: every site keeps a part of it where it is"
+            raise DataError(rule, where=str(path))
+        return model
+    model = ModelFolder(path)
+    of_folder = "best" if model.description.best_by else "last"
+    rule = f"is not what {path} holds, which is {model.description.which_round}"
+    remedy = f"`fedskew export --round {round}` writes it"
+    require(round in ("", of_folder), "--round", round, rule, remedy)
+    return model
 
 
 def make_room(output: Path) -> None:

@@ -32,10 +32,11 @@ def model_card(
     sites: Sequence[str],
     finished: bool,
     at_sites: bool,
+    ended: str = "",
 ) -> str:
-    """Return the card as Markdown; `origin` is the run's settings.json, `models` its last numbers.
+    """Return the card as Markdown; `origin` is the run's settings.json, `models` the numbers of the model's round.
 
-    `at_sites` says that each site keeps its part of the model where it is.
+    `at_sites` says that each site keeps its part of the model where it is, `ended` why the run ended early.
     """
     settings = origin["settings"]
     names = settings["method"].split("+")
@@ -59,6 +60,7 @@ def model_card(
         about=about,
         classes=about.class_names,
         data=data,
+        ended=ended,
         finished=finished,
         methods=[find(name) for name in names],
         models=models,

@@ -21,6 +21,7 @@ from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings, SettingError, require
 from data.text import is_whole, printable
+from server_app.best_round import METRICS
 from server_app.run_settings import Scalar
 from server_app.settings import parse_texts, typed
 from strategies.core.validation import differences, expected_of, not_finite
@@ -65,6 +66,15 @@ class Description:
     test_fold: str = "0"
     positive_class: str = ""
     """Of two classes the one that AUPRC, sensitivity and specificity are about; empty in files of earlier versions."""
+    best_by: str = ""
+    """The metric by which the round was the run's best one on validation data; empty for its last round."""
+
+    @property
+    def which_round(self) -> str:
+        """Which of the run's rounds the model is from, in words."""
+        if self.best_by:
+            return f"round {self.round}, the best by {self.best_by} on validation data"
+        return f"round {self.round}, the last"
 
     def metadata(self) -> dict[str, str]:
         """Return the description as metadata; safetensors' convention for PyTorch is format = pt."""
@@ -111,6 +121,9 @@ class Description:
             _ = self.model_settings
         except SettingError as error:
             raise DataError(f"metadata: {error}", where=where) from None
+        if self.best_by not in ("", *METRICS):
+            reason = f"metadata: best-by = {self.best_by!r:.100}: is no metric that a run keeps"
+            raise DataError(reason, where=where)
         if self.positive_class not in ("", *classes):
             positive = f"positive-class = {self.positive_class!r:.100}"
             raise DataError(f"metadata: {positive}: is no class of the model", where=where)

@@ -44,6 +44,7 @@ def in_percent(metric: str) -> bool:
 
 SELECTION_WORDS = {
     "last": "last round",
+    "best": "best round kept",
     "best-test": "best test round (oracle)",
     "best-validation": "best validation round",
     "mean-of-last-5": "mean of the last 5",

@@ -21,7 +21,7 @@ from fedskew.report.results import RunRecords
 from server_app.keys import SELECTIONS
 from server_app.record import RoundRecord
 from server_app.round_selection import points_of, select, summarize
-from server_app.run_folder import line_of, verified
+from server_app.run_folder import line_of, rounds_run, verified
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
 from server_app.settings import defaults
 
@@ -48,7 +48,7 @@ KINDS: Mapping[str, type] = {
     "hash": dict,
 }
 """The keys that a file must have, and the types of their values."""
-OPTIONAL: Mapping[str, type] = {"earlier-versions": list, "model-hashes": dict}
+OPTIONAL: Mapping[str, type] = {"earlier-versions": list, "model-hashes": dict, "ended": dict}
 SHARES = (
     "accuracy",
     "balanced-accuracy",
@@ -217,7 +217,8 @@ def content_of(run: RunRecords) -> dict[str, Any]:
         "failures": summary["failures"],
         "hash": summary["hash"],
     }
-    for key, source in (("earlier-versions", run.origin), ("model-hashes", summary)):
+    sources = (("earlier-versions", run.origin), ("model-hashes", summary), ("ended", summary))
+    for key, source in sources:
         if key in source:
             content[key] = source[key]
     return content
@@ -229,7 +230,7 @@ def shortened(record: RoundRecord, run: RunRecords) -> dict[str, Any]:
     kept = {key: whole[key] for key in ROUND_KEYS}
     kept["seconds"] = {"round": record.seconds.round}
     kept["workers"] = [{"device": device} for device in devices_of(record)]
-    is_last = record.round == run.settings.general.rounds
+    is_last = record.round == run.rounds
     models = {}
     for name, numbers in whole["models"].items():
         is_selected = record.round in selected_rounds(run.records, name)
@@ -265,7 +266,7 @@ def shortened_numbers(
     """
     kept: dict[str, Any] = {}
     for name, value in numbers.items():
-        if name in (*SHARES, *AMOUNTS, "positive-class"):
+        if name in (*SHARES, *AMOUNTS, "positive-class", "best"):
             kept[name] = value
         elif name in OVER_CLIENTS:
             has_values = is_selected or name == "client-accuracy"
@@ -297,7 +298,8 @@ def read(file: Path, settings: RunSettings) -> KeptRun:
         check_versions([content["versions"], *content.get("earlier-versions", ())])
         check_hashes(content)
         check_samples(content["samples"], settings)
-        records = checked_rounds(content["rounds"], settings)
+        last = checked_last_round(content, settings)
+        records = checked_rounds(content["rounds"], settings, last)
         check_names(content["rows"], records)
     except DataError as error:
         raise error.within(str(file)) from error
@@ -321,8 +323,9 @@ def read(file: Path, settings: RunSettings) -> KeptRun:
         "hash": content["hash"],
         "partition-hash": content["partition-hash"],
     }
-    if "model-hashes" in content:
-        summary["model-hashes"] = content["model-hashes"]
+    for key in ("model-hashes", "ended"):
+        if key in content:
+            summary[key] = content[key]
     return KeptRun(settings, origin, records, summary, file=file)
 
 
@@ -452,9 +455,24 @@ def is_number(value: Any) -> bool:
     return value is None or (type(value) is float and math.isfinite(value))
 
 
-def checked_rounds(rounds: Sequence[Any], settings: RunSettings) -> list[RoundRecord]:
+def checked_last_round(content: Mapping[str, Any], settings: RunSettings) -> int:
+    """Return the run's last round. Raises DataError for an early end that no such run has."""
+    rounds = settings.general.rounds
+    if "ended" not in content:
+        return rounds
+    ended = content["ended"]
+    check_keys("ended", ended, ("round", "reason"))
+    is_early = type(ended["round"]) is int and 1 <= ended["round"] < rounds
+    rule = f"must be a round before round {rounds} of a run with patience"
+    check(is_early and settings.general.patience > 0, "ended: round", rule)
+    reason = ended["reason"]
+    is_text = isinstance(reason, str) and reason.isprintable() and len(reason) <= 200
+    check(is_text, "ended: reason", "must be a sentence")
+    return rounds_run(content, rounds)
+
+
+def checked_rounds(rounds: Sequence[Any], settings: RunSettings, last: int) -> list[RoundRecord]:
     """Return the records of all rounds. Raises DataError for a missing round or a number that no such run has."""
-    last = settings.general.rounds
     numbers = [record["round"] for record in rounds]
     expected = list(range(1, last + 1)) or [0]
     check(numbers == expected, "rounds", f"must be the rounds {expected[0]} to {last}, each once")
@@ -515,6 +533,12 @@ def check_numbers(where: str, numbers: Mapping[str, Any], settings: RunSettings)
         elif name == "confusion":
             rule = f"must be {classes} x {classes} counts"
             check(has_shape(value, (classes, classes), is_count), place, rule)
+        elif name == "best":
+            check(
+                value is True and settings.general.keep_best != "",
+                place,
+                "must be true, with keep-best",
+            )
         elif name == "positive-class":
             check(value in settings.data.class_names, place, "must be one of the classes")
         elif name == "validation":

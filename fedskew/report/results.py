@@ -19,7 +19,7 @@ from fedskew.formatting import site_names
 from server_app.evaluation import OF_POSITIVE, PositiveClass, positive_class
 from server_app.record import BY_CLASS, RoundRecord
 from server_app.round_selection import Point, points_of
-from server_app.run_folder import RunFolder
+from server_app.run_folder import RunFolder, rounds_run
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 from server_app.settings import defaults
 
@@ -82,14 +82,19 @@ class RunRecords:
         return self.name.replace(in_name, slug(short), 1)
 
     @property
+    def rounds(self) -> int:
+        """The rounds that the run has when it is finished: fewer than in its settings where it ended early."""
+        return rounds_run(self.summary, self.settings.general.rounds)
+
+    @property
     def finished(self) -> bool:
         """Whether the run has a summary and the record of its last round; else another round would seem its last."""
-        return self.summary is not None and self.settings.general.rounds not in self.lost
+        return self.summary is not None and self.rounds not in self.lost
 
     @property
     def lost(self) -> list[int]:
         """The rounds without a record, of all that a finished run has had."""
-        rounds = self.settings.general.rounds if self.summary is not None else 0
+        rounds = self.rounds if self.summary is not None else 0
         recorded = {record.round for record in self.records}
         return [round for round in range(1, rounds + 1) if round not in recorded]
 
@@ -102,6 +107,15 @@ class RunRecords:
         if self.records:
             return f"round {self.records[-1].round} of {rounds}"
         return "missing"
+
+    @property
+    def ended(self) -> str:
+        """Why a finished run has fewer rounds than its settings ask for; empty where it has all of them."""
+        ended = (self.summary or {}).get("ended")
+        if ended is None:
+            return ""
+        rounds = self.settings.general.rounds
+        return f"round {ended['round']} of {rounds} was the last, {ended['reason']}"
 
     @property
     def samples(self) -> Mapping[str, Any]:
@@ -321,7 +335,7 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
         warnings.append(f"{len(missing)} of {len(runs)} runs are missing: {listed(missing)}.")
     for run in runs:
         if run.state == "damaged":
-            rounds = f"{len(run.records)} of {run.settings.general.rounds} rounds"
+            rounds = f"{len(run.records)} of {run.rounds} rounds"
             warnings.append(
                 f"{run.label}: rounds.jsonl is damaged, {rounds}: left out; its own command mends it."
             )

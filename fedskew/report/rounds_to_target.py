@@ -183,13 +183,23 @@ def rounds_sooner(better: SeedResult, than: SeedResult, selection: str, metric: 
 
     ours = reach(better, target, metric)
     if ours is None or ends_below(better, target, selection, metric):
-        our_round = better.points[-1].round + 1
+        our_round = round_of_never(better)
     else:
         our_round = ours.round
 
     theirs = reach(than, target, metric)
     their_round = theirs.round if theirs else select(than.points, selection)[-1].round
     return their_round - our_round
+
+
+def round_of_never(measured: SeedResult) -> int:
+    """Return the round that stands for never: one after the run's last one.
+
+    A run that ended early counts as one with all rounds of its settings: to end early is no way to be sooner.
+    """
+    if measured.run.ended:
+        return measured.run.settings.general.rounds + 1
+    return measured.points[-1].round + 1
 
 
 def mean_or_never(reached: Sequence[Reached | None], what: str) -> float | None:

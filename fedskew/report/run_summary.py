@@ -229,7 +229,8 @@ def runs_table(results: ExperimentResults) -> Table:
         partition_hash = str(run.origin.get("partition-hash", NONE))[:12]
         hashes = (run.summary or {}).get("hash", {})
         model_hash = str(hashes.get("all") or NONE)[:12]
-        texts = (run.label, run.state, *versions, partition_hash, model_hash)
+        state = f"{run.state}: {run.ended}" if run.ended else run.state
+        texts = (run.label, state, *versions, partition_hash, model_hash)
         rows.append(list(map(TableCell, texts)))
     headings = ("run", "state", *made_with, "partition hash", "model hash")
     caption = "The runs, what made them, and the hashes of their data and models."

@@ -40,7 +40,7 @@ from fedskew.report.inference import (
     strata,
 )
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.rounds_to_target import by_seed, ends_below, no_level, reach
+from fedskew.report.rounds_to_target import by_seed, ends_below, no_level, reach, round_of_never
 
 STATUS_WORDS = {
     "holds": "holds",
@@ -409,7 +409,7 @@ def so_many_times_sooner(
     assert target is not None  # no_level has refused a run without a number
     ours = reach(better, target, metric)
     theirs = reach(than, target, metric)
-    our_round = better.points[-1].round + 1
+    our_round = round_of_never(better)
     if ours is not None and not ends_below(better, target, selection, metric):
         our_round = ours.round
     their_round = theirs.round if theirs is not None else than.points[-1].round

@@ -17,6 +17,7 @@ from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell
 from fedskew.scheduling import Job, JobResult, allocate, ordered
+from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
@@ -185,6 +186,7 @@ def checked(
         try:
             federation = federate(data, seed)  # downloads what may be downloaded
             refuse_untrainable(data, federation)
+            refuse_unvalidated(job.settings.general.keep_best, federation)
             sizes = sizes_of(data, seed)
         except DataError as error:
             reasons[data] = str(error)

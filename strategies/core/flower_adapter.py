@@ -40,7 +40,8 @@ class Strategy(Rounds, FlowerStrategy):
         """Run the rounds after `self.round` up to `num_rounds`, with true round numbers.
 
         Unlike flwr's own loop it can begin in the middle, and asks again for clients whose worker died.
-        `evaluate_fn` is called after every round. Without rounds the heads in closed form are deployed, as round 0.
+        `evaluate_fn` is called after every round, and ends the run by setting `ended`. Without rounds the heads in
+        closed form are deployed, as round 0.
         """
         self.exchange_settings = replace(self.exchange_settings, timeout=timeout)
         ask_class_prior(self, grid)
@@ -51,6 +52,8 @@ class Strategy(Rounds, FlowerStrategy):
             if evaluate_fn is not None:
                 evaluate_fn(0, arrays)
         for server_round in range(self.round + 1, num_rounds + 1):
+            if self.ended:
+                break
             clients = self.begin_round(server_round, from_flower(arrays))
             exchange = self.ask(grid, clients, self.training_request())
             self.finish_round(exchange)

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from client_app.client import Variant
+from client_app.memory import BEST_ROUNDS
 from client_app.messages import size
 from client_app.models import Classifier
 from client_app.run_spec import RunSpec
@@ -73,8 +74,8 @@ class Rounds:
     """The rounds of a method made of its parts.
 
     Client ids are sampled, replies are checked, sorted by client and combined in that order: a run repeats to the bit
-    whatever the number of nodes and the order of their replies. `round`, `shared`, `states`, `memory_rounds` and
-    `digests` are all there is to save, and setting them resumes a run.
+    whatever the number of nodes and the order of their replies. `round`, `shared`, `states`, `memory_rounds`, `digests`
+    and `ended` are all there is to save, and setting them resumes a run.
     """
 
     def __init__(
@@ -137,6 +138,10 @@ class Rounds:
             part.name: part.initial_state(self.server) for part in self.parts
         }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
+        self.ended = ""
+        """Why the run ends after the last round; empty while it goes on."""
+        self.best_rounds: Sequence[int] = ()
+        """Rounds of which clients keep what they remember, beside that of their last ones."""
         self.last = Round(())
         self._began = 0.0
 
@@ -180,7 +185,10 @@ class Rounds:
         """Return the request to the round's clients."""
         states = {"model": self.shared}
         states |= {f"broadcast/{name}": state for name, state in self.broadcast().items()}
-        return self.request(TRAIN, {"round": self.server.round}, states)
+        task: dict[str, int | str] = {"round": self.server.round}
+        if self.best_rounds:
+            task[BEST_ROUNDS] = " ".join(map(str, self.best_rounds))
+        return self.request(TRAIN, task, states)
 
     def broadcast(self) -> dict[str, State]:
         """Return what is sent beside the model, by variant."""

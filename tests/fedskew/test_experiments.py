@@ -79,7 +79,7 @@ def test_rows_are_compared_on_the_same_data_clients_and_model(entry: Experiment)
         ({"cells": {"fedavg": [1, 2]}}, "one number a column"),
         ({"cells": {"fedprox": [1]}}, "fedprox.*is no row"),
         ({"notes": {"fedavg, IF 3": ""}}, "IF 3"),
-        ({"selection": "best"}, "best.*must be one of last"),
+        ({"selection": "luckiest"}, "luckiest.*must be one of last"),
         ({"methods": ["fedavg", "fedavg"]}, "twice"),
         ({"methods": [{"a": {}, "b": {}}]}, "LABEL"),
         ({"seeds": []}, "at least one"),

@@ -20,7 +20,8 @@ from fedskew.report.results import ExperimentResults, RunRecords, gather
 from fedskew.report.verification import verified_run
 from server_app.app import run
 from server_app.run_settings import RunSettings
-from tests.in_process import SMALL
+from tests.in_process import KEEP_BEST, SMALL
+from tests.in_process import small as small_settings
 
 SETTINGS = {key: value for key, value in SMALL.items() if key not in ("method", "device")}
 ENTRY: dict[str, Any] = {
@@ -193,6 +194,14 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda c: c["rounds"][0].update({"matching-loss": "low"}),
         "round 1: matching-loss must be a number",
     ),
+    "an early end without patience": (
+        lambda c: (c.update(ended={"round": 5, "reason": "patience"}), c["rounds"].pop()),
+        "ended: round must be a round before round 6 of a run with patience",
+    ),
+    "a best round without keep-best": (
+        lambda c: round_of(c).update(best=True),
+        "round 6: average: best must be true, with keep-best",
+    ),
     "a model without a row": (lambda c: c.update(rows={}), "rows: average must be the name"),
 }
 
@@ -216,6 +225,29 @@ def test_a_file_with_something_wrong_is_refused_by_name(
         read(file, settings)
     assert str(refused.value).startswith(f"{file}: ") and sentence in str(refused.value)
     assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value)
+
+
+def test_a_run_that_ended_early_keeps_its_best_round_and_its_reason(tmp_path: Path) -> None:
+    changes = {**KEEP_BEST, "method": "fedbn", "learning_rate": 0.3, "patience": 1}
+    settings = small_settings(tmp_path / "results", **changes)
+    with LocalGrid() as grid:
+        run(grid, settings, lambda line: None)
+    trained = RunRecords.read(settings)
+    assert trained.ended and trained.rounds == 3
+    (written,), _ = keep([trained], tmp_path / "kept")
+    kept = read(written, settings)
+    assert kept.finished and kept.ended == trained.ended and kept.summary is not None
+    best = kept.summary["models"]["average"]["best"]
+    assert best["round"] == 2 == trained.summary["models"]["average"]["best"]["round"]  # type: ignore[index]
+
+    content = json.loads(gzip.decompress(written.read_bytes()))
+    del content["checksum"]
+    for ended in ({"round": 7, "reason": "x"}, {"round": 3, "reason": 5}, {"round": "3"}, {}):
+        written.write_bytes(packed({**content, "ended": ended}))
+        with pytest.raises(DataError, match=r"ended|is damaged"):
+            read(written, settings)
+    written.write_bytes(packed(content))
+    assert read(written, settings).finished, "the control"
 
 
 @pytest.mark.parametrize("damage", ["cut", "no gzip", "a changed digit", "NaN", "empty", "large"])
