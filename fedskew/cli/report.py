@@ -238,6 +238,7 @@ def all_finished(
     planned: set[str] = set()
     for of_experiment in everything:
         planned |= of_experiment.runs.keys()
+        planned.update(of_experiment.trial_runs)
     singles, left_out = single_runs(folder, planned)
     for sentence in [*refused, *left_out]:
         errors.print(sentence, markup=False)

@@ -23,7 +23,8 @@ from fedskew.cli.results_table import (
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.data_warnings import print_warnings
-from fedskew.experiments.plan import Cell, runs, selected
+from fedskew.experiments.plan import Cell, runs, selected, tune_in_force
+from fedskew.experiments.tuning import trials, values_of_rows
 from fedskew.formatting import duration
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
 from fedskew.sweep import labels, refuse_missing_gpus, run_all
@@ -55,6 +56,11 @@ def run_choice(
     out = console(stderr=as_json)
     kept: dict[str, KeptRun] = {}
     of_kept: list[Cell] = []
+    tried = trial_cells(choice, rows, columns)
+    untuned: dict[str, str] = {}
+    if tried and not dry_run:
+        run_trials(tried, out, engine, jobs, workers, federation_config, cluster)
+        cells, untuned = tuned_cells(choice, cells, out)
     if choice.suite is not None:
         kept = kept_runs(cells, records, out)
         of_kept = [cell for cell in cells if cell.run.run_id in kept]
@@ -67,6 +73,8 @@ def run_choice(
             return
     planned = runs(cells) if choice.experiments else [parse(choice.overrides)]
     if dry_run:
+        planned = [*runs(tried), *planned]
+        cells = [*tried, *cells]
         show_forecast(planned, cells, out, engine, jobs, workers, as_json)
         return
 
@@ -84,6 +92,7 @@ def run_choice(
             cluster,
         )
         summaries = {name: dict(run.summary or {}) for name, run in kept.items()} | summaries
+        failed |= untuned
     else:
         (single,) = planned
         default_engine = "inprocess" if sites else "workers"
@@ -98,10 +107,76 @@ def run_choice(
     else:
         print(json.dumps(summaries[planned[0].run_id], indent=2))
     if failed:
-        complain(f"{len(failed)} of {len(planned)} runs failed", FAILED)
+        complain(f"{len(failed)} of {len(planned) + len(untuned)} runs failed", FAILED)
         for name, reason in failed.items():
             complain(f"{name}: {reason}", FAILED)
         raise typer.Exit(FAILED)
+
+
+def trial_cells(choice: Choice, rows: Sequence[str], columns: Sequence[str]) -> list[Cell]:
+    """Return the trials of these rows and columns; naming none is naming all. Most experiments have none."""
+    cells = []
+    for experiment in choice.experiments:
+        for trial in trials(experiment, choice.overrides):
+            in_rows = not rows or trial.row in rows
+            in_columns = not columns or trial.column in columns
+            if in_rows and in_columns:
+                cells.append(trial.cell)
+    return cells
+
+
+def run_trials(
+    tried: Sequence[Cell],
+    out: Console,
+    engine: str,
+    jobs: int,
+    workers: int,
+    federation_config: str,
+    cluster: str,
+) -> None:
+    """Execute the trials; one that fails, as a rate may be too large, only does not count."""
+    planned = runs(tried)
+    out.print(f"{len(planned)} trials come first", markup=False)
+    _, failed = run_all(planned, tried, out, engine, jobs, workers, federation_config, cluster)
+    for name, reason in failed.items():
+        out.print(f"{name}: does not count, as the trial failed: {reason}", markup=False)
+
+
+def tuned_cells(
+    choice: Choice, cells: Sequence[Cell], out: Console
+) -> tuple[list[Cell], dict[str, str]]:
+    """Return the cells with the values that finished trials chose, and why others cannot be run.
+
+    Args:
+        choice: the experiments.
+        cells: those that were selected, with any value.
+        out: gets a line per row and column.
+    """
+    from fedskew.report.results import tuned_by  # reads records, which most commands need not
+
+    selected_rows = {(cell.experiment, cell.row, cell.column) for cell in cells}
+    values = {}
+    untuned = {}
+    for experiment in choice.experiments:
+        tune = tune_in_force(experiment, choice.overrides)
+        if tune is None:
+            continue
+        tuned = tuned_by(trials(experiment, choice.overrides), experiment)
+        values[experiment.name] = values_of_rows(tuned)
+        for one in tuned:
+            if (experiment.name, one.row, one.column) not in selected_rows:
+                continue
+            name = ", ".join(filter(None, [experiment.name, one.row, one.column]))
+            if one.value is None:
+                untuned[name] = "none of its trials has finished"
+                continue
+            scores = ", ".join(f"{value}: {number:.4g}" for value, number in one.scores.items())
+            out.print(f"{name}: {tune.key} = {one.value} ({scores})", markup=False)
+    kept = []
+    for cell in choice.cells(values):
+        if (cell.experiment, cell.row, cell.column) in selected_rows:
+            kept.append(cell)
+    return kept, untuned
 
 
 def show_results(

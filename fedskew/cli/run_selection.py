@@ -1,6 +1,7 @@
 """The runs that a command line selects: named experiments, an experiment from --method and --seed, or one run."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,7 +24,7 @@ from server_app.methods import GROUP, METHODS, no_method
 from server_app.methods import Setting as Scalar
 
 if TYPE_CHECKING:
-    from fedskew.experiments.plan import Cell
+    from fedskew.experiments.plan import Cell, TunedValues
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,19 @@ class Choice:
     suite: Suite | None = None
     """The suite of statements that was asked for."""
 
-    def cells(self) -> "list[Cell]":
-        """Return the cells of all tables. Of several experiments an error names the one that it is about."""
+    def cells(self, tuned: "Mapping[str, TunedValues] | None" = None) -> "list[Cell]":
+        """Return the cells of all tables. Of several experiments an error names the one that it is about.
+
+        `tuned` are the values that trials chose, by experiment; None plans tuned rows with the first value.
+        """
         from fedskew.experiments.plan import plan  # with torch
 
-        if len(self.experiments) == 1:
-            return plan(self.experiments[0], self.overrides, self.seeds)
         cells = []
         for experiment in self.experiments:
-            with naming(experiment.name):
-                cells += plan(experiment, self.overrides, self.seeds)
+            values = None if tuned is None else tuned.get(experiment.name, {})
+            several = len(self.experiments) > 1
+            with naming(experiment.name) if several else nullcontext():
+                cells += plan(experiment, self.overrides, self.seeds, values)
         return cells
 
 

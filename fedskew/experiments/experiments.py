@@ -30,6 +30,8 @@ log = logging.getLogger("fedskew")
 SMOKE = "-smoke"
 """How the name of an entry at its smallest size ends."""
 SIZES = ("smoke", "laptop", "full")
+NOT_TUNED = frozenset({"method", "seed", "results", "overwrite", "dataset"})
+"""Settings that say which run it is, and not how it trains."""
 STATEMENTS = "statements"
 """The key of a file that holds what papers say; it is no entry."""
 HERE = Path("experiments.yaml")
@@ -72,6 +74,18 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Tune:
+    """A setting whose value is chosen for each row and column, on a seed of its own, before the table is run."""
+
+    key: str
+    """The setting, as learning-rate."""
+    values: tuple[Scalar, ...]
+    """What is tried; of two values that are equally good the first is taken."""
+    seed: int
+    """The seed of the trials, which is none of the table's."""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One table or figure: rows of methods, columns of settings, seeds, and the paper's own numbers and claims."""
 
@@ -100,6 +114,8 @@ class Experiment:
     series: tuple[str, ...] = ()
     """Numbers of a round's record that the figure shows over the rounds, beside the metric."""
     claims: tuple[Claim, ...] = ()
+    tune: Tune | None = None
+    """A setting that every row gets in every column from trials on another seed."""
     same_model: tuple[str, ...] = ()
     """Rows whose model must be the same to the bit in every column and seed: heads in closed form."""
     unjudged: tuple[str, ...] = ()
@@ -132,6 +148,8 @@ class Experiment:
             require(is_known, f"{self.name}: notes", note, "must be `ROW` or `ROW, COLUMN`")
         for claim in self.claims:
             self.check_claim(claim)
+        if self.tune is not None:
+            self.check_tune(self.tune)
 
     def require_row(self, key: str, label: str) -> None:
         """Raise SettingError for a label that no row has."""
@@ -180,6 +198,38 @@ class Experiment:
         differ = unlabeled[claim.better] != unlabeled[claim.than]
         require(differ, f"{self.name}: claims: than", claim.than, rule)
 
+    def check_tune(self, tune: Tune) -> None:
+        """Raise SettingError for a setting that cannot be tuned, too few values, or a seed of the table."""
+        where = f"{self.name}: tune"
+        known = defaults()
+        is_setting = tune.key in known or "." in tune.key
+        is_tunable = is_setting and tune.key not in NOT_TUNED
+        require(is_tunable, f"{where}: key", tune.key, "is no setting that can be tuned")
+        values = list(tune.values)
+        distinct = len(set(values)) == len(values)
+        require(
+            len(values) > 1 and distinct,
+            f"{where}: values",
+            values,
+            "must be two or more, each once",
+        )
+        for value in values:
+            if tune.key in known:
+                of_kind(f"{where}: values", tune.key, value, type(known[tune.key]))
+        rule = f"must be none of the table's seeds ({', '.join(map(str, self.seeds))})"
+        require(tune.seed not in self.seeds, f"{where}: seed", tune.seed, rule)
+
+        tables = {f"columns: {name}": settings for name, settings in self.columns.items()}
+        tables |= {f"methods: {row.label}": row.settings for row in self.rows}
+        for table, settings in tables.items():
+            rule = "is tuned: a row or a column cannot state it as well"
+            require(
+                tune.key not in settings,
+                f"{self.name}: {table}: {tune.key}",
+                settings.get(tune.key),
+                rule,
+            )
+
     def metric_of(self, column: str) -> str:
         """Return the number of a run's record that the column shows."""
         return self.metrics.get(column, self.metric)
@@ -199,6 +249,7 @@ class Experiment:
             metrics={**self.metrics, **self.smoke_metrics},
             seeds=self.seeds[:1],
             claims=(),
+            tune=None if self.tune is None or self.tune.key in self.smoke else self.tune,
         )
 
 
@@ -255,6 +306,8 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
     entry = {**entry, "name": name}
     if "claims" in entry:
         entry["claims"] = claims_of(name, entry["claims"])
+    if "tune" in entry:
+        entry["tune"] = tune_of(name, entry["tune"])
     if "methods" in entry:
         methods = entry.pop("methods")
         if not isinstance(methods, list):
@@ -313,6 +366,15 @@ def refuse_repeated_methods(experiment: Experiment) -> None:
             rule = "names a method twice"
             once = "+".join(dict.fromkeys(names))
             raise SettingError("method", row.method, rule, where=where, remedy=f"write {once}")
+
+
+def tune_of(name: str, tune: Any) -> Tune:
+    """Return what an entry tunes."""
+    if not isinstance(tune, dict) or not all(isinstance(key, str) for key in tune):
+        rule = "must be {key: SETTING, values: [..., ...], seed: NUMBER}"
+        raise SettingError("tune", shown(tune), rule, where=name)
+    tune_as_read: Tune = built(Tune, f"{name}: tune", tune)
+    return tune_as_read
 
 
 def claims_of(name: str, claims: Any) -> tuple[Claim, ...]:

@@ -1,12 +1,12 @@
 """From an experiment to its runs: one training for all rows that differ only in what is deployed."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
-from fedskew.experiments.experiments import Experiment, Row
+from fedskew.experiments.experiments import Experiment, Row, Tune
 from server_app.composition import compose
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
@@ -60,10 +60,15 @@ class Training:
         return parse({**self.settings, **settings, "method": method})
 
 
+TunedValues = Mapping[tuple[str, str], Scalar]
+"""The value of the tuned setting by row and column."""
+
+
 def plan(
     experiment: Experiment,
     overrides: Mapping[str, Scalar] | None = None,
     seeds: Sequence[int] = (),
+    tuned: TunedValues | None = None,
 ) -> list[Cell]:
     """Return every cell of the experiment's table, column by column and seed by seed.
 
@@ -73,6 +78,8 @@ def plan(
         experiment: to plan.
         overrides: settings that replace the file's.
         seeds: in place of the file's, where there are any.
+        tuned: what trials chose, of an experiment that tunes a setting; a row without a value is left out. None plans
+            every row with the first value that is tried, for what does not depend on it, as data and costs.
 
     Raises:
         SettingError: a setting that no row uses, and as `parse` raises it.
@@ -85,12 +92,39 @@ def plan(
     if "seed" in overrides:
         chosen_seeds = [overrides.pop("seed")]
     refuse_unused(experiment, overrides)
+    tune = tune_in_force(experiment, overrides)
+    if tune is not None:
+        rule = f"is the seed of {experiment.name}'s trials"
+        require(tune.seed not in chosen_seeds, "seed", tune.seed, rule)
     cells: list[Cell] = []
     for column, of_column in experiment.columns.items():
         settings = {**experiment.assumed, **experiment.settings, **of_column}
+        rows = experiment.rows
+        if tune is not None:
+            rows = with_tuned(rows, column, tune, tuned)
         for seed in chosen_seeds:
-            cells += planned(experiment, column, settings, {**overrides, "seed": seed})
+            cells += planned(experiment, rows, column, settings, {**overrides, "seed": seed})
     return cells
+
+
+def tune_in_force(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Tune | None:
+    """Return what the experiment tunes; None where it tunes nothing, or the user gives that setting a value."""
+    tune = experiment.tune
+    if tune is None or tune.key in overrides:
+        return None
+    return tune
+
+
+def with_tuned(
+    rows: Sequence[Row], column: str, tune: Tune, tuned: TunedValues | None
+) -> tuple[Row, ...]:
+    """Return the rows with their values of the tuned setting in a column; a row without one is left out."""
+    found = []
+    for row in rows:
+        value = tune.values[0] if tuned is None else tuned.get((row.label, column))
+        if value is not None:
+            found.append(replace(row, settings={**row.settings, tune.key: value}))
+    return tuple(found)
 
 
 def data_sets(experiment: Experiment, overrides: Mapping[str, Scalar]) -> set[str]:
@@ -108,14 +142,15 @@ def data_sets(experiment: Experiment, overrides: Mapping[str, Scalar]) -> set[st
 
 def planned(
     experiment: Experiment,
+    rows: Sequence[Row],
     column: str,
     settings: Mapping[str, Scalar],
     overrides: Mapping[str, Scalar],
 ) -> list[Cell]:
-    """Return the cells of one column and seed, which is among the overrides."""
+    """Return the cells of these rows in one column, for one seed, which is among the overrides."""
     trainings: list[Training] = []
     training_of_row: list[tuple[Row, int, str]] = []
-    for row in experiment.rows:
+    for row in rows:
         method, riders = split(row)
         all_settings = {**settings, **row.settings, **overrides}
         sections = compose(method).sections
@@ -186,7 +221,9 @@ def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> No
     all_sections: set[str] = set()
     for row in experiment.rows:
         all_sections.update(compose(row.method).sections)
-    common = (experiment.assumed, experiment.settings, overrides, *experiment.columns.values())
+    common = [experiment.assumed, experiment.settings, overrides, *experiment.columns.values()]
+    if experiment.tune is not None:
+        common.append({experiment.tune.key: experiment.tune.values[0]})
     tables = [(settings, all_sections) for settings in common]
     tables += [(row.settings, set(compose(row.method).sections)) for row in experiment.rows]
 

@@ -31,6 +31,7 @@ from fedskew.report.tables import (
     recall_tables,
     selection_tables,
     skew_lines,
+    tuning_tables,
 )
 
 CLAIMS = (
@@ -62,6 +63,11 @@ CLIENTS = (
 TIME = (
     "Clients: their own work, divided by the processes that shared it. "
     "Transport and the rest: what is left of the round."
+)
+TUNING = (
+    "Every value was tried on another seed than the table's, which draws other clients and training images; test "
+    "images may be the same. The number is the table's. The best is strong; a star marks one at an end of what was "
+    "tried."
 )
 GROUPS = {"many": "many-recall", "medium": "medium-recall", "few": "few-recall"}
 SPREAD = {
@@ -140,6 +146,7 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
         Section("claims", "Claims", CLAIMS, claims),
         Section("models", "One model", ABOUT_SAME_MODEL, same_model_tables(results)),
         Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(results)),
+        Section("tuning", "Tuning", TUNING, tuning_tables(results)),
         Section("curves", "Round by round", "", []),
         Section("reach", "Rounds and bytes", REACH, reach),
         Section("selections", "Every way to choose the round", SELECTED, selection_tables(results)),

@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from data.renamed_settings import renamed
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
+from fedskew.experiments.tuning import Trial, Tuned, trials, values_of_rows
 from fedskew.formatting import site_names
 from server_app.evaluation import OF_POSITIVE, PositiveClass, positive_class
 from server_app.record import BY_CLASS, RoundRecord
-from server_app.round_selection import Point, points_of
+from server_app.round_selection import Point, points_of, select
 from server_app.run_folder import RunFolder, rounds_run
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 from server_app.settings import defaults
@@ -235,6 +236,10 @@ class ExperimentResults:
     warnings: tuple[str, ...]
     command: str
     """The command that makes the missing runs."""
+    tuned: Sequence[Tuned] = ()
+    """What the trials gave, by row and column; empty where nothing is tuned."""
+    trial_runs: Collection[str] = ()
+    """The ids of the trials' runs, which are no runs of the table."""
 
     @property
     def assumed(self) -> dict[str, str]:
@@ -278,7 +283,9 @@ def gather(
     Raises:
         SettingError, DataError: as `plan`, `RunRecords.read` and `kept` raise them.
     """
-    cells = plan(experiment, overrides)
+    tried = trials(experiment, overrides)
+    tuned = tuned_by(tried, experiment)
+    cells = plan(experiment, overrides, tuned=values_of_rows(tuned))
     runs = {}
     for settings in runs_of(cells):
         run = RunRecords.read(settings)
@@ -298,9 +305,65 @@ def gather(
 
     counting = [key for key in overrides if key not in WITHOUT_EFFECT_ON_NUMBERS]
     changed = changes(plan(experiment), cells, counting) if counting else []
-    warnings = (*changed, *state_warnings(runs.values()), *mismatches(cells, runs))
-    make_runs = command([experiment.name], overrides, file)
-    return ExperimentResults(experiment, cells, runs, measured, warnings, make_runs)
+    untried = trial_warnings(tuned)
+    warnings = (*changed, *untried, *state_warnings(runs.values()), *mismatches(cells, runs))
+    return ExperimentResults(
+        experiment=experiment,
+        cells=cells,
+        runs=runs,
+        measured=measured,
+        warnings=warnings,
+        command=command([experiment.name], overrides, file),
+        tuned=tuned,
+        trial_runs={trial.cell.run.run_id for trial in tried},
+    )
+
+
+def tuned_by(tried: Sequence[Trial], experiment: Experiment) -> list[Tuned]:
+    """Return what trials gave, in the order of the experiment's columns and rows; only finished runs count."""
+    runs = {}
+    for settings in runs_of(trial.cell for trial in tried):
+        runs[settings.run_id] = RunRecords.read(settings)
+
+    scores: dict[tuple[str, str], dict[Scalar, float]] = {}
+    for trial in tried:
+        number = score(trial, runs[trial.cell.run.run_id], experiment)
+        scores.setdefault((trial.row, trial.column), {})[trial.value] = number
+    return [Tuned(row, column, of_row) for (row, column), of_row in scores.items()]
+
+
+def score(trial: Trial, run: RunRecords, experiment: Experiment) -> float:
+    """Return the experiment's number of a trial, as the record has it; NaN where there is none."""
+    if not run.finished:
+        return math.nan
+    result = SeedResult(trial.cell, run, points_of(run.records, trial.cell.deployed))
+    metric = experiment.metric_of(trial.column)
+    numbers = []
+    for point in select(result.points, experiment.selection):
+        number = result.number(point, metric)
+        if number is None:
+            return math.nan
+        numbers.append(number)
+    return math.fsum(numbers) / len(numbers) if numbers else math.nan
+
+
+def trial_warnings(tuned: Iterable[Tuned]) -> list[str]:
+    """Return a sentence for trials that have not finished, and one for rows of which no trial has."""
+    lacking = []
+    without_value = []
+    for one in tuned:
+        name = f"{one.column}: {one.row}" if one.column else one.row
+        unfinished = [str(value) for value, number in one.scores.items() if math.isnan(number)]
+        if one.value is None:
+            without_value.append(name)
+        elif unfinished:
+            lacking.append(f"{name} ({', '.join(unfinished)})")
+    warnings = []
+    if without_value:
+        warnings.append(f"No trial has finished, so the row is left out: {listed(without_value)}.")
+    if lacking:
+        warnings.append(f"Trials that have not finished do not count: {listed(lacking, 8)}.")
+    return warnings
 
 
 def values_of(key: str, cells: Iterable[Cell]) -> str:

@@ -1,5 +1,6 @@
 """Tables of numbers: ours beside the paper's, every selection, classes, clients, and comparisons with baselines."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -135,6 +136,36 @@ def selection_tables(results: ExperimentResults) -> list[Table]:
         return selections[heading], metric_of(column)
 
     return summary_tables(results, caption, selections, number)
+
+
+def tuning_tables(results: ExperimentResults) -> list[Table]:
+    """Return one table per column: the number of every trial by row and value; none where nothing is tuned."""
+    experiment = results.experiment
+    tables = []
+    for column in experiment.columns:
+        of_column = [one for one in results.tuned if one.column == column]
+        if not of_column or experiment.tune is None:
+            continue
+        metric = experiment.metric_of(column)
+        scale = 100 if in_percent(metric) else 1
+        rows = []
+        for one in of_column:
+            cells = [TableCell(one.row)]
+            for value, number in one.scores.items():
+                best = value == one.value
+                text = NONE if math.isnan(number) else plain(number * scale, metric)
+                star = "*" if best and one.at_an_end else ""
+                cells.append(TableCell(text + star, strong=best))
+            rows.append(cells)
+        headings = [TableCell("method")]
+        headings += [
+            TableCell(f"{experiment.tune.key} {value}") for value in experiment.tune.values
+        ]
+        caption = (
+            f"{named(column)}{words_and_unit(metric)} of the trials, seed {experiment.tune.seed}."
+        )
+        tables.append(Table(caption, headings, rows))
+    return tables
 
 
 def main_table(results: ExperimentResults) -> Table:

@@ -1,0 +1,219 @@
+"""A tuned setting: trials on a seed of their own, and the value that each row and column gets from them."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import FedSkew
+
+from data import SettingError
+from fedskew.engines.local import LocalGrid
+from fedskew.experiments.experiments import Experiment, experiment
+from fedskew.experiments.plan import plan
+from fedskew.experiments.tuning import Tuned, trials, values_of_rows
+from fedskew.report.document import document
+from fedskew.report.results import gather
+from server_app.app import run
+
+RATES = [0.001, 0.05, 0.3]
+TUNE = {"key": "learning-rate", "values": RATES, "seed": 9}
+SMALL = {
+    "dataset": "digits",
+    "model": "linear",
+    "rounds": 2,
+    "clients": 2,
+    "local-epochs": 1,
+    "train-images": 100,
+    "test-images": 100,
+    "alpha": 5.0,
+    "device": "cpu",
+}
+
+
+def built(**entry: Any) -> Experiment:
+    """Return an experiment of two rows and two seeds that tunes the learning rate."""
+    base = {
+        "title": "Tuned",
+        "settings": SMALL,
+        "methods": ["fedavg", "fednova"],
+        "tune": TUNE,
+        "seeds": [0, 1],
+    }
+    return experiment("one", {**base, **entry})
+
+
+def rates(cells: Any) -> dict[tuple[str, str, int], float]:
+    """Return the learning rate of every cell by row, column and seed."""
+    found = {}
+    for cell in cells:
+        found[cell.row, cell.column, cell.seed] = cell.run.flat()["learning-rate"]
+    return found
+
+
+def test_each_row_and_column_has_the_value_that_its_trials_chose() -> None:
+    entry = built(columns={"a": {}, "b": {"alpha": 0.5}})
+    tuned = {("fedavg", "a"): 0.05, ("fednova", "a"): 0.3, ("fedavg", "b"): 0.001}
+    assert rates(plan(entry, tuned=tuned)) == {
+        ("fedavg", "a", 0): 0.05,
+        ("fedavg", "a", 1): 0.05,
+        ("fednova", "a", 0): 0.3,
+        ("fednova", "a", 1): 0.3,
+        ("fedavg", "b", 0): 0.001,
+        ("fedavg", "b", 1): 0.001,  # fednova has no value there, and is left out
+    }
+
+
+def test_without_trials_a_plan_has_the_first_value_as_costs_and_data_are_the_same() -> None:
+    cells = plan(built())
+    assert set(rates(cells).values()) == {RATES[0]}
+    assert len(cells) == 4
+
+
+def test_trials_are_the_runs_of_the_table_with_each_value_on_the_seed_of_their_own() -> None:
+    tried = trials(built(columns={"a": {}, "b": {"alpha": 0.5}}), {})
+    assert [(trial.row, trial.column, trial.value) for trial in tried] == [
+        (row, column, value)
+        for value in RATES
+        for column in ("a", "b")
+        for row in ("fedavg", "fednova")
+    ]
+    assert {trial.cell.seed for trial in tried} == {9}
+    without = replace(built(columns={"a": {}, "b": {"alpha": 0.5}}), tune=None)
+    plain = {cell.run.run_id for cell in plan(without, {"learning-rate": 0.05}, [9])}
+    assert {trial.cell.run.run_id for trial in tried if trial.value == 0.05} == plain
+    assert tried[0].cell.column == "a, learning-rate = 0.001"  # what progress and failures name
+
+
+def test_a_value_on_the_command_line_is_the_only_one_and_tunes_nothing() -> None:
+    assert not trials(built(), {"learning-rate": 0.7})
+    assert set(rates(plan(built(), {"learning-rate": 0.7})).values()) == {0.7}
+    assert trials(built(), {"rounds": 3})  # another setting changes nothing in that
+
+
+def test_the_seed_of_the_trials_is_none_of_the_table_s() -> None:
+    with pytest.raises(SettingError, match=r"seed = 9: is the seed of one's trials"):
+        plan(built(), {}, [0, 9])
+    assert len(plan(built(), {}, [0, 8])) == 4
+    # A table without trials may have that seed.
+    assert len(plan(built(), {"learning-rate": 0.7}, [0, 9])) == 4
+
+
+@pytest.mark.parametrize(
+    ("scores", "value", "at_an_end"),
+    [
+        ({0.001: 0.2, 0.05: 0.9, 0.3: 0.5}, 0.05, False),
+        ({0.001: 0.2, 0.05: 0.9, 0.3: 0.91}, 0.3, True),
+        ({0.001: 0.9, 0.05: 0.9, 0.3: 0.5}, 0.001, True),  # of equal ones the first
+        ({0.001: 0.2, 0.05: 0.3, 0.3: math.nan}, 0.05, False),  # a failed trial does not count
+        ({0.001: math.nan, 0.05: math.nan, 0.3: math.nan}, None, False),
+    ],
+)
+def test_the_highest_number_of_the_finished_trials_is_chosen(
+    scores: Mapping[Any, float], value: float | None, at_an_end: bool
+) -> None:
+    tuned = Tuned("fedavg", "a", scores)
+    assert (tuned.value, tuned.at_an_end) == (value, at_an_end)
+    assert values_of_rows([tuned]) == ({} if value is None else {("fedavg", "a"): value})
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"tune": {**TUNE, "key": "learnig-rate"}}, "tune: key = 'learnig-rate'"),
+        ({"tune": {**TUNE, "key": "seed"}}, "tune: key = 'seed'"),
+        ({"tune": {**TUNE, "values": [0.1]}}, "must be two or more, each once"),
+        ({"tune": {**TUNE, "values": [0.1, 0.1]}}, "must be two or more, each once"),
+        ({"tune": {**TUNE, "values": ["0.1", 0.2]}}, "tune: values: learning-rate"),
+        ({"tune": {**TUNE, "values": 0.1}}, "must be a list"),
+        ({"tune": {**TUNE, "seed": 1}}, "none of the table's seeds"),
+        ({"tune": {"key": "learning-rate", "values": RATES}}, "seed is missing"),
+        ({"tune": {**TUNE, "sead": 1}}, "sead is no key"),
+        ({"tune": [0.1, 0.2]}, "tune = "),
+        ({"methods": [{"fedavg": {"learning-rate": 0.1}}]}, "methods: fedavg: learning-rate = 0.1"),
+        ({"columns": {"a": {"learning-rate": 0.1}}}, "columns: a: learning-rate = 0.1"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(entry: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(SettingError) as error:
+        built(**entry)
+    assert words in str(error.value)
+
+
+def test_a_section_that_no_row_uses_cannot_be_tuned() -> None:
+    tune = {"key": "proximal.mu", "values": [0.1, 1.0], "seed": 9}
+    with pytest.raises(SettingError, match=r"proximal.mu.*has no effect"):
+        plan(built(tune=tune))
+    assert plan(built(tune=tune, methods=["fedavg", "fedprox"]))
+
+
+def test_the_report_reads_the_trials_and_shows_what_they_chose(tmp_path: Path) -> None:
+    entry = built(settings={**SMALL, "results": str(tmp_path)})
+    tried = trials(entry, {})
+    with LocalGrid() as grid:
+        for trial in tried[:-1]:  # fednova's last rate is not tried
+            run(grid, trial.cell.run, lambda line: None)
+
+    recorded: dict[str, dict[float, float]] = {}
+    for trial in tried[:-1]:
+        lines = (tmp_path / trial.cell.run.run_id / "rounds.jsonl").read_text().splitlines()
+        number = json.loads(lines[-1])["models"]["average"]["balanced-accuracy"]
+        recorded.setdefault(trial.row, {})[float(trial.value)] = number
+    best = {row: max(scores, key=lambda rate: scores[rate]) for row, scores in recorded.items()}
+    assert len({*recorded["fedavg"].values()}) == 3  # else any choice would do
+
+    results = gather(entry, {})
+    assert {one.row: one.value for one in results.tuned} == best
+    assert rates(results.cells) == {
+        (row, "", seed): rate for row, rate in best.items() for seed in (0, 1)
+    }
+    assert results.trial_runs == {trial.cell.run.run_id for trial in tried}
+    assert "Trials that have not finished do not count: fednova (0.3)." in results.warnings
+
+    with LocalGrid() as grid:
+        run(grid, results.cells[0].run, lambda line: None)
+    (section,) = [part for part in document(gather(entry, {})).sections if part.key == "tuning"]
+    ((fedavg, fednova),) = [table.rows for table in section.tables]
+    (strong,) = [number for number, cell in enumerate(fedavg) if cell.strong]
+    assert RATES[strong - 1] == best["fedavg"]
+    assert fedavg[strong].text.startswith(f"{recorded['fedavg'][best['fedavg']] * 100:.1f}")
+    assert fednova[-1].text == "\N{EM DASH}"
+
+
+@pytest.mark.slow
+def test_one_command_makes_the_trials_and_then_the_table(tmp_path: Path, fedskew: FedSkew) -> None:
+    entry = {
+        "title": "Tuned",
+        "settings": SMALL,
+        "methods": ["fedavg"],
+        "tune": {"key": "learning-rate", "values": [0.001, 0.05, 1e30], "seed": 9},
+        "seeds": [0],
+    }
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"one": entry}))
+    words = ["one", "--experiments", file, "--results", tmp_path / "results"]
+
+    status, out, _ = fedskew("run", *words, "--dry-run", "--json")
+    assert status == 0
+    assert len(json.loads(out)) == 3 + 1
+
+    status, out, _ = fedskew("run", *words, "--jobs", 1)
+    assert status == 0  # a rate that is too large is no failure of the command
+    assert "does not count, as the trial failed" in out
+    assert "one, fedavg: learning-rate = 0.05" in out
+    status, out, _ = fedskew("run", *words, "--jobs", 1, "--json")
+    (summary,) = json.loads(out)  # the trials are none of the table's results
+    origin = json.loads((tmp_path / "results" / summary["run"] / "settings.json").read_text())
+    assert origin["settings"]["learning-rate"] == 0.05
+    status, out, _ = fedskew("report", "--experiments", file, "--results", tmp_path / "results")
+    assert status == 0
+    assert "Runs of no experiment" not in out
+
+    file.write_text(yaml.safe_dump({"one": {**entry, "tune": {**TUNE, "values": [1e30, 1e31]}}}))
+    status, _, err = fedskew("run", *words, "--jobs", 1)
+    assert status == 1
+    assert "one, fedavg: none of its trials has finished" in err
