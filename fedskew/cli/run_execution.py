@@ -58,7 +58,7 @@ def run_choice(
     of_kept: list[Cell] = []
     tried = trial_cells(choice, rows, columns)
     untuned: dict[str, str] = {}
-    if tried and not dry_run:
+    if not dry_run:
         run_trials(tried, out, engine, jobs, workers, federation_config, cluster)
         cells, untuned = tuned_cells(choice, cells, out)
     if choice.suite is not None:
@@ -106,11 +106,17 @@ def run_choice(
         print(json.dumps([*summaries.values(), *failures], indent=2))
     else:
         print(json.dumps(summaries[planned[0].run_id], indent=2))
-    if failed:
-        complain(f"{len(failed)} of {len(planned) + len(untuned)} runs failed", FAILED)
-        for name, reason in failed.items():
-            complain(f"{name}: {reason}", FAILED)
-        raise typer.Exit(FAILED)
+    exit_if_failed(failed, len(planned) + len(untuned))
+
+
+def exit_if_failed(failed: Mapping[str, str], runs: int) -> None:
+    """Print why runs failed, by name, and exit with FAILED; return where none of so many did."""
+    if not failed:
+        return
+    complain(f"{len(failed)} of {runs} runs failed", FAILED)
+    for name, reason in failed.items():
+        complain(f"{name}: {reason}", FAILED)
+    raise typer.Exit(FAILED)
 
 
 def trial_cells(choice: Choice, rows: Sequence[str], columns: Sequence[str]) -> list[Cell]:
@@ -135,6 +141,8 @@ def run_trials(
     cluster: str,
 ) -> None:
     """Execute the trials; one that fails, as a rate may be too large, only does not count."""
+    if not tried:
+        return
     planned = runs(tried)
     out.print(f"{len(planned)} trials come first", markup=False)
     _, failed = run_all(planned, tried, out, engine, jobs, workers, federation_config, cluster)
@@ -154,6 +162,8 @@ def tuned_cells(
     """
     from fedskew.report.results import tuned_by  # reads records, which most commands need not
 
+    if all(tune_in_force(entry, choice.overrides) is None for entry in choice.experiments):
+        return list(cells), {}
     selected_rows = {(cell.experiment, cell.row, cell.column) for cell in cells}
     values = {}
     untuned = {}
