@@ -10,7 +10,7 @@ from server_app.run_settings import Scalar
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuningRun:
     """One value of the tuned setting, tried for one row and column."""
 
     row: str
@@ -45,7 +45,7 @@ class Tuned:
         return self.value in (tried[0], tried[-1])
 
 
-def trials(experiment: Experiment, overrides: Mapping[str, Scalar]) -> list[Trial]:
+def trials(experiment: Experiment, overrides: Mapping[str, Scalar]) -> list[TuningRun]:
     """Return the trials of an experiment; none where nothing is tuned. Raises SettingError as `plan` does."""
     tune = tune_in_force(experiment, overrides)
     if tune is None:
@@ -56,7 +56,7 @@ def trials(experiment: Experiment, overrides: Mapping[str, Scalar]) -> list[Tria
         for cell in plan(experiment, {**others, tune.key: value}, [tune.seed]):
             label = f"{tune.key} = {value}"
             shown = f"{cell.column}, {label}" if cell.column else label
-            found.append(Trial(cell.row, cell.column, value, replace(cell, column=shown)))
+            found.append(TuningRun(cell.row, cell.column, value, replace(cell, column=shown)))
     return found
 
 

@@ -15,7 +15,7 @@ from data.renamed_settings import renamed
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
-from fedskew.experiments.tuning import Trial, Tuned, trials, values_of_rows
+from fedskew.experiments.tuning import TuningRun, Tuned, trials, values_of_rows
 from fedskew.formatting import site_names
 from server_app.evaluation import OF_POSITIVE, PositiveClass, positive_class
 from server_app.record import BY_CLASS, RoundRecord
@@ -319,7 +319,7 @@ def gather(
     )
 
 
-def tuned_by(tried: Sequence[Trial], experiment: Experiment) -> list[Tuned]:
+def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
     """Return what trials gave, in the order of the experiment's columns and rows; only finished runs count."""
     runs = {}
     for settings in runs_of(trial.cell for trial in tried):
@@ -332,7 +332,7 @@ def tuned_by(tried: Sequence[Trial], experiment: Experiment) -> list[Tuned]:
     return [Tuned(row, column, of_row) for (row, column), of_row in scores.items()]
 
 
-def score(trial: Trial, run: RunRecords, experiment: Experiment) -> float:
+def score(trial: TuningRun, run: RunRecords, experiment: Experiment) -> float:
     """Return the experiment's number of a trial, as the record has it; NaN where there is none."""
     if not run.finished:
         return math.nan
