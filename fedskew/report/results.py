@@ -15,7 +15,7 @@ from data.renamed_settings import renamed
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
-from fedskew.experiments.tuning import TuningRun, Tuned, trials, values_of_rows
+from fedskew.experiments.tuning import Tuned, TuningRun, trials, values_of_rows
 from fedskew.formatting import site_names
 from server_app.evaluation import OF_POSITIVE, PositiveClass, positive_class
 from server_app.record import BY_CLASS, RoundRecord
