@@ -31,7 +31,9 @@ FILES = (
     "server_app/round_selection.py",
     "server_app/run_settings.py",
     "site_agent/approval.py",
+    "fedskew/method_selection/planning.py",
     "fedskew/method_selection/race.py",
+    "fedskew/method_selection/uncertainty.py",
     "fedskew/report/inference.py",
 )
 

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,27 +21,31 @@ from fedskew.cli.terminal import console
 from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import diagnosis_of, whose_partition
-from fedskew.diagnosis.rules import line, recommended_order
+from fedskew.diagnosis.rules import line
 from fedskew.diagnosis.table import read_counts
 from fedskew.formatting import duration
-from fedskew.method_selection.conduct import Runs
-from fedskew.method_selection.counts import partition_by_counts
-from fedskew.method_selection.plan import METHODS, SHARE, Plan, affordable, possible
-from fedskew.method_selection.race import (
+from fedskew.method_selection.candidates import (
     BASELINE,
-    Candidate,
-    RungResult,
-    best_without_uploads,
-    conclusion,
-    race,
-    take,
+    Field,
+    all_methods,
+    field_of,
+    possible,
 )
+from fedskew.method_selection.conduct import Runs, guessed_costs
+from fedskew.method_selection.counts import partition_by_counts
+from fedskew.method_selection.planning import Entry
+from fedskew.method_selection.race import Conditions, Ended, Race, StepResult, conclusion
+from fedskew.method_selection.race_log import FORMAT, SEEDS, RaceLog
 from fedskew.method_selection.targets import DEFAULT, TARGETS, Target, target_of
-from fedskew.method_selection.uploads import excluded, permissions_of, upload_text
+from fedskew.method_selection.uncertainty import Difference
+from fedskew.method_selection.uploads import excluded, upload_text
 from server_app.record import to_json
 from server_app.run_folder import write_text
 from server_app.run_settings import Scalar
 from server_app.settings import parse, parse_texts
+
+SHARE = 0.2
+"""Of the clients' samples, kept for validation where the data bring none."""
 
 
 def select(
@@ -62,6 +68,9 @@ def select(
             help="What must not be uploaded, as class-counts,class-statistics: such methods are left out.",
         ),
     ] = None,
+    race_seed: Annotated[
+        int, typer.Option(min=0, help="Another number races with other seeds.")
+    ] = 0,
     settings: Annotated[
         list[str] | None,
         completion.set_option("A setting."),
@@ -79,6 +88,7 @@ def select(
     jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
 ) -> None:
     """Find the best method for a federation: a race of methods and learning rates with equal budgets."""
+    began = time.monotonic()
     if like is not None:
         rule = f"its old name --like = {str(like)!r} is given as well"
         require(match_counts is None, "--match-counts", str(match_counts), rule)
@@ -91,10 +101,11 @@ def select(
     for key in ("keep-best", "patience"):
         rule = "has no effect: a race measures its runs in the last round alone"
         require(key not in given, key, given.get(key, ""), rule)
-    methods = words("method", method or []) or list(METHODS)
+    methods = words("method", method or []) or all_methods()
     refused = sorted(excluded(words("without", without or [])))
     out = console()
-    folder = Path(results) / race_name(given, methods, minutes, match_counts, target, refused)
+    stated = [given_without_folder(given), methods, minutes, target, refused, race_seed]
+    folder = Path(results) / race_name(stated, match_counts)
     given = with_matching_partition(match_counts, given, folder)
     validation_settings = validation(given)
     warned = set[str]()
@@ -103,90 +114,102 @@ def select(
     chosen = target_of(target, federation.dataset.num_classes)
     refuse_untrainable(base, federation)
     print_warnings(base, federation, out, warned)
+    contenders = contenders_of(methods, given, refused, out)
     file = folder / "plan.json"
     if file.exists():
-        plan = Plan.load(file)
         out.print(f"the race goes on: {file}")
-    else:
-        plan = planned(methods, given, minutes, jobs, out, refused)
-        plan.save(file)
-    show_plan(plan, out)
-    racing = Runs(given, validation_settings, out, jobs, warned, target)
-    names = [candidate.method for candidate in plan.candidates]
-    runs = possible(names, given)
-    quiet = [method for method in runs if not permissions_of(runs[method])]
-    rungs, winner = race(plan.candidates, plan.ladder, racing.on_validation, quiet)
-    for rung_result in rungs:
-        show(rung_result, chosen, out)
-    finalists = rungs[-1].means
-    baseline = next((finalist for finalist in finalists if finalist.method == BASELINE), None)
-    gain = None if baseline is None else racing.gain(winner, baseline, plan.last)
-    lines = conclusion(winner, baseline, gain)
-    best_quiet = best_without_uploads(finalists, quiet)
-    lines.insert(-1, quiet_line(best_quiet, winner))
-    of_targets = racing.all_targets(list(finalists), plan.ladder[-1])
-    standings = []
-    for rung_result in rungs:
-        standings.append({str(candidate): mean for candidate, mean in rung_result.means.items()})
+    log = RaceLog(file)
+    guess = log.guess
+    if not guess:
+        sizes = sizes_of(base, 0)
+        assert sizes is not None, "the data are there"
+        guess = guessed_costs(contenders, sizes)
+    baseline = contenders.runs[BASELINE]
+    rounds = baseline.general.rounds
+    require(rounds > 0, "rounds", rounds, "must be at least 1: methods race over rounds")
+    at_once = jobs or os.cpu_count() or 1
+    rate = baseline.training.learning_rate
+    runs = Runs(contenders, given, validation_settings, target, out, jobs, warned)
+    race = Race(
+        contenders,
+        Conditions(minutes, rounds, rate, at_once, race_seed),
+        guess,
+        runs,
+        log,
+        announce=lambda entry: show_entry(entry, contenders, out),
+        report=lambda standing: show(standing, chosen, out),
+        began=began,
+    )
+    ended = race.run()
+    of_targets = runs.all_targets(ended.shown, ended.rounds)
     outcome = {
-        "winner": vars(winner),
-        "take": vars(take(winner, baseline, gain)),
-        "lines": lines,
-        "gain-by-seed": None if gain is None else gain.differences,
-        "interval": None if gain is None else (gain.interval.low, gain.interval.high),
-        "interval-over": None if gain is None else gain.interval.resampled,
-        "standings": standings,
+        **outcome_of(ended),
         "target": target,
         "without": refused,
-        "targets": {str(candidate): to_json(means) for candidate, means in of_targets.items()},
-        "uploads": {candidate.method: upload_text(candidate.method) for candidate in of_targets},
-        "best-without-uploads": None if best_quiet is None else vars(best_quiet),
+        "targets": to_json(of_targets),
+        "uploads": {candidate.method: upload_text(candidate.method) for candidate in ended.shown},
+        "rounds": ended.rounds,
+        "left-out": log.entry["left_out"],
+        "at-margin": log.entry["at_margin"],
     }
     write_text(folder / "result.json", json.dumps(outcome, indent=2) + "\n")
     out.print(targets_table(of_targets, chosen))
-    out.print("\n".join(lines))
+    out.print("\n".join(conclusion(ended)))
+    out.print(f"the race took {duration(log.used)} of {minutes:g} minutes")
 
 
-def race_name(
-    given: Mapping[str, Scalar],
-    methods: list[str],
-    minutes: float,
-    match_counts: Path | None,
-    target: str,
-    without: list[str],
-) -> str:
+def outcome_of(ended: Ended) -> dict[str, object]:
+    """Return how a race ended, for result.json."""
+    standings = []
+    for standing in ended.standings:
+        standings.append({str(candidate): mean for candidate, mean in standing.means.items()})
+    return {
+        "winner": vars(ended.winner),
+        "take": vars(ended.take),
+        "lines": conclusion(ended),
+        "gain-by-seed": list(ended.gain_by_seed.values()) or None,
+        "interval": interval_of(ended.tested),
+        "interval-over": None if ended.tested is None else ended.tested.covers,
+        "standings": standings,
+        "best-without-uploads": None if ended.quiet is None else vars(ended.quiet),
+        "validation-gain": None if ended.validated is None else ended.validated.mean,
+        "validation-interval": interval_of(ended.validated),
+        "equals": [vars(candidate) for candidate in ended.equals],
+    }
+
+
+def interval_of(gain: Difference | None) -> tuple[float, float] | None:
+    """Return the interval of a gain for result.json."""
+    return None if gain is None else gain.interval()
+
+
+def given_without_folder(given: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the settings that name a race: the results folder may be moved."""
+    return stored({**given, "results": ""})
+
+
+def race_name(stated: Sequence[object], match_counts: Path | None) -> str:
     """Return the name of a race's folder. The same command has the same name, so that it resumes its race."""
     counts_hash = ""
     if match_counts is not None and match_counts.is_file():
         counts_hash = hashlib.sha256(match_counts.read_bytes()).hexdigest()
-    settings = stored({**given, "results": ""})  # results may be moved
-    stated: list[object] = [settings, methods, minutes, counts_hash]
-    if target != DEFAULT or without:
-        stated += [target, without]
-    identity = json.dumps(stated, sort_keys=True)
+    identity = json.dumps([FORMAT, *stated, counts_hash], sort_keys=True)
     return f"race-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
 
 
-def planned(
-    methods: list[str],
+def contenders_of(
+    methods: Sequence[str],
     given: Mapping[str, Scalar],
-    minutes: float,
-    jobs: int,
+    without: Sequence[str],
     out: Console,
-    without: list[str],
-) -> Plan:
-    """Return the plan of a race. Methods that the diagnosis recommends come first: time may not be enough for all."""
+) -> Field:
+    """Return the candidates, those that the diagnosis recommends first, and print the diagnosis."""
     runs = possible(methods, given, without)
     baseline = runs[BASELINE]
     diagnosis = diagnosis_of(baseline)
     if diagnosis is not None:
         out.print(f"{whose_partition(baseline.data)}: {line(diagnosis)}", markup=False)
-        others = [name for name in runs if name != BASELINE]
-        order = [BASELINE, *recommended_order(diagnosis, others)]
-        runs = {name: runs[name] for name in order}
-    sizes = sizes_of(baseline.data, 0)
-    assert sizes is not None, "the data are there"
-    return affordable(runs, sizes, minutes, jobs)
+    return field_of(runs, diagnosis)
 
 
 def with_matching_partition(
@@ -219,26 +242,31 @@ def validation(given: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return fraction
 
 
-def show_plan(plan: Plan, out: Console) -> None:
-    """Print what the race runs."""
-    names = ", ".join(map(str, plan.candidates))
-    out.print(f"{len(plan.candidates)} candidates: {names}")
-    steps = []
-    for rung in plan.ladder:
-        steps.append(f"{rung.enter} candidates, {rung.rounds} rounds, {len(rung.seeds)} seeds")
-    last = f"{plan.last.rounds} rounds, {len(plan.last.seeds)} other seeds"
-    out.print(f"{'; '.join(steps)}; then the winner beside FedAvg, {last}")
-    out.print(f"expected to take {duration(plan.seconds)}")
+def show_entry(entry: Entry, contenders: Field, out: Console) -> None:
+    """Print what races, and what has no time."""
+    entrants = len(entry.taken)
+    candidates = sum(len(contenders.methods[name]) for name in entry.taken)
+    out.print(f"{candidates} candidates of {entrants} trainings: {', '.join(entry.taken)}")
+    if entry.left_out:
+        out.print(f"without time: {', '.join(entry.left_out)}")
+    if entry.at_margin:
+        margin = ", ".join(entry.at_margin)
+        out.print(f"at the margin of time, another start may decide otherwise: {margin}")
 
 
-def show(rung_result: RungResult, target: Target, out: Console) -> None:
-    """Print the candidates' scores on the clients' validation data after a rung."""
-    rung = rung_result.rung
-    texts = [f"{candidate} {target.text(mean)}" for candidate, mean in rung_result.means.items()]
-    out.print(f"after {rung.rounds} rounds, {len(rung.seeds)} seeds: {', '.join(texts)}")
+def show(standing: StepResult, target: Target, out: Console) -> None:
+    """Print the candidates' scores on the clients' validation data after a step."""
+    step = standing.step
+    texts = [f"{candidate} {target.text(mean)}" for candidate, mean in standing.means.items()]
+    after = f"after {step.rounds} rounds, {len(step.seeds)} seeds"
+    if step.purpose == SEEDS:
+        after = f"after {len(step.seeds)} more seeds"
+    out.print(f"{after}: {', '.join(texts)}")
+    if step.without_time:
+        out.print(f"without time: {', '.join(step.without_time)}")
 
 
-def targets_table(of_targets: Mapping[Candidate, Mapping[str, float]], decides: Target) -> Table:
+def targets_table(of_targets: Mapping[str, Mapping[str, float]], decides: Target) -> Table:
     """Return every target's mean on validation data, and what each method uploads beside the model."""
     table = Table(title=f"on validation data; {decides.name} decides: {decides.what}")
     table.add_column("method")
@@ -247,14 +275,6 @@ def targets_table(of_targets: Mapping[Candidate, Mapping[str, float]], decides: 
     table.add_column("uploads beside the model")
     for candidate, means in of_targets.items():
         numbers = [TARGETS[name].text(mean) for name, mean in means.items()]
-        table.add_row(str(candidate), *numbers, upload_text(candidate.method))
+        method, _, _ = candidate.partition(" ")
+        table.add_row(candidate, *numbers, upload_text(method))
     return table
-
-
-def quiet_line(quiet: Candidate | None, winner: Candidate) -> str:
-    """Return which method is the best of those that upload nothing beside the model."""
-    if quiet is None:
-        return "no method that uploads nothing beside the model has finished"
-    if quiet == winner:
-        return "the winner uploads nothing beside the model"
-    return f"best of those that upload nothing beside the model: {quiet}"

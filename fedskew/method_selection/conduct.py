@@ -1,171 +1,208 @@
-"""Execution of a race: each candidate's training is a run in the results folder, so a race can be resumed."""
+"""Execution of a race: each training is a run in the results folder, so a race can be resumed."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from fedskew.costs.pace import timed
+from fedskew.costs.sizes import Sizes
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell, plan, runs
-from fedskew.method_selection.race import BASELINE, Candidate, Gain, Rung
-from fedskew.method_selection.targets import DEFAULT, TARGETS, scores_of
-from fedskew.report.inference import Pair, Strata, strata
-from fedskew.report.results import RunRecords, SeedResult
+from fedskew.method_selection.candidates import Candidate, Entrant, Field
+from fedskew.method_selection.planning import Cost
+from fedskew.method_selection.race import Results
+from fedskew.method_selection.targets import TARGETS, scores_of
+from fedskew.method_selection.uncertainty import (
+    Floats,
+    Measurement,
+    by_subject,
+    name_of_samples,
+    parts_of_auroc,
+    parts_of_brier,
+    parts_of_recalls,
+)
 from fedskew.sweep import run_all
-from server_app.round_selection import points_of, selected
+from server_app.predictions import read_predictions
+from server_app.record import ModelNumbers
+from server_app.round_selection import selected
 from server_app.run_folder import RunFolder
-from server_app.run_settings import Scalar
+from server_app.run_settings import RunSettings, Scalar
 
-Numbers = dict[Candidate, dict[int, float]]
+OF_RECALLS = ("balanced-accuracy", "accuracy", "site-mean", "worst-site")
+"""Targets that are weighted sums of the classes' recalls, where sites have no test samples of their own."""
+SHORTEST = 0.05
+"""Seconds that a run takes at least beside its rounds."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run of a race."""
+    """One model of a finished run."""
 
     cell: Cell
-    scores: Mapping[str, float]
-    """Of every target, in points, in the last round."""
+    numbers: ModelNumbers
+    """On what was evaluated."""
+    samples: Mapping[str, Any]
+    """Of settings.json; empty where there are too many clients or classes."""
 
-
-def trained_of(cell: Cell, summary: Mapping[str, Any]) -> Trained:
-    """Return the scores of a finished run by its summary."""
-    samples = RunFolder(cell.run.folder).origin().get("samples") or {}
-    train_KC = samples.get("train")
-    train_C = None if train_KC is None else [sum(column) for column in zip(*train_KC, strict=True)]
-    own_tests = bool(samples.get("client-test"))
-    numbers = selected(summary, cell.deployed)
-    return Trained(cell, scores_of(numbers, train_C, own_tests))
-
-
-def examples(trained: Trained, target: str) -> Strata | None:
-    """Return the test examples behind a run's score; None where its records do not have them.
-
-    The lowest accuracy over sites without test samples of their own, AUROC and the Brier score are no sums over the
-    recalls.
-    """
-    run = RunRecords.read(trained.cell.run)
-    points = points_of(run.records, trained.cell.deployed)
-    measured = SeedResult(trained.cell, run, points)
-    own_tests = bool(run.samples and run.samples["client-test"])
-    if target == "balanced-accuracy":
-        return strata(measured, "last", target)
-    if target == "accuracy":
-        of_classes = strata(measured, "last", "balanced-accuracy")
-        if of_classes is None or of_classes.weights_G is None:
+    @property
+    def train_C(self) -> list[int] | None:
+        """Training samples of each class at all sites together; None where they are not recorded."""
+        train_KC = self.samples.get("train")
+        if train_KC is None:
             return None
-        train_C = np.array(run.samples["train"]).sum(0)
-        shares_C = train_C * (of_classes.weights_G > 0)  # of the classes that were tested
-        return replace(of_classes, weights_G=shares_C / shares_C.sum())
-    if target == "site-mean":
-        metric = "client-accuracy.mean" if own_tests else "local-accuracy.mean"
-        return strata(measured, "last", metric)
-    if target == "worst-site" and own_tests:
-        return strata(measured, "last", "client-accuracy.worst")
-    return None
+        return [sum(column) for column in zip(*train_KC, strict=True)]
+
+    @property
+    def own_tests(self) -> bool:
+        """Whether sites have test samples of their own."""
+        return bool(self.samples.get("client-test"))
+
+    def scores(self, numbers: ModelNumbers) -> dict[str, float]:
+        """Return every target's score."""
+        return scores_of(numbers, self.train_C, self.own_tests)
+
+    def evaluated(self, target: str) -> Measurement:
+        """Return the measurement of what the run was evaluated on, with its samples where the run has kept these."""
+        score = self.scores(self.numbers)[target]
+        predictions = read_predictions(RunFolder(self.cell.run.folder), self.cell.deployed)
+        weights_C = self.weights(target, self.numbers)
+        of_recalls = target in OF_RECALLS
+        if predictions is None or (of_recalls and weights_C is None):
+            variance = self.variance(target, self.numbers, weights_C)
+            sample_set = "sites" if self.own_tests and not self.is_cut else ""
+            return Measurement(score, None, sample_set, variance)
+        outputs_NC = predictions.log_probabilities_NC
+        labels_N = predictions.labels_N
+        if weights_C is not None and of_recalls:
+            parts_N = parts_of_recalls(outputs_NC, labels_N, weights_C)
+        elif target == "brier":
+            parts_N = parts_of_brier(outputs_NC, labels_N)
+        else:
+            parts_N = parts_of_auroc(outputs_NC, labels_N)
+        parts_U = by_subject(parts_N, predictions.subjects_N)
+        return Measurement(score, parts_U, name_of_samples(labels_N))
+
+    def validated(self, target: str) -> Measurement:
+        """Return the measurement on the validation data of a run that was evaluated on the test set."""
+        numbers = self.numbers.validation or ModelNumbers()
+        weights_C = self.weights(target, numbers)
+        variance = self.variance(target, numbers, weights_C)
+        sample_set = "" if self.is_cut else "validation"
+        return Measurement(self.scores(numbers)[target], None, sample_set, variance)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether validation samples are cut off the clients' own, others with every seed."""
+        data = self.cell.run.data
+        return data.validation_fraction > 0
+
+    def weights(self, target: str, numbers: ModelNumbers) -> Floats | None:
+        """Return the weight of each class's recall in a target; None where it is no weighted sum of recalls."""
+        is_tested_C = ~np.isnan(np.array(numbers.recall, np.float64))
+        train_KC = self.samples.get("train")
+        if target == "balanced-accuracy" and is_tested_C.any():
+            return np.asarray(is_tested_C / is_tested_C.sum())
+        if train_KC is None or (self.own_tests and target != "accuracy"):
+            return None
+        tested_KC = np.array(train_KC, np.float64) * is_tested_C
+        if target == "accuracy":
+            return np.asarray(tested_KC.sum(0) / tested_KC.sum())
+        tested_KC = tested_KC[tested_KC.sum(1) > 0]
+        shares_KC = tested_KC / tested_KC.sum(1, keepdims=True)
+        if target == "site-mean":
+            return np.asarray(shares_KC.mean(0))
+        if target == "worst-site":
+            accuracies_K = shares_KC @ np.nan_to_num(np.array(numbers.recall, np.float64))
+            return np.asarray(shares_KC[accuracies_K.argmin()])
+        return None
+
+    def variance(self, target: str, numbers: ModelNumbers, weights_C: Floats | None) -> float:
+        """Return the variance of a score over other samples, in squared points; 0 where nothing is known of it."""
+        sizes_C = tested_sizes(numbers)
+        if sizes_C is None:
+            return 0.0
+        samples = float(sizes_C.sum())
+        if target == "auroc":
+            return (100 * numbers["auroc-error"]) ** 2
+        if target == "brier":
+            most = (
+                1 if len(sizes_C) == 2 else 2
+            )  # a mean m of numbers of 0 to b has variance m (b - m) at most
+            mean = numbers["brier"]
+            return 1e4 * mean * (most - mean) / samples
+        if weights_C is not None:
+            recall_C = np.nan_to_num(np.array(numbers.recall, np.float64))
+            of_recall_C = recall_C * (1 - recall_C) / np.maximum(sizes_C, 1)
+            return float(1e4 * np.square(weights_C) @ of_recall_C)
+        return self.variance_over_sites(target, numbers)
+
+    def variance_over_sites(self, target: str, numbers: ModelNumbers) -> float:
+        """Return the variance of the mean, or the lowest, of the accuracies on the sites' own test samples."""
+        sizes_K = np.array(self.samples.get("client-test") or (), np.float64)
+        accuracies = numbers.spreads.get("client-accuracy")
+        if accuracies is None or len(accuracies.values) != len(sizes_K):
+            return 0.0
+        accuracy_K = np.nan_to_num(np.array(accuracies.values, np.float64))
+        of_site_K = accuracy_K * (1 - accuracy_K) / np.maximum(sizes_K, 1)
+        if target == "worst-site":
+            return float(1e4 * of_site_K[accuracy_K.argmin()])
+        return float(1e4 * of_site_K.sum() / len(sizes_K) ** 2)
+
+
+def tested_sizes(numbers: ModelNumbers) -> Floats | None:
+    """Return how many samples of each class were tested; None where their confusion is not recorded."""
+    if numbers.confusion is None:
+        return None
+    return np.array([sum(row) for row in numbers.confusion], np.float64)
 
 
 class Runs:
-    """Scores candidates by training them.
+    """Trains the entrants of a race, as runs in the results folder.
 
     Args:
+        contenders: the candidates.
         settings: of all runs.
         validation: the settings that give clients validation data, on which alone the race's runs are measured.
+        target: the name of the number that decides.
         console: gets the progress.
         jobs: runs at a time; 0 chooses.
         warned: the warnings about data that are printed already.
-        target: the name of the number that decides.
     """
 
     def __init__(
         self,
+        contenders: Field,
         settings: Mapping[str, Scalar],
         validation: Mapping[str, Scalar],
+        target: str,
         console: Console,
         jobs: int = 0,
         warned: set[str] | None = None,
-        target: str = DEFAULT,
     ) -> None:
+        self.field = contenders
         self.settings = dict(settings)
+        self.validation = dict(validation)
         self.target = target
         self.console = console
         self.jobs = jobs
         self.warned = set() if warned is None else warned
-        self.validation = {**validation, "evaluate-on": "validation"}
-
-    def on_validation(self, candidates: Sequence[Candidate], rung: Rung) -> Numbers:
-        """Return each candidate's score on the clients' validation data, in points, by seed."""
-        return self.numbers(candidates, rung, self.validation)
-
-    def all_targets(
-        self, candidates: Sequence[Candidate], rung: Rung
-    ) -> dict[Candidate, dict[str, float]]:
-        """Return the mean of every target over the seeds of a rung that is finished, by candidate, on validation data.
-
-        NaN where it was not measured with every seed.
-        """
-        means: dict[Candidate, dict[str, float]] = {}
-        for candidate, by_seed in self.train(candidates, rung, self.validation).items():
-            means[candidate] = {}
-            for name in TARGETS:
-                scores = [trained.scores[name] for trained in by_seed.values()]
-                complete = len(scores) == len(rung.seeds)
-                means[candidate][name] = statistics.fmean(scores) if complete else math.nan
-        return means
-
-    def gain(self, winner: Candidate, baseline: Candidate, rung: Rung) -> Gain | None:
-        """Return what the winner gains over FedAvg on the test set, which is used nowhere else.
-
-        Both are trained on all samples, as what is deployed will be. None where the winner is FedAvg, or a run of
-        either has failed for all but one seed.
-        """
-        if winner.method == BASELINE:
-            return None
-        trained = self.train([winner, baseline], rung, {})
-        winner_runs = trained[winner]
-        baseline_runs = trained[baseline]
-        common_seeds = sorted(winner_runs.keys() & baseline_runs.keys())
-        if len(common_seeds) < 2:
-            return None
-        of_winner: dict[int, float] = {}
-        of_baseline: dict[int, float] = {}
-        pairs: list[Pair] = []
-        for seed in common_seeds:
-            ours = winner_runs[seed]
-            theirs = baseline_runs[seed]
-            of_winner[seed] = ours.scores[self.target]
-            of_baseline[seed] = theirs.scores[self.target]
-            pairs.append((examples(ours, self.target), examples(theirs, self.target)))
-        return Gain(of_winner, of_baseline, pairs)
-
-    def numbers(
-        self,
-        candidates: Sequence[Candidate],
-        rung: Rung,
-        settings: Mapping[str, Scalar],
-    ) -> Numbers:
-        """Train the candidates and return their numbers; what failed or diverged has none."""
-        numbers: Numbers = {}
-        for candidate, by_seed in self.train(candidates, rung, settings).items():
-            numbers[candidate] = {
-                seed: trained.scores[self.target] for seed, trained in by_seed.items()
-            }
-        return numbers
+        self.trained: dict[tuple[Candidate, int, int], Trained] = {}
+        """The runs on validation data, by candidate, rounds and seed."""
 
     def train(
-        self,
-        candidates: Sequence[Candidate],
-        rung: Rung,
-        settings: Mapping[str, Scalar],
-    ) -> dict[Candidate, dict[int, Trained]]:
-        """Train the candidates and return the finished runs by seed; what failed or diverged is left out."""
-        cells: list[Cell] = []
-        for rate in by_rate(candidates):
-            cells += self.cells(candidates, rate, rung, settings)
+        self, entrants: Sequence[Entrant], rounds: int, seeds: Sequence[int], last: bool
+    ) -> Results:
+        """Return what all candidates of these trainings give; what failed or diverged is left out."""
+        cells_of = {entrant: self.cells(entrant, rounds, seeds, last) for entrant in entrants}
+        cells = list(chain.from_iterable(cells_of.values()))
         summaries, _ = run_all(
             runs(cells),
             cells,
@@ -174,38 +211,99 @@ class Runs:
             workers=min(1, self.jobs),
             warned=self.warned,
         )
-        trained: dict[Candidate, dict[int, Trained]] = {candidate: {} for candidate in candidates}
+        validated: dict[Candidate, dict[int, Measurement]] = {}
+        tested: dict[Candidate, dict[int, Measurement]] = {}
         for cell in cells:
             summary = summaries.get(cell.run.run_id)
             if summary is None:  # the run failed
                 continue
-            of_cell = trained_of(cell, summary)
-            if math.isfinite(of_cell.scores[self.target]):  # else it diverged
-                candidate = Candidate(cell.row, cell.run.training.learning_rate)
-                trained[candidate][cell.seed] = of_cell
-        return trained
+            candidate = Candidate(cell.row, cell.run.training.learning_rate)
+            trained = trained_of(cell, summary)
+            measurement = trained.evaluated(self.target)
+            if not math.isfinite(measurement.score):  # it diverged
+                continue
+            if last:
+                tested.setdefault(candidate, {})[cell.seed] = measurement
+                validated.setdefault(candidate, {})[cell.seed] = trained.validated(self.target)
+            else:
+                self.trained[candidate, rounds, cell.seed] = trained
+                validated.setdefault(candidate, {})[cell.seed] = measurement
+        costs: dict[str, Cost] = {}
+        for entrant, of_entrant in cells_of.items():
+            cost = cost_of_runs(runs(of_entrant))
+            if cost is not None:
+                costs[entrant.training] = cost
+        return Results(validated, tested, costs)
 
-    def cells(
-        self,
-        candidates: Sequence[Candidate],
-        rate: float,
-        rung: Rung,
-        settings: Mapping[str, Scalar],
-    ) -> list[Cell]:
-        """Return the cells of the candidates of one learning rate."""
-        methods = [candidate.method for candidate in candidates if candidate.learning_rate == rate]
-        rows = tuple(Row(method, method) for method in methods)
-        of_all = {
+    def cells(self, entrant: Entrant, rounds: int, seeds: Sequence[int], last: bool) -> list[Cell]:
+        """Return the cells of a training, one for each of its candidates and seeds."""
+        rows = tuple(Row(method, method) for method in self.field.methods[entrant.training])
+        of_all: dict[str, Scalar] = {
             **self.settings,
-            **settings,
-            "learning-rate": rate,
-            "rounds": rung.rounds,
+            **self.validation,
+            "learning-rate": entrant.learning_rate,
+            "rounds": rounds,
             "evaluate-every": 0,
         }
-        experiment = Experiment(f"learning rate {rate:g}", "", rows, of_all, seeds=rung.seeds)
-        return plan(experiment)
+        if not last:
+            of_all["evaluate-on"] = "validation"
+        name = f"learning rate {entrant.learning_rate:g}"
+        return plan(Experiment(name, "", rows, of_all, seeds=tuple(seeds)))
+
+    def all_targets(
+        self, candidates: Sequence[Candidate], rounds: int
+    ) -> dict[str, dict[str, float]]:
+        """Return the mean of every target on validation data over a candidate's seeds, by candidate."""
+        means: dict[str, dict[str, float]] = {}
+        for candidate in candidates:
+            of_candidate = []
+            for (other, of_rounds, _), trained in self.trained.items():
+                if other == candidate and of_rounds == rounds:
+                    of_candidate.append(trained.scores(trained.numbers))
+            means[str(candidate)] = {}
+            for name in TARGETS:
+                scores = [of_run[name] for of_run in of_candidate]
+                means[str(candidate)][name] = math.fsum(scores) / len(scores)
+        return means
 
 
-def by_rate(candidates: Sequence[Candidate]) -> list[float]:
-    """Return the learning rates of the candidates, each once."""
-    return list(dict.fromkeys(candidate.learning_rate for candidate in candidates))
+def trained_of(cell: Cell, summary: Mapping[str, Any]) -> Trained:
+    """Return one model of a finished run by its summary."""
+    samples = samples_of(str(cell.run.folder))
+    return Trained(cell, selected(summary, cell.deployed), samples)
+
+
+@cache
+def samples_of(folder: str) -> Mapping[str, Any]:
+    """Return what a run's settings.json has of its samples."""
+    return RunFolder(Path(folder)).origin().get("samples") or {}
+
+
+def cost_of_runs(finished: Sequence[RunSettings]) -> Cost | None:
+    """Return the seconds of a run, a mean over runs, by their records; None where there are none.
+
+    The rounds' time is their median. What the run took beside, as the evaluation and the heads after the last round,
+    counts once.
+    """
+    every_round: list[float] = []
+    once: list[float] = []
+    for run in finished:
+        seconds = [record.seconds.round for record in RunFolder(run.folder).rounds()]
+        if seconds:
+            usual = statistics.median(seconds[:-1] or seconds)
+            every_round.append(usual)
+            once.append(max(SHORTEST, math.fsum(seconds) - len(seconds) * usual))
+    if not every_round:
+        return None
+    return Cost(statistics.fmean(every_round), statistics.fmean(once))
+
+
+def guessed_costs(contenders: Field, sizes: Sizes) -> dict[str, Cost]:
+    """Return the seconds of a run by training, FedAvg's first, from one timed step and batch."""
+    costs: dict[str, Cost] = {}
+    for training, methods in contenders.methods.items():
+        paces = [timed(contenders.runs[method], sizes) for method in methods]
+        every_round = max(pace.clients + pace.server for pace in paces)
+        once = max(pace.once + pace.evaluation for pace in paces)
+        costs[training] = Cost(every_round, max(SHORTEST, once))
+    return costs

@@ -1,126 +1,535 @@
-"""Successive halving over candidates with equal budgets (Jamieson and Talwalkar, 2016), and its conclusion.
+"""An anytime race over trainings with equal budgets: what is clearly behind is dropped, time that is left buys seeds.
 
-Nothing here trains: scores come from a function, so that a race can be run on drawn ones.
+It follows successive halving (Jamieson and Talwalkar, 2016), with cuts by standard error. Nothing here trains: a
+`Trainer` does, so that a race can be run on drawn scores and a clock of its own.
 """
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
-from fedskew.report.inference import Comparison, Interval, Pair, compare
+from fedskew.method_selection import planning
+from fedskew.method_selection.candidates import BASELINE, Candidate, Entrant, Field
+from fedskew.method_selection.planning import AIM, LEAST_LAST, THIRD, Costs, Entry
+from fedskew.method_selection.race_log import FIRST, FULL, LAST, PACE, RATES, SEEDS, RaceLog, Step
+from fedskew.method_selection.uncertainty import BySeed, Difference, Measurement, difference
 
-BASELINE = "fedavg"
-THIRD = 3
-"""A rung keeps one candidate of three, as Jamieson and Talwalkar do."""
+RATE_FACTORS = (1 / 3, 3.0)
+"""The other learning rates of a race, of the settings' one."""
+ERRORS = 2.0
+"""Standard errors within which a candidate counts as equal to the last one that is kept."""
+FIRST_LAST_SEED, SEEDS_OF_A_RACE = 100, 10_000
+"""Race seed r trains with the seeds from 10000 r on; those from 10000 r + 100 on compare the winner with FedAvg."""
+MOST_SEEDS, MOST_LAST_SEEDS, MOST_SHOWN = 90, 9_000, 10
+FULL_SEEDS = (4, 3, 2)
+"""Seeds of the first full runs: as many as all who are wanted have time for."""
+FULL_SHARE, RATES_SHARE = 0.6, 0.5
+"""Of the time that is left beside the last comparison, what the first full runs and the other rates may take."""
 
-
-@dataclass(frozen=True, order=True)
-class Candidate:
-    """A method with a learning rate."""
-
-    method: str
-    learning_rate: float
-
-    def __str__(self) -> str:
-        return f"{self.method} ({self.learning_rate:g})"
-
-
-@dataclass(frozen=True)
-class Rung:
-    """The budget of every candidate that is still in the race: rounds and seeds."""
-
-    rounds: int
-    seeds: tuple[int, ...]
-    enter: int
-    """Candidates that enter; FedAvg's best is one of them, or comes beside them."""
-
-
-Scores = Mapping[Candidate, Mapping[int, float]]
-"""By candidate and seed, in percent; a run that failed has none."""
-Score = Callable[[Sequence[Candidate], Rung], Scores]
+Measured = Mapping[Candidate, BySeed]
+"""Measurements by candidate and seed; a run that failed has none."""
 
 
 @dataclass(frozen=True)
-class RungResult:
-    """How the candidates stood after a rung, best first."""
+class Results:
+    """What a step's runs gave."""
 
-    rung: Rung
+    validated: Measured
+    """On validation data."""
+    tested: Measured = field(default_factory=dict)
+    """On the test set; of the last comparison alone."""
+    costs: Costs = field(default_factory=dict)
+    """Seconds of a run, by training."""
+
+
+class Trainer(Protocol):
+    """Trains what a race asks for."""
+
+    def train(
+        self, entrants: Sequence[Entrant], rounds: int, seeds: Sequence[int], last: bool
+    ) -> Results:
+        """Return what all candidates of these trainings give. `last` measures on the test set as well."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """How the candidates stood after a step, best first."""
+
+    step: Step
     means: Mapping[Candidate, float]
 
 
-def rungs(candidates: int, rounds: int, seeds: Sequence[int]) -> list[Rung]:
-    """Return the rungs: all candidates for a third of the rounds, a third of them for all, a ninth with all the seeds.
+@dataclass(frozen=True)
+class Ended:
+    """How a race ended."""
 
-    Fewer rounds than a third would favor what learns fast. A rung that would drop no candidate is left out.
-    """
-    third = max(2, math.ceil(candidates / THIRD))
-    ninth = max(2, math.ceil(candidates / THIRD**2))
-    one_seed = tuple(seeds[:1])
-    all_seeds = tuple(seeds)
-    ladder = []
-    if candidates > third:
-        ladder.append(Rung(math.ceil(rounds / THIRD), one_seed, candidates))
-    if third > ninth:
-        ladder.append(Rung(rounds, one_seed, third))
-    ladder.append(Rung(rounds, all_seeds, ninth))
-    return ladder
+    standings: Sequence[StepResult]
+    rounds: int
+    """Of the full runs."""
+    winner: Candidate
+    baseline: Candidate | None
+    """FedAvg with its best learning rate; None where none of its runs has finished."""
+    shown: Sequence[Candidate]
+    """The best of each method by the last full runs, those who could win to the end among them."""
+    quiet: Candidate | None
+    """The best of those that upload nothing beside the model."""
+    equals: Sequence[Candidate] = ()
+    """Those within two standard errors of the winner."""
+    validated: Difference | None = None
+    """What the winner has over FedAvg on validation data, by seeds that the race has not seen; it decides."""
+    tested: Difference | None = None
+    """The same on the test set, which decides nothing."""
+    gain_by_seed: Mapping[int, float] = field(default_factory=dict)
+    """On the test set."""
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the winner is above FedAvg on validation data, beyond other seeds and samples."""
+        return self.validated is not None and self.validated.interval()[0] > 0
+
+    @property
+    def take(self) -> Candidate:
+        """The candidate to take: the winner where it is distinguishably above FedAvg, else FedAvg."""
+        if self.baseline is None or self.distinguishable:
+            return self.winner
+        return self.baseline
 
 
-def race(
-    candidates: Sequence[Candidate],
-    ladder: Sequence[Rung],
-    score: Score,
-    uploads_nothing: Collection[str] = (),
-) -> tuple[list[RungResult], Candidate]:
-    """Return the standings after every rung, and the winner: of equal ones the first by name.
+@dataclass(frozen=True)
+class Conditions:
+    """What a race is asked for."""
 
-    Of FedAvg the best so far stays in the race to its end, as the others are compared with it, and so does the best
-    of the methods that upload nothing beside the model. In the last rung every method has one learning rate, so that
-    two rates of one do not displace another method.
+    minutes: float
+    """That it may take."""
+    rounds: int
+    """Of the settings."""
+    learning_rate: float
+    """Of the settings."""
+    at_once: int = 1
+    """Runs at a time."""
+    race_seed: int = 0
+    """Another one trains with other seeds."""
+
+
+class Race:
+    """A race.
 
     Args:
-        candidates: all of them.
-        ladder: the rungs.
-        score: trains candidates for a rung's budget.
-        uploads_nothing: the methods that upload nothing beside the model.
+        contenders: the candidates.
+        conditions: what it is asked for.
+        guess: seconds of a run by training, FedAvg's first; after the first run their ratios alone count.
+        trainer: trains.
+        log: the steps so far.
+        announce: gets what enters.
+        report: gets how the candidates stand after a step.
+        clock: seconds.
+        began: when the command began, by the same clock.
     """
-    results: list[RungResult] = []
-    running = list(candidates)
-    for rung in ladder:
-        if results:
-            ranked = list(results[-1].means)
-            running = entering(ranked, rung, rung is ladder[-1], uploads_nothing)
-        scores = score(running, rung)
-        means: dict[Candidate, float] = {}
-        for candidate in sorted(running):  # of equal means the first by name
-            by_seed = scores.get(candidate, {})
-            if len(by_seed) == len(rung.seeds):
-                means[candidate] = statistics.fmean(by_seed.values())
-        by_mean = sorted(means, key=means.__getitem__, reverse=True)
-        results.append(RungResult(rung, {candidate: means[candidate] for candidate in by_mean}))
-        if not means:
+
+    def __init__(
+        self,
+        contenders: Field,
+        conditions: Conditions,
+        guess: Costs,
+        trainer: Trainer,
+        log: RaceLog,
+        announce: Callable[[Entry], None] = lambda entry: None,
+        report: Callable[[StepResult], None] = lambda standing: None,
+        clock: Callable[[], float] = time.monotonic,
+        began: float | None = None,
+    ) -> None:
+        self.field = contenders
+        self.conditions = conditions
+        self.learning_rate = conditions.learning_rate
+        self.rounds = conditions.rounds
+        self.at_once = conditions.at_once
+        self.trainer = trainer
+        self.log = log
+        self.announce = announce
+        self.report = report
+        self.clock = clock
+        self.first_seed = SEEDS_OF_A_RACE * conditions.race_seed
+        self.mark = clock() if began is None else began
+        self.standings: list[StepResult] = []
+        self.steps_done = 0
+        if not log.guess:
+            log.guess = dict(guess)
+        self.costs = dict(log.guess)
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that are planned."""
+        return AIM * 60 * self.conditions.minutes
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left of these."""
+        return self.seconds - self.log.used
+
+    @property
+    def factor(self) -> float:
+        """By how much steps have taken longer than their costs say; the first run, which starts processes, aside."""
+        ended = [
+            step for step in self.log.steps if step.purpose != PACE and step.seconds is not None
+        ]
+        measured = [step.seconds for step in ended if step.seconds is not None]
+        return planning.correction([step.predicted for step in ended], measured)
+
+    def cost(self, entrant: Entrant, rounds: int) -> float:
+        """Return the seconds that a run of an entrant adds to the race."""
+        return self.costs[entrant.training].of(rounds, self.factor / self.at_once)
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def seeds(self, number: int, after: int = 0) -> tuple[int, ...]:
+        """Return so many of the race's seeds, after the first ones."""
+        start = self.first_seed + after
+        return tuple(range(start, start + number))
+
+    def step(
+        self,
+        purpose: str,
+        entrants: Sequence[Entrant],
+        rounds: int,
+        seeds: Sequence[int],
+        without_time: Sequence[str] = (),
+    ) -> tuple[Step, Results]:
+        """Run a step, or the one that the log has here in its stead."""
+        index = self.steps_done
+        fresh = index == len(self.log.steps)
+        if fresh:
+            wanted = Step(purpose, tuple(entrants), rounds, tuple(seeds))
+            wanted.predicted = self.by_costs(wanted, self.costs)
+            wanted.without_time = tuple(without_time)
+            self.log.steps.append(wanted)
+            self.log.save()
+        step = self.log.steps[index]
+        results = self.trainer.train(
+            step.entrants, step.rounds, step.seeds, last=step.purpose == LAST
+        )
+        if step.seconds is None:
+            if step.purpose in (PACE, FIRST):
+                step.costs = dict(results.costs)
+            elapsed = self.clock() - self.mark
+            # What a step took before it was killed is not known.
+            by_costs = self.factor * self.by_costs(step, {**self.costs, **step.costs})
+            step.seconds = elapsed if fresh else max(elapsed, by_costs)
+        self.costs.update(step.costs)
+        self.mark = self.clock()
+        self.steps_done += 1
+        self.log.save()
+        return step, results
+
+    def by_costs(self, step: Step, costs: Costs) -> float:
+        """Return the seconds of a step by costs, uncorrected; runs of earlier steps are not repeated."""
+        earlier = set[tuple[Entrant, int, int, bool]]()
+        for other in self.log.steps[: self.steps_done]:
+            earlier |= runs_of(other)
+        left = sorted(runs_of(step) - earlier)
+        return (
+            sum(costs[entrant.training].of(rounds) for entrant, rounds, _, _ in left) / self.at_once
+        )
+
+    def stand(
+        self, step: Step, measured: Measured, candidates: Iterable[Candidate]
+    ) -> list[Candidate]:
+        """Note how candidates stand, and return them, best first; those with a run that failed are left out.
+
+        Raises RuntimeError where none has finished.
+        """
+        ranked = rank(measured, candidates)
+        means = {candidate: mean_of(measured[candidate]) for candidate in ranked}
+        standing = StepResult(step, means)
+        self.standings.append(standing)
+        self.report(standing)
+        if not ranked:
             reason = "no run of the race has finished: each one's reason stands in the overview"
             raise RuntimeError(reason)
-    return results, next(iter(results[-1].means))
+        return ranked
+
+    # ---- the race ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Ended:
+        """Run the race, or what is left of it."""
+        entry = self.enter()
+        self.announce(entry)
+        own_rate = [Entrant(name, self.learning_rate) for name in entry.taken]
+        seeds = self.seeds(entry.seeds)
+        first, results = self.step(FIRST, own_rate, planning.first_rounds(entry.rounds), seeds)
+        candidates = self.field.candidates_of(first.entrants)
+        ranked = self.stand(first, results.validated, candidates)
+
+        measured, full = self.full_runs(entry, ranked, results.validated)
+        self.other_rates(full, measured)
+        finalists = self.more_seeds(full.rounds, measured)
+        winner = finalists[0]
+        equals = tuple(cut(finalists, measured, 1)[1:])
+        baseline = next((one for one in finalists if one.method == BASELINE), None)
+        quiet = best_without_uploads(finalists, self.field.uploads_nothing)
+        validated = tested = None
+        gains: dict[int, float] = {}
+        if baseline is not None and winner != baseline:
+            validated, tested, gains = self.last(full.rounds, winner, baseline)
+        return Ended(
+            standings=self.standings,
+            rounds=full.rounds,
+            winner=winner,
+            baseline=baseline,
+            shown=shown(self.standings[-1].means, finalists),
+            quiet=quiet,
+            equals=equals,
+            validated=validated,
+            tested=tested,
+            gain_by_seed=gains,
+        )
+
+    def enter(self) -> Entry:
+        """Return which trainings enter, by the time of a run of FedAvg."""
+        baseline = Entrant(BASELINE, self.learning_rate)
+        rounds = planning.first_rounds(self.rounds)
+        guessed = self.log.guess[BASELINE]
+        while rounds > 1 and guessed.of(rounds) > self.seconds / 4:
+            rounds = math.ceil(rounds / 2)
+        pace, _ = self.step(PACE, [baseline], rounds, self.seeds(1))
+        known = self.costs[BASELINE]
+        before = guessed.of(pace.rounds)
+        ratio = known.of(pace.rounds) / before if before else 1.0
+        self.costs = {**planning.scaled(self.log.guess, ratio), BASELINE: known}
+        if not self.log.entry:
+            costs = planning.scaled(self.costs, 1 / self.at_once)
+            minutes = self.conditions.minutes
+            entry = planning.entry(costs, self.field.always, self.rounds, self.left, minutes)
+            self.log.entry = asdict(entry)
+            self.log.save()
+        saved: dict[str, Any] = self.log.entry
+        return Entry(
+            saved["rounds"],
+            saved["seeds"],
+            tuple(saved["taken"]),
+            tuple(saved["left_out"]),
+            tuple(saved["at_margin"]),
+        )
+
+    def reserved(self, entrants: Sequence[Entrant], rounds: int) -> float:
+        """Return the seconds to keep for the last comparison."""
+        baseline = [entrant for entrant in entrants if entrant.training == BASELINE]
+        in_order = [*baseline, *entrants]
+        costs = [self.cost(entrant, rounds) for entrant in in_order]
+        return planning.reserve(costs, self.seconds)
+
+    def smallest(self, entrants: Sequence[Entrant], rounds: int) -> float:
+        """Return the seconds of one seed of entrants, FedAvg the first, and of the shortest last comparison."""
+        costs = [self.cost(entrant, rounds) for entrant in entrants]
+        return sum(costs) + LEAST_LAST * planning.pair_cost(costs)
+
+    def full_runs(
+        self, entry: Entry, ranked: Sequence[Candidate], measured: Measured
+    ) -> tuple[dict[Candidate, dict[int, Measurement]], Step]:
+        """Train what stays for all rounds, and return its measurements."""
+        least = max(2, math.ceil(len(ranked) / THIRD))
+        kept = cut(ranked, measured, least)
+        slow = [one for one in ranked if self.field.training_of(one.method) in self.field.slow]
+        of_baseline = [one for one in ranked if self.field.training_of(one.method) == BASELINE]
+        wanted = self.entrants([*of_baseline, *slow, *kept])
+        # Where FedAvg has failed, the best one is certain.
+        certain = max(1, len(self.entrants([*of_baseline, *slow])))
+        rounds = entry.rounds
+        while rounds > 1 and self.smallest(wanted[:certain], rounds) > self.left:
+            rounds -= 1  # the first rung took longer than its costs said
+        budget = FULL_SHARE * (self.left - self.reserved(wanted, rounds))
+        costs = [self.cost(entrant, rounds) for entrant in wanted]
+        always = range(certain)
+        plenty = [number for number in FULL_SEEDS if number * sum(costs) <= budget]
+        seeds = plenty[0] if plenty else 2
+        if seeds * sum(costs[:certain]) > budget:
+            seeds = 1
+        choice = planning.fitting([seeds * cost for cost in costs], always, budget)
+        chosen = [wanted[index] for index in choice.taken]
+        without_time = [str(wanted[index]) for index in choice.left_out]
+        full, results = self.step(FULL, chosen, rounds, self.seeds(seeds), without_time)
+        candidates = self.field.candidates_of(full.entrants)
+        self.stand(full, results.validated, candidates)
+        return {one: dict(by_seed) for one, by_seed in results.validated.items()}, full
+
+    def other_rates(self, full: Step, measured: dict[Candidate, dict[int, Measurement]]) -> None:
+        """Train the best with other learning rates, where the time is enough for a second seed of what there is."""
+        ranked = rank(measured, measured)
+        least = max(2, math.ceil(len(ranked) / THIRD))
+        of_baseline = [one for one in ranked if one.method == BASELINE]
+        best = self.entrants([*of_baseline, *cut(ranked, measured, least)])
+        wanted = []
+        for entrant in best:
+            for factor in RATE_FACTORS:
+                wanted.append(
+                    Entrant(entrant.training, float(f"{factor * self.learning_rate:.3g}"))
+                )
+        rounds = full.rounds
+        budget = RATES_SHARE * (self.left - self.reserved(full.entrants, rounds))
+        costs = [len(full.seeds) * self.cost(entrant, rounds) for entrant in wanted]
+        choice = planning.fitting(costs, (), budget)
+        chosen = [wanted[index] for index in choice.taken]
+        without_time = [str(wanted[index]) for index in choice.left_out]
+        if not self.is_next(RATES, wanted=bool(chosen) and len(full.seeds) > 1):
+            return
+        step, results = self.step(RATES, chosen, rounds, full.seeds, without_time)
+        for candidate, by_seed in results.validated.items():
+            measured[candidate] = dict(by_seed)
+        self.stand(step, measured, measured)
+
+    def is_next(self, purpose: str, wanted: bool) -> bool:
+        """Return whether a step of this purpose comes: as the log says, and where it has ended, as is wanted."""
+        if self.steps_done < len(self.log.steps):
+            return self.log.steps[self.steps_done].purpose == purpose
+        return wanted
+
+    def more_seeds(
+        self, rounds: int, measured: dict[Candidate, dict[int, Measurement]]
+    ) -> list[Candidate]:
+        """Train those who can still win with more seeds, while time is left, and return them, best first."""
+        ranked = one_rate_each(rank(measured, measured))
+        while True:
+            finalists = self.finalists(ranked, measured)
+            entrants = self.entrants(finalists)
+            have = len(measured[finalists[0]])
+            number = self.seeds_to_add(finalists, entrants, measured, rounds)
+            if not self.is_next(SEEDS, wanted=number > 0):
+                return finalists
+            seeds = self.seeds(number, after=have)
+            step, results = self.step(SEEDS, entrants, rounds, seeds)
+            for candidate in finalists:
+                measured[candidate].update(results.validated.get(candidate, {}))
+            ranked = self.stand(step, measured, finalists)
+
+    def seeds_to_add(
+        self,
+        finalists: Sequence[Candidate],
+        entrants: Sequence[Entrant],
+        measured: Measured,
+        rounds: int,
+    ) -> int:
+        """Return how many more seeds the finalists get; 0 ends the race."""
+        winner = finalists[0]
+        have = len(measured[winner])
+        certain = self.certain(finalists)
+        rivals = [one for one in finalists[1:] if one not in certain]
+        budget = self.left
+        if winner.method != BASELINE:
+            if not rivals and have > 1:
+                return 0  # one can win: the time is worth more in its comparison with FedAvg
+            budget -= self.reserved(entrants, rounds)
+        per_seed = sum(self.cost(entrant, rounds) for entrant in entrants)
+        return planning.seeds_that_fit(per_seed, budget, have, MOST_SEEDS)
+
+    def certain(self, ranked: Sequence[Candidate]) -> list[Candidate]:
+        """Return those who stay whatever their scores: the best of FedAvg, and of those that upload nothing."""
+        of_baseline = (one for one in ranked if one.method == BASELINE)
+        quiet = best_without_uploads(ranked, self.field.uploads_nothing)
+        return [one for one in (next(of_baseline, None), quiet) if one is not None]
+
+    def finalists(self, ranked: Sequence[Candidate], measured: Measured) -> list[Candidate]:
+        """Return those who can still win, best first, and those who stay in any case."""
+        kept = cut(ranked, measured, 1)
+        staying = [*kept, *self.certain(ranked)]
+        return [candidate for candidate in ranked if candidate in staying]
+
+    def last(
+        self, rounds: int, winner: Candidate, baseline: Candidate
+    ) -> tuple[Difference | None, Difference | None, dict[int, float]]:
+        """Compare the winner with FedAvg, by seeds that the race has not seen, as many as there is time for."""
+        entrants = self.entrants([baseline, winner])
+        validated: dict[Candidate, dict[int, Measurement]] = {winner: {}, baseline: {}}
+        tested: dict[Candidate, dict[int, Measurement]] = {winner: {}, baseline: {}}
+        have = 0
+        while True:
+            per_seed = sum(self.cost(entrant, rounds) for entrant in entrants)
+            number = planning.seeds_that_fit(
+                per_seed, self.left, have or LEAST_LAST, MOST_LAST_SEEDS - have
+            )
+            number = max(number, LEAST_LAST - have)
+            if not self.is_next(LAST, wanted=number > 0):
+                break
+            seeds = self.seeds(number, after=FIRST_LAST_SEED + have)
+            step, results = self.step(LAST, entrants, rounds, seeds)
+            have += len(step.seeds)
+            for candidate in (winner, baseline):
+                validated[candidate].update(results.validated.get(candidate, {}))
+                tested[candidate].update(results.tested.get(candidate, {}))
+        on_validation = difference(validated[winner], validated[baseline])
+        on_test = difference(tested[winner], tested[baseline])
+        gains = {}
+        for seed in sorted(tested[winner].keys() & tested[baseline].keys()):
+            gains[seed] = tested[winner][seed].score - tested[baseline][seed].score
+        if len(gains) < 2:
+            return None, None, gains
+        return on_validation, on_test, gains
+
+    def entrants(self, candidates: Iterable[Candidate]) -> list[Entrant]:
+        """Return the trainings of candidates, each once, in their order."""
+        return list(dict.fromkeys(self.field.entrant_of(candidate) for candidate in candidates))
 
 
-def entering(
-    ranked: Sequence[Candidate],
-    rung: Rung,
-    is_last: bool,
-    uploads_nothing: Collection[str] = (),
-) -> list[Candidate]:
-    """Return the candidates that enter a rung, of the earlier rung's from best to worst; see `race`."""
-    best_of_method: dict[str, Candidate] = {}
+def runs_of(step: Step) -> set[tuple[Entrant, int, int, bool]]:
+    """Return the runs of a step: entrant, rounds, seed, and whether it is of the last comparison."""
+    is_last = step.purpose == LAST
+    return {
+        (entrant, step.rounds, seed, is_last) for entrant in step.entrants for seed in step.seeds
+    }
+
+
+def mean_of(by_seed: BySeed) -> float:
+    """Return the mean score over the seeds."""
+    return statistics.fmean(measurement.score for measurement in by_seed.values())
+
+
+def rank(measured: Measured, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates whose runs have all finished, best first; of equal means the first by name."""
+    chosen = sorted(candidates)
+    most = max((len(measured.get(candidate, {})) for candidate in chosen), default=0)
+    complete = [one for one in chosen if most and len(measured.get(one, {})) == most]
+    means = {candidate: mean_of(measured[candidate]) for candidate in complete}
+    return sorted(complete, key=means.__getitem__, reverse=True)
+
+
+def cut(ranked: Sequence[Candidate], measured: Measured, least: int) -> list[Candidate]:
+    """Return the first `least` candidates, and those who are within two standard errors of the last of them.
+
+    A difference over two seeds has an error that is itself uncertain, so it counts as no less than that of the first
+    `2 * least` candidates together.
+    """
+    kept = list(ranked[:least])
+    if len(kept) == len(ranked):
+        return kept
+    last = kept[-1]
+    differences: dict[Candidate, Difference] = {}
+    for candidate in ranked[least:]:
+        found = difference(measured[last], measured[candidate])
+        if found is not None:
+            differences[candidate] = found
+    near = list(differences.values())[: max(1, least)]
+    pooled = math.sqrt(statistics.fmean(found.error**2 for found in near)) if near else 0.0
+    for candidate, found in differences.items():
+        if found.mean <= ERRORS * max(found.error, pooled):
+            kept.append(candidate)
+    return kept
+
+
+def one_rate_each(ranked: Sequence[Candidate]) -> list[Candidate]:
+    """Return of each method the best learning rate, best first."""
+    best: dict[str, Candidate] = {}
     for candidate in ranked:
-        best_of_method.setdefault(candidate.method, candidate)
-    order = list(best_of_method.values()) if is_last else ranked
-    chosen = list(order[: rung.enter])
-    for always in (best_of_method.get(BASELINE), best_without_uploads(ranked, uploads_nothing)):
-        if always is not None and always not in chosen:
-            chosen.append(always)
-    return chosen
+        best.setdefault(candidate.method, candidate)
+    return list(best.values())
+
+
+def shown(means: Mapping[Candidate, float], finalists: Collection[Candidate]) -> list[Candidate]:
+    """Return the candidates of the table that a race ends with, best first: the first of each method, not too many."""
+    best = one_rate_each(list(means))
+    return [one for index, one in enumerate(best) if index < MOST_SHOWN or one in finalists]
 
 
 def best_without_uploads(
@@ -131,75 +540,43 @@ def best_without_uploads(
     return next(quiet, None)
 
 
-@dataclass(frozen=True)
-class Gain:
-    """What the winner has over FedAvg on the test set, by seeds that the race has not seen."""
+# ---- the end ---------------------------------------------------------------------------------------------------------
 
-    winner: Mapping[int, float]
-    baseline: Mapping[int, float]
-    made_of: Sequence[Pair] = ()
-    """By seed, in ascending order, the test examples of the two numbers; without them the interval is over seeds
-    alone."""
-
-    @property
-    def differences(self) -> list[float]:
-        """The winner less FedAvg, by seed, in points."""
-        return [self.winner[seed] - self.baseline[seed] for seed in sorted(self.winner)]
-
-    @property
-    def comparison(self) -> Comparison:
-        """The winner less FedAvg, with the interval that reports have: over seeds and test examples."""
-        by_seed = dict(zip(sorted(self.winner), self.differences, strict=True))
-        pairs = self.made_of or [(None, None) for _ in by_seed]
-        return compare(by_seed, pairs, ("winner", BASELINE))
-
-    @property
-    def interval(self) -> Interval:
-        """The 95 % interval of the mean difference."""
-        interval = self.comparison.interval
-        assert interval is not None, "a gain has two seeds at least"
-        return interval
-
-    @property
-    def distinguishable(self) -> bool:
-        """Whether the winner is above FedAvg beyond what other seeds and other test examples would give."""
-        return self.comparison.verdict() == "above"
+NOBODY = "no method is distinguishable from FedAvg here"
 
 
-def take(winner: Candidate, baseline: Candidate | None, gain: Gain | None) -> Candidate:
-    """Return the candidate to take: the winner where it is distinguishably above FedAvg, else FedAvg.
-
-    Args:
-        winner: of the race.
-        baseline: FedAvg with its best learning rate; None where none of its runs has finished.
-        gain: what the winner has over it; None where the two could not be compared, or are the same.
-    """
-    if baseline is None or (gain is not None and gain.distinguishable):
-        return winner
-    return baseline
-
-
-def conclusion(winner: Candidate, baseline: Candidate | None, gain: Gain | None) -> list[str]:
-    """Return what the race ends with, in lines; arguments as in `take`."""
-    lines = [f"winner: {winner}"]
-    nobody = "no method is distinguishable from FedAvg here"
-    if gain is not None:
-        lines.append(gain_line(gain))
-        if not gain.distinguishable:
-            lines.append(nobody)
-    elif winner.method == BASELINE:
-        lines.append(f"{nobody}: FedAvg itself is the best")
-    elif baseline is None:
+def conclusion(ended: Ended) -> list[str]:
+    """Return what the race ends with, in lines."""
+    lines = [f"winner: {ended.winner}"]
+    if ended.equals:
+        names = ", ".join(map(str, ended.equals))
+        lines.append(f"within two standard errors of it on validation data: {names}")
+    if ended.validated is not None:
+        lines.append(gain_line("on validation data, which decides", ended.validated))
+        if ended.tested is not None:
+            by_seed = ", ".join(f"{gain:+.1f}" for gain in ended.gain_by_seed.values())
+            lines.append(f"{gain_line('on the test set', ended.tested)} ({by_seed})")
+        if not ended.distinguishable:
+            lines.append(NOBODY)
+        elif ended.tested is not None and ended.tested.interval()[0] <= 0:
+            lines.append("the test set is too small, or the seeds too few, to confirm the gain")
+    elif ended.winner.method == BASELINE:
+        lines.append(f"{NOBODY}: FedAvg itself is the best")
+    elif ended.baseline is None:
         lines.append("FedAvg has finished no run: the winner is compared with nothing")
     else:
         lines.append("the winner and FedAvg have fewer than two seeds in common: nothing is told")
-    return [*lines, f"take {take(winner, baseline, gain)}"]
+    if ended.quiet is None:
+        lines.append("no method that uploads nothing beside the model has finished")
+    elif ended.quiet == ended.winner:
+        lines.append("the winner uploads nothing beside the model")
+    else:
+        lines.append(f"best of those that upload nothing beside the model: {ended.quiet}")
+    return [*lines, f"take {ended.take}"]
 
 
-def gain_line(gain: Gain) -> str:
-    """Return the gain over FedAvg in a line: mean, interval and the differences by seed."""
-    interval = gain.interval
-    mean = f"{statistics.fmean(gain.differences):+.1f} points"
-    ends = f"95 % interval {interval.low:+.1f} to {interval.high:+.1f} over {interval.resampled}"
-    differences = ", ".join(f"{value:+.1f}" for value in gain.differences)
-    return f"gain over FedAvg on the test set: {mean}, {ends} ({differences})"
+def gain_line(where: str, gain: Difference) -> str:
+    """Return a gain over FedAvg in a line: mean and interval."""
+    low, high = gain.interval()
+    ends = f"95 % interval {low:+.1f} to {high:+.1f} over {gain.covers}"
+    return f"gain over FedAvg {where}: {gain.mean:+.1f} points, {ends}"

@@ -9,7 +9,6 @@ import pytest
 from frozen import ENTRY, frozen_results
 
 from data import SettingError
-from fedskew.method_selection.conduct import Trained, examples
 from fedskew.report.claims import judge
 from fedskew.report.differences import differences
 from fedskew.report.format import words_and_unit
@@ -375,6 +374,7 @@ def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:
     }
 
 
+<<<<<<< HEAD
 def test_a_race_takes_the_test_examples_from_the_runs_own_records(tmp_path: Path) -> None:
     known = frozen_results(tmp_path)
     run = known.of("creff", "LDA 0.5")[0]
@@ -386,6 +386,8 @@ def test_a_race_takes_the_test_examples_from_the_runs_own_records(tmp_path: Path
     assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(value, abs=0.1)
 
 
+=======
+>>>>>>> f6f55a9 (select: an anytime race that plans on measured times and cuts by standard error)
 def test_test_examples_are_drawn_by_subject(measured: SeedResult) -> None:
     """What settings.json says of subjects goes before rows; of earlier runs the confusion matrix tells them."""
     rows = strata(measured, "last", "balanced-accuracy")
