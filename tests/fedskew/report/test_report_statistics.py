@@ -374,20 +374,6 @@ def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:
     }
 
 
-<<<<<<< HEAD
-def test_a_race_takes_the_test_examples_from_the_runs_own_records(tmp_path: Path) -> None:
-    known = frozen_results(tmp_path)
-    run = known.of("creff", "LDA 0.5")[0]
-    value = measure(run, "last", "balanced-accuracy")
-    assert value is not None
-    made_of = examples(Trained(run.cell, value), "balanced-accuracy")
-    assert made_of is not None and made_of.weights_G is not None
-    assert made_of.sizes_G.sum() == 360, "the digits' test set"
-    assert 100 * made_of.weights_G @ made_of.rates_G == pytest.approx(value, abs=0.1)
-
-
-=======
->>>>>>> f6f55a9 (select: an anytime race that plans on measured times and cuts by standard error)
 def test_test_examples_are_drawn_by_subject(measured: SeedResult) -> None:
     """What settings.json says of subjects goes before rows; of earlier runs the confusion matrix tells them."""
     rows = strata(measured, "last", "balanced-accuracy")
