@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from server_app.methods import Method
     from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
     from strategies.core.validation import RejectedUpdate, check_by_class, differences
+    from strategies.creff import CReFF
 
 MODULES = {
     "client_app.client": (
@@ -77,9 +78,11 @@ MODULES = {
         "Work",
     ),
     "strategies.core.validation": ("RejectedUpdate", "check_by_class", "differences"),
+    "strategies.creff": ("CReFF",),
 }
 """The names by the module that defines them."""
 __all__ = [
+    "CReFF",
     "Classifier",
     "Client",
     "Contribution",

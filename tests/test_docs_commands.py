@@ -55,6 +55,9 @@ RUN_ELSEWHERE = {
     "fedskew federation run study": "tests/fedskew/federation/test_deployment_page.py",
     'python -c "import fedskew; print(': "tests/fedskew/test_python.py",
     "import fedskew\n\nresult = fedskew.run(": "tests/fedskew/test_python.py",
+    "import numpy as np\n\nimport fedskew\n\ndraw": "tests/fedskew/test_python.py",
+    "import torch\n\nfrom fedskew.methods import Classifier": "tests/fedskew/test_python.py",
+    "import torch\n\nfrom fedskew.methods import CReFF": "tests/fedskew/test_python.py",
     "# my_methods.py": "tests/test_user_code.py",
 }
 """How a block begins, and the file that runs it."""

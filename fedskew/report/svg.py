@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 COLORS = ("#000001", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b")
 """Okabe and Ito's palette, black first and a brown for its yellow; the page has a lighter set for a dark background."""
@@ -104,36 +105,49 @@ def write_file(figure: Figure, legend: Sequence[Style], file: Path) -> None:
 
     The same figure gives the same bytes: the file holds no date.
     """
+    with look(figure.svg.name):
+        date = "CreationDate" if file.suffix == ".pdf" else "Date"
+        canvas_of(figure, legend).savefig(file, metadata={date: None})
+
+
+def text_of(figure: Figure, legend: Sequence[Style]) -> str:
+    """Return the same figure as the text of an SVG file."""
+    with look(figure.svg.name):
+        file = io.StringIO()
+        canvas_of(figure, legend).savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def canvas_of(figure: Figure, legend: Sequence[Style]) -> "Canvas":
+    """Return a figure with its title and legend, drawn."""
     from matplotlib.figure import Figure as Canvas
     from matplotlib.lines import Line2D
 
-    with look(figure.svg.name):
-        canvas = Canvas(figsize=(WIDTH, figure.svg.height), layout="constrained")
-        axes = canvas.subplots()
-        figure.svg.draw(axes)
-        if figure.title:
-            axes.set_title(figure.title)
-        if legend:
-            handles = []
-            for style in legend:
-                handle = Line2D(
-                    [],
-                    [],
-                    color=style.color,
-                    linestyle=style.line,
-                    label=style.label,
-                )
-                handles.append(handle)
-            # Below the panel: rows may be many, and no corner of a panel is free in every figure.
-            canvas.legend(
-                handles=handles,
-                loc="outside lower center",
-                ncols=min(3, len(handles)),
-                fontsize=8,
-                frameon=False,
+    canvas = Canvas(figsize=(WIDTH, figure.svg.height), layout="constrained")
+    axes = canvas.subplots()
+    figure.svg.draw(axes)
+    if figure.title:
+        axes.set_title(figure.title)
+    if legend:
+        handles = []
+        for style in legend:
+            handle = Line2D(
+                [],
+                [],
+                color=style.color,
+                linestyle=style.line,
+                label=style.label,
             )
-        date = "CreationDate" if file.suffix == ".pdf" else "Date"
-        canvas.savefig(file, metadata={date: None})
+            handles.append(handle)
+        # Below the panel: rows may be many, and no corner of a panel is free in every figure.
+        canvas.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=min(3, len(handles)),
+            fontsize=8,
+            frameon=False,
+        )
+    return canvas
 
 
 def look(name: str) -> AbstractContextManager[None]:

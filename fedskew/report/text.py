@@ -1,6 +1,7 @@
 """The report as Markdown, CSV, JSON, and as tables for a terminal."""
 
 import csv
+import html
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -128,6 +129,28 @@ def markdown_cell(cell: TableCell) -> str:
     if cell.strong:
         text = f"**{text}**"
     return f"{text} ({escaped(cell.below)})" if cell.below else text
+
+
+def html_table(table: Table) -> str:
+    """Return one table as an HTML element with its caption."""
+    headings = "".join(f"<th>{html_cell(cell)}</th>" for cell in table.headings)
+    rows = []
+    for row in table.rows:
+        cells = "".join(f"<td>{html_cell(cell)}</td>" for cell in row)
+        rows.append(f"<tr>{cells}</tr>")
+    caption = html.escape(first_upper(table.caption))
+    body = "\n".join(rows)
+    return f"<table>\n<caption>{caption}</caption>\n<tr>{headings}</tr>\n{body}\n</table>"
+
+
+def html_cell(cell: TableCell) -> str:
+    """Return the contents of a cell, its second line below the first."""
+    text = html.escape(cell.text)
+    if cell.strong:
+        text = f"<strong>{text}</strong>"
+    if cell.below:
+        text += f"<br><small>{html.escape(cell.below)}</small>"
+    return text
 
 
 COLUMNS = (

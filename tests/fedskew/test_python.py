@@ -73,7 +73,7 @@ def test_worker_processes_without_a_main_guard_are_a_sentence(tmp_path: Path) ->
 def test_the_command_and_the_script_in_the_docs_run_without_a_main_guard(tmp_path: Path) -> None:
     words = shlex.split(blocks("bash")[0])
     assert words[:2] == ["python", "-c"] and len(words) == 3
-    (script,) = blocks("python")
+    script = blocks("python")[0]
     printed = python(f"{words[2]}\n{script}", tmp_path).splitlines()
     assert 0.1 < float(printed[0]) < 1
     assert printed[-2] == "True 0.1" and printed[-1] == METHODS["creff"].reveals
@@ -134,4 +134,26 @@ def test_the_notebook_goes_from_arrays_to_a_report(tmp_path: Path) -> None:
     python(
         "import nbclient, nbformat\nnbclient.execute(nbformat.read('own_data.ipynb', 4))", tmp_path
     )
-    assert "FedShift is above FedAvg" in (tmp_path / "report.html").read_text()
+    assert "fedshift" in (tmp_path / "report.html").read_text()
+
+
+def test_the_notebook_uses_public_names_alone() -> None:
+    cells = json.loads((ROOT / "docs" / "start" / "own-data.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    imported = re.findall(r"^(?:from|import) (\S+)", code, re.MULTILINE)
+    assert set(imported) == {"numpy", "fedskew"}
+    names = set(re.findall(r"fedskew\.(\w+)", code))
+    assert names and names <= set(fedskew.__all__)
+
+
+def test_the_comparison_in_the_docs(tmp_path: Path) -> None:
+    printed = python(blocks("python")[1], tmp_path).splitlines()
+    assert "fedavg" in printed[0]
+    assert [line.split()[0] for line in printed[1:3]] == ["fedavg", "fedshift"]
+    assert "<svg" in (tmp_path / "curves.svg").read_text()
+    assert "fedshift" in (tmp_path / "comparison.html").read_text()
+
+
+def test_the_parts_alone_in_the_docs(tmp_path: Path) -> None:
+    assert "tensor" in python(blocks("python")[2], tmp_path)
+    assert "[10, 64]) torch.Size([10, 30, 64])" in python(blocks("python")[3], tmp_path)

@@ -1,0 +1,198 @@
+"""Methods beside each other from Python: train each with every seed, then tables, figures and the report's page."""
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedskew.api import Result, run
+
+if TYPE_CHECKING:  # these take a second to import, which `import fedskew` does without
+    from fedskew.report.document import Document
+    from server_app.run_settings import Scalar
+
+Method = str | Mapping[str, Mapping[str, Any]]
+"""A method's name, or {LABEL: {"method": NAME, SETTING: VALUE, ...}} as an entry of experiments.yaml has it."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure, which a notebook shows."""
+
+    title: str
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the figure as an SVG file and return its path."""
+        file = Path(path)
+        file.write_text(self.svg)
+        return file
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The finished runs of some methods, with the inference of `fedskew report`."""
+
+    runs: Mapping[str, Sequence[Result]]
+    """The results by the method's label, in the order of the seeds."""
+    document: "Document"
+    """The report."""
+
+    @property
+    def headline(self) -> str:
+        """The result in a sentence."""
+        return self.document.headline
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What makes the runs less comparable than they look, a sentence each."""
+        return self.document.results.warnings
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one row per method, for pandas.DataFrame or csv.DictWriter.
+
+        A row has the method's mean and standard deviation over the seeds in the last round, in percent, and the
+        difference from the method it is compared with (FedAvg where it is there, else the first) with its 95 %
+        interval. What there is not, such as the standard deviation of one seed, is None.
+        """
+        from fedskew.report.differences import differences
+        from fedskew.report.inference import summarize_seeds
+
+        results = self.document.results
+        metric = results.experiment.metric
+        difference_of = {difference.row: difference for difference in differences(results, "")}
+        rows = []
+        for row in results.experiment.rows:
+            summary = summarize_seeds(results.of(row.label, ""), "last", metric)
+            difference = difference_of.get(row.label)
+            low, high = difference.ends if difference else (None, None)
+            cells = {
+                "method": row.label,
+                "metric": metric,
+                "seeds": summary.n if summary else 0,
+                "mean": summary.mean if summary else None,
+                "sd": summary.sd if summary else None,
+                "compared-with": difference.than if difference else None,
+                "difference": difference.estimate if difference else None,
+                "low": low,
+                "high": high,
+                "distinguishable": difference.distinguishable if difference else None,
+            }
+            rows.append(cells)
+        return rows
+
+    def figures(self) -> dict[str, str]:
+        """Return the titles of the figures by the names that `figure` takes."""
+        return {name: picture.title for name, picture in self._pictures().items()}
+
+    def figure(self, name: str = "curves") -> Picture:
+        """Return a figure. Raises LookupError with the names that there are."""
+        pictures = self._pictures()
+        if name not in pictures:
+            raise LookupError(f"figure {name}: must be one of {', '.join(pictures)}")
+        return pictures[name]
+
+    def _pictures(self) -> dict[str, Picture]:
+        from fedskew.report.figures import styles
+        from fedskew.report.page import drawings
+        from fedskew.report.publication import WITH_LEGEND
+        from fedskew.report.svg import text_of
+
+        rows = list(styles(self.document.results).values())
+        title_of = {section.key: section.title for section in self.document.sections}
+        pictures = {}
+        for section, groups in drawings(self.document, "comparison").items():
+            legend = rows if section in WITH_LEGEND else ()
+            panels = [(title, figure) for title, group in groups for figure in group]
+            for number, (title, figure) in enumerate(panels, 1):
+                name = section if number == 1 else f"{section}-{number}"
+                words = ": ".join(filter(None, [title, figure.title])) or title_of[section]
+                pictures[name] = Picture(words, text_of(figure, legend))
+        return pictures
+
+    def report(self, path: str | PathLike[str]) -> Path:
+        """Write the report as one HTML file that opens offline, and return its path."""
+        from fedskew.report import page
+
+        file = Path(path)
+        file.write_text(page.html([self.document]))
+        return file
+
+    def markdown(self) -> str:
+        """Return the report as Markdown, without figures."""
+        from fedskew.report import text
+
+        return text.markdown([self.document])
+
+    def _repr_html_(self) -> str:
+        """Return the headline, the table and the curves, as a notebook shows them."""
+        from fedskew.report.text import html_table
+
+        lines = [f"<p>{html.escape(self.headline)}</p>", html_table(self.document.main)]
+        for section in self.document.sections:
+            if section.key == "differences":
+                lines += map(html_table, section.tables)
+        lines += [f"<p>{html.escape(warning)}</p>" for warning in self.warnings]
+        if "curves" in self.figures():
+            lines.append(self.figure("curves").svg)
+        return "\n".join(lines)
+
+
+def compare(
+    methods: Sequence[Method],
+    seeds: Sequence[int] = (0, 1, 2),
+    settings: Mapping[str, "Scalar"] | None = None,
+    *,
+    metric: str = "balanced-accuracy",
+    engine: str = "inprocess",
+    workers: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Train every method with every seed and return them beside each other.
+
+    The methods share data, partition and initial weights of a seed, so that differences are paired. Finished runs are
+    not repeated.
+
+    Args:
+        methods: names such as "fedshift" or "fedshift+ccvr", or rows with settings of their own.
+        seeds: of data, partition and training; from one seed nothing can be told of others.
+        settings: of every run, by the keys of `fedskew list settings`. `fedskew.from_arrays` returns those of data in
+            memory.
+        metric: the number of the table and the curves, as in the records.
+        engine: where clients run, and `workers` and `progress`: as for `fedskew.run`.
+
+    Raises:
+        SettingError: a method or setting that there is none of, and data that cannot be trained on.
+        RuntimeError: a run that fails.
+    """
+    from fedskew.experiments.experiments import experiment
+    from fedskew.experiments.plan import plan, runs
+    from fedskew.report.document import document
+    from fedskew.report.results import gather
+
+    entry = experiment(
+        "comparison",
+        {
+            "title": "Comparison",
+            "methods": list(methods),
+            "settings": dict(settings or {}),
+            "seeds": list(seeds),
+            "metric": metric,
+        },
+    )
+    cells = plan(entry)
+    finished = {}
+    for run_settings in runs(cells):
+        stated = run_settings.flat()
+        result = run(stated, engine=engine, workers=workers, progress=progress)
+        finished[run_settings.run_id] = result
+
+    of_method: dict[str, list[Result]] = {}
+    for cell in cells:
+        of_method.setdefault(cell.row, []).append(finished[cell.run.run_id])
+    return Comparison(of_method, document(gather(entry, {})))

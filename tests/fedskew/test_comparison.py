@@ -1,0 +1,117 @@
+"""`fedskew.compare` and `fedskew.from_arrays`: the numbers are the runs', and data in memory arrive unchanged."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedskew
+from data import DataError, DataSettings, SettingError, load
+from fedskew.comparison import Comparison
+
+
+def arrays(samples: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    labels = np.arange(samples) % 3
+    images = draw.integers(0, 200, (samples, 4, 4), dtype=np.uint8)
+    return images + labels[:, None, None].astype(np.uint8) * 20, labels
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    folder = tmp_path_factory.mktemp("comparison")
+    data = fedskew.from_arrays(arrays(90), arrays(30, 1), folder=folder)
+    settings = {
+        **data,
+        "model": "mlp-bn",
+        "clients": 3,
+        "rounds": 2,
+        "local-epochs": 1,
+        "results": str(folder / "results"),
+        "cache": str(folder / "cache"),
+    }
+    slow = {"slow": {"method": "fedavg", "learning-rate": 1e-6}}
+    return fedskew.compare(["fedavg", "fedshift", slow], [0, 1], settings)
+
+
+def test_the_table_has_the_runs_numbers(compared: Comparison) -> None:
+    rows = {row["method"]: row for row in compared.table()}
+    assert list(rows) == ["fedavg", "fedshift", "slow"] == list(compared.runs)
+    means = {}
+    for method, results in compared.runs.items():
+        assert [result.settings["seed"] for result in results] == [0, 1]
+        means[method] = 100 * np.mean([result.balanced_accuracy for result in results])
+        assert rows[method]["mean"] == pytest.approx(means[method])
+        assert rows[method]["seeds"] == 2
+    assert rows["fedavg"]["difference"] is None
+    assert rows["slow"]["compared-with"] == "fedavg"
+    assert rows["slow"]["difference"] == pytest.approx(means["slow"] - means["fedavg"])
+    assert rows["slow"]["low"] < rows["slow"]["difference"] < rows["slow"]["high"]
+    assert compared.runs["slow"][0].settings["learning-rate"] == 1e-6
+
+
+def test_figures_tables_and_the_page(compared: Comparison, tmp_path: Path) -> None:
+    names = compared.figures()
+    assert {"curves", "differences", "clients"} <= names.keys() and all(names.values())
+    assert compared.figure("curves")._repr_svg_().count("<svg") == 1
+    with pytest.raises(LookupError, match=r"figure curve: must be one of .*curves"):
+        compared.figure("curve")
+    shown = compared._repr_html_()
+    assert "<table>" in shown and "slow" in shown and "<svg" in shown
+    assert "slow" in compared.report(tmp_path / "page.html").read_text()
+    assert "| slow |" in compared.markdown()
+
+
+def test_a_wrong_method_is_refused_before_a_run(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="fedshfit"):
+        fedskew.compare(["fedavg", "fedshfit"], [0], {"results": str(tmp_path)})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tensors", "torch data set"])
+def test_data_in_memory_are_what_is_trained_on(kind: str, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    images = draw.random((12, 5, 4, 3), dtype=np.float32)  # (N, H, W, C)
+    labels = np.arange(12) % 3
+    given: object = (images, labels)
+    if kind != "arrays":
+        tensors = (torch.tensor(images).permute(0, 3, 1, 2), torch.tensor(labels))
+        given = tensors
+        if kind == "torch data set":
+            given = torch.utils.data.TensorDataset(*tensors)
+    settings = fedskew.from_arrays(given, given, classes=["a", "b", "c"], folder=tmp_path)
+    assert settings["classes"] == "a,b,c" and settings["input-shape"] == "3x5x4"
+    stated = {key.replace("-", "_"): value for key, value in settings.items()}
+    loaded = load(DataSettings(**stated, cache=str(tmp_path / "cache")))
+    assert np.array_equal(np.asarray(loaded.train_inputs), images.transpose(0, 3, 1, 2))
+    assert loaded.train_labels.tolist() == labels.tolist()
+
+
+def test_the_same_data_are_the_same_file(tmp_path: Path) -> None:
+    first = fedskew.from_arrays(arrays(12), arrays(6, 1), folder=tmp_path)
+    again = fedskew.from_arrays(arrays(12), arrays(6, 1), folder=tmp_path)
+    other = fedskew.from_arrays(arrays(12), arrays(6, 2), folder=tmp_path)
+    assert first == again and first["dataset"] != other["dataset"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("train", "reason"),
+    [
+        (5, r"train: int: must be a pair \(images, labels\), or a torch Dataset"),
+        ([], "train: has no sample"),
+        ((np.zeros((4, 3, 3), np.uint8), np.zeros(3, int)), "train"),
+    ],
+)
+def test_what_is_no_data_is_refused(train: object, reason: str, tmp_path: Path) -> None:
+    fedskew.from_arrays(arrays(6), arrays(6), folder=tmp_path)
+    with pytest.raises(DataError, match=reason):
+        fedskew.from_arrays(train, arrays(6), folder=tmp_path)
+
+
+def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:
+    items = [(torch.zeros(1, 4, 4), 0), (torch.zeros(1, 4, 5), 1), (torch.zeros(1, 4, 4), 1)]
+    rule = "must have one shape"
+    with pytest.raises(DataError, match=rule):
+        fedskew.from_arrays(items, arrays(6), folder=tmp_path)
