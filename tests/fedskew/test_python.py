@@ -146,6 +146,7 @@ def test_the_notebook_uses_public_names_alone() -> None:
     assert names and names <= set(fedskew.__all__)
 
 
+@pytest.mark.slow
 def test_the_comparison_in_the_docs(tmp_path: Path) -> None:
     printed = python(blocks("python")[1], tmp_path).splitlines()
     assert "fedavg" in printed[0]
@@ -154,6 +155,7 @@ def test_the_comparison_in_the_docs(tmp_path: Path) -> None:
     assert "fedshift" in (tmp_path / "comparison.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_parts_alone_in_the_docs(tmp_path: Path) -> None:
     assert "tensor" in python(blocks("python")[2], tmp_path)
     assert "[10, 64]) torch.Size([10, 30, 64])" in python(blocks("python")[3], tmp_path)
