@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from client_app.models.classifier import INFERENCE_BATCH, Classifier
+from client_app.models.classifier import HEAD, INFERENCE_BATCH, Classifier
 from client_app.ranking import COLUMNS, MOST_RANKED, contradiction, ranking
 from client_app.state import State
 from data import Samples
@@ -319,5 +319,5 @@ def sharing_features(states: Mapping[str, State]) -> list[list[str]]:
 
 def same_features(state: State, other: State) -> bool:
     """Return whether two states are equal in everything but the head."""
-    names = [name for name in state if not name.startswith("head.")]
+    names = [name for name in state if not name.startswith(HEAD)]
     return all(torch.equal(state[name], other[name]) for name in names)

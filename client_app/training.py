@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from client_app.client import Client, Contribution, Report, Trained, Variant, overrides
+from client_app.models.classifier import HEAD
 from client_app.optimizer import TrainingSettings, clip, coefficient_sum
 from client_app.state import State, copy, seed_global
 
@@ -136,7 +137,7 @@ class Task:
         epochs = max((variant.head_first for variant in self.variants), default=0)
         if not epochs:
             return [(parameters, self.settings, "batches")]
-        head = {name: weight for name, weight in parameters.items() if name.startswith("head.")}
+        head = {name: weight for name, weight in parameters.items() if name.startswith(HEAD)}
         features = {name: weight for name, weight in parameters.items() if name not in head}
         if not features:
             raise ValueError("the head trains first, and no other layer trains")

@@ -48,9 +48,9 @@ class Result:
 
         Raises SettingError for another word, LookupError where there is no such model, several, or no best round.
         """
-        from data import require
+        from server_app.keys import check_round
 
-        require(round in ("last", "best"), "round", round, "must be last or best")
+        check_round("round", round)
         names = [name for name in self.models if name != "average"] or list(self.models)
         if model:
             names = [name for name in self.models if name == model]
@@ -123,7 +123,7 @@ def load(folder: str | PathLike[str]) -> Result:
     """Return what a run's folder holds. Raises DataError for a folder that is no run's."""
     from data import DataError
     from server_app.round_selection import summarize
-    from server_app.run_folder import RunFolder
+    from server_app.run_folder import RunFolder, why_ended_early
 
     path = Path(folder)
     run_folder = RunFolder(path, moved=True)
@@ -140,7 +140,7 @@ def load(folder: str | PathLike[str]) -> Result:
         models=summarize(rounds) if summary is None else summary["models"],
         hash=None if summary is None else summary["hash"]["all"],
         finished=summary is not None,
-        ended=((summary or {}).get("ended") or {}).get("reason", ""),
+        ended=why_ended_early(summary),
     )
 
 

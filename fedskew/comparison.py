@@ -1,6 +1,7 @@
 """Methods beside each other from Python: train each with every seed, then tables, figures and the report's page."""
 
 import html
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -11,6 +12,7 @@ from fedskew.api import Result, run
 
 if TYPE_CHECKING:  # these take a second to import, which `import fedskew` does without
     from fedskew.report.document import Document
+    from fedskew.report.publication import CaptionedFigure
     from server_app.run_settings import Scalar
 
 Method = str | Mapping[str, Mapping[str, Any]]
@@ -87,33 +89,35 @@ class Comparison:
         return rows
 
     def figures(self) -> dict[str, str]:
-        """Return the titles of the figures by the names that `figure` takes."""
-        return {name: picture.title for name, picture in self._pictures().items()}
+        """Return the titles of the figures by the names that `figure` takes. Nothing is drawn."""
+        title_of = {section.key: section.title for section in self.document.sections}
+        titles = {}
+        for name, captioned in self._captioned().items():
+            titles[name] = captioned.figure.title or title_of[captioned.section]
+        return titles
 
     def figure(self, name: str = "curves") -> Picture:
         """Return a figure. Raises LookupError with the names that there are."""
-        pictures = self._pictures()
-        if name not in pictures:
-            raise LookupError(f"figure {name}: must be one of {', '.join(pictures)}")
-        return pictures[name]
-
-    def _pictures(self) -> dict[str, Picture]:
-        from fedskew.report.figures import styles
-        from fedskew.report.page import drawings
-        from fedskew.report.publication import WITH_LEGEND
         from fedskew.report.svg import text_of
 
-        rows = list(styles(self.document.results).values())
-        title_of = {section.key: section.title for section in self.document.sections}
-        pictures = {}
-        for section, groups in drawings(self.document, "comparison").items():
-            legend = rows if section in WITH_LEGEND else ()
-            panels = [(title, figure) for title, group in groups for figure in group]
-            for number, (title, figure) in enumerate(panels, 1):
-                name = section if number == 1 else f"{section}-{number}"
-                words = ": ".join(filter(None, [title, figure.title])) or title_of[section]
-                pictures[name] = Picture(words, text_of(figure, legend))
-        return pictures
+        captioned = self._captioned()
+        if name not in captioned:
+            raise LookupError(f"figure {name}: must be one of {', '.join(captioned)}")
+        chosen = captioned[name]
+        return Picture(self.figures()[name], text_of(chosen.figure, chosen.legend))
+
+    def _captioned(self) -> "dict[str, CaptionedFigure]":
+        """Return the figures by name: the section's, with a number from the second of a section on."""
+        from fedskew.report.publication import captioned_figures
+
+        figures = {}
+        number_of = Counter[str]()
+        for captioned in captioned_figures(self.document):
+            number_of[captioned.section] += 1
+            number = number_of[captioned.section]
+            name = captioned.section if number == 1 else f"{captioned.section}-{number}"
+            figures[name] = captioned
+        return figures
 
     def report(self, path: str | PathLike[str]) -> Path:
         """Write the report as one HTML file that opens offline, and return its path."""

@@ -26,6 +26,14 @@ SELECTIONS = ("last", "best", "best-test", "best-validation", *MEANS)
 the test set, an oracle's choice; best-validation, where there is a validation set, the test numbers of the round that
 was best on that; a mean is over evaluated rounds."""
 
+ROUNDS = ("last", "best")
+"""Of these selections, the rounds whose model a finished run keeps."""
+
+
+def check_round(key: str, round: str) -> None:
+    """Raise SettingError unless `round`, which the user gives as `key`, is one of ROUNDS."""
+    require(round in ROUNDS, key, round, f"must be {' or '.join(ROUNDS)}")
+
 
 @cache
 def written() -> Mapping[str, Scalar]:

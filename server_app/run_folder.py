@@ -285,6 +285,12 @@ def rounds_run(summary: Mapping[str, Any] | None, rounds: int) -> int:
     return int(ended.get("round", rounds))
 
 
+def why_ended_early(summary: Mapping[str, Any] | None) -> str:
+    """Return why a finished run has fewer rounds than its settings ask for; empty where it has all of them."""
+    ended = (summary or {}).get("ended", {})
+    return str(ended.get("reason", ""))
+
+
 def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a record as JSON with its checksum: a line of rounds.jsonl where `indent` is None, else a file."""
     text = json.dumps({**record, "checksum": checksum(record)}, indent=indent)

@@ -18,23 +18,22 @@ from data.text import whole_number
 from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
 from strategies.core.validation import check_by_class
 from strategies.head import features_of, head_of, train_head, with_head
+from strategies.sweep import values_of
 
 DISTANCES = ("code-scale", "paper-literal")
 
 
-def is_sweep(text: str) -> bool:
-    """Return whether a text lists numbers of features, one of them above 0."""
-    if not text:  # there is no sweep
-        return True
+def is_sweep_of_features(text: str) -> bool:
+    """Return whether a text is a sweep over numbers of features, one of them above 0; an empty one is none."""
     try:
-        numbers = [whole_number(part) for part in text.split(",")]
+        return not text or max(values_of(text, whole_number)) > 0
     except ValueError:
         return False
-    each_once = len(set(numbers)) == len(numbers)
-    return each_once and min(numbers) >= 0 and max(numbers) > 0
 
 
-NUMBERS = Rule(is_sweep, "must be comma-separated integers of 0 or more, each once, one above 0")
+NUMBERS = Rule(
+    is_sweep_of_features, "must be comma-separated integers of 0 or more, each once, one above 0"
+)
 
 
 @dataclass(frozen=True)
@@ -229,8 +228,7 @@ class CReFF(FederatedFeatures):
     def members(self) -> dict[str, "CReFF"]:
         """Return CReFF with each m of the sweep, by what its names end in: -100."""
         members = {}
-        for word in self.sweep.split(","):
-            number = whole_number(word)
+        for number in values_of(self.sweep, whole_number):
             members[f"-{number}"] = replace(self, sweep="", features_per_class=number)
         return members
 

@@ -1,12 +1,10 @@
 """Fed3R: ridge regression from frozen features to the classes, from sums alone (Fani et al., ICML 2024)."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from client_app.state import State
-from data import OneOf, Rule
-from data.text import any_number
+from data import OneOf
 from strategies.closed_form import (
     RHO,
     ClosedFormHead,
@@ -16,21 +14,7 @@ from strategies.closed_form import (
     regularized,
     solver_of,
 )
-
-
-def is_sweep(text: str) -> bool:
-    """Return whether a text lists values of rho, each once."""
-    if not text:  # there is no sweep
-        return True
-    try:
-        values = [any_number(part) for part in text.split(",")]
-    except ValueError:
-        return False
-    each_once = len(set(values)) == len(values)
-    return each_once and all(0 <= rho < math.inf for rho in values)
-
-
-SWEEP = Rule(is_sweep, "must be comma-separated numbers of 0 or more, each once")
+from strategies.sweep import SWEEP, by_model
 
 
 @dataclass(frozen=True)
@@ -66,9 +50,7 @@ class Fed3R(ClosedFormHead):
             rho = chosen_rho(self.rho, statistics)
             return {self.name: self.head(statistics, rho)}
         heads = {}
-        for word in self.sweep.split(","):
-            rho = float(word)
-            name = f"{self.name}-{rho!r}".removesuffix(".0")
+        for name, rho in by_model(self.name, self.sweep).items():
             heads[name] = self.head(statistics, rho)
         return heads
 

@@ -1,6 +1,5 @@
 """tau-normalization of the head's rows after training (Kang et al. 2020)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -8,24 +7,8 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 
 from client_app.state import State
-from data import Rule
-from data.text import any_number
 from strategies.core.server import Deployment, Server, ServerMethod, Update
-
-
-def is_sweep(text: str) -> bool:
-    """Return whether a text lists exponents."""
-    if not text:  # there is no sweep
-        return True
-    try:
-        exponents = [any_number(part) for part in text.split(",")]
-    except ValueError:
-        return False
-    each_once = len(set(exponents)) == len(exponents)
-    return each_once and all(0 <= tau < math.inf for tau in exponents)
-
-
-EXPONENTS = Rule(is_sweep, "must be comma-separated numbers of 0 or more, each once")
+from strategies.sweep import SWEEP, by_model
 
 
 @dataclass(frozen=True)
@@ -37,7 +20,7 @@ class TauNorm(ServerMethod):
 
     tau: Annotated[float, Ge(0)] = 1.0
     """Exponent; 0 changes nothing, 1 gives rows of unit norm."""
-    sweep: Annotated[str, EXPONENTS] = ""
+    sweep: Annotated[str, SWEEP] = ""
     """Several exponents from one training instead of tau, as 0,0.5,1: one model each, named tau-norm-0.5."""
 
     def validate(self) -> None:
@@ -49,12 +32,7 @@ class TauNorm(ServerMethod):
         """Return every exponent by the name of its model."""
         if not self.sweep:
             return {self.name: self.tau}
-        exponents = {}
-        for word in self.sweep.split(","):
-            tau = float(word)
-            name = f"{self.name}-{tau!r}".removesuffix(".0")
-            exponents[name] = tau
-        return exponents
+        return by_model(self.name, self.sweep)
 
     def deploy(
         self,

@@ -13,6 +13,9 @@ from data import Samples
 INFERENCE_BATCH = {"cpu": 64, "cuda": 512}
 """Samples of a batch without gradient, by device: on a CPU the layers' outputs should stay in a core's cache."""
 
+HEAD = "head."
+"""How the names of the head's tensors begin."""
+
 LOOKED_UP = ("tensors", "by_name", "modes")
 """A classifier's cached properties."""
 

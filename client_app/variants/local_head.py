@@ -6,9 +6,7 @@ from typing import ClassVar
 from torch import nn
 
 from client_app.client import Requirements, Variant
-
-HEAD = "head."
-"""How the names of the head's tensors begin."""
+from client_app.models.classifier import HEAD
 
 
 @dataclass(frozen=True)

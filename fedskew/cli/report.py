@@ -23,11 +23,8 @@ from fedskew.experiments.experiments import (
     known_entries,
     sized_suite,
 )
-from server_app.keys import read_texts
+from server_app.keys import check_round, read_texts
 from server_app.methods import Setting as Scalar
-
-ROUNDS = ("last", "best")
-"""The values of --round."""
 
 if TYPE_CHECKING:
     from fedskew.report.document import Document
@@ -94,7 +91,8 @@ def report(
     refuse_unknown(overrides, ())
     overrides |= {"results": results} if results is not None else {}
     folder = results_folder(overrides)
-    require(round in ("", *ROUNDS), "--round", round, f"must be {' or '.join(ROUNDS)}")
+    if round:
+        check_round("--round", round)
     if suite := sized_suite(names or [], experiments):
         files_of_experiments = ["--figures"] if figures is not None else []
         files_of_experiments += ["--round"] if round else []

@@ -26,9 +26,9 @@ from fedskew.diagnosis.table import read_counts
 from fedskew.formatting import duration
 from fedskew.method_selection.candidates import (
     BASELINE,
-    Field,
+    Contenders,
     all_methods,
-    field_of,
+    contenders_by_training,
     possible,
 )
 from fedskew.method_selection.conduct import Runs, guessed_costs
@@ -160,6 +160,7 @@ def select(
 
 def outcome_of(ended: Ended) -> dict[str, object]:
     """Return how a race ended, for result.json."""
+    without_uploads = ended.without_uploads
     standings = []
     for standing in ended.standings:
         standings.append({str(candidate): mean for candidate, mean in standing.means.items()})
@@ -171,7 +172,7 @@ def outcome_of(ended: Ended) -> dict[str, object]:
         "interval": interval_of(ended.tested),
         "interval-over": None if ended.tested is None else ended.tested.covers,
         "standings": standings,
-        "best-without-uploads": None if ended.quiet is None else vars(ended.quiet),
+        "best-without-uploads": None if without_uploads is None else vars(without_uploads),
         "validation-gain": None if ended.validated is None else ended.validated.mean,
         "validation-interval": interval_of(ended.validated),
         "equals": [vars(candidate) for candidate in ended.equals],
@@ -202,14 +203,14 @@ def contenders_of(
     given: Mapping[str, Scalar],
     without: Sequence[str],
     out: Console,
-) -> Field:
+) -> Contenders:
     """Return the candidates, those that the diagnosis recommends first, and print the diagnosis."""
     runs = possible(methods, given, without)
     baseline = runs[BASELINE]
     diagnosis = diagnosis_of(baseline)
     if diagnosis is not None:
         out.print(f"{whose_partition(baseline.data)}: {line(diagnosis)}", markup=False)
-    return field_of(runs, diagnosis)
+    return contenders_by_training(runs, diagnosis)
 
 
 def with_matching_partition(
@@ -242,7 +243,7 @@ def validation(given: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return fraction
 
 
-def show_entry(entry: Entry, contenders: Field, out: Console) -> None:
+def show_entry(entry: Entry, contenders: Contenders, out: Console) -> None:
     """Print what races, and what has no time."""
     entrants = len(entry.taken)
     candidates = sum(len(contenders.methods[name]) for name in entry.taken)

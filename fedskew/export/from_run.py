@@ -33,16 +33,15 @@ from fedskew.export.model_folder import (
 from fedskew.export.onnx_file import onnx_files, require_onnx
 from fedskew.formatting import site_names
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat, best_checkpoint
+from server_app.keys import check_round
 from server_app.record import ModelNumbers
-from server_app.run_folder import RunFolder, write_text
+from server_app.run_folder import RunFolder, why_ended_early, write_text
 from strategies.core.round_result import AVERAGE
 
 NEEDED = {"method": str, "model": str, "dataset": str, "classes": str, "input-shape": str, "mean": str, "std": str,
           "rounds": int}  # fmt: skip
 """The settings that an export is made of."""
 MEND = "the run's own command mends it"
-ROUNDS = ("last", "best")
-"""The values of --round."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class TrainedRun:
         Raises DataError for a folder that holds no run, an unfinished one, or no best round that can be used, and
         SettingError for an unknown model and for the best round of a run without keep-best.
         """
-        require(round in ROUNDS, "--round", round, f"must be {' or '.join(ROUNDS)}")
+        check_round("--round", round)
         self.folder = folder
         try:
             self.origin = folder.origin()
@@ -94,7 +93,7 @@ class TrainedRun:
         records = [record for record in all_records if record.round <= self.checkpoint.round]
         is_recorded = self.checkpoint.round in {record.round for record in records}
         self.finished = is_recorded and summary is not None
-        self.ended = ((summary or {}).get("ended") or {}).get("reason", "")
+        self.ended = why_ended_early(summary)
         if not self.finished and not unfinished:
             raise self.unfinished(len(records), is_recorded)
         self.model = chosen(list(self.checkpoint.deployed), model)
@@ -337,7 +336,8 @@ def model_folder(path: Path, round: str = "") -> ModelFolder:
     `round` is last or best, or empty for the one that is there, of a run the last. Raises SettingError where an export
     is of the other round, else as `ModelFolder` and `TrainedRun`.
     """
-    require(round in ("", *ROUNDS), "--round", round, f"must be {' or '.join(ROUNDS)}")
+    if round:
+        check_round("--round", round)
     folder = RunFolder(path)
     if folder.settings_file.is_file() and not (path / MODEL_FILE).exists():
         run = TrainedRun(RunFolder(path, moved=True), round=round or "last")

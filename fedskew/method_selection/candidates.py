@@ -61,7 +61,7 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Field:
+class Contenders:
     """The candidates of a race."""
 
     methods: Mapping[str, tuple[str, ...]]
@@ -143,7 +143,9 @@ def closed_form_heads() -> list[str]:
     return heads
 
 
-def field_of(runs: Mapping[str, RunSettings], diagnosis: Diagnosis | None) -> Field:
+def contenders_by_training(
+    runs: Mapping[str, RunSettings], diagnosis: Diagnosis | None
+) -> Contenders:
     """Return the candidates by training, the diagnosis's recommendations first: time may not be enough for all."""
     heads = [*CHEAP_HEADS, *closed_form_heads()]
     trainings: dict[str, list[str]] = {BASELINE: []}
@@ -160,7 +162,7 @@ def field_of(runs: Mapping[str, RunSettings], diagnosis: Diagnosis | None) -> Fi
     if diagnosis is not None:
         others = [name for name in trainings if name != BASELINE]
         order = [BASELINE, *recommended_order(diagnosis, others)]
-    return Field(
+    return Contenders(
         {name: tuple(trainings[name]) for name in order},
         runs,
         always=(BASELINE, *slow),

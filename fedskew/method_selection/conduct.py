@@ -16,7 +16,7 @@ from fedskew.costs.pace import timed
 from fedskew.costs.sizes import Sizes
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell, plan, runs
-from fedskew.method_selection.candidates import Candidate, Entrant, Field
+from fedskew.method_selection.candidates import Candidate, Contenders, Entrant
 from fedskew.method_selection.planning import Cost
 from fedskew.method_selection.race import Results
 from fedskew.method_selection.targets import TARGETS, scores_of
@@ -179,7 +179,7 @@ class Runs:
 
     def __init__(
         self,
-        contenders: Field,
+        contenders: Contenders,
         settings: Mapping[str, Scalar],
         validation: Mapping[str, Scalar],
         target: str,
@@ -187,7 +187,7 @@ class Runs:
         jobs: int = 0,
         warned: set[str] | None = None,
     ) -> None:
-        self.field = contenders
+        self.contenders = contenders
         self.settings = dict(settings)
         self.validation = dict(validation)
         self.target = target
@@ -237,7 +237,7 @@ class Runs:
 
     def cells(self, entrant: Entrant, rounds: int, seeds: Sequence[int], last: bool) -> list[Cell]:
         """Return the cells of a training, one for each of its candidates and seeds."""
-        rows = tuple(Row(method, method) for method in self.field.methods[entrant.training])
+        rows = tuple(Row(method, method) for method in self.contenders.methods[entrant.training])
         of_all: dict[str, Scalar] = {
             **self.settings,
             **self.validation,
@@ -298,7 +298,7 @@ def cost_of_runs(finished: Sequence[RunSettings]) -> Cost | None:
     return Cost(statistics.fmean(every_round), statistics.fmean(once))
 
 
-def guessed_costs(contenders: Field, sizes: Sizes) -> dict[str, Cost]:
+def guessed_costs(contenders: Contenders, sizes: Sizes) -> dict[str, Cost]:
     """Return the seconds of a run by training, FedAvg's first, from one timed step and batch."""
     costs: dict[str, Cost] = {}
     for training, methods in contenders.methods.items():

@@ -197,7 +197,11 @@ def correction(predicted: Sequence[float], measured: Sequence[float]) -> float:
     """
     if not predicted or not sum(predicted):
         return 1.0
-    weights = [2.0 ** -(len(predicted) - 1 - index) for index in range(len(predicted))]
-    of_measured = sum(weight * value for weight, value in zip(weights, measured, strict=True))
-    of_predicted = sum(weight * value for weight, value in zip(weights, predicted, strict=True))
+    last = len(predicted) - 1
+    of_measured = 0.0
+    of_predicted = 0.0
+    for index, (before, after) in enumerate(zip(predicted, measured, strict=True)):
+        weight = 2.0 ** (index - last)
+        of_predicted += weight * before
+        of_measured += weight * after
     return of_measured / of_predicted

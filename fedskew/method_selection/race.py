@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from fedskew.method_selection import planning
-from fedskew.method_selection.candidates import BASELINE, Candidate, Entrant, Field
+from fedskew.method_selection.candidates import BASELINE, Candidate, Contenders, Entrant
 from fedskew.method_selection.planning import AIM, LEAST_LAST, THIRD, Costs, Entry
 from fedskew.method_selection.race_log import FIRST, FULL, LAST, PACE, RATES, SEEDS, RaceLog, Step
 from fedskew.method_selection.uncertainty import BySeed, Difference, Measurement, difference
@@ -74,7 +74,7 @@ class Ended:
     """FedAvg with its best learning rate; None where none of its runs has finished."""
     shown: Sequence[Candidate]
     """The best of each method by the last full runs, those who could win to the end among them."""
-    quiet: Candidate | None
+    without_uploads: Candidate | None
     """The best of those that upload nothing beside the model."""
     equals: Sequence[Candidate] = ()
     """Those within two standard errors of the winner."""
@@ -131,7 +131,7 @@ class Race:
 
     def __init__(
         self,
-        contenders: Field,
+        contenders: Contenders,
         conditions: Conditions,
         guess: Costs,
         trainer: Trainer,
@@ -141,7 +141,7 @@ class Race:
         clock: Callable[[], float] = time.monotonic,
         began: float | None = None,
     ) -> None:
-        self.field = contenders
+        self.contenders = contenders
         self.conditions = conditions
         self.learning_rate = conditions.learning_rate
         self.rounds = conditions.rounds
@@ -261,7 +261,7 @@ class Race:
         own_rate = [Entrant(name, self.learning_rate) for name in entry.taken]
         seeds = self.seeds(entry.seeds)
         first, results = self.step(FIRST, own_rate, planning.first_rounds(entry.rounds), seeds)
-        candidates = self.field.candidates_of(first.entrants)
+        candidates = self.contenders.candidates_of(first.entrants)
         ranked = self.stand(first, results.validated, candidates)
 
         measured, full = self.full_runs(entry, ranked, results.validated)
@@ -270,7 +270,7 @@ class Race:
         winner = finalists[0]
         equals = tuple(cut(finalists, measured, 1)[1:])
         baseline = next((one for one in finalists if one.method == BASELINE), None)
-        quiet = best_without_uploads(finalists, self.field.uploads_nothing)
+        without_uploads = best_without_uploads(finalists, self.contenders.uploads_nothing)
         validated = tested = None
         gains: dict[int, float] = {}
         if baseline is not None and winner != baseline:
@@ -281,7 +281,7 @@ class Race:
             winner=winner,
             baseline=baseline,
             shown=shown(self.standings[-1].means, finalists),
-            quiet=quiet,
+            without_uploads=without_uploads,
             equals=equals,
             validated=validated,
             tested=tested,
@@ -303,7 +303,7 @@ class Race:
         if not self.log.entry:
             costs = planning.scaled(self.costs, 1 / self.at_once)
             minutes = self.conditions.minutes
-            entry = planning.entry(costs, self.field.always, self.rounds, self.left, minutes)
+            entry = planning.entry(costs, self.contenders.always, self.rounds, self.left, minutes)
             self.log.entry = asdict(entry)
             self.log.save()
         saved: dict[str, Any] = self.log.entry
@@ -333,8 +333,10 @@ class Race:
         """Train what stays for all rounds, and return its measurements."""
         least = max(2, math.ceil(len(ranked) / THIRD))
         kept = cut(ranked, measured, least)
-        slow = [one for one in ranked if self.field.training_of(one.method) in self.field.slow]
-        of_baseline = [one for one in ranked if self.field.training_of(one.method) == BASELINE]
+        slow = [
+            one for one in ranked if self.contenders.training_of(one.method) in self.contenders.slow
+        ]
+        of_baseline = [one for one in ranked if self.contenders.training_of(one.method) == BASELINE]
         wanted = self.entrants([*of_baseline, *slow, *kept])
         # Where FedAvg has failed, the best one is certain.
         certain = max(1, len(self.entrants([*of_baseline, *slow])))
@@ -352,7 +354,7 @@ class Race:
         chosen = [wanted[index] for index in choice.taken]
         without_time = [str(wanted[index]) for index in choice.left_out]
         full, results = self.step(FULL, chosen, rounds, self.seeds(seeds), without_time)
-        candidates = self.field.candidates_of(full.entrants)
+        candidates = self.contenders.candidates_of(full.entrants)
         self.stand(full, results.validated, candidates)
         return {one: dict(by_seed) for one, by_seed in results.validated.items()}, full
 
@@ -428,8 +430,8 @@ class Race:
     def certain(self, ranked: Sequence[Candidate]) -> list[Candidate]:
         """Return those who stay whatever their scores: the best of FedAvg, and of those that upload nothing."""
         of_baseline = (one for one in ranked if one.method == BASELINE)
-        quiet = best_without_uploads(ranked, self.field.uploads_nothing)
-        return [one for one in (next(of_baseline, None), quiet) if one is not None]
+        without_uploads = best_without_uploads(ranked, self.contenders.uploads_nothing)
+        return [one for one in (next(of_baseline, None), without_uploads) if one is not None]
 
     def finalists(self, ranked: Sequence[Candidate], measured: Measured) -> list[Candidate]:
         """Return those who can still win, best first, and those who stay in any case."""
@@ -470,7 +472,9 @@ class Race:
 
     def entrants(self, candidates: Iterable[Candidate]) -> list[Entrant]:
         """Return the trainings of candidates, each once, in their order."""
-        return list(dict.fromkeys(self.field.entrant_of(candidate) for candidate in candidates))
+        return list(
+            dict.fromkeys(self.contenders.entrant_of(candidate) for candidate in candidates)
+        )
 
 
 def runs_of(step: Step) -> set[tuple[Entrant, int, int, bool]]:
@@ -488,9 +492,12 @@ def mean_of(by_seed: BySeed) -> float:
 
 def rank(measured: Measured, candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the candidates whose runs have all finished, best first; of equal means the first by name."""
-    chosen = sorted(candidates)
-    most = max((len(measured.get(candidate, {})) for candidate in chosen), default=0)
-    complete = [one for one in chosen if most and len(measured.get(one, {})) == most]
+    by_name = sorted(candidates)
+    seeds = {candidate: len(measured.get(candidate, {})) for candidate in by_name}
+    most = max(seeds.values(), default=0)
+    if not most:
+        return []
+    complete = [candidate for candidate in by_name if seeds[candidate] == most]
     means = {candidate: mean_of(measured[candidate]) for candidate in complete}
     return sorted(complete, key=means.__getitem__, reverse=True)
 
@@ -536,8 +543,8 @@ def best_without_uploads(
     ranked: Iterable[Candidate], uploads_nothing: Collection[str]
 ) -> Candidate | None:
     """Return the first candidate whose method uploads nothing beside the model; None where there is none."""
-    quiet = (candidate for candidate in ranked if candidate.method in uploads_nothing)
-    return next(quiet, None)
+    without_uploads = (one for one in ranked if one.method in uploads_nothing)
+    return next(without_uploads, None)
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
@@ -566,12 +573,12 @@ def conclusion(ended: Ended) -> list[str]:
         lines.append("FedAvg has finished no run: the winner is compared with nothing")
     else:
         lines.append("the winner and FedAvg have fewer than two seeds in common: nothing is told")
-    if ended.quiet is None:
+    if ended.without_uploads is None:
         lines.append("no method that uploads nothing beside the model has finished")
-    elif ended.quiet == ended.winner:
+    elif ended.without_uploads == ended.winner:
         lines.append("the winner uploads nothing beside the model")
     else:
-        lines.append(f"best of those that upload nothing beside the model: {ended.quiet}")
+        lines.append(f"best of those that upload nothing beside the model: {ended.without_uploads}")
     return [*lines, f"take {ended.take}"]
 
 

@@ -199,8 +199,10 @@ def parts_of_auroc(log_probabilities_NC: Floats, labels_N: NDArray[np.int64]) ->
 def centered_by_class(values_N: Floats, labels_N: NDArray[np.int64]) -> Floats:
     """Return (N,) each value less the mean of its class, over sqrt(n (n - 1)) of the class's n; 0 for a single one."""
     counts_C = np.bincount(labels_N)
-    means_C = np.bincount(labels_N, values_N) / np.maximum(counts_C, 1)
-    scale_C = np.sqrt(counts_C * np.maximum(counts_C - 1.0, 1.0))
+    sums_C = np.bincount(labels_N, values_N)
+    means_C = sums_C / np.maximum(counts_C, 1)
+    others_C = np.maximum(counts_C - 1.0, 1.0)
+    scale_C = np.sqrt(counts_C * others_C)
     return np.asarray((values_N - means_C[labels_N]) / scale_C[labels_N])
 
 

@@ -151,18 +151,40 @@ def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:
 
 def write_document_figures(document: Document, folder: Path) -> list[Path]:
     """Write the figures of one report."""
-    name = document.results.experiment.name
-    rows = list(styles(document.results).values())
     written = []
-    for section, groups in drawings(document, name).items():
+    for captioned in captioned_figures(document):
+        written += write_figure(captioned.figure, captioned.legend, folder / captioned.name)
+    return written
+
+
+@dataclass(frozen=True)
+class CaptionedFigure:
+    """A figure that stands alone, outside the page."""
+
+    section: str
+    """The key of the section that it is of."""
+    name: str
+    """Unique in the report."""
+    figure: Figure
+    """With its whole title; nothing is drawn yet."""
+    legend: Sequence[Style]
+    """The rows, where the figure shows several."""
+
+
+def captioned_figures(document: Document) -> list[CaptionedFigure]:
+    """Return the figures of a report, in its order."""
+    rows = list(styles(document.results).values())
+    captioned = []
+    for section, groups in drawings(document, document.results.experiment.name).items():
         legend: Sequence[Style] = rows if section in WITH_LEGEND else ()
         for group, figures in groups:
             for figure in figures:
                 # The drawing's own name is unique in the report; the title says which column it shows.
-                stem = slug(f"{figure.svg.name} {figure.title}")
+                name = slug(f"{figure.svg.name} {figure.title}")
                 title = ": ".join(words for words in (group, figure.title) if words)
-                written += write_figure(replace(figure, title=title), legend, folder / stem)
-    return written
+                whole = replace(figure, title=title)
+                captioned.append(CaptionedFigure(section, name, whole, legend))
+    return captioned
 
 
 def write_figure(figure: Figure, legend: Sequence[Style], stem: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from fedskew.formatting import site_names
 from server_app.evaluation import OF_POSITIVE, PositiveClass, positive_class
 from server_app.record import BY_CLASS, RoundRecord
 from server_app.round_selection import Point, points_of, select
-from server_app.run_folder import RunFolder, rounds_run
+from server_app.run_folder import RunFolder, rounds_run, why_ended_early
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings, Scalar
 from server_app.settings import defaults
 
@@ -112,11 +112,10 @@ class RunRecords:
     @property
     def ended(self) -> str:
         """Why a finished run has fewer rounds than its settings ask for; empty where it has all of them."""
-        ended = (self.summary or {}).get("ended")
-        if ended is None:
+        reason = why_ended_early(self.summary)
+        if not reason:
             return ""
-        rounds = self.settings.general.rounds
-        return f"round {ended['round']} of {rounds} was the last, {ended['reason']}"
+        return f"round {self.rounds} of {self.settings.general.rounds} was the last, {reason}"
 
     @property
     def samples(self) -> Mapping[str, Any]:

@@ -14,10 +14,10 @@ from fedskew.diagnosis.planned import diagnosis_of
 from fedskew.diagnosis.table import read_counts
 from fedskew.method_selection.candidates import (
     Candidate,
+    Contenders,
     Entrant,
-    Field,
     all_methods,
-    field_of,
+    contenders_by_training,
     possible,
 )
 from fedskew.method_selection.conduct import Runs, Trained
@@ -95,7 +95,7 @@ def test_a_permission_that_is_not_given_leaves_methods_out() -> None:
 
 
 def test_every_training_comes_with_every_head_that_goes_with_it() -> None:
-    contenders = field_of(possible(all_methods(), {"model": "mlp-bn"}), None)
+    contenders = contenders_by_training(possible(all_methods(), {"model": "mlp-bn"}), None)
     assert contenders.methods["fedavg"] == ("ccvr", "tau-norm", "fedavg")
     assert contenders.methods["scaffold"] == ("scaffold+ccvr", "scaffold+tau-norm", "scaffold")
     assert "fedbn+ccvr" not in contenders.runs, "CCVR needs the model to be the same everywhere"
@@ -110,19 +110,21 @@ def test_every_training_comes_with_every_head_that_goes_with_it() -> None:
 
 def test_heads_in_closed_form_come_first_where_the_features_are_fixed() -> None:
     settings: dict[str, Scalar] = {"model": "random-conv", "rounds": 3}
-    contenders = field_of(possible(all_methods(), settings), None)
+    contenders = contenders_by_training(possible(all_methods(), settings), None)
     assert contenders.methods["fedavg"][:3] == ("fed-lda", "fed-lda-pooled", "fed3r")
     assert {"fedncm", "fedcof", "ccvr", "fedavg"} <= {*contenders.methods["fedavg"]}
-    permitted = field_of(possible(all_methods(), settings, ["class-statistics"]), None)
+    permitted = contenders_by_training(
+        possible(all_methods(), settings, ["class-statistics"]), None
+    )
     assert permitted.methods["fedavg"] == ("tau-norm", "fedavg")
 
 
 def test_first_in_a_short_race_is_what_answers_the_skew() -> None:
-    def contenders(settings: dict[str, Scalar]) -> Field:
+    def contenders(settings: dict[str, Scalar]) -> Contenders:
         stated: dict[str, Scalar] = {"model": "mlp-bn", **settings}
         diagnosis = diagnosis_of(parse({"method": "fedavg", **stated}))
         assert diagnosis is not None
-        return field_of(possible(all_methods(), stated), diagnosis)
+        return contenders_by_training(possible(all_methods(), stated), diagnosis)
 
     assert list(contenders({"partition": "llt", "alpha": 0.9}).methods)[:2] == ["fedavg", "iwds"]
     assert list(contenders({"imbalance-factor": 50.0, "alpha": 0.5}).methods)[1] == "creff"
@@ -145,7 +147,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
         "min-samples": 5,
         "results": str(tmp_path_factory.mktemp("results")),
     }
-    contenders = field_of(possible(["ccvr"], settings), None)
+    contenders = contenders_by_training(possible(["ccvr"], settings), None)
     validation: dict[str, Scalar] = {"validation-fraction": 0.2}
     runs = Runs(contenders, settings, validation, "balanced-accuracy", Console(quiet=True), 1)
     results = runs.train([Entrant("fedavg", 0.05)], 2, [0], last=False)

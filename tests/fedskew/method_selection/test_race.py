@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data import SettingError
-from fedskew.method_selection.candidates import Candidate, Entrant, Field
+from fedskew.method_selection.candidates import Candidate, Contenders, Entrant
 from fedskew.method_selection.planning import Cost
 from fedskew.method_selection.race import (
     NOBODY,
@@ -46,7 +46,7 @@ class KilledError(Exception):
     """The process is gone."""
 
 
-class Contenders(Field):
+class DrawnContenders(Contenders):
     """The methods above, without settings of runs."""
 
     @property
@@ -54,8 +54,8 @@ class Contenders(Field):
         return frozenset(QUIET)
 
 
-def contenders(slow: Sequence[str] = ()) -> Field:
-    return Contenders(METHODS, {}, always=("fedavg", *slow), slow=tuple(slow))
+def contenders(slow: Sequence[str] = ()) -> Contenders:
+    return DrawnContenders(METHODS, {}, always=("fedavg", *slow), slow=tuple(slow))
 
 
 @dataclass
@@ -358,7 +358,7 @@ def ended(validated: Difference | None, tested: Difference | None, **changes: ob
     fields: dict[str, object] = {
         "winner": Candidate("ccvr", RATE),
         "baseline": Candidate("fedavg", RATE),
-        "quiet": Candidate("fedavg", RATE),
+        "without_uploads": Candidate("fedavg", RATE),
         "gain_by_seed": {100: 2.0, 101: 4.0},
         **changes,
     }
@@ -385,9 +385,9 @@ def test_an_end_names_the_equal_ones_and_what_uploads_nothing() -> None:
     lines = conclusion(ended(GOOD, GOOD, equals=[Candidate("fedshift", 0.5)]))
     assert "within two standard errors of it on validation data: fedshift (0.5)" in lines
     assert "best of those that upload nothing beside the model: fedavg (0.0625)" in lines
-    itself = conclusion(ended(GOOD, GOOD, quiet=Candidate("ccvr", RATE)))
+    itself = conclusion(ended(GOOD, GOOD, without_uploads=Candidate("ccvr", RATE)))
     assert "the winner uploads nothing beside the model" in itself
-    nobody = conclusion(ended(GOOD, GOOD, quiet=None))
+    nobody = conclusion(ended(GOOD, GOOD, without_uploads=None))
     assert "no method that uploads nothing beside the model has finished" in nobody
     alone = conclusion(ended(None, None, winner=Candidate("fedavg", RATE)))
     assert f"{NOBODY}: FedAvg itself is the best" in alone
