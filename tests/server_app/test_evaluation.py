@@ -257,6 +257,7 @@ def test_a_report_s_sampling_unit_is_the_subject(tmp_path: Path) -> None:
     tested_as_one = sizes(federate(patients(tmp_path, True), 0))
     assert tested_as_one is not None and tested_as_one["test"] == [48, 40]
     assert tested_as_one["tested"] == tested_as_one["independent"] == [5, 5]
+    assert tested_as_one["subjects"] == [[5, 5], [5, 5]], "both clients have rows of every patient"
     federation = federate(patients(tmp_path, False), 0)
     unknown = sizes(federation)
     assert unknown is not None and "independent" not in unknown, "nobody knows whose they are"

@@ -170,7 +170,7 @@ def test_a_reply_that_cannot_be_unfolded_fails_its_own_client() -> None:
     whole = folded(
         {"0/model": pack({"w": torch.ones(2)}), "0/metrics": MetricRecord({"loss": 1.0})}
     )
-    contents = {5: whole, 6: RecordDict({FOLDED: ConfigRecord({FOLDED: b"no records"})})}
+    contents = {6: RecordDict({FOLDED: ConfigRecord({FOLDED: b"no records"})}), 5: whole}
     replies_of = []
     for node, content in contents.items():
         asked = Message(RecordDict(), dst_node_id=node, message_type="train")

@@ -48,16 +48,17 @@ def test_a_site_is_its_key_in_whatever_order_nodes_come(assigner: SiteAssigner) 
 
 
 def test_an_absent_site_is_waited_for_once_and_asked_when_it_is_back(
-    assigner: SiteAssigner,
+    assigner: SiteAssigner, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = Nodes("south", "north")
     assert assigner.assign(grid, [0, 1, 2], SETTINGS) == {102: [0], 101: [2]}  # type: ignore[arg-type]
     assert time.monotonic() == pytest.approx(SETTINGS.node_wait, abs=0.5)
     assert assigner.absent == {1: "site east is not connected"}
+    assert caplog.messages == ["site east is not connected after 7 s"]
     waited = time.monotonic()
     assert assigner.assign(grid, [0, 1, 2], SETTINGS).keys() == {101, 102}  # type: ignore[arg-type]
     assert assigner.assign(grid, [1], SETTINGS) == {}  # type: ignore[arg-type]
-    assert time.monotonic() == waited
+    assert time.monotonic() == waited and len(caplog.messages) == 1
     grid.names.append("east")
     assert assigner.assign(grid, [0, 1, 2], SETTINGS)[103] == [1]  # type: ignore[arg-type]
     assert assigner.absent == {} and time.monotonic() == waited
@@ -78,7 +79,9 @@ def test_a_site_that_comes_while_it_is_waited_for_is_asked(assigner: SiteAssigne
     assert 0 < time.monotonic() < 2
 
 
-def test_a_site_that_does_not_reply_is_named_until_it_has(tmp_path: Path) -> None:
+def test_a_site_that_does_not_reply_is_named_until_it_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lines: list[str] = []
     agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
     assigner = SiteAssigner(agreement, lines.append)
@@ -90,6 +93,7 @@ def test_a_site_that_does_not_reply_is_named_until_it_has(tmp_path: Path) -> Non
         "waiting for sites north, south since 120 s; left out after timeout = 3600 s",
         "",
     ]
+    assert caplog.messages == lines[:2]
 
 
 def test_an_exchange_that_waits_says_so_and_takes_it_back(

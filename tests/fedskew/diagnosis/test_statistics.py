@@ -169,6 +169,22 @@ def test_a_shift_of_moments_by_hand() -> None:
     )
 
 
+def test_the_json_of_a_diagnosis_names_sites_classes_and_known_failures() -> None:
+    content = as_json(table_of(np.array([[60, 0], [60, 0], [0, 60]])))
+    skews, failing, numbers = content["skews"], content["failing"], content["statistics"]
+    assert isinstance(skews, list) and isinstance(failing, list) and isinstance(numbers, dict)
+    assert [(skew["name"], skew["sure"]) for skew in skews] == [("label", "certain")]
+    assert [(rule["method"], rule["experiment"]) for rule in failing] == [
+        ("fedshift", "fails-fedshift-one-class"),
+        ("fedlc", "fails-fedlc-one-class"),
+        ("creff", "fails-creff-two-classes"),
+    ]
+    assert failing[2]["why"].startswith("of two classes it matches one direction each")
+    assert numbers["one-class-sites"] == numbers["dominated-sites"] == ["s0", "s1", "s2"]
+    assert numbers["single-site-classes"] == ["c1"] and numbers["samples"] == 180
+    assert content["moments"] is None and content["without-samples"] == []
+
+
 def test_what_so_few_samples_cannot_show_is_said() -> None:
     diagnosis = table_of(np.array([[2, 1, 1], [1, 1, 2], [2, 2, 1]]))
     assert not diagnosis.skews and "too few" in diagnosis.remark

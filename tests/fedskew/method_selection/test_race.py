@@ -67,6 +67,8 @@ class Machine:
     costs: Mapping[str, Cost] = field(default_factory=lambda: COSTS)
     speed: float = 1.0
     """A run takes so many times its cost."""
+    at_once: int = 1
+    """Runs at a time."""
     jitter: float = 0.0
     """Up to this share more or less, run by run."""
     startup: float = 0.0
@@ -117,7 +119,7 @@ class Machine:
             raise KilledError
         self.lives -= 1
         draws = np.random.default_rng([self.seed, seed, rounds, len(self.finished)])
-        factor = self.speed * (1 + self.jitter * draws.uniform(-1, 1))
+        factor = self.speed * (1 + self.jitter * draws.uniform(-1, 1)) / self.at_once
         self.now += self.costs[entrant.training].of(rounds, factor)
         self.finished.add(run)
 
@@ -140,7 +142,7 @@ def race(
 ) -> tuple[Ended, RaceLog]:
     """Run a race, or what is left of it."""
     log = RaceLog(folder / "plan.json")
-    conditions = Conditions(minutes, machine.rounds, RATE, race_seed=race_seed)
+    conditions = Conditions(minutes, machine.rounds, RATE, machine.at_once, race_seed)
     running = Race(contenders(slow), conditions, guess or COSTS, machine, log, clock=machine.clock)
     return running.run(), log
 
@@ -184,6 +186,47 @@ def test_a_race_uses_its_minutes_and_no_more(
     machine = Machine(costs=costs, jitter=0.2, startup=4.0, seed=seed)
     race(machine, tmp_path, minutes, guess=guess)
     assert 0.8 <= machine.now / (60 * minutes) <= 1.1
+
+
+SCHEDULES = {
+    "one run at a time": (
+        (1, 1, ()),
+        "pace 1x4x1, first 5x4x2, full 2x12x2, rates 1x12x2, last 2x12x3, last 2x12x1",
+    ),
+    # A third method has time for a full run, all get four seeds there, and eight compare at the end.
+    "two runs at a time": (
+        (1, 2, ()),
+        "pace 1x4x1, first 5x4x2, full 3x12x4, rates 1x12x4, last 2x12x3, last 2x12x3, last 2x12x2",
+    ),
+    # No time for a second training in full: FedAvg's own, which deploys CCVR as well, decides.
+    "half a minute": (
+        (0.5, 1, ()),
+        "pace 1x4x1, first 5x4x1, full 1x12x1, last 1x12x3, last 1x12x3",
+    ),
+    # CReFF must enter, of which all rounds take 97 s: there is time for one.
+    "a slow method": (
+        (0.9, 1, ("creff",)),
+        "pace 1x4x1, first 6x1x1, full 2x1x1, seeds 1x1x1, last 1x1x3, last 1x1x3, last 1x1x6, "
+        "last 1x1x12, last 1x1x24, last 1x1x48, last 1x1x7",
+    ),
+}
+"""Minutes, runs at a time and slow methods of a race, and its steps: trainings x rounds x seeds of each."""
+
+
+@pytest.mark.parametrize(("asked", "steps"), SCHEDULES.values(), ids=list(SCHEDULES))
+def test_the_steps_of_a_race_whose_costs_are_known(
+    asked: tuple[float, int, Sequence[str]], steps: str, tmp_path: Path
+) -> None:
+    """Without noise and with exact costs, every step takes what was predicted."""
+    minutes, at_once, slow = asked
+    machine = Machine(noise=0.0, at_once=at_once)
+    _, log = race(machine, tmp_path, minutes, slow)
+    taken = []
+    for step in log.steps:
+        taken.append(f"{step.purpose} {len(step.entrants)}x{step.rounds}x{len(step.seeds)}")
+        assert step.seconds == pytest.approx(step.predicted)
+    assert ", ".join(taken) == steps
+    assert log.used == pytest.approx(machine.now)
 
 
 def test_a_race_of_equal_methods_uses_its_minutes_too(tmp_path: Path) -> None:

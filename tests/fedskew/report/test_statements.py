@@ -388,3 +388,26 @@ def test_no_number_of_seeds_decides_a_mean_at_the_margin() -> None:
     assert seeds_to_decide(Comparison({0: 1.0, 1: 2.0}, None), 0.0) is None
     wide = compare({0: 5.0, 1: 1.0, 2: 4.0}, [(None, None)] * 3, ("a", "b"))
     assert seeds_to_decide(wide, 0.0) == 4
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "seeds"),
+    [
+        # Student's interval is the wider one: 2.1098 x 2 / sqrt(18) = 0.9946, 2.1009 x 2 / sqrt(19) = 0.9640
+        (-3.9, 5.9, 0.003, 18),
+        (-3.9, 5.9, 0.008, 19),
+        (-3.9, 5.9, 1.997, 18),
+        # The bootstrap's is, on the side of the margin: 6.01 x sqrt(3 / 109) = 0.9970
+        (-5.01, 5.9, 0.0, 109),
+        (-5.01, 5.9, 2.0, 18),
+        (-3.9, 7.01, 2.0, 109),
+        (-3.9, 7.01, 0.0, 18),
+        (-3.9, 5.9, 0.999, 1000),  # no more are sought
+    ],
+)
+def test_the_seeds_that_would_decide_by_hand(
+    low: float, high: float, margin: float, seeds: int
+) -> None:
+    """Three seeds with mean 1 and standard deviation 2: Student's half width is 4.3027 x 2 / sqrt(3) = 4.9683."""
+    interval = Interval(low, high, p=None, resampled="seeds")
+    assert seeds_to_decide(Comparison({0: -1.0, 1: 1.0, 2: 3.0}, interval), margin) == seeds
