@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from client_app.models import ModelSettings, build
 from client_app.models.backbone import sha256_of
+from client_app.models.settings import of_hash
 from client_app.process import make_deterministic
 from data import DataError, Federation
 from data.readers import cache
@@ -47,6 +48,9 @@ def with_features(
     """
     if settings.freeze != "all":
         return federation
+    if not settings.weights_sha256:
+        # The features are kept under this hash, so no other file may make them.
+        settings = of_hash(settings, sha256_of(settings.weights))
     inputs = {}
     for split, indices_M in used(federation).items():
         features_MD = features_of(federation, split, indices_M, model, settings, folder, device)
@@ -107,7 +111,7 @@ def features_of(
         data.mean,
         data.std,
         model,
-        sha256_of(settings.weights),
+        settings.weights_sha256,
     ]
     computed = [
         settings.image_side,

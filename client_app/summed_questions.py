@@ -14,7 +14,7 @@ import torch
 from client_app.client import Client, InvalidReply, Variant
 from client_app.local_site import NotAgreed
 from client_app.masked_sum import Words, from_words, to_words
-from client_app.models import FIXED_FEATURES
+from client_app.models import has_fixed_features
 from client_app.models.classifier import Classifier
 from client_app.run_spec import RunSpec
 from client_app.state import State
@@ -58,7 +58,7 @@ def words_of(variant: Variant, client: Client, run_spec: RunSpec) -> Words:
     such statistics.
     """
     summed = summed_variant(variant)
-    fixed = run_spec.model in FIXED_FEATURES or run_spec.model_settings.freeze == "all"
+    fixed = has_fixed_features(run_spec.model, run_spec.model_settings.freeze)
     if not fixed and not isinstance(summed, LabelCounts):
         raise NotAgreed(f"features of {run_spec.model} are not summed: training changes them")
     answer = summed.answer(client, summed.upload.question)

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le, Lt
 
 from client_app.client import Variant
-from client_app.models import MODELS, ModelSettings, is_own_model
+from client_app.models import MODELS, ModelSettings, has_fixed_features, is_own_model
 from client_app.models.backbone import is_backbone, sha256_of, width_of
+from client_app.models.settings import of_hash
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
 from client_app.run_spec import RunSpec
@@ -26,12 +27,14 @@ from data.readers.catalog import is_own, is_sites, members
 from data.renamed_settings import stored
 from data.sites import agreement_of, in_messages
 from server_app.best_round import METRICS
-from server_app.composition import ComposedMethod
+from server_app.composition import ComposedMethod, closed_form_methods, starting_heads
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
+from strategies.closed_form import ClosedFormHead
 from strategies.core.exchange import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, AdaptiveOptimizer, ServerOptimizer
+from strategies.registry import SERVER_METHODS
 
 Scalar = bool | int | float | str
 MODEL = Rule(
@@ -49,6 +52,9 @@ TENSORBOARD, MLFLOW, WANDB = (
 """Trackers that a run may ask for where they are installed."""
 
 
+CLOSED_FORM, HEADS = closed_form_methods(), " or ".join(starting_heads())
+HEAD_START = Rule(lambda name: name in ("", *CLOSED_FORM), f"must be {HEADS}")
+"""Any head in closed form passes: `validate` refuses those without logits, each with its reason."""
 BEST = Rule(lambda metric: metric in ("", *METRICS), f"must be one of {', '.join(METRICS)}")
 
 
@@ -65,6 +71,9 @@ class GeneralSettings(Settings):
     auto is the papers' choice for the data."""
     rounds: Annotated[int, Ge(0), Le(1_000_000)] = 20
     """Communication rounds; 0 where nobody trains, and every model is a head in closed form."""
+    head_start: Annotated[str, HEAD_START] = ""
+    """The head in closed form that training begins with, on features that stay as they are: fed-lda or fed-lda-pooled;
+    empty begins with random weights."""
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share C of the clients that take part in a round: floor(C N), at least one."""
     seed: Annotated[int, Ge(0)] = 0
@@ -112,6 +121,12 @@ class GeneralSettings(Settings):
             self.require(self.rounds > 0, "keep_best", rule)
             rule = "has no effect with evaluate-every = 0, which evaluates the last round alone"
             self.require(self.evaluate_every > 0, "keep_best", rule)
+        if self.head_start:
+            reason = SERVER_METHODS[self.head_start].no_start
+            rule = f"must be {HEADS}: {self.head_start} {reason}"
+            self.require(not reason, "head_start", rule)
+            rule = "has no effect with rounds = 0: nobody trains, and the head itself is a method"
+            self.require(self.rounds > 0, "head_start", rule)
         if not self.is_default("server_momentum_form"):
             has_momentum = self.server_optimizer == "momentum"
             rule = "is for server-optimizer = momentum"
@@ -166,6 +181,8 @@ class RunSettings:
     combine: ServerMethod
     monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
+    head_start: ClosedFormHead | None = None
+    """The head that training begins with."""
     known_run_id: str = dataclasses.field(default="", compare=False)
     """The run's id where it is certain: it stays, even if the file of a user's model changes while the run trains."""
 
@@ -203,7 +220,10 @@ class RunSettings:
     def groups(self) -> tuple[Settings, ...]:
         """Return the settings in groups: the run's own, then those of the method's parts."""
         run = (self.general, self.model, self.data, self.training, self.exchange)
-        return (*run, *self.variants, self.combine, *self.monitors, *self.deploys)
+        parts = (*self.variants, self.combine, *self.monitors, *self.deploys)
+        if self.head_start is not None and self.head_start not in self.deploys:
+            parts = (*parts, self.head_start)
+        return (*run, *parts)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -213,15 +233,30 @@ class RunSettings:
         return self.data.shape
 
     @property
+    def has_fixed_features(self) -> bool:
+        """Whether training leaves the model's features as they are."""
+        return has_fixed_features(self.general.model, self.model.freeze)
+
+    @property
     def about_files(self) -> dict[str, object]:
         """The sha256 of the file that a backbone begins with, and of one's own methods' sources, for the record."""
         hashes: dict[str, object] = {}
         if self.model.weights:
-            hashes["weights-sha256"] = sha256_of(self.model.weights)
+            hashes["weights-sha256"] = self.weights_sha256
         sources = sources_of(self.parts.names)
         if sources:
             hashes["method's-files"] = sources
         return hashes
+
+    @cached_property
+    def weights_sha256(self) -> str:
+        """The sha256 of the file that a backbone begins with, as it was when the run got its id; "" without one."""
+        return sha256_of(self.model.weights) if self.model.weights else ""
+
+    @property
+    def hashed_model(self) -> ModelSettings:
+        """The settings of the model, of the very file that the run's id is made of."""
+        return of_hash(self.model, self.weights_sha256) if self.model.weights else self.model
 
     @cached_property
     def agreement(self) -> Agreement | None:
@@ -275,7 +310,7 @@ class RunSettings:
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)
         if self.model.weights:
-            settings["weights"] = sha256_of(self.model.weights)
+            settings["weights"] = self.weights_sha256
         if is_own_model(self.general.model):
             settings["model's file"] = file_hash(self.general.model)
         sources = sources_of(self.parts.names)

@@ -24,6 +24,7 @@ from client_app.models import (
     build,
     check,
     has_batch_norm,
+    has_fixed_features,
     is_backbone,
     is_own_model,
 )
@@ -37,14 +38,19 @@ from data.readers.catalog import KNOWN, has_domains, is_sites, members
 from data.renamed_settings import OLD_NAMES, renamed
 from data.sites import agreement_of
 from server_app.best_round import RANKINGS
-from server_app.composition import ComposedMethod, compose, section_types
+from server_app.composition import (
+    ComposedMethod,
+    closed_form_methods,
+    compose,
+    section_types,
+    with_head_start,
+)
 from server_app.keys import no_such, read_text, read_texts
 from server_app.methods import METHODS, Method
 from server_app.plugins import load_agreed_module, register, sources_of
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from strategies.core.exchange import ExchangeSettings
 from strategies.core.server import needs_holdout
-from strategies.registry import SERVER_METHODS
 
 Group = TypeVar("Group", bound=Settings)
 PROTOCOL, PROTOCOLS = "protocol", ("clients", "plain")
@@ -98,8 +104,9 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         values[key] = typed(key, value, type(known[key]))
     parts = compose(str(values.get("method", known["method"])))
     values |= chosen_by_method(values, parts)
-    refuse_idle(values, parts)
     general = built(GeneralSettings, values)
+    parts = with_head_start(parts, general.head_start)
+    refuse_idle(values, parts)
     training = built(TrainingSettings, values)
     about = built(ModelSettings, values)
     data = resolve(built(DataSettings, values))
@@ -110,7 +117,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     for name in parts.serving:
         if sections[name].needs_holdout and not data.holdout_per_class:
             raise needs_holdout(name)
-    check_rounds(general, training, sections, parts)
+    check_rounds(general, data, sections, parts)
     check_positive_class(general, data)
     check_keep_best(general, data)
     training = with_schedule(training, general.rounds)
@@ -121,6 +128,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         data = normalized(data, values, model)
     check_model(model, about, data)
     check_fixed_features(model, about, general, sections, parts)
+    check_head_start(general, data, sections, parts)
     normalizes = uses_batch_norm(model, data.shape, data.num_classes, about)
     check_variants(general, model, about, data, normalizes, sections, parts)
     if normalizes:
@@ -147,6 +155,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         combine=sections[parts.combine],
         monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
+        head_start=sections[parts.head_start] if parts.head_start else None,
     )
 
 
@@ -237,23 +246,21 @@ def check_keep_best(general: GeneralSettings, data: DataSettings) -> None:
 
 def check_rounds(
     general: GeneralSettings,
-    training: TrainingSettings,
+    data: DataSettings,
     sections: Mapping[str, Any],
     parts: ComposedMethod,
 ) -> None:
-    """Raise SettingError for rounds = 0 where something of the method would need rounds."""
+    """Raise SettingError for rounds = 0 where something of the method, or augmented images, would need rounds."""
     if general.rounds:
         return
     deploying = [name for name in parts.deploys if sections[name].closed_form]
     needing = [name for name in parts.names if needs_rounds(METHODS[name], sections)]
-    heads = []
-    for name, method in METHODS.items():
-        if any(SERVER_METHODS[part].closed_form for part in method.serving):
-            heads.append(name)
-    rule = f"is for heads in closed form alone ({', '.join(heads)})"
+    rule = f"is for heads in closed form alone ({', '.join(closed_form_methods())})"
     if needing:
         rule = f"{rule}, and {' and '.join(needing)} trains"
     general.require(bool(deploying) and not needing, "rounds", rule)
+    rule = "has no effect with rounds = 0: heads in closed form are made of images as they are"
+    data.require(data.augmentation == "none", "augmentation", rule)
 
 
 def with_schedule(training: TrainingSettings, rounds: int) -> TrainingSettings:
@@ -311,11 +318,30 @@ def check_fixed_features(
 ) -> None:
     """Raise SettingError for a head in closed form on features that training changes."""
     heads = [name for name in parts.deploys if sections[name].closed_form]
-    fixed = about.freeze == "all" or model in FIXED_FEATURES
+    fixed = has_fixed_features(model, about.freeze)
     models = " or ".join(FIXED_FEATURES)
     remedy = f"freeze = all beside a backbone, or model = {models}"
     rule = f"needs features that stay as they are: {remedy}"
     general.require(not heads or fixed, "method", f"{' and '.join(heads)} {rule}")
+    general.require(not general.head_start or fixed, "head_start", rule)
+
+
+def check_head_start(
+    general: GeneralSettings,
+    data: DataSettings,
+    sections: Mapping[str, Any],
+    parts: ComposedMethod,
+) -> None:
+    """Raise SettingError for a first head of other images than those trained on, or that no client would receive."""
+    if not general.head_start:
+        return
+    rule = (
+        f"does not go with head-start = {general.head_start}, which is made of images as they are"
+    )
+    data.require(data.augmentation == "none", "augmentation", rule)
+    alone = any(sections[name].requirements.separate_models for name in parts.variants)
+    rule = f"has no effect beside method = {general.method}, which shares no head"
+    general.require(not alone, "head_start", rule)
 
 
 def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
@@ -351,7 +377,7 @@ def check_variants(
     not_images = "" if len(data.shape) == 3 else f"vectors of {data.input_shape}"
     if about.freeze == "all":
         not_images = "kept features"
-    fixed = model in FIXED_FEATURES or about.freeze == "all"
+    fixed = has_fixed_features(model, about.freeze)
     for name in parts.variants:
         variant = sections[name]
         requirements = variant.requirements

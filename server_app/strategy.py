@@ -37,14 +37,17 @@ def federation_of(settings: RunSettings) -> Federation:
         return replace(federation, dataset=features, augmentation="none")
     # A server without a GPU can still lead clients that have one.
     device = choose_device("auto" if general.device == "cuda" else general.device)
-    return with_features(federation, general.model, settings.model, settings.data.cache, device)
+    return with_features(
+        federation, general.model, settings.hashed_model, settings.data.cache, device
+    )
 
 
 def model_of(settings: RunSettings, federation: Federation) -> Callable[[], Classifier]:
     """Return what builds the run's model with its first weights."""
     general, dataset = settings.general, federation.dataset
     drawn = initial_seed(general.seed)
-    return partial(build, general.model, dataset.shape, dataset.num_classes, drawn, settings.model)
+    model = settings.hashed_model
+    return partial(build, general.model, dataset.shape, dataset.num_classes, drawn, model)
 
 
 def strategy_of(
@@ -71,6 +74,7 @@ def strategy_of(
         combine=settings.combine,
         monitors=settings.monitors,
         deploys=settings.deploys,
+        head_start=settings.head_start,
         optimizer=settings.general.optimizer,
         exchange=settings.exchange_in_force,
         examples=examples,

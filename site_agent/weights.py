@@ -5,6 +5,7 @@ from dataclasses import replace
 from client_app.local_site import NotAgreed
 from client_app.models import ModelSettings, is_own_model
 from client_app.models.backbone import check_weights, sha256_of
+from client_app.models.settings import of_hash
 from client_app.run_spec import RunSpec
 from data import DataError, SettingError
 from site_agent.config import Site
@@ -29,7 +30,8 @@ def own_model_settings(site: Site, run_spec: RunSpec) -> ModelSettings:
     """Return a run's settings of the model with this site's own file of weights. Raises DataError as `own_weights`."""
     if not run_spec.model_settings.weights:
         return run_spec.model_settings
-    return replace(run_spec.model_settings, weights=own_weights(site))
+    own = replace(run_spec.model_settings, weights=own_weights(site))
+    return of_hash(own, site.agreement.weights)
 
 
 def own_weights(site: Site) -> str:
@@ -47,8 +49,8 @@ def own_weights(site: Site) -> str:
     file = str(site.weights)
     try:
         here = sha256_of(file)
-    except SettingError:
-        raise DataError(f"there is no such file, and {agreed}", where=file) from None
+    except SettingError as error:
+        raise DataError(f"{error.rule}, and {agreed}", where=file) from None
     if here != agreement.weights:
         raise DataError(f"has sha256 {here}, and {agreed}", where=file)
     try:

@@ -152,6 +152,7 @@ class ClosedFormHead(ServerMethod):
     needs_whole_model: ClassVar[bool] = True
     closed_form: ClassVar[bool] = True
     units: ClassVar[Mapping[str, Unit]] = {CLIPPED: Unit.PERCENT}
+    no_start: ClassVar[str] = "has scores that are no logits"
     asks: ClassVar[str]
     """The variant whose answers the head is made of."""
 
@@ -188,6 +189,10 @@ class ClosedFormHead(ServerMethod):
         )  # beyond the range itself; then beyond 2, 4, ... times it
         metrics: Numbers = {CLIPPED: clipped / values}
         return Deployment(models, state, metrics)
+
+    def start_from(self, server: Server, shared: State) -> State:
+        """Return the shared weights with this head, to the bit the model that `deploy` makes of them."""
+        return self.deploy(server, {}, shared, []).models[self.name]
 
     def new_state(self, server: Server, answer: State) -> dict[str, Tensor]:
         """Return NAME/weight (C, D) and NAME/bias (C,) of every head, in the model's own precision."""

@@ -32,6 +32,9 @@ class Fed3R(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fed3r"
+    no_start: ClassVar[str] = (
+        "has ridge scores, which are no logits: training from them destroys the head"
+    )
     asks: ClassVar[str] = "feature-statistics"
 
     rho: Annotated[str, RHO] = "auto"

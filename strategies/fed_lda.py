@@ -47,6 +47,7 @@ class FedLDA(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fed-lda"
+    no_start: ClassVar[str] = ""  # a discriminant's scores are logarithms of probabilities
     asks: ClassVar[str] = "balanced-statistics"
 
     rho: Annotated[str, RHO] = "0.5"

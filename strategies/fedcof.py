@@ -30,6 +30,9 @@ class FedCOF(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fedcof"
+    no_start: ClassVar[str] = (
+        "has a covariance, and so a scale of its scores, that depends on the partition"
+    )
     asks: ClassVar[str] = "client-means"
 
     rho: Annotated[float, Ge(0)] = 1.0

@@ -17,6 +17,7 @@ class FedNCM(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fedncm"
+    no_start: ClassVar[str] = "has distances for scores, whose scale is not that of logits"
     asks: ClassVar[str] = "class-means"
 
     def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:

@@ -22,7 +22,7 @@ from client_app.models.user_model import is_own_model, load_own
 
 __all__ = [
     "FIXED_FEATURES", "LINEAR", "MODELS", "PLAIN", "Classifier", "ModelSettings", "batch_norm_names", "build", "check",
-    "has_batch_norm", "is_backbone", "is_own_model",
+    "has_batch_norm", "has_fixed_features", "is_backbone", "is_own_model",
 ]  # fmt: skip
 
 LINEAR = "linear"
@@ -107,3 +107,8 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     settings.require(settings.norm == "batch" or small_model, "norm", rule)
     if is_backbone(name) and images:
         check_images(name, shape, settings.image_side)
+
+
+def has_fixed_features(name: str, freeze: str) -> bool:
+    """Return whether training leaves the features of a model as they are: its head alone is trained."""
+    return freeze == "all" or name in FIXED_FEATURES

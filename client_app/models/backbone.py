@@ -1,6 +1,8 @@
 """Backbones: a published network without its head, pretrained weights from a file, and which of them are frozen."""
 
 import hashlib
+import io
+import os
 import pickle
 import warnings
 from functools import lru_cache
@@ -23,6 +25,8 @@ WITHOUT = ("googlenet", "inception_v3")
 """Networks of torchvision that have other outputs in training."""
 TRAINED = 0.2
 """Least share of the numbers that the blocks left free by freeze = stages hold."""
+LARGEST_WEIGHTS = 4 * 2**30
+"""Bytes of the largest file of weights: all of it is in memory while it is loaded."""
 LITE_MEAN, LITE_STD = 127 / 255, 128 / 255
 
 
@@ -56,7 +60,8 @@ def backbone(name: str, classes: int, settings: ModelSettings) -> Classifier:
     features = nn.Sequential(Prepared(settings.image_side), body)
     classifier = Classifier(features, nn.Linear(width, classes))
     if settings.weights and not classifier.head.weight.is_meta:
-        body.load_state_dict(weights_of(name, body, head, settings.weights))
+        tensors = weights_of(name, body, head, settings.weights, settings.weights_sha256)
+        body.load_state_dict(tensors)
     if settings.freeze != "none":
         blocks = blocks_of(body)
         if settings.freeze == "stages":
@@ -211,16 +216,20 @@ def check_weights(name: str, file: str) -> str:
 def check_once(name: str, file: str, digest: str) -> None:
     """Raise SettingError unless the file holds the network's weights."""
     body, _, head = scratch(name)
-    weights_of(name, body, head, file)
+    weights_of(name, body, head, file, digest)
 
 
-def weights_of(name: str, body: nn.Module, head: str, file: str) -> dict[str, Tensor]:
+def weights_of(
+    name: str, body: nn.Module, head: str, file: str, sha256: str = ""
+) -> dict[str, Tensor]:
     """Return a file's tensors for `body`, those of the head left out.
 
-    Raises SettingError naming the first tensor that is missing, has another shape, is not finite, or has no place.
+    Raises SettingError naming the first tensor that is missing, has another shape, is not finite, or has no place, and
+    as `read`.
     """
     others = f"are not those of {name}"
-    present = {key: tensor for key, tensor in read(file).items() if not key.startswith(head)}
+    tensors = read(file, sha256)
+    present = {key: tensor for key, tensor in tensors.items() if not key.startswith(head)}
     chosen: dict[str, Tensor] = {}
     for key, wanted in body.state_dict().items():
         if key.endswith("num_batches_tracked"):
@@ -241,33 +250,59 @@ def weights_of(name: str, body: nn.Module, head: str, file: str) -> dict[str, Te
     return chosen
 
 
-def read(file: str) -> dict[str, Tensor]:
-    """Return a file's tensors by name; what it may hold beside tensors is never run. Raises SettingError."""
-    require_file(file)
+def read(file: str, sha256: str = "") -> dict[str, Tensor]:
+    """Return a file's tensors by name; what it may hold beside tensors is never run. Raises SettingError.
+
+    The file is read once. With `sha256` its bytes must have that hash: what was compared before is what is loaded,
+    whatever has become of the file in between.
+    """
+    content = content_of(file)
+    here = hashlib.sha256(content).hexdigest() if sha256 else ""
+    rule = f"has sha256 {here} now, and {sha256} when it was looked at: it has been replaced"
+    require(here == sha256, "weights", file, rule)
     if file.endswith(".safetensors"):
         rule = "must be a file of safetensors"
     else:
         rule = "must be a .pth of tensors alone"
     try:
         if file.endswith(".safetensors"):
-            from safetensors.torch import load_file
+            from safetensors.torch import load
 
-            content: Any = load_file(file)
+            loaded: Any = load(content)
         else:
             with warnings.catch_warnings(action="ignore"):
-                content = torch.load(file, map_location="cpu", weights_only=True)
+                stream = io.BytesIO(content)
+                loaded = torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         rule += "; it holds code, which is not run, or is none"
         raise SettingError("weights", file, rule) from error
     except Exception as error:  # a damaged file surfaces as anything
         reason = " ".join(str(error).split())[:200]
         raise SettingError("weights", file, f"{rule}: {reason}") from error
-    if isinstance(content, dict):
-        content = content.get("state_dict", content)  # as training scripts save it
-    is_named = isinstance(content, dict) and bool(content)
-    if not is_named or not all(isinstance(part, Tensor) for part in content.values()):
+    if isinstance(loaded, dict):
+        loaded = loaded.get("state_dict", loaded)  # as training scripts save it
+    is_named = isinstance(loaded, dict) and bool(loaded)
+    if not is_named or not all(isinstance(part, Tensor) for part in loaded.values()):
         raise SettingError("weights", file, f"{rule}, by name")
-    return {str(name): tensor for name, tensor in content.items()}
+    return {str(name): tensor for name, tensor in loaded.items()}
+
+
+def content_of(file: str) -> bytes:
+    """Return a file's bytes. Raises SettingError for one that is not there, cannot be read, or is too large."""
+    require_file(file)
+    try:
+        with Path(file).open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            require_size(file, size)
+            return stream.read(size)
+    except OSError as error:
+        raise SettingError("weights", file, f"cannot be read: {error.strerror}") from error
+
+
+def require_size(file: str, size: int) -> None:
+    """Raise SettingError for a file of more than LARGEST_WEIGHTS bytes."""
+    rule = f"has {size} bytes, and weights may have {LARGEST_WEIGHTS}"
+    require(size <= LARGEST_WEIGHTS, "weights", file, rule)
 
 
 def require_file(file: str) -> None:
@@ -279,6 +314,7 @@ def sha256_of(file: str) -> str:
     """Return the sha256 of a file of weights, read once as long as it does not change. Raises SettingError."""
     require_file(file)
     about = Path(file).stat()
+    require_size(file, about.st_size)
     return digest_of(file, about.st_size, about.st_mtime_ns)
 
 

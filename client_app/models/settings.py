@@ -1,7 +1,7 @@
 """The settings of a model beside its name."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le
 
@@ -26,9 +26,34 @@ class ModelSettings(Settings):
     width: Annotated[int, Ge(0), Le(1024)] = 0
     """Channels of resnet-8's stem and first stage, doubled in each of the other two; 0 is the paper's 64."""
 
+    weights_sha256: ClassVar[str] = ""
+    """What the weights' file must have when it is loaded: see `WeightsOfHash`. Empty where nobody has looked at it."""
+
     def validate(self) -> None:
         rule = "would keep random features: it needs weights"
         self.require(self.freeze == "none" or bool(self.weights), "freeze", rule)
+
+
+@dataclass(frozen=True)
+class WeightsOfHash(ModelSettings):
+    """The same settings, of a file whose sha256 has been compared already: another file is not loaded in its place.
+
+    No setting of a run and in no message: whoever has looked at the file makes it.
+    """
+
+    weights_sha256: str = ""  # type: ignore[misc]
+
+
+def of_hash(settings: ModelSettings, sha256: str) -> ModelSettings:
+    """Return the settings for a file of weights with that sha256."""
+    return WeightsOfHash(
+        weights=settings.weights,
+        freeze=settings.freeze,
+        image_side=settings.image_side,
+        norm=settings.norm,
+        width=settings.width,
+        weights_sha256=sha256,
+    )
 
 
 PLAIN = ModelSettings()

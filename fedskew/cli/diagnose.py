@@ -18,6 +18,7 @@ from fedskew.diagnosis.rules import (
     Sources,
     as_json,
     diagnose,
+    heads_first,
     known_failures,
     line,
 )
@@ -113,4 +114,6 @@ def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
         out.print(diagnosis.remark, style="dim")
     for rule in known_failures(diagnosis):
         out.print(f"known to fail here: {rule.method}: {rule.why} ({rule.experiment})")
+    for method, uploads in heads_first(diagnosis).items():
+        out.print(f"try first, as the features stay as they are: {method}, which uploads {uploads}")
     out.print(line(diagnosis))

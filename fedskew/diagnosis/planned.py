@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from client_app.models import has_fixed_features
 from data import DataError, DataSettings, Federation, federate, resolve
 from data.partitions import Indices
 from data.renamed_settings import renamed
@@ -84,7 +85,8 @@ def of_run(folder: Path) -> Source:
         reason = "its settings.json has no counts, as of more than 100 clients or classes"
         raise DataError(reason, where=str(folder))
     settings = {**defaults(), **renamed(origin["settings"])}
-    training = Plan(settings["batch-size"], settings["participation"])
+    fixed = has_fixed_features(settings["model"], settings["freeze"])
+    training = Plan(settings["batch-size"], settings["participation"], fixed)
     return Source(str(folder), table, training, own_names=site_names(table.sites))
 
 

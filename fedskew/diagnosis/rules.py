@@ -22,6 +22,7 @@ from fedskew.diagnosis.statistics import (
     statistics,
 )
 from fedskew.diagnosis.table import Moments, SiteTable, chosen
+from server_app.methods import METHODS
 
 if TYPE_CHECKING:  # it imports torch, which a table needs not
     from server_app.run_settings import RunSettings
@@ -33,6 +34,8 @@ class Plan:
 
     batch_size: int = 32
     participation: float = 1.0
+    fixed_features: bool = False
+    """Whether the model's features stay as they are, as a backbone's with freeze = all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +120,7 @@ def diagnose(
 
 def plan_of(run: "RunSettings") -> Plan:
     """Return what a run's settings say of the training."""
-    return Plan(run.training.batch_size, run.general.participation)
+    return Plan(run.training.batch_size, run.general.participation, run.has_fixed_features)
 
 
 def has(*names: str) -> Callable[[Diagnosis], bool]:
@@ -192,11 +195,27 @@ ANSWERS: Mapping[str, Sequence[str]] = {
 """The methods that answer a skew, by its paper and docs/start/choosing-a-method.md, the most particular skew first."""
 
 
+CLOSED_FORM = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm", "fedcof")
+"""Heads in closed form, the most accurate first: docs/results/pretrained.md. Any partition gives the same head, so that
+no skew of the labels matters to them; fedcof's alone depends on it."""
+
+
+def heads_first(diagnosis: Diagnosis) -> dict[str, str]:
+    """Return the heads in closed form to try before any training, each with what it uploads.
+
+    Empty where training changes the model's features, or nothing is known of the model.
+    """
+    if not diagnosis.plan.fixed_features:
+        return {}
+    return {name: METHODS[name].reveals for name in CLOSED_FORM}
+
+
 def recommended_order(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]:
     """Return `methods` ordered from most to least promising.
 
-    Methods that answer a diagnosed skew come first, in the order of ANSWERS. Methods known to fail under this
-    diagnosis come last, unless they also answer one of its skews.
+    Heads in closed form come first where the features stay as they are. Then come methods that answer a diagnosed
+    skew, in the order of ANSWERS. Methods known to fail under this diagnosis come last, unless they also answer one of
+    its skews.
 
     Args:
         diagnosis: What the table shows; a skew that is there perhaps counts for nothing.
@@ -205,7 +224,7 @@ def recommended_order(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]
     skews_seen = {skew.name for skew in diagnosis.skews if skew.confidence != "perhaps"}
     failures = {rule.method for rule in known_failures(diagnosis)}
 
-    answers: list[str] = []
+    answers = [head for head in heads_first(diagnosis) if head in methods]
     for skew, answering_methods in ANSWERS.items():
         if skew in skews_seen:
             answers += [method for method in answering_methods if method in methods]
@@ -253,10 +272,14 @@ def as_json(diagnosis: Diagnosis) -> Mapping[str, object]:
     failing = []
     for rule in known_failures(diagnosis):
         failing.append({"method": rule.method, "why": rule.why, "experiment": rule.experiment})
+    first = []
+    for method, uploads in heads_first(diagnosis).items():
+        first.append({"method": method, "uploads": uploads})
     shift = diagnosis.shift
     return {
         "skews": seen,
         "failing": failing,
+        "try-first": first,
         "line": line(diagnosis),
         "remark": diagnosis.remark,
         "small-sites": sorted(diagnosis.small_sites),

@@ -7,7 +7,7 @@ from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.experiments import Experiment, Row, Tune
-from server_app.composition import compose
+from server_app.composition import compose, with_head_start
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import defaults, parse
@@ -153,11 +153,12 @@ def planned(
     for row in rows:
         method, riders = split(row)
         all_settings = {**settings, **row.settings, **overrides}
-        sections = compose(method).sections
+        head = str(all_settings.get("head-start", ""))
+        sections = sections_of(method, head)
         of_method = used(all_settings, sections)
         of_riders = {}
         for name in riders:
-            own_sections = set(compose(name).sections) - set(sections)
+            own_sections = sections_of(name, head) - sections
             of_riders[name] = only(all_settings, own_sections)
 
         fitting = [
@@ -200,6 +201,14 @@ def only_deploys(name: str) -> bool:
     return bool(method.deploy) and not changes_training
 
 
+def sections_of(method: str, head_start: str = "") -> set[str]:
+    """Return the sections of settings that a run uses; a head that is none is refused when the run is parsed."""
+    parts = compose(method)
+    if head_start in METHODS:
+        parts = with_head_start(parts, head_start)
+    return set(parts.sections)
+
+
 def section_of(key: str) -> str:
     """Return the section of a setting's key; empty for a setting without one."""
     return key.rpartition(".")[0]
@@ -218,14 +227,17 @@ def only(settings: Mapping[str, Scalar], sections: Collection[str]) -> dict[str,
 
 def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> None:
     """Raise SettingError for a section's setting that no row uses, or that a row states and does not use itself."""
-    all_sections: set[str] = set()
-    for row in experiment.rows:
-        all_sections.update(compose(row.method).sections)
     common = [experiment.assumed, experiment.settings, overrides, *experiment.columns.values()]
     if experiment.tune is not None:
         common.append({experiment.tune.key: experiment.tune.values[0]})
+    of_heads: set[str] = set()
+    for settings in (*common, *(row.settings for row in experiment.rows)):
+        of_heads |= sections_of("fedavg", str(settings.get("head-start", "")))
+    all_sections = set(of_heads)
+    for row in experiment.rows:
+        all_sections |= sections_of(row.method)
     tables = [(settings, all_sections) for settings in common]
-    tables += [(row.settings, set(compose(row.method).sections)) for row in experiment.rows]
+    tables += [(row.settings, sections_of(row.method) | of_heads) for row in experiment.rows]
 
     rule = f"has no effect: no such method in experiment {experiment.name} uses it"
     for settings, sections in tables:

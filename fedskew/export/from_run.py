@@ -10,6 +10,7 @@ from client_app.memory import KEPT, MemoryLost, folder_of
 from client_app.memory import load as load_memory
 from client_app.models import build
 from client_app.models.backbone import sha256_of
+from client_app.models.settings import of_hash
 from client_app.state import State, copy
 from client_app.tensor_files import (
     KIND,
@@ -188,6 +189,7 @@ class TrainedRun:
         if sha256_of(file) != self.origin.get("weights-sha256"):
             raise DataError("the weights are not those that the run began with", where=str(file))
         model_settings = replace(about.model_settings, weights=file)
+        model_settings = of_hash(model_settings, str(self.origin["weights-sha256"]))
         classes = len(about.class_names)
         model = build(about.architecture, about.data.shape, classes, 0, model_settings)
         return {**copy(model.state_dict()), **deployed}

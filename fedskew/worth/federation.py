@@ -128,6 +128,7 @@ def settings_of(
         require(key in keys or method in methods, key, value, rule)
 
     inherited = {key: value for key, value in of_run.items() if key in keys}
+    inherited.pop("augmentation", None)  # statistics are of images as they are
     settings = parse({**inherited, **overrides, "method": head, "rounds": 0})
     between = "is between sites, whose sums by coalition nobody may see: state a simulation's data"
     require(settings.agreement is None, "dataset", settings.data.dataset, between)
@@ -234,6 +235,13 @@ def judges_of(samples: Samples, classes: int, target: str) -> Judges:
     return Judges(labels_T, weights_T, subjects_T, classes)
 
 
+def check_sites(number: int, all_features: bool) -> None:
+    """Raise SettingError for a single site, and for too many to look at all coalitions with `all_features`."""
+    require(number > 1, "clients", number, "must be at least 2: a single site joins nobody")
+    rule = f"must be at most {MOST_EXACT} with --exact, which looks at all coalitions"
+    require(not all_features or number <= MOST_EXACT, "clients", number, rule)
+
+
 def worth_of(
     settings: RunSettings,
     target: str,
@@ -253,11 +261,11 @@ def worth_of(
     Raises:
         SettingError: the features leave the grid, there is one site alone, or too many for `all_features`.
     """
+    if settings.data.clients:
+        check_sites(settings.data.clients, all_features)  # before any feature is computed
     sites = SimulatedSites(settings)
     number = len(sites.statistics)
-    require(number > 1, "clients", number, "must be at least 2: a single site joins nobody")
-    rule = f"must be at most {MOST_EXACT} with --exact, which looks at all coalitions"
-    require(not all_features or number <= MOST_EXACT, "clients", number, rule)
+    check_sites(number, all_features)
     coalitions = sites.coalitions().with_rho_of_all()
     test = judges_of(sites.federation.test(None), coalitions.classes, target)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -70,6 +71,13 @@ class Round:
     metrics: Numbers = field(default_factory=dict)
 
 
+class HeadStart(Protocol):
+    """A head in closed form that the rounds begin with."""
+
+    def start_from(self, server: Server, shared: State) -> State:
+        """Return the shared weights with the head that the clients' answers make."""
+
+
 class Rounds:
     """The rounds of a method made of its parts.
 
@@ -88,6 +96,7 @@ class Rounds:
         combine: ServerMethod,
         monitors: Sequence[ServerMethod] = (),
         deploys: Sequence[ServerMethod] = (),
+        head_start: HeadStart | None = None,
         optimizer: ServerOptimizer | AdaptiveOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
         examples: Mapping[int, int] | None = None,
@@ -105,6 +114,7 @@ class Rounds:
         self.optimizer = optimizer or ServerOptimizer()
         self.monitors = monitors
         self.deploys = deploys
+        self.head_start = head_start
         self.exchange_settings = exchange or ExchangeSettings()
         self.assigner = assigner or AnyNodeAssigner()
         self.run_spec = run_spec.to_json()
@@ -219,6 +229,10 @@ class Rounds:
             examples_by_client=examples,
             answers=self.answers(),
         )
+        if number == 1 and self.head_start is not None:
+            # Made of the answers alone: a run that is resumed before round 1 makes the same.
+            self.shared = self.head_start.start_from(self.server, shared)
+            self.server = replace(self.server, start=self.shared)
         self._began = time.perf_counter()
         return self.sample(number)
 

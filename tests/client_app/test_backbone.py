@@ -1,6 +1,7 @@
 """Backbones: a file's weights in a published network, what of them stays as it is, and features that are kept."""
 
 import json
+import os
 import pickle
 import sys
 from collections.abc import Mapping
@@ -30,11 +31,13 @@ from client_app.models.backbone import (
     sha256_of,
 )
 from client_app.models.efficientnet_lite import efficientnet_lite0
+from client_app.models.settings import of_hash
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
 from client_app.training import train_round
 from data import DataSettings, Federation, SettingError, federate
 from server_app.settings import parse
+from server_app.strategy import federation_of, model_of
 
 NAME = "torchvision:shufflenet_v2_x0_5"
 """Its first parts are a convolution and a batch norm, its last ones too; 342 thousand numbers without the head."""
@@ -351,6 +354,92 @@ def test_a_network_of_timm_needs_the_package_and_a_name_of_its_own(
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match=r"needs the package timm.*pip install"):
         require_timm("timm:resnet18")
+
+
+def replaced(file: Path) -> None:
+    """Put another file of the network's weights in a file's place, of the same size and time of change."""
+    about = file.stat()
+    state = {name: tensor + 1 for name, tensor in features_file(file).items()}
+    save_file(state, file)
+    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def test_a_file_that_is_replaced_after_its_hash_was_compared_is_not_loaded(
+    weights: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "copy.safetensors"
+    file.write_bytes(weights.read_bytes())
+    plain = ModelSettings(weights=str(file), image_side=16)
+    looked_at = sha256_of(str(file))
+    hashed = of_hash(plain, looked_at)
+    first = build(NAME, SHAPE, 3, 0, hashed).state_dict()
+    expected = build(NAME, SHAPE, 3, 0, plain).state_dict()
+    assert all(torch.equal(first[name], tensor) for name, tensor in expected.items())
+
+    replaced(file)
+    assert sha256_of(str(file)) == looked_at  # as fast as it is because it looks no further
+    with pytest.raises(SettingError, match=f"and {looked_at} when it was looked at"):
+        build(NAME, SHAPE, 3, 0, hashed)
+    with pytest.raises(SettingError, match="it has been replaced"):
+        read(str(file), looked_at)
+    read(str(file))
+
+
+def test_features_are_kept_under_the_hash_of_the_file_that_made_them(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "copy.safetensors"
+    file.write_bytes(weights.read_bytes())
+    settings = ModelSettings(weights=str(file), image_side=16, freeze="all")
+    data = DataSettings(clients=2, partition="iid", train_images=20, test_images=10)
+    federation = federate(data, 0)
+    original = features.compute
+
+    def too_late(*words: Any) -> Any:
+        replaced(file)
+        return original(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(features, "compute", too_late)
+        with pytest.raises(SettingError, match="it has been replaced"):
+            with_features(federation, NAME, settings, str(tmp_path / "cache"), "cpu")
+    assert not [*(tmp_path / "cache").glob("**/features-*")]
+    file.write_bytes(weights.read_bytes())
+    with_features(federation, NAME, settings, str(tmp_path / "cache"), "cpu")
+    assert [*(tmp_path / "cache").glob("**/features-*")]
+
+
+def test_a_run_s_server_loads_the_file_that_the_run_s_id_is_made_of(
+    weights: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "copy.safetensors"
+    file.write_bytes(weights.read_bytes())
+    settings = small(tmp_path, method="fedavg", model=NAME, image_side=16, weights=str(file))
+    assert settings.run_id.startswith("digits-fedavg")
+    federation = federation_of(settings)
+    model_of(settings, federation)()
+    replaced(file)
+    with pytest.raises(SettingError, match="it has been replaced"):
+        model_of(settings, federation)()
+
+
+def test_a_file_larger_than_weights_may_be_is_not_read(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = weights.stat().st_size
+    module = sys.modules[require_timm.__module__]
+    file = tmp_path / "copy.safetensors"
+    for most in (size, size - 1):
+        monkeypatch.setattr(module, "LARGEST_WEIGHTS", most)
+        file.write_bytes(weights.read_bytes())
+        if most == size:
+            assert read(str(file)) and sha256_of(str(file))
+            continue
+        for look in (read, sha256_of):
+            with pytest.raises(
+                SettingError, match=f"has {size} bytes, and weights may have {most}"
+            ):
+                look(str(file))
 
 
 def numbers(count: int) -> nn.Linear:

@@ -211,6 +211,11 @@ def test_experiments_train_once_for_all_heads() -> None:
         ({"method": "tau-norm+fed3r", "rounds": 0}, "rounds", ["tau-norm trains"]),
         ({"method": "fednova+fed3r", "rounds": 0}, "rounds", ["fednova trains"]),
         ({"method": "fed3r", "rounds": -1}, "rounds", ["must be"]),
+        (
+            {"dataset": "cifar10", "model": "random-conv", "augmentation": "crop-flip"},
+            "augmentation",
+            ["no effect with rounds = 0"],
+        ),
         ({"method": "fed3r", "model": "mlp-bn"}, "method", ["fed3r needs features that stay"]),
         ({"method": "fed-lda+fedbn"}, "method", ["fedbn", "local-batch-norm"]),
         ({"method": "fed3r", "fed3r.rho": "-1"}, "fed3r.rho", ["number of 0 or more"]),

@@ -71,6 +71,7 @@ RULES_IN_CODE: dict[str, list[Scalar]] = {
     "dataset": ["", "digts"],
     "classes": ["1", "a,a", "a,,b"],
     "positive-class": ["dead"],
+    "head-start": ["fed3r", "fedncm", "fedcof", "ccvr"],
     "keep-best": ["recall", "last", "Loss"],
     "input-shape": ["8", "8x8", "0x8x8", "axbxc"],
     "mean": ["a", "1,2", "nan"],
@@ -107,7 +108,7 @@ OUT_OF_RANGE = {
 ANYTHING_GOES = {"results", "data-root", "cache"}
 """Beside what is true or false."""
 OTHER_VALUE: dict[str, Scalar] = {
-    "positive-class": "autism", "keep-best": "loss",
+    "positive-class": "autism", "keep-best": "loss", "head-start": "fed-lda",
     "method": "fedprox", "model": "small-cnn", "dataset": "usps", "classes": "a,b,c,d,e,f,g,h,i,j",
     "input-shape": "1x16x16", "mean": "0.25", "std": "0.75", "partition": "iid", "imbalance-factor": 2.0,
     "batch-size": 16, "tau-norm.sweep": "0,0.5", "creff.sweep": "0,10", "image-side": 40,
@@ -120,6 +121,7 @@ OTHER_VALUE: dict[str, Scalar] = {
 
 NEEDED: dict[str, dict[str, Scalar]] = {
     "patience": {"keep-best": "loss"},
+    "head-start": {"model": "linear"},
     **{
         key: {"dataset": "npz:x", "classes": "10", "input-shape": "1x8x8"}
         for key in (

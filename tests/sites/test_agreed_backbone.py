@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import site_agent.weights
 from client_app.local_site import PERMISSIONS, NotAgreed
 from client_app.models.backbone import sha256_of
-from client_app.runtime import site_runtime
+from client_app.runtime import ClientRuntime, site_runtime
 from data import DataError, SettingError
 from data.agreement import read_agreement
 from fedskew.engines import execute
@@ -172,6 +173,36 @@ def test_the_run_names_the_site_with_another_file(tmp_path: Path, files: tuple[P
     ConfiguredSite(sites[0]).open_data(spec)
     with pytest.raises(DataError, match=f"has sha256 {sha256_of(str(files[1]))}"):
         ConfiguredSite(sites[1]).open_data(spec)
+
+
+@pytest.mark.parametrize("freeze", ["none", "all"])
+def test_a_site_s_file_replaced_after_the_comparison_is_not_loaded(
+    tmp_path: Path, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, freeze: str
+) -> None:
+    folder = folders(tmp_path / "sites", files[0])
+    file = tmp_path / "own.safetensors"
+    file.write_bytes(files[0].read_bytes())
+    name_weights(folder, "north", file)
+    trained = {} if freeze == "all" else {"method": "fedavg", "rounds": 1, "freeze": freeze}
+    spec = settings_of(folder, tmp_path, files[0], **trained).run_spec()
+    site = ConfiguredSite(read_sites(folder)[0])
+    compared = site_agent.weights.own_weights
+    comparisons: list[str] = []
+    last = 1 if freeze == "all" else 2  # for its features, and for the model itself
+
+    def replace_then(site: Any) -> str:
+        """What somebody with the site's disk does between the comparison and the loading."""
+        comparisons.append(compared(site))
+        if len(comparisons) == last:
+            file.write_bytes(files[1].read_bytes())
+        return comparisons[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site_agent.weights, "own_weights", replace_then)
+        with pytest.raises(SettingError, match="it has been replaced"):
+            ClientRuntime(spec, site)
+    file.write_bytes(files[0].read_bytes())
+    assert ClientRuntime(spec, site).model is not None
 
 
 def test_the_coordinator_s_file_must_be_the_agreed_one(

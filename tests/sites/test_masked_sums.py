@@ -104,6 +104,25 @@ def test_another_seed_and_method_ask_for_nothing(tmp_path: Path) -> None:
     assert again["hash"] == rehearse(folder, results, TRAINED, seed=1)["hash"]
 
 
+def test_a_first_head_uses_the_federation_s_sum(tmp_path: Path) -> None:
+    config = {**HEADS, "method": "fedavg", "rounds": 1, "head-start": "fed-lda"}
+    hashes, asked = [], []
+    for name, changes in (("masked", {}), ("plain", {"sums": "plain"})):
+        folder = masking(tmp_path / name, **changes)
+        results = tmp_path / f"{name}-results"
+        hashes.append(rehearse(folder, results, config)["hash"])
+        asked.append(folder)
+    assert hashes[0] == hashes[1]
+    before = events(asked[0])
+    assert [entry["event"] for entry in before] == ["summed", "summed"]  # counts, statistics
+
+    # The head alone, a second seed and another method find the same sums, and ask nobody.
+    results = tmp_path / "masked-results"
+    rehearse(asked[0], results, {**HEADS, "method": "fed-lda"})
+    rehearse(asked[0], results, {**config, "method": "fedshift"}, seed=1)
+    assert events(asked[0]) == before
+
+
 def test_a_damaged_sum_is_asked_for_again(tmp_path: Path) -> None:
     folder = masking(tmp_path / "sites")
     first = rehearse(folder, tmp_path / "results", TRAINED, seed=1)

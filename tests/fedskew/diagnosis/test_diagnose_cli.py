@@ -12,6 +12,9 @@ from command_line import FedSkew
 
 from data import DataSettings, federate
 from fedskew.diagnosis.planned import moments_of, table_of_federation
+from fedskew.diagnosis.rules import CLOSED_FORM, Plan, diagnose, recommended_order
+from server_app.composition import closed_form_methods
+from server_app.methods import METHODS
 
 
 @pytest.fixture
@@ -72,6 +75,34 @@ def test_settings_an_experiment_and_a_run_are_diagnosed(
     (of_run,) = json.loads(fedskew("diagnose", folder, "--json")[1])
     samples = json.loads((folder / "settings.json").read_text())["samples"]["train"]
     assert of_run["statistics"]["samples"] == np.sum(samples) and of_run["statistics"]["sites"] == 3
+
+
+def test_heads_in_closed_form_come_first_where_features_stay_as_they_are(
+    counts: Path, fedskew: FedSkew, train: Callable[..., Any], tmp_path: Path
+) -> None:
+    plan = ("--set", "model=random-conv", "--set", "batch-size=8")
+    output = fedskew("diagnose", counts, *plan)[1]
+    lines = [line for line in output.splitlines() if line.startswith("try first")]
+    assert lines[0].endswith(f"fed-lda, which uploads {METHODS['fed-lda'].reveals}")
+    assert len(lines) == len(CLOSED_FORM)
+    (found,) = json.loads(fedskew("diagnose", counts, *plan, "--json")[1])
+    assert [entry["method"] for entry in found["try-first"]] == [*CLOSED_FORM]
+    # A model that trains its features, and counts of which no model is known.
+    for words in (("--set", "model=mlp-bn"), ()):
+        assert "try first" not in fedskew("diagnose", counts, *words)[1]
+
+    train(clients=3, rounds=1, model="linear")
+    (folder,) = (tmp_path / "results").iterdir()
+    assert "try first" in fedskew("diagnose", folder)[1]
+
+
+def test_the_heads_to_try_first_are_all_there_are() -> None:
+    assert sorted(CLOSED_FORM) == sorted(closed_form_methods())
+    diagnosis = diagnose(table_of_federation(federate(DataSettings(alpha=0.05), 3)))
+    methods = ["fedavg", "fed3r", "fedshift", "fed-lda"]
+    assert recommended_order(diagnosis, methods)[0] == "fedshift"
+    fixed = replace(diagnosis, plan=Plan(fixed_features=True))
+    assert recommended_order(fixed, methods) == ["fed-lda", "fed3r", "fedshift", "fedavg"]
 
 
 @pytest.mark.parametrize(
