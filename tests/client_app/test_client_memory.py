@@ -207,3 +207,12 @@ def test_a_memory_has_a_digest_and_counts_only_with_it(tmp_path: Path) -> None:
         match=r"round-000001.safetensors is whole, and not the memory that the server knows",
     ):
         load_memory(tmp_path, 1, expected_digest=second)
+
+
+def test_what_a_kill_left_while_writing_is_deleted(tmp_path: Path) -> None:
+    save_memory(tmp_path, 1, kept(1.0))
+    (tmp_path / ".round-00002.safetensors").write_bytes(b"half")
+    (tmp_path / "another").write_bytes(b"file")
+    prune_memory(tmp_path, 1)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {file_of(tmp_path, 1).name, "another"}

@@ -1,8 +1,13 @@
 """Models whose features nothing trains: the inputs themselves, and random convolutions."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
+from client_app.features import used
 from client_app.models import FIXED_FEATURES, build
 from client_app.models.random_conv import FILTERS, GRID
 from client_app.state import copy
@@ -47,3 +52,25 @@ def test_random_convolutions_need_images() -> None:
         build("random-conv", (1, 7, 7), 10, 0)
     with pytest.raises(SettingError, match="needs images"):
         build("random-conv", (40,), 2, 0)
+
+
+def indices(*numbers: int) -> Any:
+    return np.array(numbers, np.int64)
+
+
+def test_features_are_computed_of_every_sample_that_somebody_has_and_of_no_other() -> None:
+    federation: Any = SimpleNamespace(
+        train_indices=[indices(4, 2), indices(9)],
+        holdout_indices=indices(7),
+        global_test=indices(5, 1),
+        validation_indices=None,
+        unseen=None,
+        dataset=SimpleNamespace(val_labels=None),
+    )
+    plain = {split: numbers.tolist() for split, numbers in used(federation).items()}
+    assert plain == {"train": [2, 4, 7, 9], "test": [1, 5]}
+    federation.validation_indices = [indices(3), indices(8)]
+    federation.unseen = SimpleNamespace(train=indices(0), test=indices(6))
+    federation.dataset = SimpleNamespace(val_labels=np.zeros(3))
+    everything = {split: numbers.tolist() for split, numbers in used(federation).items()}
+    assert everything == {"train": [0, 2, 3, 4, 7, 8, 9], "test": [1, 5, 6], "val": [0, 1, 2]}

@@ -11,7 +11,7 @@ from test_vectorized import alone, assert_alike, clients_of, together
 from torch import nn
 
 from client_app.models import build
-from client_app.optimizer import TrainingSettings, coefficient_sum
+from client_app.optimizer import SGD, Adam, LocalOptimizer, TrainingSettings, coefficient_sum
 from client_app.state import seed_of
 from client_app.training import train_round
 from data import SettingError
@@ -252,3 +252,31 @@ def test_run_ids_know_the_schedule_and_nothing_at_its_default() -> None:
     assert cosine.training.schedule_rounds == 8
     named = parse({**DIGITS, "rounds": 8, "schedule": "cosine", "schedule-rounds": 8})
     assert named.run_id == cosine.run_id != plain
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_part_of_an_optimizer_steps_its_rows_alone(kind: str, steps_before: int) -> None:
+    """Of four clients in one tensor the second and third go on, with the state that they had."""
+
+    def optimizer_of(weight: torch.Tensor) -> LocalOptimizer:
+        if kind == "sgd":
+            return SGD([weight], 0.1, momentum=0.9, weight_decay=0.01)
+        return Adam([weight], 0.1, (0.9, 0.99), 1e-8, 0.01, decoupled=kind == "adamw")
+
+    draws = torch.Generator().manual_seed(0)
+    whole, cut = torch.ones(4, 3), torch.ones(4, 3)
+    optimizers = [optimizer_of(whole), optimizer_of(cut)]
+    for _ in range(steps_before):
+        gradient = torch.randn(4, 3, generator=draws)
+        for optimizer in optimizers:
+            optimizer.step([gradient])
+    before = cut.clone()
+    for _ in range(2):
+        gradient = torch.randn(4, 3, generator=draws)
+        optimizers[0].step([gradient])
+        part = optimizers[1].rows(1, 3)
+        part.step([gradient[1:3]])
+        optimizers[1].taken = part.taken
+    assert torch.equal(cut[1:3], whole[1:3]) and not torch.equal(cut[1:3], before[1:3])
+    assert torch.equal(cut[[0, 3]], before[[0, 3]])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from client_builders import broadcast_of, same, small_client, train_rounds
 
-from client_app.client import Variant
+from client_app.client import Upload, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.run_spec import RunSpec
 from client_app.state import digest
@@ -370,3 +370,13 @@ def test_the_docstring_states_the_identity(row: Row) -> None:
     text = type(row.default).__doc__ or ""
     assert re.search(r"Identity|no identity setting|Nothing else changes", text)
     assert (row.identity is None) == ("no identity setting" in text)
+
+
+def test_an_upload_that_contradicts_itself_is_refused() -> None:
+    """Answers are sent once, and of answers that are kept apart there is no sum to send back."""
+    Upload(once=True, question="q", by_client=True, returned=False)
+    Upload(once=True, question="q")
+    with pytest.raises(ValueError, match="the answer to q is sent once"):
+        Upload(question="q")
+    with pytest.raises(ValueError, match="are not sent to each other: returned=False"):
+        Upload(once=True, question="q", by_client=True)

@@ -14,6 +14,7 @@ from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.feature_statistics import FeatureStatistics, LabelCounts
 from client_app.variants.head_then_features import HeadThenFeatures
+from client_app.variants.model_contrast import ModelContrast
 from client_app.variants.proximal import Proximal
 
 SAMPLES, CLASSES_HELD = 120, 4
@@ -28,6 +29,8 @@ SAMPLES, CLASSES_HELD = 120, 4
         (FeatureGradients(), SAMPLES / 3),
         (ClassStatistics(), SAMPLES / 3),
         (FeatureStatistics(), SAMPLES / 3),
+        # all samples forward twice, through the model as received and the client's last one
+        (ModelContrast(), 2 * SAMPLES / 3),
         # all samples forward and back once, for option I alone
         (ControlVariates(option="I"), SAMPLES),
         (ControlVariates(option="II"), 0),

@@ -337,3 +337,11 @@ def test_each_of_ten_parts_has_a_tenth_of_every_class() -> None:
     labels_N = np.repeat([0, 1], [10, 90])
     parts = domain_parts(labels_N, np.zeros(100, int), 1, 10, draws())
     assert [np.bincount(labels_N[part]).tolist() for part in parts] == [[1, 9]] * 10
+
+
+def test_classes_that_no_draw_gives_a_holder_are_refused(monkeypatch):
+    """Five clients of two classes each could hold all ten, if no two of them drew the same one."""
+    monkeypatch.setattr(partitions, "DRAWS", 3)
+    rule = "classes-per-client = 2: in 3 draws some class had no holder; raise it, or clients"
+    with pytest.raises(SettingError, match=rule):
+        classes_per_client(BALANCED, 5, 10, 2, draws())

@@ -7,6 +7,7 @@ import pytest
 from test_federation import write_domain
 
 from data import DataSettings, SettingError, federate
+from data.holdouts import UnseenDomain, without
 
 NAMES = ("mnist", "usps", "mnist-m")
 
@@ -82,3 +83,10 @@ def test_one_image_has_no_variance(tmp_path, domains):
         SettingError, match=r"^unseen-domain = 'usps': must have at least two training images"
     ):
         federate(replace(domains, unseen_domain="usps"), 0)
+
+
+def test_samples_of_other_domains_stay_and_all_do_where_nothing_says_of_which_they_are():
+    domain = UnseenDomain(1, "b", np.array([1]), np.array([2]))
+    indices = np.array([0, 2, 3])
+    assert without(domain, indices, np.array([0, 1, 1, 2])).tolist() == [0, 3]
+    assert without(domain, indices, None).tolist() == [0, 2, 3]

@@ -24,7 +24,7 @@ from site_agent.audit import Audit
 from site_agent.config import read_sites
 from strategies.core.exchange import TooFewReplies
 from strategies.core.questions import ask_question
-from tests.site_files import NAMES, site_folders, with_mask_keys
+from tests.site_files import NAMES, agreed, site_folders, with_mask_keys, write
 
 POLICY = {"allow": list(PERMISSIONS)}
 HEADS: dict[str, Any] = {"method": "fed3r+fed-lda", "model": "random-conv", "rounds": 0}
@@ -277,3 +277,46 @@ def test_a_sum_that_is_no_statistics_is_an_invalid_reply(tmp_path: Path) -> None
     for wrong in (words[:2], to_words({"counts": -counts.numpy()})):
         with pytest.raises(InvalidReply):
             sum_of(wrong, LabelCounts(), model)
+
+
+def test_answers_of_another_form_are_refused_by_the_site_s_name(tmp_path: Path) -> None:
+    from client_app.handlers import ClientReply
+    from client_app.summed_questions import NONCE
+    from strategies.core.exchange import Exchange
+    from strategies.core.masked_sums import MaskedSums
+
+    agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
+    sums = MaskedSums(agreement, tmp_path)
+
+    def answers_with(second: torch.Tensor) -> list[torch.Tensor]:
+        nonces = [torch.zeros(32, dtype=torch.uint8), second, torch.ones(32, dtype=torch.uint8)]
+        answers = {
+            client: ClientReply({f"upload/{NONCE}": {NONCE: nonce}})
+            for client, nonce in enumerate(nonces)
+        }
+        exchange = Exchange([0, 1, 2], answers=answers)
+        return sums.answers(exchange, NONCE, torch.uint8, "nonce")
+
+    good = answers_with(torch.full((32,), 2, dtype=torch.uint8))
+    assert [int(nonce[0]) for nonce in good] == [0, 2, 1]
+    for second, reason in (
+        (torch.zeros(31, dtype=torch.uint8), "its nonce has 31 bytes, not 32"),
+        (torch.zeros(32), "the reply holds no nonce"),
+        (torch.zeros(4, 8, dtype=torch.uint8), "the reply holds no nonce"),
+    ):
+        with pytest.raises(TooFewReplies, match=f"1 of 3 did not: site east: {reason}"):
+            answers_with(second)
+
+
+def test_words_of_two_lengths_are_no_sum(tmp_path: Path) -> None:
+    import numpy as np
+
+    from client_app.models import build
+    from client_app.variants.feature_statistics import LabelCounts
+    from strategies.core.masked_sums import MaskedSums
+
+    agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
+    sums = MaskedSums(agreement, tmp_path)
+    words = [np.zeros(number, np.uint64) for number in (3, 4)]
+    with pytest.raises(InvalidReply, match="the sites sent 3 and 4 words"):
+        sums.summed(words, LabelCounts(), build("linear", (4,), 3, 0))

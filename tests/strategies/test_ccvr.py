@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from server_builders import CLASSES, WIDTH, draws, model_of, samples_of, server_of, state_of
 from torch import Tensor
 
+from client_app.client import InvalidReply
 from client_app.state import State, digest
 from client_app.variants.class_statistics import ClassStatistics, class_statistics
 from data import SettingError
@@ -308,3 +309,36 @@ def test_no_steps_on_real_features_deploy_the_average(server: Server) -> None:
 def test_real_features_need_a_holdout() -> None:
     with pytest.raises(SettingError, match=r"holdout-per-class = 0: real-features needs images"):
         RealFeatures().deploy(server_of(), {}, state_of(1), [])
+
+
+@pytest.mark.parametrize(
+    ("least", "counts", "samples", "reason"),
+    [
+        (1, [1, 4], 5, ""),
+        (1, [1, 4], None, ""),
+        (1, [1, 4], 6, "counts are of 5 samples, and the client has 6"),
+        (1, [0, 5], 5, r"counts are \[0, 5\], not all 1 or more"),
+        # Classes of fewer than two samples are held back: fewer samples are counted than there are.
+        (2, [2, 4], 8, ""),
+        (2, [2, 4], 6, ""),
+        (2, [2, 4], 5, "counts are of 6 samples, and the client has 5"),
+        (2, [1, 4], 8, r"counts are \[1, 4\], not all 2 or more"),
+    ],
+)
+def test_counts_of_class_statistics_are_those_of_the_samples(
+    least: int, counts: list[int], samples: int | None, reason: str
+) -> None:
+    answer = {"counts": torch.tensor(counts), "covariances": torch.zeros(2, 3, 3)}
+    variant = ClassStatistics(min_class_samples=least)
+    if not reason:
+        assert variant.check_statistics(answer, CLASSES, samples) == sum(counts)
+        return
+    with pytest.raises(InvalidReply, match=reason):
+        variant.check_statistics(answer, CLASSES, samples)
+
+
+def test_class_statistics_have_the_covariances_that_were_asked_for() -> None:
+    answer = {"counts": torch.tensor([2, 2]), "covariances": torch.zeros(2, 3)}
+    assert ClassStatistics(covariance="diagonal").check_statistics(answer, CLASSES, 4) == 4
+    with pytest.raises(InvalidReply, match="covariances are not full"):
+        ClassStatistics().check_statistics(answer, CLASSES, 4)

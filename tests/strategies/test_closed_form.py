@@ -423,3 +423,12 @@ def test_cross_validation_of_balanced_statistics_regularizes_more() -> None:
     assert digest([deployed(FedLDA(rho="auto"), server).models["fed-lda"]]) == digest(
         [deployed(stated, server).models["fed-lda"]]
     )
+
+
+def test_cross_validation_without_anything_to_judge_by() -> None:
+    """One sample has no degrees of freedom left, whatever rho is; features that never vary have no scatter."""
+    scatter_DD = torch.eye(2, dtype=torch.float64)
+    product_DC = torch.ones(2, 2, dtype=torch.float64)
+    mass_C = torch.ones(2, dtype=torch.float64)
+    assert cross_validated_rho(scatter_DD, product_DC, mass_C, 1.0) == CANDIDATES[-1]
+    assert cross_validated_rho(0 * scatter_DD, product_DC, mass_C, 9.0) == CANDIDATES[0]

@@ -37,6 +37,11 @@ def work_of(method: ServerMethod) -> Work:
             CReFF(features_per_class=9, feature_steps=5, head_steps=11),
             Work(features=CLASSES * 9 * (3 * 5 + 11)),
         ),
+        # one head for each m of a sweep, of which 0 has no features
+        (
+            CReFF(sweep="0,9,20", feature_steps=5, head_steps=11),
+            Work(features=CLASSES * (9 + 20) * (3 * 5 + 11)),
+        ),
         (
             CReFFCode(features_per_class=9, feature_steps=5, head_epochs=2),
             Work(features=CLASSES * 9 * (3 * 5 + 2)),

@@ -13,7 +13,13 @@ from fedskew.engines.rehearsal import Node
 from server_app.run_folder import RunFolder
 from strategies.core import exchange
 from strategies.core.exchange import ExchangeSettings
-from strategies.core.node_assignment import SiteAssigner, absence_of, is_absence_of, listed
+from strategies.core.node_assignment import (
+    AnyNodeAssigner,
+    SiteAssigner,
+    absence_of,
+    is_absence_of,
+    listed,
+)
 from tests.site_files import NAMES, agreed, public_key, write
 
 SETTINGS = ExchangeSettings(node_wait=7.0)
@@ -136,3 +142,14 @@ def test_an_absence_is_known_by_its_site_also_behind_a_question() -> None:
     assert not is_absence_of("north", absence_of("far north"))
     assert not is_absence_of("south", absence)
     assert not is_absence_of("north", "no reply")
+
+
+def test_in_a_simulation_the_clients_that_are_late_are_named_by_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assigner = AnyNodeAssigner()
+    assigner.waits_for([3, 7], 60.4, 120.0)
+    assigner.waits_no_more()
+    assert caplog.messages == [
+        "waiting for clients 3, 7 since 60 s; left out after timeout = 120 s"
+    ]

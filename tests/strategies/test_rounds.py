@@ -18,6 +18,9 @@ from client_app.variants.feature_statistics import ClassMeans, LabelCounts
 from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
 from strategies.core.exchange import TRAIN, Direct, ExchangeSettings, Request
+from strategies.core.questions import wrong_shapes
+from strategies.core.reading import digest_of
+from strategies.core.round_result import Diverged
 from strategies.core.rounds import Rounds
 from strategies.fedavg import FedAvg
 from strategies.fedncm import FedNCM
@@ -187,3 +190,45 @@ def test_a_share_of_the_clients_is_drawn_anew_in_every_round(
     assert [len(set(clients)) for clients in drawn] == [number] * 3
     assert drawn[0] == sorted(drawn[0]) == drawn[2]
     assert (drawn[0] == drawn[1]) == (number == 100)
+
+
+def test_heads_that_are_not_finite_end_a_run_without_rounds(tmp_path: Path) -> None:
+    rounds = rounds_of(tmp_path, ClassMeans(), LabelCounts(), deploys=[FedNCM()])
+    rounds.states["class-means"] = {
+        **COUNTS,
+        "sums": torch.ones(CLASSES, INPUTS, dtype=torch.float64) * float("inf"),
+        "outside": torch.zeros(17, dtype=torch.int64),
+    }
+    with pytest.raises(Diverged, match=r"^diverged in round 0: model fedncm: .* is not finite"):
+        rounds.deploy_without_rounds()
+
+
+def test_a_client_that_remembers_says_what(tmp_path: Path) -> None:
+    rounds = rounds_of(tmp_path, exchange=ExchangeSettings(min_replies=0.5))
+    replies = {client: reply(rounds, 1.0, 10) for client in range(2)}
+    replies[2] = reply(rounds, 1.0, 10, remembers=1.0)
+    finish(rounds, replies)
+    reason = "the client remembers something and tells no digest of it"
+    assert rounds.last.failures == {2: reason} and rounds.memory_rounds == {}
+
+
+def test_an_answer_of_integers_has_the_names_and_shapes_that_are_due() -> None:
+    due = {"counts": (3,), "sums": (3, 2)}
+    answer = {"counts": torch.zeros(3).long(), "sums": torch.zeros(3, 2).long()}
+    assert wrong_shapes(answer, due) == ""
+    assert wrong_shapes({"counts": answer["counts"]}, due) == (
+        "the answer holds counts, not counts, sums"
+    )
+    assert wrong_shapes({**answer, "counts": torch.zeros(3)}, due) == (
+        "counts is torch.float32 of shape (3,), not int64 of shape (3,)"
+    )
+    assert wrong_shapes({**answer, "sums": torch.zeros(6).long()}, due) == (
+        "sums is torch.int64 of shape (6,), not int64 of shape (3, 2)"
+    )
+
+
+def test_a_digest_is_64_hexadecimal_digits() -> None:
+    assert digest_of("0a" * 32) == "0a" * 32
+    for wrong in ("0a" * 31, "0A" * 32, "0a" * 33, 7, None):
+        with pytest.raises(ValueError, match="a digest is no sha256"):
+            digest_of(wrong)

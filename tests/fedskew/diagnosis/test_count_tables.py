@@ -7,7 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedskew.diagnosis.table import TableError, read_counts, read_moments, site_table
+from fedskew.diagnosis.table import (
+    TableError,
+    average_subjects,
+    read_counts,
+    read_moments,
+    site_table,
+    table_of_samples,
+)
 
 
 @pytest.mark.parametrize(
@@ -128,3 +135,40 @@ def test_a_table_is_diagnosed_without_torch() -> None:
 def test_names_of_what_is_empty_are_kept() -> None:
     table = site_table("", ["x", "y", "z"], ["a", "b"], np.array([[1, 1], [0, 0], [2, 2]]))
     assert table.without == ("y",) and table.sites == ("x", "z")
+
+
+def test_subjects_share_the_samples_of_their_class_and_site_evenly() -> None:
+    """Seven samples of three subjects are 3, 2 and 2; a subject has one sample at least, and one is one's own."""
+    counts_KC = np.array([[7, 0], [2, 3]])
+    subjects = average_subjects(counts_KC, np.array([[3, 0], [5, 0]]))
+    assert subjects.site_S.tolist() == [0, 0, 0, 1, 1, 1]
+    assert subjects.counts_SC.tolist() == [[3, 0], [2, 0], [2, 0], [1, 0], [1, 0], [0, 3]]
+
+
+def test_the_table_of_a_run_is_that_of_its_settings() -> None:
+    samples = {"clients": ["north", "south"], "train": [[7, 1], [2, 3]]}
+    table = table_of_samples("run", samples)
+    assert table is not None and table.subjects is None
+    assert (list(table.sites), list(table.classes)) == (["north", "south"], ["0", "1"])
+    assert table.counts_KC.tolist() == [[7, 1], [2, 3]]
+    known = table_of_samples("run", {**samples, "subjects": [[3, 1], [1, 1]]})
+    assert known is not None and known.subjects is not None
+    assert len(known.subjects.site_S) == 6
+    with pytest.raises(TableError, match="subjects are of other clients or classes than samples"):
+        table_of_samples("run", {**samples, "subjects": [[3, 1]]})
+    assert table_of_samples("run", None) is None
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "counts.csv"
+    file.write_bytes(b"site,a,b\nx\xff,1,2\ny,1,1\n")
+    with pytest.raises(TableError, match=r"counts.csv.*cannot be read: .*0xff"):
+        read_counts(file)
+
+
+def test_a_header_may_begin_with_any_word_where_the_others_are_names(tmp_path: Path) -> None:
+    file = tmp_path / "counts.csv"
+    file.write_text("berlin,a,b\nx,1,2\ny,1,1\n")
+    assert list(read_counts(file).classes) == ["a", "b"]
+    file.write_text("berlin,0,1\nx,1,2\ny,1,1\n")
+    assert list(read_counts(file).classes) == ["0", "1"], "classes are numbered"

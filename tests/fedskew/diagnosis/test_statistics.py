@@ -374,6 +374,12 @@ def test_one_patient_at_every_site_says_nothing() -> None:
     assert p == 1.0
 
 
+def test_a_sample_at_every_site_says_nothing() -> None:
+    """Any permutation of the classes of five samples over five sites gives the same statistic."""
+    assert permutation_p(np.eye(5, dtype=np.int64)) == 1.0
+    assert permutation_p(np.array([[3, 0], [0, 3]])) < 0.2
+
+
 def test_too_few_samples_or_subjects_have_no_p() -> None:
     """Three have no variance over permutations; of four, two and two, one permutation in three gives the same table."""
     for counts in ([[1, 0], [1, 1]], [[1, 0], [0, 1]]):

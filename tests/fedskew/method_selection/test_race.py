@@ -82,6 +82,8 @@ class Machine:
     now: float = 0.0
     finished: set[tuple[Entrant, int, int, bool]] = field(default_factory=set)
     failing: tuple[str, ...] = ()
+    failing_last: tuple[str, ...] = ()
+    """Trainings of which the first run of the last comparison alone succeeds."""
 
     def clock(self) -> float:
         return self.now
@@ -97,6 +99,8 @@ class Machine:
             for seed in seeds:
                 self.charge(entrant, rounds, seed, last)
                 if entrant.training in self.failing:
+                    continue
+                if last and entrant.training in self.failing_last and seed != 100:
                     continue
                 for method in METHODS[entrant.training]:
                     candidate = Candidate(method, entrant.learning_rate)
@@ -327,6 +331,15 @@ def test_a_candidate_whose_runs_failed_is_out(tmp_path: Path) -> None:
     assert "compared with nothing" in " ".join(conclusion(alone))
     with pytest.raises(RuntimeError, match="no run of the race has finished"):
         race(Machine(failing=tuple(METHODS)), tmp_path / "none")
+
+
+def test_one_seed_in_common_with_fedavg_tells_nothing(tmp_path: Path) -> None:
+    ended, log = race(Machine(failing_last=("scaffold",)), tmp_path)
+    assert log.steps[-1].purpose == LAST
+    assert ended.winner.method == "scaffold+ccvr" and list(ended.gain_by_seed) == [100]
+    assert (ended.validated, ended.tested) == (None, None)
+    assert ended.take.method == "fedavg"
+    assert any("fewer than two seeds in common" in line for line in conclusion(ended))
 
 
 def test_a_log_that_is_damaged_is_one_sentence(tmp_path: Path) -> None:

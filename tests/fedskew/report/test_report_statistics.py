@@ -441,3 +441,13 @@ def test_a_client_without_a_score_has_no_strata(values: list[float], measured: S
     )
     run = at(measured, numbers, "0 mnist", "1 usps", "2 svhn")
     assert strata(run, "last", "client-accuracy.mean") is None
+
+
+def test_of_one_test_set_for_all_clients_their_mean_accuracy_is_the_accuracy(
+    measured: SeedResult,
+) -> None:
+    samples = {**measured.run.samples, "test": [55, 5, *[5] * 8], "client-test": None}
+    run = replace(measured, run=replace(measured.run, origin={"samples": samples}))
+    of_clients = strata(run, "last", "client-accuracy.mean")
+    assert of_clients is not None and of_clients.weights_G is not None
+    assert of_clients.weights_G.tolist() == [0.55, *[0.05] * 9]
