@@ -50,8 +50,11 @@ def check(
     combine: ServerMethod,
     monitors: Sequence[ServerMethod],
     deploys: Sequence[ServerMethod],
-) -> None:
-    """Try a method's parts. Raises ContractViolation with what is wrong."""
+) -> list[str]:
+    """Try a method's parts and return what was checked, a sentence each.
+
+    Raises ContractViolation with the rule that it breaks.
+    """
     for counts in COUNTS:
         results = []
         for _ in range(2):
@@ -67,6 +70,23 @@ def check(
         first, repeated = results
         rule = "gives other numbers when it is repeated: draw from client.generator"
         keep(first == repeated, rule)
+    return sentences(variants, deploys)
+
+
+def sentences(variants: Sequence[Variant], deploys: Sequence[ServerMethod]) -> list[str]:
+    """Return what `check` has checked of these parts. A rule about a thing that no part does is left out."""
+    checked = [
+        "It trains two rounds where a client lacks classes, holds one class alone, and holds a single sample.",
+        "It gives the same bits when it is repeated.",
+        "It changes no tensor that the client or the server gives it.",
+        "Its model keeps the names, shapes and types of the tensors, and every number is finite.",
+        "It uploads no more bytes beside the model than it states.",
+    ]
+    questions = [variant.upload.question for variant in variants if variant.upload.question]
+    questions += [part.final_question for part in deploys if part.final_question]
+    for question in questions:
+        checked.append(f"It accepts the answers to its question {question}.")
+    return checked
 
 
 class TrialRun:

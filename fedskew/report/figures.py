@@ -115,7 +115,7 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
     ends = {row: float(values[:, -1].mean()) for row, (_, values) in drawable.items()}
     last_round = max(rounds[-1] for rounds, _ in drawable.values())
     alt = ends_in_words(ends, metric, last_round)
-    return Figure(column, alt, Drawing(name, 3.0, draw))
+    return Figure(column, alt, Drawing(name, 3.0, draw), by_row=True)
 
 
 def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
@@ -269,7 +269,48 @@ def recall_curve(
     rarest = list(order[-third:])
     means = [f"{row} {np.nanmean(recall_C[rarest]):.1f}" for row, recall_C in recalls.items()]
     alt = f"Recall by class; mean of the rarest third in percent: {', '.join(means)}."
-    return Figure(column, alt, Drawing(name, 3.0, draw))
+    return Figure(column, alt, Drawing(name, 3.0, draw), by_row=True)
+
+
+def recall_by_round(
+    recall_RC: Floats,
+    rounds: Sequence[int],
+    names: Sequence[str],
+    title: str,
+    name: str,
+) -> Figure:
+    """Return the recall of every class in each evaluated round, as shades: white is 0, full color is 100 percent.
+
+    Args:
+        recall_RC: in percent, (rounds, classes), the classes in the order in which they are shown; NaN stays white.
+        rounds: the evaluated ones.
+        names: of the classes.
+        title: the row, and the column where there are several.
+        name: makes the figure's ids unique in the page.
+    """
+    classes = len(names)
+
+    def draw(axes: "Axes") -> None:
+        from matplotlib.colors import to_rgba
+
+        image_CR4 = np.tile(np.array(to_rgba(COLORS[1])), (classes, len(rounds), 1))
+        image_CR4[..., 3] = (
+            np.nan_to_num(recall_RC.T) / 100
+        )  # a dark page shines through as a light one does
+        axes.imshow(image_CR4, aspect="auto", interpolation="nearest")
+        ticks = np.unique(np.linspace(0, len(rounds) - 1, min(6, len(rounds))).round().astype(int))
+        axes.set_xticks(ticks, [str(rounds[tick]) for tick in ticks])
+        axes.set_yticks(range(classes), list(map(shortened, names)))
+        axes.set(xlabel="round")
+
+    lasts = []
+    for label, recall in zip(names, recall_RC[-1], strict=True):
+        lasts.append(f"{label} {recall:.0f}")
+    alt = (
+        f"Recall by class and round, {title}; in round {rounds[-1]} in percent: {', '.join(lasts)}."
+    )
+    height = min(4.2, 1.0 + 0.2 * classes)
+    return Figure(title, alt, Drawing(name, height, draw), fixed=True)
 
 
 def spread(

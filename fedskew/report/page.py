@@ -12,9 +12,13 @@ from markupsafe import Markup
 
 from fedskew.report import figures
 from fedskew.report.claims import SAYS, Verdict
+from fedskew.report.cost_figures import by_bytes, by_core_seconds
 from fedskew.report.differences import differences
 from fedskew.report.document import Document, counted
 from fedskew.report.format import first_upper, in_percent, named, words
+from fedskew.report.inference import Floats
+from fedskew.report.prediction_figures import precision_by_recall, reliability, roc
+from fedskew.report.rank_diagram import rank_diagram
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.run_summary import PARTS, mean_split, trainings
 from fedskew.report.svg import Figure
@@ -27,6 +31,8 @@ TEMPLATES: dict[str, str] = yaml.safe_load((Path(__file__).parent / "page.yaml")
 """The style sheet, `style`, and the Jinja2 template, `page`."""
 Drawings = list[tuple[str, list[Figure]]]
 """By title, the panels that belong together."""
+LEAST_ROUNDS = 3
+"""Evaluated rounds from which on a figure of recalls by round says more than the table."""
 
 
 def html(documents: Sequence[Document]) -> str:
@@ -87,10 +93,25 @@ def drawings(document: Document, prefix: str) -> dict[str, Drawings]:
 
     sections: dict[str, Drawings] = {
         "claims": [("", forests(document.verdicts, prefix))],
-        "differences": [("", panels("effect", effects))],
+        "differences": [
+            ("", panels("effect", effects)),
+            ("Ranks over the columns", rank_diagrams(results, f"{prefix}-ranks")),
+        ],
         "curves": [(first_upper(title), group) for title, group in curves.items()],
-        "classes": [("", panels("recall", recall_curve))],
-        "ranking": [("Confusion of the classes", confusions(results, f"{prefix}-confusion"))],
+        "reach": [
+            ("By bytes", panels("bytes", by_bytes)),
+            ("By core seconds", panels("core-seconds", by_core_seconds)),
+        ],
+        "classes": [
+            ("", panels("recall", recall_curve)),
+            ("Recall by round", recalls_by_round(results, f"{prefix}-recall-round")),
+        ],
+        "ranking": [
+            ("ROC", panels("roc", roc)),
+            ("Precision by recall", panels("precision", precision_by_recall)),
+            ("Confusion of the classes", confusions(results, f"{prefix}-confusion")),
+        ],
+        "calibration": [("Reliability", panels("reliability", reliability))],
         "clients": [
             ("Who holds what", panels("matrix", matrix)),
             ("Spread over the clients", panels("spread", spread)),
@@ -167,6 +188,39 @@ def confusions(results: ExperimentResults, prefix: str) -> list[Figure]:
             title = f"{named(column)}{row.label}"
             drawn.append(figures.confusion(counts_CC, names, title, f"{prefix}-{len(drawn)}"))
     return drawn
+
+
+def rank_diagrams(results: ExperimentResults, name: str) -> list[Figure]:
+    """Return the rank diagram, where there are enough columns for one."""
+    diagram = rank_diagram(results, name)
+    return [] if diagram is None else [diagram]
+
+
+def recalls_by_round(results: ExperimentResults, prefix: str) -> list[Figure]:
+    """Return the recall of every class by round, one panel per row and column, for few classes and several rounds."""
+    names = class_names(results)
+    if not 0 < len(names) <= MOST_CLASSES:
+        return []
+    drawn: list[Figure] = []
+    for column in results.experiment.columns:
+        for row in results.experiment.rows:
+            by_round = recall_by_round(results.of(row.label, column))
+            if len(by_round) < LEAST_ROUNDS:
+                continue
+            recall_RC = np.array(list(by_round.values()))
+            title = f"{named(column)}{row.label}"
+            name = f"{prefix}-{len(drawn)}"
+            drawn.append(figures.recall_by_round(recall_RC, list(by_round), names, title, name))
+    return drawn
+
+
+def recall_by_round(group: Sequence[SeedResult]) -> dict[int, Floats]:
+    """Return by round the recall of every class in percent, (C,), a mean over the seeds that evaluated the round."""
+    of_round: dict[int, list[Sequence[float]]] = {}
+    for measured in group:
+        for point in measured.points:
+            of_round.setdefault(point.round, []).append(point.numbers.recall)
+    return {round: 100 * np.mean(of_round[round], axis=0) for round in sorted(of_round)}
 
 
 def matrix(results: ExperimentResults, column: str, name: str) -> Figure | None:

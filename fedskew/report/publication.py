@@ -20,8 +20,6 @@ PROJECT = "project"
 """Names the entries that every report cites."""
 TABLES = ("claims", "differences")
 """The sections whose tables go into a paper, after the main table."""
-WITH_LEGEND = ("curves", "classes")
-"""The sections whose figures draw one line per row and so need a legend in a file of their own."""
 
 LATEX_CHARACTERS = {
     "\\": r"\textbackslash{}",
@@ -176,13 +174,13 @@ def captioned_figures(document: Document) -> list[CaptionedFigure]:
     rows = list(styles(document.results).values())
     captioned = []
     for section, groups in drawings(document, document.results.experiment.name).items():
-        legend: Sequence[Style] = rows if section in WITH_LEGEND else ()
         for group, figures in groups:
             for figure in figures:
                 # The drawing's own name is unique in the report; the title says which column it shows.
                 name = slug(f"{figure.svg.name} {figure.title}")
                 title = ": ".join(words for words in (group, figure.title) if words)
                 whole = replace(figure, title=title)
+                legend = rows if figure.by_row else []
                 captioned.append(CaptionedFigure(section, name, whole, legend))
     return captioned
 

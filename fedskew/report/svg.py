@@ -80,6 +80,8 @@ class Figure:
     svg: Drawing
     fixed: bool = False
     """Whether its width is that of its contents, as for a matrix, instead of the page's."""
+    by_row: bool = False
+    """Whether it draws one line per row, so that it needs a legend of the rows where it stands alone."""
 
 
 def drawn(name: str, height: float, draw: Callable[["Axes"], None], width: float = WIDTH) -> str:

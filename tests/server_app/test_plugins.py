@@ -266,14 +266,15 @@ def test_the_folder_comes_last_and_may_be_named(
     assert fedskew.check_method("my_methods:Halved").source and sys.path[-1] == str(folder)
 
 
-def test_a_method_that_is_checked_is_told_in_a_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_prints_its_rules(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A method that passes has no other sign of it; one that fails raises and prints nothing."""
     assert fedskew.check_method("my_methods:Halved").name == "my_methods:Halved"
-    printed = capsys.readouterr().out
-    assert printed.count("\n") == 1
-    assert printed.startswith("my_methods:Halved keeps the contract of methods: ")
+    first, *rules = capsys.readouterr().out.splitlines()
+    assert first.startswith("my_methods:Halved keeps the contract of methods.")
+    assert len(rules) == 5 and all(rule.startswith("* It ") for rule in rules)
+    assert not any("question" in rule for rule in rules), "it asks none"
+    fedskew.check_method("my_methods:Stating")
+    assert "It accepts the answers to its question stating." in capsys.readouterr().out
     fedskew.check_method("fedbn")
     assert capsys.readouterr().out.startswith("fedbn is a method of FedSkew's own")
     with pytest.raises(SettingError):
