@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from client_app.models.classifier import Classifier, in_batches
+from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of, split_prefix
 from data import DataSettings, Samples, Settings
 
@@ -113,6 +114,8 @@ class Trained:
     learning_rate: float
     state: State
     """The model's state after training, private names included."""
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    """How the run trains."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +241,7 @@ class VariantTraits(Settings):
     requirements: ClassVar[Requirements] = Requirements()
     personal_model: ClassVar[bool] = False
     """Whether what a client keeps under the variant's name is a model of its own, which is measured beside the shared
-    one. A client that keeps nothing yet has the shared one."""
+    one. A client that keeps nothing yet has the shared one. Its training takes as many steps as the shared one's."""
 
     @property
     def upload(self) -> Upload:

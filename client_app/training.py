@@ -179,6 +179,7 @@ class Task:
             coefficient_sum=coefficient_sum(steps, self.settings.coefficient_momentum, pull),
             learning_rate=rate,
             state=state,
+            settings=self.settings,
         )
         after = {variant.name: variant.after(self.client, trained) for variant in self.variants}
         private = private_names(self.client.model, self.variants)

@@ -74,6 +74,7 @@ VARIANTS = (
     "fedbn",
     "fedper",
     "fedrep",
+    "ditto",
     "silobn",
     "singleset",
     "ccvr",

@@ -181,21 +181,35 @@ def row_name(parts: ComposedMethod, deployed: str) -> str:
     """Return the name of one model of a run: `creff+ccvr` trains the rows fedavg, creff and ccvr.
 
     A part that deploys several models names each PART-VALUE, and so are their rows. The clients' fine-tuned models are
-    those of the average's row.
+    those of the average's row. A method whose clients have models of their own, as Ditto's, names these models' row.
     """
     if deployed == FINE_TUNED:
         return f"{row_name(parts, AVERAGE)}, {FINE_TUNED}"
     names = []
     for name in parts.names:
-        model = METHODS[name].deploy
+        model = model_of(METHODS[name])
         if not model:
             names.append(name)
             continue
         # creff-code begins like a model of creff's, and is another part's.
         one_of_several = deployed.startswith(f"{model}-") and deployed not in parts.deploys
-        if deployed == model or one_of_several:
+        if (
+            deployed == model and not METHODS[name].deploy
+        ):  # the clients' own, named after a variant
+            names.append(name)
+        elif deployed == model or one_of_several:
             names.append(deployed)
     return "+".join(names or [parts.combine])
+
+
+def model_of(method: Method) -> str:
+    """Return the name of the model that a method adds to the average: deployed, or one of each client's own.
+
+    Empty where it adds none. Of a part that deploys several it is the part's name.
+    """
+    if method.deploy:
+        return method.deploy
+    return next((name for name in method.variants if VARIANTS[name].personal_model), "")
 
 
 def section_types() -> dict[str, type[Variant] | type[ServerMethod]]:

@@ -146,6 +146,8 @@ METHODS: dict[str, Method] = {
                "nothing, and sends less", ("local-head",)),
         Method("fedrep", "the head stays on the client and trains first, then the features that are shared",
                "Collins et al., ICML 2021", "nothing, and sends less", ("head-then-features",)),
+        Method("ditto", "a model of each client's own, pulled towards the shared one", "Li et al., ICML 2021",
+               "nothing", ("personal-model",)),
         Method("silobn", "batch norm's statistics stay on the client, its weights are shared",
                "Andreux et al., DART 2020", "nothing, and sends less; statistics, once, if share-norm-statistics",
                ("local-statistics",)),

@@ -10,6 +10,7 @@ import torch
 from client_app.messages import size
 from client_app.models import Classifier, ModelSettings, build, is_own_model
 from client_app.models.classifier import INFERENCE_BATCH
+from client_app.personal import variants_with_models
 from client_app.process import choose_device
 from client_app.training import private_names
 from data import SettingError
@@ -170,20 +171,20 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     private = size(model.state_dict()) - shared
     memories = sum(variant.kept_bytes(model) for variant in settings.variants)
     models = 1 + len(settings.deploys)
+    own_models = len(variants_with_models(settings.variants))
     files = FILES
     best_rounds = 0
     if settings.general.keep_best:
-        best_rounds = (
-            2 * models * (checkpoint - states)
-        )  # each model may have a best round of its own
-        files += models
+        # Each model may have a best round of its own.
+        best_rounds = 2 * (models + own_models) * (checkpoint - states)
+        files += models + own_models
     clients = files * settings.data.clients * (private + memories)
 
     numbers_per_sample = settings.data.num_classes + 1  # log-probabilities, and the label
     predictions = models * tested * 8 * numbers_per_sample
     if predictions > LARGEST:  # then the run does not keep them
         predictions = 0
-    text = max(settings.general.rounds, 1) * RECORD + models * SUMMARY
+    text = max(settings.general.rounds, 1) * RECORD + (models + own_models) * SUMMARY
     return 2 * checkpoint + best_rounds + clients + text + predictions
 
 

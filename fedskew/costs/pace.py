@@ -128,7 +128,8 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
     taking = participants(settings)
 
     # Seconds of one client in a round, and of what it does once, after the last round.
-    client_round = mean_steps(training, sizes) * rates.step
+    own_models = len(variants_with_models(settings.variants))
+    client_round = (1 + own_models) * mean_steps(training, sizes) * rates.step
     client_once = 0.0
     for variant in settings.variants:
         seconds = sample * variant.extra_samples(samples, classes)
@@ -153,7 +154,7 @@ def timed(settings: RunSettings, sizes: Sizes) -> Pace:
     by_every_client = sizes.test * (1 if sizes.own_tests else data.clients)
     tested = by_every_client if has_private else sizes.test
     # Their own models they measure in any case; fine-tuned ones once.
-    tested += by_every_client * len(variants_with_models(settings.variants))
+    tested += by_every_client * own_models
     if training.finetune_epochs:
         server_once += by_every_client * rates.tested
     return Pace(

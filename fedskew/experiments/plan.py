@@ -7,7 +7,7 @@ from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.experiments import Experiment, Row, Tune
-from server_app.composition import compose, with_head_start
+from server_app.composition import compose, model_of, with_head_start
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import defaults, parse
@@ -31,7 +31,7 @@ class Cell:
 class Training:
     """A training that is being planned.
 
-    Riders are methods that deploy another model of the same training, as CCVR does of FedAvg's: they share a run.
+    Riders are methods that add another model to the same training, as CCVR does to FedAvg's: they share a run.
     """
 
     method: str
@@ -170,7 +170,7 @@ def planned(
             fitting = [len(trainings)]
             trainings.append(Training(method, of_method))
         trainings[fitting[0]].riders |= of_riders
-        default = METHODS[riders[-1]].deploy if riders else AVERAGE
+        default = model_of(METHODS[riders[-1]]) if riders else AVERAGE
         training_of_row.append((row, fitting[0], row.deployed or default))
 
     # A training is complete only now: later rows may have added riders.
@@ -195,10 +195,10 @@ def split(row: Row) -> tuple[str, tuple[str, ...]]:
 
 
 def only_deploys(name: str) -> bool:
-    """Return whether a method deploys a model and leaves the training as it is."""
+    """Return whether a method adds a model, the server's or the clients' own, and leaves the training as it is."""
     method = METHODS[name]
     changes_training = any(affects_training(VARIANTS[variant]) for variant in method.variants)
-    return bool(method.deploy) and not changes_training
+    return bool(model_of(method)) and not changes_training
 
 
 def sections_of(method: str, head_start: str = "") -> set[str]:

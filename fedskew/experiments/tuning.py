@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, TunedValues, plan, tune_in_force
+from server_app.best_round import is_better
 from server_app.run_settings import Scalar
 
 
@@ -28,15 +29,20 @@ class Tuned:
     column: str
     scores: Mapping[Scalar, float]
     """The experiment's number by value, in the order of the file; NaN where the trial has not finished."""
+    metric: str
+    """The name of these numbers: of loss, brier and calibration-error the lowest is the best."""
 
     @property
     def value(self) -> Scalar | None:
-        """The value of the highest number, of equal ones the first; None where no trial has finished."""
-        finished = {value: score for value, score in self.scores.items() if not math.isnan(score)}
-        if not finished:
-            return None
-        highest = max(finished.values())
-        return next(value for value, score in finished.items() if score == highest)
+        """The value of the best number, of equal ones the first; None where no trial has finished."""
+        name = self.metric.rpartition(".")[2]  # validation.loss is a loss
+        best: Scalar | None = None
+        for value, score in self.scores.items():
+            if math.isnan(score):
+                continue
+            if best is None or is_better(score, self.scores[best], name):
+                best = value
+        return best
 
     @property
     def at_an_end(self) -> bool:

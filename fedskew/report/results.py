@@ -328,7 +328,10 @@ def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
     for trial in tried:
         number = score(trial, runs[trial.cell.run.run_id], experiment)
         scores.setdefault((trial.row, trial.column), {})[trial.value] = number
-    return [Tuned(row, column, of_row) for (row, column), of_row in scores.items()]
+    return [
+        Tuned(row, column, of_row, experiment.metric_of(column))
+        for (row, column), of_row in scores.items()
+    ]
 
 
 def score(trial: TuningRun, run: RunRecords, experiment: Experiment) -> float:

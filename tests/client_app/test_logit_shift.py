@@ -355,3 +355,19 @@ def test_the_first_step_from_the_received_weights_feels_no_pull() -> None:
         "reweighting",
         "vacant-classes",
     }
+
+
+def test_the_shift_to_equal_classes_is_fedetfs_balanced_loss() -> None:
+    """-ln( n_y e^(f_y) / sum_c n_c e^(f_c) ) (Li et al., ICCV 2023); a missing class counts nothing."""
+    counts = (4, 0, 2, 1)
+    client = counting_client(counts)
+    offset_C = LogitShift(target="uniform", smoothing=0.0).logit_offset(client)
+    assert offset_C is not None
+    logits_BC = torch.randn(7, 4, dtype=FLOAT, generator=torch.Generator().manual_seed(0))
+    labels = labels_of(counts).tolist()
+    losses_B = torch.nn.functional.cross_entropy(
+        logits_BC + offset_C, torch.tensor(labels), reduction="none"
+    )
+    for loss, row, label in zip(losses_B.tolist(), logits_BC.tolist(), labels, strict=True):
+        weighted = [n * math.exp(f) for n, f in zip(counts, row, strict=True)]
+        assert loss == pytest.approx(-math.log(weighted[label] / sum(weighted)), abs=1e-12)

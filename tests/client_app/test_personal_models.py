@@ -1,5 +1,6 @@
 """Personal models: what stays at a client, and what its training is."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +17,20 @@ from client_builders import (
     small_client,
     train_rounds,
 )
+from torch import Tensor
 
-from client_app.client import Client
+from client_app.client import Client, Variant
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum
 from client_app.personal import FINE_TUNED, fine_tuned, is_personal, model_of_variant
-from client_app.state import weighted_mean
+from client_app.state import State, difference, norm, weighted_mean
 from client_app.training import batches, train_round
 from client_app.variants.head_then_features import HeadThenFeatures
+from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_head import LocalHead
+from client_app.variants.local_model import LocalModel
+from client_app.variants.personal_model import PersonalModel
+from client_app.variants.resampling import Resampling
 
 SETTINGS = TrainingSettings(local_epochs=1, batch_size=4, learning_rate=0.1, momentum=0.5)
 COUNTS = [(8, 4, 2, 1), (1, 2, 4, 8)]
@@ -185,3 +191,101 @@ def test_a_model_is_personal_by_its_name_or_by_a_head_of_its_own() -> None:
     assert is_personal(FINE_TUNED, ())
     assert is_personal("average", [LocalHead()])
     assert not is_personal("average", ())
+
+
+# ---- Ditto -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.7])
+def test_ditto_descends_the_loss_with_a_pull_to_the_model_as_received(strength: float) -> None:
+    """Three rounds of a linear model by hand, with momentum; v goes on from round to round, w is received anew.
+
+    The slope of L(v) + strength/2 |v - w|^2 comes from autograd of that very sum.
+    """
+    inputs_ND = torch.randn(6, 3, dtype=FLOAT, generator=torch.Generator().manual_seed(2))
+    labels_N = labels_of((3, 2, 1))
+    settings = TrainingSettings(local_epochs=3, batch_size=8, learning_rate=0.5, momentum=0.9)
+    variant = PersonalModel(strength)
+    memory: Mapping[str, State] = {}
+    own: dict[str, Tensor] = {}
+    for round in (1, 2, 3):
+        draws = torch.Generator().manual_seed(round)
+        received = {
+            "head.weight": torch.randn(3, 3, dtype=FLOAT, generator=draws),
+            "head.bias": torch.randn(3, dtype=FLOAT, generator=draws),
+        }
+        model = linear_model(3, 3)
+        model.load_state_dict(received)
+        client = client_of(model, inputs_ND, labels_N, 3, round=round, memory=memory)
+        memory = train_round(client, [variant], settings).memory
+
+        own = own or dict(received)
+        moving = {name: torch.zeros_like(tensor) for name, tensor in own.items()}
+        for _ in range(3):
+            v = {name: tensor.clone().requires_grad_() for name, tensor in own.items()}
+            logits_NC = inputs_ND @ v["head.weight"].T + v["head.bias"]
+            distance = sum((v[name] - received[name]).square().sum() for name in v)
+            objective = F.cross_entropy(logits_NC, labels_N) + strength / 2 * distance
+            slopes = torch.autograd.grad(objective, list(v.values()))
+            for name, slope in zip(v, slopes, strict=True):
+                moving[name] = 0.9 * moving[name] + slope
+                own[name] = own[name] - 0.5 * moving[name]
+        assert memory.keys() == {"personal-model"}
+        assert memory["personal-model"].keys() == own.keys()
+        for name, tensor in own.items():
+            assert torch.allclose(memory["personal-model"][name], tensor, atol=1e-12), name
+
+
+def test_a_strong_pull_keeps_dittos_model_at_the_received_one() -> None:
+    """rate * strength = 1: without momentum, a step lands on the received weights, plus the step of the loss alone.
+
+    v <- v - rate (g + (v - w) / rate) = w - rate g: what v was does not count any more.
+    """
+    settings = TrainingSettings(local_steps=1, batch_size=99, learning_rate=0.5, momentum=0.0)
+    client = client_of(linear_model(3, 3), torch.ones(4, 3, dtype=FLOAT), labels_of((2, 1, 1)), 3)
+    far = {name: 100 + tensor for name, tensor in client.start.items()}
+    report = train_round(
+        replace(client, memory={"personal-model": far}), [PersonalModel(strength=2.0)], settings
+    )
+    for name, tensor in report.memory["personal-model"].items():
+        # the slope of the loss is at most 1 in size; a pull of another size leaves a multiple of 100
+        assert (tensor - client.start[name]).abs().max() <= 0.5, name
+
+
+@pytest.mark.parametrize("companions", [[], [LocalBatchNorm()], [Resampling()], [LocalHead()]])
+def test_ditto_leaves_the_shared_model_as_it_is(companions: list[Variant]) -> None:
+    """To the bit, in what is sent, kept by others, said of the steps, and left in the model."""
+    counts = [(8, 4, 2, 1), (0, 0, 1, 0)]
+    plain, plain_reports = train_rounds(companions, counts, SETTINGS, rounds=3)
+    shared, reports = train_rounds([*companions, PersonalModel()], counts, SETTINGS, rounds=3)
+    assert same(shared, plain)
+    for report, other in zip(reports, plain_reports, strict=True):
+        assert (report.loss, report.trained.steps) == (other.loss, other.trained.steps)
+        assert report.trained.coefficient_sum == other.trained.coefficient_sum
+        own = report.memory["personal-model"]
+        assert own.keys() == report.trained.state.keys()
+        assert report.memory.keys() - {"personal-model"} == other.memory.keys()
+        for name in other.memory:
+            assert same(report.memory[name], other.memory[name])
+    client = small_client()
+    report = train_round(client, [*companions, PersonalModel()], SETTINGS)
+    assert same(client.model.state_dict(), report.trained.state)
+
+
+def test_ditto_without_a_pull_is_training_alone() -> None:
+    """In each round a client goes on from its own model, in the batches of the round."""
+    _, alone = train_rounds([LocalModel()], COUNTS, SETTINGS, rounds=3)
+    _, reports = train_rounds([PersonalModel(strength=0.0)], COUNTS, SETTINGS, rounds=3)
+    for report, own in zip(reports, alone, strict=True):
+        assert same(report.memory["personal-model"], own.memory["private"])
+
+
+def test_dittos_clients_have_models_of_their_own() -> None:
+    """Less so the stronger the pull is."""
+
+    def distance(strength: float) -> float:
+        _, reports = train_rounds([PersonalModel(strength)], COUNTS, SETTINGS)
+        first, second = (report.memory["personal-model"] for report in reports)
+        return norm(difference(first, second))
+
+    assert distance(0.0) > distance(1.0) > distance(4.0) > 0

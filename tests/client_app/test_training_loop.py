@@ -491,3 +491,30 @@ def test_steps_of_are_those_taken(samples: int, changes: dict[str, int]) -> None
     )
     client = Client(id=0, model=None, samples=drawn, num_classes=2)  # type: ignore[arg-type]
     assert len(list(batches(client, settings))) == steps_of(samples, settings)
+
+
+class OnTheSphere(nn.Module):
+    """Features of length 1 times a learned temperature, behind a projection: FedETF's layers (Li et al. 2023)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(16, 4)
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, images_B: Tensor) -> Tensor:
+        projected_BD: Tensor = self.projection(images_B.flatten(1))
+        return self.temperature * F.normalize(projected_BD, dim=1)
+
+
+def test_a_model_of_ones_own_may_keep_its_head_fixed() -> None:
+    """The head is FedETF's frame, whose rows have length 1 and the cosine -1 / (C - 1) with each other."""
+    frame_CC = math.sqrt(4 / 3) * (torch.eye(4) - 0.25)
+    head = nn.Linear(4, 4)
+    with torch.no_grad():
+        head.weight.copy_(frame_CC)
+        head.bias.zero_()
+    model = Classifier(OnTheSphere(), head.requires_grad_(False))
+    client = replace(small_client(), model=model, start=copy(model.state_dict()))
+    report = train_round(client, [], TrainingSettings(local_epochs=1, learning_rate=0.5))
+    for name, tensor in report.shared.items():
+        assert torch.equal(tensor, client.start[name]) == name.startswith("head."), name

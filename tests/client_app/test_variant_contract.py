@@ -40,6 +40,7 @@ from client_app.variants.logit_calibration import LogitCalibration
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.model_contrast import ModelContrast
 from client_app.variants.not_true_distillation import NotTrueDistillation
+from client_app.variants.personal_model import PersonalModel
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
 from client_app.variants.restricted_softmax import RestrictedSoftmax
@@ -68,6 +69,8 @@ class Row:
     """Fields that are refused."""
     answers: bool = False
     """Whether its whole effect is its answer to the question of its name."""
+    keeps: bool = False
+    """Whether its whole effect is what the client keeps under its name."""
 
 
 ROWS = [
@@ -176,6 +179,15 @@ ROWS = [
         wrong=({"beta": -1.0}, {"beta": float("inf")}, {"temperature": 0.0}),
     ),
     Row(
+        PersonalModel(),
+        PersonalModel(strength=0.5),
+        PersonalModel(),
+        SKEWED,
+        changes_weights=False,
+        wrong=({"strength": -1.0}, {"strength": float("inf")}),
+        keeps=True,
+    ),
+    Row(
         Proximal(),
         Proximal(mu=0.5),
         Proximal(mu=0.0),
@@ -264,6 +276,9 @@ def test_the_default_has_an_effect(row: Row) -> None:
         assert any(not same(report.trained.state, other.trained.state) for report, other in pairs)
     elif row.answers:
         assert same(shared, plain) and row.default.answer(small_client(), row.default.name)
+    elif row.keeps:
+        assert same(shared, plain)
+        assert all(report.memory[row.default.name] for report in reports)
     else:
         assert same(shared, plain)
         assert [report.uploads.keys() for report in reports] != [
@@ -281,7 +296,12 @@ def test_the_other_fields_have_an_effect(row: Row) -> None:
         shared, reports = train_rounds([variant], counts, SETTINGS, rounds=3)
         answer = variant.answer(small_client(counts[0]), variant.name)
         return digest(
-            [shared, answer, *(report.uploads.get(variant.name, {}) for report in reports)]
+            [
+                shared,
+                answer,
+                *(report.uploads.get(variant.name, {}) for report in reports),
+                *(report.memory.get(variant.name, {}) for report in reports),
+            ]
         )
 
     def changed(variant: Variant, unchanged: str, fields: dict[str, object]) -> str:

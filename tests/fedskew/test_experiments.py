@@ -530,6 +530,7 @@ def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
     riders = {name for name in METHODS if split(built(methods=[name]).rows[0])[1]}
     assert riders == {
         *("creff", "creff-code", "ccvr", "tau-norm", "real-features", "real-blocks"),
+        "ditto",  # the clients' own models, beside the same average
         *HEADS,
     }
 
@@ -546,6 +547,7 @@ def test_the_variants_that_leave_training_alone_are_those_that_only_report() -> 
         "augmented-gradients",
         "class-statistics",
         "feature-gradients",
+        "personal-model",
     }
 
 
@@ -562,6 +564,14 @@ def test_a_new_hook_counts_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_hooks_that_only_report_are_there() -> None:
     assert vars(Variant).keys() >= REPORTING_HOOKS
+
+
+def test_ditto_shares_fedavgs_training_and_shows_the_clients_own_models() -> None:
+    entry = built(methods=["fedavg", "ditto", "fedbn+ditto"], settings={"model": "mlp-bn"})
+    average, own, beside_fedbn = plan(entry)
+    assert average.run.run_id == own.run.run_id != beside_fedbn.run.run_id
+    deployed = [cell.deployed for cell in (average, own, beside_fedbn)]
+    assert deployed == ["average", "personal-model", "personal-model"]
 
 
 def test_two_deployed_models_are_two_rows() -> None:

@@ -116,9 +116,16 @@ def test_the_seed_of_the_trials_is_none_of_the_table_s() -> None:
 def test_the_highest_number_of_the_finished_trials_is_chosen(
     scores: Mapping[Any, float], value: float | None, at_an_end: bool
 ) -> None:
-    tuned = Tuned("fedavg", "a", scores)
+    tuned = Tuned("fedavg", "a", scores, "client-accuracy.mean")
     assert (tuned.value, tuned.at_an_end) == (value, at_an_end)
     assert values_of_rows([tuned]) == ({} if value is None else {("fedavg", "a"): value})
+
+
+@pytest.mark.parametrize("metric", ["loss", "brier", "calibration-error"])
+def test_of_a_number_that_should_be_low_the_lowest_is_chosen(metric: str) -> None:
+    scores = {0.001: math.nan, 0.05: 0.9, 0.1: 0.2, 0.2: 0.2, 0.3: 0.5}
+    assert Tuned("fedavg", "a", scores, metric).value == 0.1  # of equal ones the first
+    assert Tuned("fedavg", "a", scores, "accuracy").value == 0.05
 
 
 @pytest.mark.parametrize(
@@ -149,6 +156,19 @@ def test_a_section_that_no_row_uses_cannot_be_tuned() -> None:
     with pytest.raises(SettingError, match=r"proximal.mu.*has no effect"):
         plan(built(tune=tune))
     assert plan(built(tune=tune, methods=["fedavg", "fedprox"]))
+
+
+def test_an_experiment_about_a_loss_takes_the_rate_of_the_lowest_loss(tmp_path: Path) -> None:
+    entry = built(settings={**SMALL, "results": str(tmp_path)}, methods=["fedavg"], metric="loss")
+    tried = trials(entry, {})
+    losses: dict[float, float] = {}
+    with LocalGrid() as grid:
+        for trial in tried:
+            summary = run(grid, trial.cell.run, lambda line: None)
+            losses[float(trial.value)] = summary["models"]["average"]["last"]["loss"]
+    (tuned,) = gather(entry, {}).tuned
+    assert tuned.value == min(losses, key=lambda rate: losses[rate])
+    assert tuned.value != max(losses, key=lambda rate: losses[rate])
 
 
 def test_the_report_reads_the_trials_and_shows_what_they_chose(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", 
                 "fedshift+fed-lda+fed3r+creff", "scaffold+fedncm+fedcof+iwds")  # fmt: skip
 DEPLOYING = {"creff": ["creff"], "creff-code": ["creff-code"], "ccvr": ["ccvr"], "tau-norm": ["tau-norm"],
              **{head: [head] for head in HEADS},
-             "real-features": ["real-features"], "real-blocks": ["real-blocks-1", "real-blocks-2"]}  # fmt: skip
+             "real-features": ["real-features"], "real-blocks": ["real-blocks-1", "real-blocks-2"],
+             "ditto": ["personal-model"]}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", [*METHODS, *COMBINATIONS])

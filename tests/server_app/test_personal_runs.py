@@ -69,7 +69,31 @@ def test_own_heads_know_their_clients_classes(train: Train, method: str) -> None
     assert own.worst > shared.worst
 
 
-@pytest.mark.parametrize("method", ["fedper", "fedrep"])
+def test_dittos_models_know_their_clients_classes_and_its_average_is_fedavgs(train: Train) -> None:
+    """The average is measured by the server as FedAvg's is, each client's own model by the client."""
+    shared = train("shared", method="fedavg", **SKEWED)
+    run = train("own", method="ditto", **SKEWED)
+    assert run.summary["hash"]["shared"] == shared.summary["hash"]["shared"]
+    assert run.summary["rows"] == {"average": "fedavg", "personal-model": "ditto"}
+    for record, other in zip(run.records, shared.records, strict=True):
+        assert record["models"]["average"] == other["models"]["average"]
+    assert local_accuracy(run, "personal-model").mean > local_accuracy(shared).mean
+    assert local_accuracy(run, "personal-model").worst > local_accuracy(shared).worst
+
+
+def test_dittos_model_of_a_client_that_never_trained_is_the_average(train: Train) -> None:
+    """One client trains in the one round; the others have the shared model."""
+    run = train("run", method="ditto", rounds=1, participation=0.25)
+    own, average = (local_accuracy(run, name).values for name in ("personal-model", "average"))
+    (record,) = run.records
+    (trained,) = record["clients"]
+    others = [number for number in range(4) if number != trained]
+    assert [own[number] for number in others] == [average[number] for number in others]
+    models = record["models"]
+    assert models["personal-model"]["loss"] != models["average"]["loss"]
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedrep", "ditto"])
 def test_a_killed_run_goes_on_to_the_same_hash(train: Train, tmp_path: Path, method: str) -> None:
     changes = {"method": method, "rounds": 4, "participation": 0.75}
     whole = train("whole", **changes)
@@ -144,8 +168,9 @@ def test_a_killed_run_fine_tunes_as_if_it_had_not_been(
     assert resumed.summary["models"] == whole.summary["models"]
 
 
-def test_workers_fine_tune_to_the_same_numbers(train: Train) -> None:
-    changes = {"method": "fedper", "finetune_epochs": 1}
+@pytest.mark.parametrize("method", ["fedper", "ditto"])
+def test_workers_fine_tune_to_the_same_numbers(train: Train, method: str) -> None:
+    changes = {"method": method, "finetune_epochs": 1}
     here = train("here", **changes)
     there = train("there", grid=WorkersGrid(2), **changes)
     assert here.records == there.records
