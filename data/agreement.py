@@ -288,18 +288,22 @@ def sums_of(table: Table, sites: Sequence[Member]) -> str:
     cannot make.
     """
     without = [site.name for site in sites if not site.mask_key]
-    stated: str = table.take("sums", str, "")
-    if not stated:
-        some = 0 < len(without) < len(sites)
-        rule = f'is missing: site {", ".join(without)} has no mask-key. Add it, or state sums = "plain"'
-        table.require(not some, "sums", rule)
-        return "masked" if not without and len(sites) >= FEWEST_MASKED else "plain"
-    table.require(stated in SUMS, "sums", f"must be one of {', '.join(SUMS)}")
-    if stated == "masked":
+    listed = ", ".join(without)
+    enough_sites = len(sites) >= FEWEST_MASKED
+
+    sums: str = table.take("sums", str, "")
+    if not sums:
+        some_without = 0 < len(without) < len(sites)
+        rule = f'is missing: site {listed} has no mask-key. Add it, or state sums = "plain"'
+        table.require(not some_without, "sums", rule)
+        return "masked" if not without and enough_sites else "plain"
+
+    table.require(sums in SUMS, "sums", f"must be one of {', '.join(SUMS)}")
+    if sums == "masked":
         rule = f"must be plain with fewer than {FEWEST_MASKED} sites: each would learn the other's part"
-        table.require(len(sites) >= FEWEST_MASKED, "sums", rule)
-        table.require(not without, "sums", f"needs a mask-key of site {', '.join(without)}")
-    return stated
+        table.require(enough_sites, "sums", rule)
+        table.require(not without, "sums", f"needs a mask-key of site {listed}")
+    return sums
 
 
 def members_of(table: Table, path: Path) -> tuple[Member, ...]:

@@ -5,6 +5,7 @@ run can go on. `fedskew data check`, `data show`, `run` and `select` print them,
 """
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class Look:
     copies: dict[str, tuple[int, int, str]]
     """By split, test or validation: samples that are training samples too, samples compared, and an example."""
     flat: dict[str, tuple[int, int, int]]
-    """By split: images of one value throughout, images looked at, and the place of the first such image."""
+    """By split: images of one value throughout, images looked at, and the index of the first such image."""
     alike: int
     """Training samples, where all of those looked at are the same; else 0."""
 
@@ -221,36 +222,38 @@ def _look(data: Dataset) -> Look:
 
 
 def evenly(total: int, most: int) -> NDArray[np.int64]:
-    """Return at most `most` of the places 0..total-1, spread evenly."""
+    """Return at most `most` of the indices 0..total-1, spread evenly."""
     count = max(1, min(total, most))
-    places: NDArray[np.int64] = np.arange(count, dtype=np.int64) * total // count
-    return places[:total]
+    indices: NDArray[np.int64] = np.arange(count, dtype=np.int64) * total // count
+    return indices[:total]
 
 
-def _digests(inputs: NDArray[np.generic], places: NDArray[np.int64]) -> list[bytes]:
-    """Return a hash of each sample at `places`."""
+def _digests(inputs: NDArray[np.generic], indices: NDArray[np.int64]) -> list[bytes]:
+    """Return a hash of each of these samples."""
     digests = []
-    for place in places.tolist():
-        sample = np.ascontiguousarray(inputs[place])
-        digests.append(hashlib.blake2b(sample.data.cast("B"), digest_size=16).digest())
+    for index in indices.tolist():
+        sample = np.ascontiguousarray(inputs[index])
+        sample_hash = hashlib.blake2b(sample.data.cast("B"), digest_size=16)
+        digests.append(sample_hash.digest())
     return digests
 
 
-def _flat(inputs: NDArray[np.generic], places: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Return how many images at `places` are of one value in every channel, of how many, and the place of the first."""
-    pixels = int(np.prod(inputs.shape[2:]))
+def _flat(inputs: NDArray[np.generic], indices: NDArray[np.int64]) -> tuple[int, int, int]:
+    """Return how many of these images are of one value in every channel, of how many, and the index of the first."""
+    pixels = math.prod(inputs.shape[2:])
     if inputs.ndim != 4 or pixels <= 1:  # a single pixel is of one value by nature
-        return 0, len(places), -1
+        return 0, len(indices), -1
 
     flat: list[int] = []
-    for start in range(0, len(places), CHUNK):
-        looked = places[start : start + CHUNK]
-        images_NCHW = inputs[looked]
+    for begin in range(0, len(indices), CHUNK):
+        chunk_N = indices[begin : begin + CHUNK]
+        images_NCHW = inputs[chunk_N]
         first_pixel_NC11 = images_NCHW[:, :, :1, :1]
-        is_flat_N = (images_NCHW == first_pixel_NC11).all(axis=(1, 2, 3))
-        flat += looked[is_flat_N].tolist()
+        is_first_NCHW = images_NCHW == first_pixel_NC11
+        is_flat_N = is_first_NCHW.all(axis=(1, 2, 3))
+        flat += chunk_N[is_flat_N].tolist()
     first = flat[0] if flat else -1
-    return len(flat), len(places), first
+    return len(flat), len(indices), first
 
 
 def listed(names: Sequence[str]) -> str:
@@ -285,15 +288,15 @@ def size_warnings(settings: DataSettings) -> list[str]:
 
 def _sizes(name: str, key: str, settings: DataSettings) -> Counter[Size]:
     """Return the sizes of some images of a split with how many have each; none where no file says it."""
-    kind = name.split(":", 1)[0]
+    prefix = name.split(":", 1)[0]
     path = path_of(name, settings)
-    if kind in ("npz", "medmnist"):
-        file = path if kind == "npz" else medmnist.file_of(path)
+    if prefix in ("npz", "medmnist"):
+        file = path if prefix == "npz" else medmnist.file_of(path)
         array = f"{key}_images"
         shape = shapes_of(file, (array,)).get(array, ())
         size = _size_of_array(shape)
         return Counter() if size is None else Counter({size: shape[0]})
-    if kind not in ("folder", "csv"):
+    if prefix not in ("folder", "csv"):
         return Counter()
     try:
         raw = read_own(name, settings.class_names, settings.shape, settings)
@@ -303,8 +306,8 @@ def _sizes(name: str, key: str, settings: DataSettings) -> Counter[Size]:
     if not isinstance(split.images, ImageFiles):
         return Counter()
     sizes: Counter[Size] = Counter()
-    for place in evenly(len(split.images), HEADS_READ).tolist():
-        size = size_of(split.images.path(place))
+    for index in evenly(len(split.images), HEADS_READ).tolist():
+        size = size_of(split.images.path(index))
         if size is not None:
             sizes[size] += 1
     return sizes

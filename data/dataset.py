@@ -279,23 +279,30 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
 def _add_split(arrays: Arrays, key: str, raws: list[Raw], settings: DataSettings) -> None:
     """Add the split `key` of all members to `arrays`. Nothing is added where a member lacks the split."""
     splits = _splits(raws, key)
-    parts = [checked(split, settings.shape, settings.num_classes) for split in splits]
+    inputs = []
+    labels = []
+    for split in splits:  # checked even where they are not added
+        split_inputs, split_labels = checked(split, settings.shape, settings.num_classes)
+        inputs.append(split_inputs)
+        labels.append(split_labels)
     if len(splits) < len(raws):
         return
-    inputs = [inputs for inputs, _ in parts]
-    labels = [labels for _, labels in parts]
-    inputs = _of_one_type(arrays, key, splits, inputs, settings)
+
+    of_one_type = _of_one_type(arrays, key, splits, inputs, settings)
     # Concatenating a single array would copy it.
-    arrays[f"{key}_inputs"] = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+    single = len(of_one_type) == 1
+    arrays[f"{key}_inputs"] = of_one_type[0] if single else np.concatenate(of_one_type)
     arrays[f"{key}_labels"] = np.concatenate(labels)
 
+    # Domains are the sites of one file, or the data sets themselves.
     sites = splits[0].sites
     if len(raws) == 1 and raws[0].sites and sites is not None:
         arrays[f"{key}_domains"] = sites
         arrays["domain_names"] = encoded(raws[0].sites)
     if has_domains(settings.dataset):
         sizes = [len(part) for part in labels]
-        arrays[f"{key}_domains"] = np.repeat(np.arange(len(sizes)), sizes)
+        domains = np.arange(len(sizes))
+        arrays[f"{key}_domains"] = np.repeat(domains, sizes)
 
     groups = [split.groups for split in splits if split.groups is not None]
     if key == "test" and len(groups) == len(raws):
@@ -378,11 +385,11 @@ def _subjects(raws: list[Raw]) -> Arrays:
 
 def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
     """(N, L): names in UTF-8, padded with zeros, so that the cache needs no arrays of objects."""
-    words = [name.encode() for name in names]
-    width = max(map(len, words))
-    padded = [word.ljust(width, b"\0") for word in words]
-    letters = np.frombuffer(b"".join(padded), np.uint8)
-    return letters.reshape(len(words), width)
+    encoded_names = [name.encode() for name in names]
+    width = max(map(len, encoded_names))
+    padded = b"".join(name.ljust(width, b"\0") for name in encoded_names)
+    letters = np.frombuffer(padded, np.uint8)
+    return letters.reshape(len(names), width)
 
 
 def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:

@@ -149,9 +149,12 @@ def site_names(federation: Federation) -> list[str]:
     """Return a name for each client: its domain's, with a number where several are of one; or site-NUMBER."""
     if federation.domains is None:
         return [f"site-{client}" for client in range(federation.clients)]
-    names = [slug(federation.dataset.domain_names[domain]) for domain in federation.domains]
-    if len(set(names)) == len(names):
+    domain_names = federation.dataset.domain_names
+    names = [slug(domain_names[domain]) for domain in federation.domains]
+    all_different = len(set(names)) == len(names)
+    if all_different:
         return names
+    # Cut, so that a name with its number is still a site's name.
     return [f"{name[:34]}-{client}" for client, name in enumerate(names)]
 
 
@@ -163,7 +166,7 @@ def slug(name: str) -> str:
 
 def arrays(federation: Federation, client: int) -> Mapping[str, NDArray[np.generic]]:
     """Return one client's samples as an npz file of one's own data holds them."""
-    held: dict[str, NDArray[np.generic]] = {}
+    client_arrays: dict[str, NDArray[np.generic]] = {}
     splits = {
         "train": federation.train(client),
         "test": federation.test(client),
@@ -176,25 +179,25 @@ def arrays(federation: Federation, client: int) -> Mapping[str, NDArray[np.gener
         inputs = samples.inputs_N.numpy()
         if inputs.ndim == 4:
             inputs = inputs.transpose(0, 2, 3, 1)  # (N, H, W, C), as npz files have images
-        held[f"{key}_images"] = inputs
-        held[f"{key}_labels"] = samples.labels_N.numpy()
+        client_arrays[f"{key}_images"] = inputs
+        client_arrays[f"{key}_labels"] = samples.labels_N.numpy()
         if samples.groups_N is not None:
-            held[f"{key}_subjects"] = samples.groups_N.numpy()
-    return held | subjects(federation, client)
+            client_arrays[f"{key}_subjects"] = samples.groups_N.numpy()
+    return client_arrays | subjects(federation, client)
 
 
 def subjects(federation: Federation, client: int) -> dict[str, NDArray[np.generic]]:
     """Return the subjects of one client's training and validation samples, apart from those of the test samples."""
     data = federation.dataset
     first = 0 if data.test_groups is None else int(data.test_groups.max()) + 1
-    held: dict[str, NDArray[np.generic]] = {}
+    client_subjects: dict[str, NDArray[np.generic]] = {}
     trained_N = federation.subjects(client)
     if trained_N is not None:
-        held["train_subjects"] = trained_N + first
+        client_subjects["train_subjects"] = trained_N + first
     # Where validation samples were cut off, theirs are numbered with the training subjects, and no number is in both.
     if data.train_groups is not None:
         first += int(data.train_groups.max()) + 1
     validated_N = federation.validation_subjects(client)
     if validated_N is not None:
-        held["val_subjects"] = validated_N + first
-    return held
+        client_subjects["val_subjects"] = validated_N + first
+    return client_subjects

@@ -188,25 +188,27 @@ def _kept_subjects(
 
 def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (S,): of each subject 0..S-1 the value that most of its samples have, the smallest of several such."""
-    pairs = np.stack([subject_D, values_D])
-    distinct, counts = np.unique(pairs, axis=1, return_counts=True)
-    subjects, values = distinct
+    pairs_2D = np.stack([subject_D, values_D])
+    distinct_2P, count_P = np.unique(pairs_2D, axis=1, return_counts=True)
+    subject_P, value_P = distinct_2P
 
     # By subject, then the most common value first, then the smallest; lexsort takes the last key first.
-    order = np.lexsort((values, -counts, subjects))
-    sorted_subjects, sorted_values = subjects[order], values[order]
-    _, first = np.unique(sorted_subjects, return_index=True)
-    chosen: NDArray[np.int64] = sorted_values[first]
-    return chosen
+    order_P = np.lexsort((value_P, -count_P, subject_P))
+    sorted_subject_P = subject_P[order_P]
+    _, first_S = np.unique(sorted_subject_P, return_index=True)
+    chosen_S: NDArray[np.int64] = value_P[order_P[first_S]]
+    return chosen_S
 
 
 def _alike(home_S: NDArray[np.int64], class_S: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Return the subjects in groups of one client and one class, in that order."""
-    order = np.lexsort((class_S, home_S))  # by client, then by class: the last key comes first
-    other_client = np.diff(home_S[order]) != 0
-    other_class = np.diff(class_S[order]) != 0
-    starts = np.flatnonzero(other_client | other_class) + 1
-    return np.split(order, starts)
+    order_S = np.lexsort((class_S, home_S))  # by client, then by class: the last key comes first
+    sorted_home_S = home_S[order_S]
+    sorted_class_S = class_S[order_S]
+    # A group begins where client or class differ from the subject before.
+    differs = (np.diff(sorted_home_S) != 0) | (np.diff(sorted_class_S) != 0)
+    begins = np.flatnonzero(differs) + 1
+    return np.split(order_S, begins)
 
 
 def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[Dataset, Indices]:

@@ -29,8 +29,9 @@ def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generato
     """Shuffle and divide; sizes differ by at most one."""
     total = len(labels_N)
     _enough(total, clients, 1)
-    shuffled = generator.permutation(total)
-    return [np.sort(part) for part in np.array_split(shuffled, clients)]
+    shuffled_N = generator.permutation(total)
+    parts = np.array_split(shuffled_N, clients)
+    return [np.sort(part) for part in parts]
 
 
 def lda(
@@ -330,7 +331,8 @@ def _counts_of(shares_KC: NDArray[np.float64], labels_N: NDArray[np.int64]) -> N
     sizes_C = np.bincount(labels_N, minlength=classes)
     columns = []
     for label, size in enumerate(sizes_C.tolist()):
-        columns.append(_cut(shares_KC[:, label], size))
+        shares_K = shares_KC[:, label]
+        columns.append(_cut(shares_K, size))
     return np.stack(columns, axis=1)
 
 
@@ -346,14 +348,15 @@ def _deal(
     labels_N: NDArray[np.int64], counts_KC: NDArray[np.int64], generator: np.random.Generator
 ) -> list[Indices]:
     """Shuffle each class and divide it by the counts."""
-    held: list[list[Indices]] = [[] for _ in counts_KC]
+    by_client: list[list[Indices]] = [[] for _ in counts_KC]
     for label in range(counts_KC.shape[1]):
         of_class = np.flatnonzero(labels_N == label)
         shuffled = generator.permutation(of_class)
         ends = np.cumsum(counts_KC[:-1, label])
-        for client, part in enumerate(np.split(shuffled, ends)):
-            held[client].append(part)
-    return [np.sort(np.concatenate(parts)) for parts in held]
+        parts = np.split(shuffled, ends)
+        for client_parts, part in zip(by_client, parts, strict=True):
+            client_parts.append(part)
+    return [np.sort(np.concatenate(parts)) for parts in by_client]
 
 
 def hash_of(content: str, groups: list[list[Indices]]) -> str:

@@ -145,18 +145,18 @@ USED_IN = {
 def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
     """Refuse what would change nothing for these data."""
     layouts = {KNOWN[name].layout if name in KNOWN else "own" for name in names}
+    families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
     for field, used_in in USED_IN.items():
         used = not layouts.isdisjoint(used_in)
         rule = f"has no effect with dataset = {settings.dataset!r}"
         settings.require(used or settings.is_default(field), field, rule)
-    fold_of_abide = "abide" in layouts and settings.test_fold > 4
-    settings.require(not fold_of_abide, "test_fold", "must be 0 to 4")
-    if settings.recipe == "none":
-        return
-    families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
-    one_family = len(families) == 1 and families <= {"digits", "office", "domainnet"}
-    rule = "is for several domains of digits, of Office-Caltech10 or of DomainNet"
-    settings.require(has_domains(settings.dataset) and one_family, "recipe", rule)
+    beyond_abide = "abide" in layouts and settings.test_fold > 4
+    settings.require(not beyond_abide, "test_fold", "must be 0 to 4")
+    if settings.recipe != "none":
+        one_family = len(families) == 1 and families <= {"digits", "office", "domainnet"}
+        has_recipe = has_domains(settings.dataset) and one_family
+        rule = "is for several domains of digits, of Office-Caltech10 or of DomainNet"
+        settings.require(has_recipe, "recipe", rule)
 
 
 def _sites(settings: DataSettings) -> tuple[str, ...]:
@@ -252,22 +252,12 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
 def _normalization(
     settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """One value a channel (a single one for vectors) of each; .5/.5 where a data set brings none of its own."""
+    """Return mean and std, one value per channel or a single one for vectors. Raises SettingError."""
     channels = shape[0] if len(shape) == 3 else 1
-    default_mean: tuple[float, ...] = (0.5,) * channels
-    default_std: tuple[float, ...] = (0.5,) * channels
-    if len(shape) == 1:
-        default_mean = (0.0,)
-        default_std = (1.0,)
-    elif has_domains(settings.dataset) and names[0] in KNOWN:
-        family = FAMILIES[KNOWN[names[0]].family]
-        default_mean = (family.mean,) * channels
-        default_std = (family.std,) * channels
-    elif settings.dataset in KNOWN:
-        default_mean = _spread(KNOWN[settings.dataset].mean, channels)
-        default_std = _spread(KNOWN[settings.dataset].std, channels)
+    default_mean, default_std = _default_normalization(settings, names, shape, channels)
 
-    rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
+    described = "x".join(map(str, shape))
+    rule = f"must be one value, or {shape[0]}, for input-shape {described}"
     mean = settings.means if settings.mean.strip() else default_mean
     if len(mean) == 1:
         mean = mean * channels
@@ -278,6 +268,21 @@ def _normalization(
     settings.require(len(std) in (channels, shape[0]), "std", rule)
     settings.require(all(value > 0 for value in std), "std", "must be greater than 0")
     return mean, std
+
+
+def _default_normalization(
+    settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...], channels: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std where the settings have none: the data set's, or 0.5 for images and 0 and 1 for vectors."""
+    if len(shape) == 1:
+        return (0.0,), (1.0,)
+    if has_domains(settings.dataset) and names[0] in KNOWN:
+        family = FAMILIES[KNOWN[names[0]].family]
+        return (family.mean,) * channels, (family.std,) * channels
+    if settings.dataset in KNOWN:
+        entry = KNOWN[settings.dataset]
+        return _spread(entry.mean, channels), _spread(entry.std, channels)
+    return (0.5,) * channels, (0.5,) * channels
 
 
 def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

@@ -105,7 +105,8 @@ def noisy(samples: Samples, variance: float, seed: int, client: int) -> Samples:
     images = samples.inputs_N
     assert isinstance(images, Tensor), "noise is for images in memory"
     scaled = images if images.is_floating_point() else images.float() / 255
+
     draws = generator(seed, f"noise of client {client}")
-    drawn = draws.standard_normal(tuple(images.shape), "float32")
-    standard_noise = torch.from_numpy(drawn).to(scaled.device)
-    return replace(samples, inputs_N=scaled + variance**0.5 * standard_noise)
+    standard_normal = draws.standard_normal(tuple(images.shape), "float32")
+    noise = variance**0.5 * torch.from_numpy(standard_normal).to(scaled.device)
+    return replace(samples, inputs_N=scaled + noise)

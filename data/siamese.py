@@ -64,10 +64,12 @@ def color(images_B: Tensor, brightness: float, saturation: float, contrast: floa
     0, 1, 1 changes nothing.
     """
     brighter = images_B + brightness
-    grey = brighter.mean(1, keepdim=True)
-    saturated = (brighter - grey) * saturation + grey
-    level = saturated.mean((1, 2, 3), keepdim=True)
-    return (saturated - level) * contrast + level
+
+    mean_of_pixel = brighter.mean(1, keepdim=True)
+    saturated = (brighter - mean_of_pixel) * saturation + mean_of_pixel
+
+    mean_of_image = saturated.mean((1, 2, 3), keepdim=True)
+    return (saturated - mean_of_image) * contrast + mean_of_image
 
 
 def crop(images_B: Tensor, down: int, right: int) -> Tensor:
@@ -98,7 +100,8 @@ def scale(images_B: Tensor, width: float, height: float) -> Tensor:
 def rotate(images_B: Tensor, angle: float) -> Tensor:
     """Turned about the center, in radians; zero outside, bilinear."""
     height, width = images_B.shape[2:]
-    cosine, sine = math.cos(angle), math.sin(angle)
+    cosine = math.cos(angle)
+    sine = math.sin(angle)
     # Coordinates run from -1 to 1 on both axes, so the sides' ratio keeps a rotation from shearing.
     first_row = [cosine, -sine * height / width, 0]
     second_row = [sine * width / height, cosine, 0]

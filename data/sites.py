@@ -129,17 +129,17 @@ def settings_at_site(
 
     Raises DataError where the classes of a known data set are not the agreement's.
     """
-    kind, _, place = spec.partition(":")
+    prefix, _, file_name = spec.partition(":")
     run: dict[str, Any] = {"augmentation": settings.augmentation}
     run |= {field: getattr(reading, field) for field in OF_OWN}
-    if kind == "abide":
-        path = Path(place)
+    if prefix == "abide":
+        path = Path(file_name)
         spec = abide_name(path.name)
-        known = KNOWN[spec].class_names
-        if known != agreement.classes:
+        class_names = KNOWN[spec].class_names
+        if class_names != agreement.classes:
             agreed = ", ".join(agreement.classes)
-            rule = f"its classes are {', '.join(known)}, and federation.toml says {agreed}"
-            raise DataError(rule, where=place)
+            rule = f"its classes are {', '.join(class_names)}, and federation.toml says {agreed}"
+            raise DataError(rule, where=file_name)
         run["data_root"] = str(path.parent)
         run |= {field: getattr(settings, field) for field in OF_ABIDE}
     return DataSettings(

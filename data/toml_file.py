@@ -25,40 +25,35 @@ class Table:
 
     def __init__(self, entries: Mapping[str, Any], where: str, keys: Collection[str]) -> None:
         """Raises DataError for a key that is none of `keys`."""
-        self.entries, self.where = entries, where
+        self.entries = entries
+        self.where = where
         for key, value in entries.items():
             if key in keys:
                 continue
-            near = difflib.get_close_matches(key, keys, 1, cutoff=0.5)
-            remedy = f"did you mean {near[0]}?" if near else ""
+            similar = difflib.get_close_matches(key, keys, 1, cutoff=0.5)
+            remedy = f"did you mean {similar[0]}?" if similar else ""
             raise self.error(key, value, "there is no such key", remedy)
 
     def error(self, key: str, value: object, rule: str, remedy: str = "") -> DataError:
         """Return the error of a value that breaks a rule."""
-        return DataError(
-            rule,
-            where=self.where,
-            key=key,
-            value=value,
-            remedy=remedy,
-        )
+        return DataError(rule, where=self.where, key=key, value=value, remedy=remedy)
 
     def require(self, holds: bool, key: str, rule: str) -> None:
         """Raise DataError about a key's value unless `holds`."""
         if not holds:
             raise self.error(key, self.entries.get(key), rule)
 
-    def take(self, key: str, kind: type, default: Any = None) -> Any:
+    def take(self, key: str, expected: type, default: Any = None) -> Any:
         """Return a key's value, or the default where that is not None. Raises DataError for a missing or wrong one."""
         if key not in self.entries:
             if default is None:
-                rule = f"is missing: it must be {KINDS[kind]}"
+                rule = f"is missing: it must be {KINDS[expected]}"
                 raise DataError(rule, where=self.where, key=key)
             return default
         value = self.entries[key]
-        if kind is float and type(value) is int:
+        if expected is float and type(value) is int:
             value = float(value)
-        self.require(type(value) is kind, key, f"must be {KINDS[kind]}")
+        self.require(type(value) is expected, key, f"must be {KINDS[expected]}")
         return value
 
     def texts(self, key: str, default: list[str] | None = None) -> tuple[str, ...]:
@@ -73,8 +68,9 @@ class Table:
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return a list of numbers. Raises DataError for what is none."""
         values = self.take(key, list)
-        all_numbers = all(type(value) in (int, float) for value in values)
-        self.require(bool(values) and all_numbers, key, "must be a list of numbers")
+        types = {type(value) for value in values}
+        some_numbers = len(values) > 0 and types <= {int, float}
+        self.require(some_numbers, key, "must be a list of numbers")
         return tuple(map(float, values))
 
 

@@ -77,10 +77,11 @@ def windows_of(site: Site, width: int, stride: int, fold: int) -> Raw:
         listed = " and ".join(map(str, regions))
         raise DataError(f"subjects have {listed} regions, not all the same", where=site.where)
 
-    tested = folds(site.labels, site.name)[fold]
-    is_test = np.isin(np.arange(len(lengths)), tested)
-    train = _windows_split(site, np.flatnonzero(~is_test), "train", width, stride)
-    test = _windows_split(site, np.flatnonzero(is_test), "test", width, stride)
+    test_subjects = folds(site.labels, site.name)[fold]
+    subjects = np.arange(len(lengths))
+    is_test = np.isin(subjects, test_subjects)
+    train = _windows_split(site, subjects[~is_test], "train", width, stride)
+    test = _windows_split(site, subjects[is_test], "test", width, stride)
     return Raw(train, test)
 
 

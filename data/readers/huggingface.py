@@ -25,7 +25,7 @@ SAVED = ("dataset_dict.json", "state.json")
 """What save_to_disk leaves in a folder."""
 
 
-def place_of(path: Path, settings: DataSettings) -> str:
+def source_of(path: Path, settings: DataSettings) -> str:
     """The folder, or the name that the library has a data set by."""
     root = Path(settings.data_root).expanduser()
     if path.exists() or not path.is_relative_to(root):
@@ -65,19 +65,19 @@ def offline(stays: bool) -> Iterator[None]:
 
 
 @lru_cache(maxsize=4)
-def parts_of(place: str, download: bool) -> dict[str, Any]:
+def parts_of(source: str, download: bool) -> dict[str, Any]:
     """The library's data sets by split; a single one is called train. Raises DataError."""
-    with quietly(place) as library:
-        folder = Path(place)
+    with quietly(source) as library:
+        folder = Path(source)
         if folder.is_dir() and any((folder / name).is_file() for name in SAVED):
-            loaded = library.load_from_disk(place)
+            loaded = library.load_from_disk(source)
         else:
             with offline(not download):
-                loaded = library.load_dataset(place)
+                loaded = library.load_dataset(source)
         return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
 
 
-def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
+def roles_of(source: str, part: Any, settings: DataSettings) -> dict[str, str]:
     """The roles of columns: by `columns`, by the roles' own names, or if only one column has a type.
 
     Raises:
@@ -89,7 +89,7 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
     for name in filter(None, stated.values()):
         if name not in header:
             rule = f"there is no column {name!r}, only {shown}"
-            raise DataError(f"columns = {settings.columns!r}: {rule}", where=place)
+            raise DataError(f"columns = {settings.columns!r}: {rule}", where=source)
     roles = {}
     for role in ROLES:
         name = stated.get(role, role)
@@ -103,23 +103,23 @@ def roles_of(place: str, part: Any, settings: DataSettings) -> dict[str, str]:
         if len(names) != 1:
             ways = [cure_of(settings, {role: name}) for name in names or header]
             rule = f"{len(names)} columns look like {kind}, of {shown}"
-            raise DataError(rule, where=place, remedy=either(ways))
+            raise DataError(rule, where=source, remedy=either(ways))
         roles[role] = names[0]
     path = roles["path"]
     if path not in images:
         rule = f"is of type {part.features[path]}: must be images"
-        raise DataError(f"column {path}: {rule}", where=place)
+        raise DataError(f"column {path}: {rule}", where=source)
     return roles
 
 
 def metadata(path: Path, settings: DataSettings) -> SampleMetadata:
     """The rows of all splits, which are the column split where there are several. Raises DataError."""
-    place = place_of(path, settings)
-    parts = parts_of(place, settings.download)
+    source = source_of(path, settings)
+    parts = parts_of(source, settings.download)
     first = next(iter(parts.values()))
-    roles = roles_of(place, first, settings)
+    roles = roles_of(source, first, settings)
     cells: dict[str, list[str]] = {role: [] for role in roles if role != "path"}
-    with quietly(place):
+    with quietly(source):
         for part in parts.values():
             for role in cells:
                 feature = part.features[roles[role]]
@@ -134,10 +134,10 @@ def metadata(path: Path, settings: DataSettings) -> SampleMetadata:
             for key, part in parts.items():
                 if key.lower() not in SPLITS:
                     rule = f"split {key!r}: must be one of {', '.join(SPLITS)}"
-                    raise DataError(rule, where=place)
+                    raise DataError(rule, where=source)
                 cells["split"] += [key] * len(part)
     return SampleMetadata(
-        where=place,
+        where=source,
         columns=roles,
         cells={role: tuple(words) for role, words in cells.items()},
     )
@@ -185,13 +185,13 @@ def look_at_rows(rows: SampleMetadata, settings: DataSettings) -> Look | None:
     from data.readers.images import stored_of_pil
 
     column = rows.columns["path"]
-    places: list[tuple[Any, int]] = []
+    images: list[tuple[Any, int]] = []
     for part in parts_of(rows.where, settings.download).values():
-        places += [(part, index) for index in range(len(part))]
+        images += [(part, row) for row in range(len(part))]
 
-    def stored(place: int) -> object:
-        part, index = places[place]
-        return stored_of_pil(part[index][column], 0)
+    def stored(index: int) -> object:
+        part, row = images[index]
+        return stored_of_pil(part[row][column], 0)
 
     with quietly(rows.where):
         return look_at(stored, rows.sites_and_labels)
@@ -229,10 +229,10 @@ def look(path: Path, settings: DataSettings) -> Guess:
 
 def files(path: Path, settings: DataSettings) -> list[Path]:
     """The files that the cached copy depends on. Raises DataError where nothing is there."""
-    place = place_of(path, settings)
-    if Path(place).is_dir():
-        return sorted(file for file in Path(place).rglob("*") if file.is_file())
+    source = source_of(path, settings)
+    if Path(source).is_dir():
+        return sorted(file for file in Path(source).rglob("*") if file.is_file())
     cached: list[Path] = []
-    for part in parts_of(place, settings.download).values():
+    for part in parts_of(source, settings.download).values():
         cached += [Path(file["filename"]) for file in part.cache_files]
     return cached

@@ -100,12 +100,12 @@ class ImageFiles:
         channels, height, width = self.size
         images: NDArray[np.uint8] | NDArray[np.float32]
         images = np.empty((len(chosen), height, width, channels), np.uint8)
-        for place, index in enumerate(chosen.tolist()):
+        for row, index in enumerate(chosen.tolist()):
             file = self.path(index)
             image = open_image(file, channels, (width, height), self.central, self.settings)
             if image.dtype != np.uint8 and images.dtype == np.uint8:
                 images = as_float(images)  # the first wide image makes all of them wide
-            images[place] = image if image.dtype == images.dtype else as_float(image)
+            images[row] = image if image.dtype == images.dtype else as_float(image)
         return images
 
     def index_select(self, dim: int, indices: Tensor) -> Tensor:
@@ -118,11 +118,11 @@ class ImageFiles:
 
 def joined(images: Iterable[NDArray[np.generic]]) -> NDArray[np.generic]:
     """Images of one shape as an array (N, H, W, C): of bytes, or float32 on the scale 0..1 if one is."""
-    every = list(images)
-    types = {image.dtype for image in every}
-    if len(types) == 1:
-        return np.stack(every)
-    return np.stack([as_float(image) if image.dtype == np.uint8 else image for image in every])
+    all_images = list(images)
+    types = {image.dtype for image in all_images}
+    if len(types) > 1:
+        all_images = [as_float(image) if image.dtype == np.uint8 else image for image in all_images]
+    return np.stack(all_images)
 
 
 def as_float(images: NDArray[np.generic]) -> NDArray[np.float32]:
@@ -160,15 +160,15 @@ def look_at(
 ) -> Look | None:
     """Look at images spread over all groups, such as sites and classes; None where no image's range is a question.
 
-    `stored` gives what a file holds by its place, Stored or anything else; an image that cannot be read is left out, as
+    `stored` gives what a file holds by its index, Stored or anything else; an image that cannot be read is left out, as
     whoever reads it later says why.
     """
     extremes: list[tuple[float, float]] = []
     white = 0.0
-    places = spread(groups, most)
-    for place in places:
+    indices = spread(groups, most)
+    for index in indices:
         try:
-            image = stored(place)
+            image = stored(index)
         except DataError:
             continue
         if not isinstance(image, Stored):
@@ -177,38 +177,38 @@ def look_at(
         if np.isfinite([low, high]).all():
             extremes.append((low, high))
         if image.window is None and image.span is not None:
-            stated_black, stated_white = image.span
-            if stated_black == 0:
-                white = max(white, stated_white)
+            black, white_of_file = image.span
+            if black == 0:
+                white = max(white, white_of_file)
     if not extremes:
         return None
     return Look(
         low=min(low for low, _ in extremes),
         high=max(high for _, high in extremes),
         extremes=tuple(extremes),
-        looked=len(places),
+        looked=len(indices),
         images=len(groups),
         largest_span=white,
     )
 
 
 def spread(groups: Sequence[Hashable], most: int) -> list[int]:
-    """At most so many places, in order, as equally many of each group as there are, evenly over each group."""
+    """At most so many indices, in order, as equally many of each group as there are, evenly over each group."""
     if len(groups) <= most:
         return list(range(len(groups)))
     members: dict[Hashable, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
     chosen: list[int] = []
     # The smallest group first, so that what it leaves of its share goes to larger ones.
     groups_left = len(members)
-    for places in sorted(members.values(), key=len):
+    for indices in sorted(members.values(), key=len):
         share = (most - len(chosen)) // groups_left
         groups_left -= 1
-        count = min(share, len(places))
+        count = min(share, len(indices))
         if count:
-            steps = np.linspace(0, len(places) - 1, count).round().astype(int)
-            chosen += [places[step] for step in steps]
+            steps = np.linspace(0, len(indices) - 1, count).round().astype(int)
+            chosen += [indices[step] for step in steps]
     return sorted(chosen)
 
 
@@ -246,15 +246,17 @@ def decoded(
 
     unscaled = replace(images.settings, pixel_range="")
 
-    def stored(place: int) -> object:
-        return stored_in(images.path(place), images.size[0], unscaled)
+    def stored(index: int) -> object:
+        return stored_in(images.path(index), images.size[0], unscaled)
 
     try:
         pixels = images.decoded()
     except UnknownRange as error:
         raise widened(error, look_at(stored, groups)) from None
-    asked = training and pixels.dtype == np.float32 and not images.settings.pixel_range
-    if asked and pixels.max() <= DARK:
+
+    # Where the user has said the range, dark images are as they should be.
+    range_is_guessed = pixels.dtype == np.float32 and not images.settings.pixel_range
+    if training and range_is_guessed and pixels.max() <= DARK:
         refuse_nearly_black(where, look_at(stored, groups))
     return pixels
 

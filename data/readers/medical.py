@@ -167,12 +167,12 @@ def read_nifti(file: Path, settings: DataSettings) -> Stored:
         raise DataError(rule, where=str(file))
     refuse_large(file, shape[0] * shape[1], settings)
 
-    place: list[Any] = [slice(None), slice(None)]
+    index: list[Any] = [slice(None), slice(None)]
     if len(shape) == 3:
-        place.append(chosen_frame(file, shape[2], settings))
-    axes_of_one = len(volume.shape) - len(place)
-    place += [0] * axes_of_one
-    numbers = np.asarray(volume.dataobj[tuple(place)], np.float32)
+        index.append(chosen_frame(file, shape[2], settings))
+    axes_of_one = len(volume.shape) - len(index)
+    index += [0] * axes_of_one
+    numbers = np.asarray(volume.dataobj[tuple(index)], np.float32)
     unscaled = volume.dataobj.slope == 1 and volume.dataobj.inter == 0
     return Stored(
         # The first axis of NIfTI goes to the right, and the second one up.

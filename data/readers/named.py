@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from data.errors import DataError
@@ -183,10 +184,11 @@ def scanned(split: Split, scanner: str) -> Split:
 
 def _blurred(images_NHW: NDArray[np.float64]) -> NDArray[np.float64]:
     """Every pixel becomes the mean of the 3 x 3 around it; beyond the edge it is dark."""
-    framed = np.pad(images_NHW, ((0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(framed, (3, 3), axis=(1, 2))
-    blurred: NDArray[np.float64] = windows.mean((-2, -1))
-    return blurred
+    border = ((0, 0), (1, 1), (1, 1))
+    framed = np.pad(images_NHW, border)
+    windows_NHW33 = sliding_window_view(framed, (3, 3), axis=(1, 2))
+    blurred_NHW: NDArray[np.float64] = windows_NHW33.mean((-2, -1))
+    return blurred_NHW
 
 
 def fedbn(raws: list[Raw], family: str) -> list[Raw]:
@@ -220,10 +222,11 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
 def _resplit(raw: Raw) -> Raw:
     """The samples of both splits, pooled and split anew, 80 to 20 by class."""
     where = raw.train.where
+    images = (raw.train.images, raw.test.images)
     labels = np.concatenate([raw.train.labels, raw.test.labels]).astype(np.int64)
     train, test = stratified(labels, where)
-    if isinstance(raw.train.images, ImageFiles) or isinstance(raw.test.images, ImageFiles):
+    first, second = images
+    if isinstance(first, ImageFiles) or isinstance(second, ImageFiles):
         raise DataError("recipe fedbn needs arrays here, not image files", where=where)
-    images = np.concatenate([raw.train.images, raw.test.images])
-    everything = Split(images, labels, where, "train")
-    return Raw(everything.take(train, "train"), everything.take(test, "test"))
+    pooled = Split(np.concatenate([first, second]), labels, where, "train")
+    return Raw(pooled.take(train, "train"), pooled.take(test, "test"))

@@ -344,9 +344,10 @@ def _scaled_integers(
         DataError: training images of 16 bits that would be nearly black.
         UnknownRange: any other numbers.
     """
-    low = min(int(images.min()) for images in integers.values())
-    high = max(int(images.max()) for images in integers.values())
-    types = sorted({str(images.dtype) for images in integers.values()})
+    arrays = integers.values()
+    low = min(int(images.min()) for images in arrays)
+    high = max(int(images.max()) for images in arrays)
+    types = sorted({str(images.dtype) for images in arrays})
     sixteen_bits = types == ["uint16"]
     listed = " and ".join(types)
 
@@ -359,8 +360,9 @@ def _scaled_integers(
     if not sixteen_bits and low >= 0 and 1 < high <= 255:
         notes.append(f"{listed} images of 0..{high} are taken as bytes, 0..255")
         return {key: images.astype(np.uint8) for key, images in integers.items()}
-    first = splits[next(iter(integers))]
-    raise UnknownRange(_images_of(first, listed), low, high)
+
+    first_key = next(iter(integers))
+    raise UnknownRange(_images_of(splits[first_key], listed), low, high)
 
 
 def _images_of(split: Split, dtype: object) -> str:
@@ -378,17 +380,19 @@ def _refuse_far(splits: Sequence[Split], settings: DataSettings) -> None:
     if not np.isfinite(extremes).all():
         return  # the check that every split passes names the image
     low, high = min(extremes), max(extremes)
+
     means = settings.means if settings.mean.strip() else (0.5,)
     stds = settings.stds if settings.std.strip() else (0.5,)
     distances: list[float] = []
     for mean in means:
         farthest = max(abs(low - mean), abs(high - mean))
         distances += [farthest / std for std in stds]
-    if min(distances) > FARTHEST:
-        first = splits[0]
-        bytes_as_floats = low >= 0 and high <= 255
-        proposed = (0, 255) if bytes_as_floats else None
-        raise UnknownRange(_images_of(first, first.images.dtype), low, high, proposed=proposed)
+    if min(distances) <= FARTHEST:
+        return
+    first = splits[0]
+    images = _images_of(first, first.images.dtype)
+    bytes_as_floats = low >= 0 and high <= 255
+    raise UnknownRange(images, low, high, proposed=(0, 255) if bytes_as_floats else None)
 
 
 def read_npz(path: Path, settings: DataSettings) -> Raw:

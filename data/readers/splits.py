@@ -348,15 +348,15 @@ def bring_to(images: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.
 def _luma(images: NDArray[np.generic]) -> NDArray[np.generic]:
     """(N, H, W, 3) as grey images (N, H, W, 1)."""
     if images.dtype != np.uint8:
-        shares = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL
-        grey = images.astype(np.float64) @ shares
-        return np.asarray(grey[..., None], images.dtype)
+        shares_3 = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL
+        grey_NHW = images.astype(np.float64) @ shares_3
+        return np.asarray(grey_NHW[..., None], images.dtype)
     # PIL's own integers: the same shares times 2^16, and half of that to round.
-    shares_16 = np.array([19595, 38470, 7471], np.uint32)
-    weighted = images.astype(np.uint32) @ shares_16
-    rounded = (weighted + 0x8000) >> 16
-    grey_bytes = np.asarray(rounded, np.uint8)
-    return grey_bytes[..., None]
+    scaled_shares_3 = np.array([19595, 38470, 7471], np.uint32)
+    scaled_NHW = images.astype(np.uint32) @ scaled_shares_3
+    rounded_NHW = (scaled_NHW + 0x8000) >> 16
+    grey_bytes_NHW = np.asarray(rounded_NHW, np.uint8)
+    return grey_bytes_NHW[..., None]
 
 
 def _resize(images: NDArray[np.generic], height: int, width: int) -> NDArray[np.generic]:

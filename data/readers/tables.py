@@ -123,21 +123,21 @@ def read_table(path: Path, settings: DataSettings) -> Table:
 
 def _table(path: Path, rows: Rows, numbers: "Numbers", notes: tuple[str, ...]) -> Table:
     header, roles = numbers.header, numbers.roles
-    places = [place for place, name in enumerate(header) if name not in roles.values()]
-    if not places:
+    columns = [column for column, name in enumerate(header) if name not in roles.values()]
+    if not columns:
         others = ", ".join(roles.values())
         raise DataError(f"there is no column of numbers beside {others}", where=str(path))
     cells = Cells(path, header, roles)
     numbers_NF: list[NDArray[np.float32]] = []
     for line, row in rows:
         check_length(path, line, row, header)
-        values = [numbers.read(line, header[place], row[place]) for place in places]
+        values = [numbers.read(line, header[column], row[column]) for column in columns]
         numbers_NF.append(np.array(values, np.float32))
         cells.add(line, row)
     metadata = cells.metadata()  # refuses a table without rows
     return Table(
         numbers_NF=np.stack(numbers_NF),
-        inputs=tuple(header[place] for place in places),
+        inputs=tuple(header[column] for column in columns),
         rows=metadata,
         notes=notes,
     )
@@ -159,7 +159,8 @@ class Cells:
     def add(self, line: int, row: Sequence[str]) -> None:
         """Add a row's cells. Raises DataError for an empty one."""
         for role, name in self.roles.items():
-            cell = row[self.header.index(name)].strip()
+            column = self.header.index(name)
+            cell = row[column].strip()
             if not cell:
                 raise DataError(f"row {line}, column {name}: is empty", where=str(self.path))
             self.by_role[role].append(cell)
