@@ -375,17 +375,17 @@ def vectorizable(hook: Hook) -> Hook:
 
 def overrides(variant: Variant | type[Variant], hook: str) -> bool:
     """Return whether `variant` has its own `hook`: the loop skips the ones that would contribute nothing."""
-    kind = variant if isinstance(variant, type) else type(variant)
-    return getattr(kind, hook) is not getattr(Variant, hook)
+    variant_class = variant if isinstance(variant, type) else type(variant)
+    return getattr(variant_class, hook) is not getattr(Variant, hook)
 
 
-def affects_training(kind: type[Variant]) -> bool:
+def affects_training(variant_class: type[Variant]) -> bool:
     """Return whether training with the variant can differ from training without it.
 
     It can where the variant overrides a hook that does more than report. A new hook of `Variant` counts as one.
     """
     for name, member in vars(Variant).items():
         is_hook = isinstance(member, FunctionType | property) and not name.startswith("_")
-        if is_hook and name not in REPORTING_HOOKS and overrides(kind, name):
+        if is_hook and name not in REPORTING_HOOKS and overrides(variant_class, name):
             return True
     return False

@@ -9,7 +9,7 @@ from typing import TypeVar
 Part = TypeVar("Part")
 
 
-def parts_in(package: ModuleType, kind: type[Part]) -> dict[str, type[Part]]:
+def parts_in(package: ModuleType, base: type[Part]) -> dict[str, type[Part]]:
     """Return the subclasses of `kind` that a package's modules define and name, by their names, in order."""
     modules = [
         import_module(f"{package.__name__}.{module.name}")
@@ -18,7 +18,7 @@ def parts_in(package: ModuleType, kind: type[Part]) -> dict[str, type[Part]]:
     parts: dict[str, type[Part]] = {}
     for module in modules:
         for part in vars(module).values():
-            if not isclass(part) or not issubclass(part, kind):
+            if not isclass(part) or not issubclass(part, base):
                 continue
             name = vars(part).get("name")  # its own, not one that it inherits
             if name is not None:

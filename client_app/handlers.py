@@ -381,17 +381,21 @@ def masked_reply(
     if sums is None or runtime.policy is None:
         raise NotAgreed("masked sums are between sites whose federation.toml says sums = masked")
     run_spec = runtime.run_spec
-    asked = [variant for variant in run_spec.variants if variant.name == task.get("variant")]
-    if not asked or not asked[0].upload.question or asked[0].upload.by_client:
+    by_name = {variant.name: variant for variant in run_spec.variants}
+    variant = by_name.get(str(task.get("variant")))
+    if variant is None or not variant.upload.question or variant.upload.by_client:
         raise NotAgreed("the run has no such variant whose answers are summed")
-    variant = asked[0]
     runtime.policy.check_uploads({variant.name: {}})
     purpose = purpose_of(variant, run_spec)
+
     if task["question"] == NONCE_QUESTION:
         nonce = sums.nonce(purpose, lambda: words_of(variant, client, run_spec))
-        return {f"upload/{NONCE}": {NONCE: torch.tensor(list(nonce), dtype=torch.uint8)}}
+        nonce_bytes = torch.tensor(list(nonce), dtype=torch.uint8)
+        return {f"upload/{NONCE}": {NONCE: nonce_bytes}}
+
     words = sums.answer(purpose, str(task.get("list", "")))
-    return {f"upload/{WORDS}": {WORDS: torch.from_numpy(words.view(np.int64))}}
+    integers = torch.from_numpy(words.view(np.int64))
+    return {f"upload/{WORDS}": {WORDS: integers}}
 
 
 def worker(runtime: ClientRuntime) -> dict[str, int | str]:

@@ -16,6 +16,7 @@ Nothing here decides whether a site may answer: `site_agent/sum_ledger.py` does.
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -148,13 +149,15 @@ def to_words(tensors: Mapping[str, NDArray[np.int64]]) -> Words:
 
 def from_words(words: Words, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.int64]]:
     """Undo `to_words`. Raises ValueError for another number of words than the shapes have."""
-    sizes = {name: int(np.prod(shapes[name])) for name in sorted(shapes)}
-    if len(words) != sum(sizes.values()):
-        raise ValueError(f"{len(words)} words, and the shapes have {sum(sizes.values())}")
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    expected = sum(sizes.values())
+    if len(words) != expected:
+        raise ValueError(f"{len(words)} words, and the shapes have {expected}")
     integers = words.view(np.int64)
     tensors: dict[str, NDArray[np.int64]] = {}
-    start = 0
-    for name, size in sizes.items():
-        tensors[name] = integers[start : start + size].reshape(shapes[name])
-        start += size
+    begin = 0
+    for name in sorted(shapes):
+        end = begin + sizes[name]
+        tensors[name] = integers[begin:end].reshape(shapes[name])
+        begin = end
     return tensors

@@ -171,9 +171,11 @@ def local_accuracies(recall: Sequence[float], counts_KC: Tensor) -> list[float]:
     P_i is over the classes with test samples, as the others have no recall; NaN for a client that holds none of them.
     """
     recall_C = torch.tensor(recall, dtype=torch.float64)
-    counts_KC = counts_KC.double() * ~recall_C.isnan()
-    right_KC = counts_KC * recall_C.nan_to_num()
-    return (right_KC.sum(1) / counts_KC.sum(1)).tolist()
+    has_recall_C = ~recall_C.isnan()
+    counted_KC = counts_KC.double() * has_recall_C
+    right_KC = counted_KC * recall_C.nan_to_num()
+    accuracy_K = right_KC.sum(1) / counted_KC.sum(1)
+    return accuracy_K.tolist()
 
 
 def tested(

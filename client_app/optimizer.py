@@ -230,9 +230,10 @@ class Adam(LocalOptimizer):
         self.squares = [torch.zeros_like(weight) for weight in self.parameters]
 
     def rows(self, begin: int, end: int) -> "Adam":
+        no_parameters = ()  # for which no buffers are made: the rows share the ones that exist
         part = Adam(
-            (), self.rate, self.betas, self.epsilon, self.weight_decay, self.decoupled
-        )  # with no buffers of its own
+            no_parameters, self.rate, self.betas, self.epsilon, self.weight_decay, self.decoupled
+        )
         part.parameters = [weight[begin:end] for weight in self.parameters]
         part.means = [mean[begin:end] for mean in self.means]
         part.squares = [square[begin:end] for square in self.squares]

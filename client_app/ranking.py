@@ -50,11 +50,12 @@ def order_of(score_N: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the samples' order, the highest score first, and where in it each distinct score begins."""
     order_N = np.argsort(-score_N, kind="stable")
     sorted_N = score_N[order_N]
-    differs_from_last = sorted_N[1:] != sorted_N[:-1]
-    return order_N, np.flatnonzero(np.r_[True, differs_from_last])
+    begins_N = np.ones(len(sorted_N), dtype=bool)
+    begins_N[1:] = sorted_N[1:] != sorted_N[:-1]
+    return order_N, np.flatnonzero(begins_N)
 
 
-def ranked(positive_G: Floats, negative_G: Floats, stated: float = STATED) -> Ranked:
+def ranked(positive_G: Floats, negative_G: Floats) -> Ranked:
     """Return the numbers of counts (..., G) by distinct score, from the highest to the lowest."""
     positives = positive_G.sum(-1, keepdims=True)
     negatives = negative_G.sum(-1, keepdims=True)
@@ -73,9 +74,11 @@ def ranked(positive_G: Floats, negative_G: Floats, stated: float = STATED) -> Ra
         precision = (positive_G * hits_G / flagged_G).sum(-1) / positives[..., 0]
         sensitivity_G = hits_G / positives
         specificity_G = 1 - alarms_G / negatives
-    close = stated - 1e-12  # a share of exactly `stated` counts, whatever its rounding
-    sensitivity = np.where(specificity_G >= close, sensitivity_G, 0.0).max(-1, initial=0.0)
-    specificity = np.where(sensitivity_G >= close, specificity_G, 0.0).max(-1, initial=0.0)
+    enough = STATED - 1e-12  # a share of exactly STATED counts, whatever its rounding
+    sensitivity_where_specific_G = np.where(specificity_G >= enough, sensitivity_G, 0.0)
+    specificity_where_sensitive_G = np.where(sensitivity_G >= enough, specificity_G, 0.0)
+    sensitivity = sensitivity_where_specific_G.max(-1, initial=0.0)
+    specificity = specificity_where_sensitive_G.max(-1, initial=0.0)
     no_pair = np.isnan(auroc)
     return Ranked(
         auroc=auroc,
@@ -90,11 +93,12 @@ def component(counts_G: Floats, values_G: Floats, mean: Floats, total: Floats) -
     """Return the variance of the mean of values that lie in 0 to 1; of a single one the largest it can have."""
     number = total[..., 0]
     deviation_G = values_G - mean[..., None]
-    squares = (counts_G * deviation_G**2).sum(-1)
+    weighted_G = counts_G * deviation_G**2
     freedom = np.maximum(number - 1, 1)  # no division by zero for a single value
-    variance = squares / freedom / number
+    variance = weighted_G.sum(-1) / freedom / number
     largest = mean * (1 - mean)
-    return np.asarray(np.where(number > 1, variance, largest))
+    several = number > 1
+    return np.asarray(np.where(several, variance, largest))
 
 
 def placements(score_N: Floats, label_N: NDArray[np.int64]) -> tuple[Floats, Floats]:

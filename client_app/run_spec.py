@@ -9,7 +9,7 @@ from typing import Any
 from client_app.client import Variant
 from client_app.models import PLAIN, ModelSettings, is_own_model
 from client_app.optimizer import TrainingSettings
-from client_app.user_code import load, place_of
+from client_app.user_code import import_path_of, load
 from client_app.variants import VARIANTS
 from data import DataSettings
 from data.renamed_settings import fields_from_stored, stored_fields
@@ -62,7 +62,7 @@ class RunSpec:
         fields: dict[str, Any] = json.loads(text)
         variants = []
         for name, stated in fields["variants"].items():
-            variants.append(kind_of(name, modules)(**stated))
+            variants.append(variant_class(name, modules)(**stated))
         return RunSpec(
             data=DataSettings(**fields_from_stored(fields["data"])),
             training=TrainingSettings(**fields_from_stored(fields["training"])),
@@ -79,10 +79,10 @@ class RunSpec:
 
 def name_in_messages(variant: Variant) -> str:
     """Return a variant's name, or MODULE:CLASS of one of the user's own."""
-    return place_of(type(variant)) or variant.name
+    return import_path_of(type(variant)) or variant.name
 
 
-def own_code_of(text: str) -> tuple[str, list[str]]:
+def user_code_of(text: str) -> tuple[str, list[str]]:
     """Return what a RunSpec's JSON names of the user's own modules: its model or "", and its variants.
 
     Nothing is imported.
@@ -94,15 +94,15 @@ def own_code_of(text: str) -> tuple[str, list[str]]:
     ]
 
 
-def is_variant(kind: object) -> bool:
+def is_variant(value: object) -> bool:
     """Return whether something is a class of variants."""
-    return isinstance(kind, type) and issubclass(kind, Variant)
+    return isinstance(value, type) and issubclass(value, Variant)
 
 
-def kind_of(name: str, modules: Container[str] | None) -> type[Variant]:
+def variant_class(name: str, modules: Container[str] | None) -> type[Variant]:
     """Return a variant's class by its name, or by MODULE:CLASS of one of the modules."""
     module, colon, _ = name.partition(":")
     if colon and (modules is None or module in modules):
-        kind: type[Variant] = load("method", name, "class of variants", is_variant)
-        return kind
+        loaded: type[Variant] = load("method", name, "class of variants", is_variant)
+        return loaded
     return VARIANTS[name]

@@ -18,7 +18,7 @@ from client_app.local_site import (
 from client_app.memory import folder_of
 from client_app.models import build
 from client_app.process import choose_device, code_version, tune_allocator
-from client_app.run_spec import RunSpec, own_code_of
+from client_app.run_spec import RunSpec, user_code_of
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names
 from client_app.vectorized import VectorizedTraining
@@ -209,7 +209,7 @@ def site_runtime(run_spec: str, site: LocalSite) -> ClientRuntime:
 
     Raises NotAgreed for code that is not agreed, and what `LocalSite.load_module` raises.
     """
-    model, variants = own_code_of(run_spec)
+    model, variants = user_code_of(run_spec)
     modules = []
     if model or variants:
         modules.append(site.load_module(model, variants))

@@ -25,7 +25,8 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> dict[str
     Raises ValueError without states, or with weights that do not sum to a positive finite number.
     """
     total = math.fsum(weights)
-    if not states or not 0 < total < math.inf:
+    has_mean = len(states) > 0 and 0 < total < math.inf
+    if not has_mean:
         raise ValueError(f"a mean of {len(states)} states with weights that sum to {total:g}")
     shares = [weight / total for weight in weights]
     return weighted_sum(states, shares)

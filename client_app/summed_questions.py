@@ -38,12 +38,12 @@ def purpose_of(variant: Variant, run_spec: RunSpec) -> str:
     It holds all that decides about the integers: the statistics and their grid, the features, and which samples count.
     """
     summed = summed_variant(variant)
-    usual = DataSettings()
-    samples = {
-        field: getattr(run_spec.data, field)
-        for field in OF_ABIDE
-        if getattr(run_spec.data, field) != getattr(usual, field)
-    }
+    defaults = DataSettings()
+    samples: dict[str, object] = {}
+    for field in OF_ABIDE:
+        value = getattr(run_spec.data, field)
+        if value != getattr(defaults, field):
+            samples[field] = value
     about: dict[str, object] = {"sum": summed.name, "samples": samples}
     if not isinstance(summed, LabelCounts):
         about |= {"settings": asdict(summed)}
@@ -63,7 +63,8 @@ def words_of(variant: Variant, client: Client, run_spec: RunSpec) -> Words:
         raise NotAgreed(f"features of {run_spec.model} are not summed: training changes them")
     answer = summed.answer(client, summed.upload.question)
     summed.upload.validate(answer, client.num_classes, len(client.samples))
-    return to_words({name: tensor.cpu().numpy() for name, tensor in answer.items()})
+    arrays = {name: tensor.cpu().numpy() for name, tensor in answer.items()}
+    return to_words(arrays)
 
 
 def sum_of(words: Words, variant: Variant, model: Classifier) -> State:
@@ -75,10 +76,9 @@ def sum_of(words: Words, variant: Variant, model: Classifier) -> State:
     assert summed.upload.shapes is not None
     shapes: Mapping[str, tuple[int, ...]] = summed.upload.shapes(model)
     try:
-        tensors = {
-            name: torch.from_numpy(array) for name, array in from_words(words, shapes).items()
-        }
+        arrays = from_words(words, shapes)
     except ValueError as error:
         raise InvalidReply(str(error)) from error
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     summed.upload.validate(tensors, model.head.out_features, None)
     return tensors

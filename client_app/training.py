@@ -141,8 +141,10 @@ class Task:
         features = {name: weight for name, weight in parameters.items() if name not in head}
         if not features:
             raise ValueError("the head trains first, and no other layer trains")
-        of_head = replace(self.settings, local_epochs=epochs, local_steps=0)
-        return [(head, of_head, "head batches"), (features, self.settings, "batches")]
+        head_settings = replace(self.settings, local_epochs=epochs, local_steps=0)
+        head_part = (head, head_settings, "head batches")
+        features_part = (features, self.settings, "batches")
+        return [head_part, features_part]
 
     def before(self) -> dict[str, Contribution]:
         """Return what the variants contribute of the model as received, which every one of them sees in eval mode."""

@@ -96,16 +96,16 @@ def load_agreed(name: str, content: bytes, file: Path) -> None:
     Raises:
         DataError: the module fails, or another one has its name in this process.
     """
-    known = _agreed.get(name)
-    if known is not None:
-        same = known.content == content
+    agreed = _agreed.get(name)
+    if agreed is not None:
+        same = agreed.content == content
         rule = "another state of this module is loaded already: start a new process"
     else:
         same = name not in sys.modules
         rule = "a module of this name is loaded already: give the agreed one another name"
     if not same:
         raise DataError(rule, where=str(file))
-    if known is not None:
+    if agreed is not None:
         return
     module = ModuleType(name)
     module.__file__ = str(file)
@@ -196,8 +196,8 @@ def source_hash(*modules: str) -> str:
     return sha.hexdigest()
 
 
-def place_of(kind: type) -> str:
+def import_path_of(code_class: type) -> str:
     """Return MODULE:CLASS of a class of the user's own, or nothing for one of this package."""
-    if kind.__module__.startswith(f"{__package__}."):
+    if code_class.__module__.startswith(f"{__package__}."):
         return ""
-    return f"{kind.__module__}:{kind.__qualname__}"
+    return f"{code_class.__module__}:{code_class.__qualname__}"

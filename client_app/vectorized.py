@@ -88,13 +88,13 @@ class VectorizedTraining:
             except Exception as error:
                 yield client, error, 0.0
             else:
-                groups.setdefault(self.kind(task), []).append(task)
+                groups.setdefault(self.what_stacks(task), []).append(task)
         most = self.settings.clients_per_pass
         for tasks in groups.values():
             for first in range(0, len(tasks), most):
                 yield from self.attempt(tasks[first : first + most])
 
-    def kind(self, task: Task) -> object:
+    def what_stacks(self, task: Task) -> object:
         """Return what clients must have in common to be stacked; of one example with batch norm, nothing."""
         client = task.client
         if self.mixing and len(client.samples) == 1:
@@ -159,8 +159,10 @@ def train_stacked(tasks: Sequence[Task], states: Sequence[State], mixing: bool) 
     for step in range(len(plans[0])):
         optimizer.taken = step
         sizes = [len(plan[step]) for plan in plans if step < len(plan)]
-        # Where a sample's result depends on its batch, only clients with batches of one size share a pass.
-        for begin, end in runs(sizes) if mixing else [(0, len(sizes))]:
+        groups = [(0, len(sizes))]
+        if mixing:  # a sample's result depends on its batch, so a batch cannot be filled up
+            groups = groups_of_equal_size(sizes)
+        for begin, end in groups:
             part = optimizer.rows(begin, end)
             part_rest = rows_of(rest, begin, end)
             part_facts = rows_of(facts, begin, end)
@@ -327,12 +329,15 @@ def rows_of(state: State, begin: int, end: int) -> dict[str, Tensor]:
     return {name: tensor[begin:end] for name, tensor in state.items()}
 
 
-def runs(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return where clients with batches of one size follow each other: begins and ends."""
-    edges = [place for place in range(1, len(sizes)) if sizes[place] != sizes[place - 1]]
-    begins = [0, *edges]
-    ends = [*edges, len(sizes)]
-    return list(zip(begins, ends, strict=True))
+def groups_of_equal_size(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return where clients with batches of one size follow each other: begin and end of each group."""
+    groups = []
+    begin = 0
+    for end in range(1, len(sizes) + 1):
+        if end == len(sizes) or sizes[end] != sizes[begin]:
+            groups.append((begin, end))
+            begin = end
+    return groups
 
 
 class Source:
@@ -343,16 +348,15 @@ class Source:
         samples = [client.samples for client in clients]
         self.device = samples[0].labels_N.device
         self.draws = [client.generator("augmentation") for client in clients]
-        inputs = [part.inputs_N for part in samples if isinstance(part.inputs_N, Tensor)]
-        dtypes = {tensor.dtype for tensor in inputs}
-        alike = len(inputs) == len(samples) and len(dtypes) == 1
+        in_memory = [part.inputs_N for part in samples if isinstance(part.inputs_N, Tensor)]
+        dtypes = {tensor.dtype for tensor in in_memory}
+        alike = len(in_memory) == len(samples) and len(dtypes) == 1
         self.joined: Samples | None = None
         """All clients' samples as one, where nothing is drawn and nothing decoded."""
         if alike and samples[0].augmentation == "none":
+            inputs = torch.cat(in_memory)
             labels = torch.cat([part.labels_N for part in samples])
-            self.joined = replace(
-                samples[0], inputs_N=torch.cat(inputs), labels_N=labels, groups_N=None
-            )
+            self.joined = replace(samples[0], inputs_N=inputs, labels_N=labels, groups_N=None)
         sizes = [len(part) for part in samples]
         ends = torch.tensor([0, *sizes]).cumsum(0)
         self.firsts_K = ends[:-1].to(self.device)
@@ -360,11 +364,13 @@ class Source:
 
     def batch(self, begin: int, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs (K, B, ...), labels (K, B) and each sample's share (K, B) of its client's mean loss."""
-        index_KB = pad_sequence([*indices], batch_first=True, padding_value=-1)
-        there_KB = index_KB >= 0
-        share_KB = there_KB / there_KB.sum(1, keepdim=True)
-        # Filled up with the batch's first sample: its label is one that the client holds.
-        index_KB = torch.where(there_KB, index_KB, index_KB[:, :1])
+        padded_KB = pad_sequence([*indices], batch_first=True, padding_value=-1)
+        is_sample_KB = padded_KB >= 0
+        samples_K1 = is_sample_KB.sum(1, keepdim=True)
+        share_KB = is_sample_KB / samples_K1
+        # Filled up with the batch's first sample: its label is one that the client has.
+        first_K1 = padded_KB[:, :1]
+        index_KB = torch.where(is_sample_KB, padded_KB, first_K1)
         end = begin + len(indices)
         if self.joined is not None:
             firsts_K1 = self.firsts_K[begin:end, None]
@@ -379,8 +385,10 @@ class Source:
         for row, client in enumerate(self.clients[begin:end]):
             labels.append(client.labels_N[index_KB[row]])
             # Only the batch's own samples: a sample that fills up takes no draws of augmentation.
-            images.append(client.samples.batch(indices[row], self.draws[begin + row]))
-        return pad_sequence(images, batch_first=True), torch.stack(labels), share_KB
+            draws = self.draws[begin + row]
+            images.append(client.samples.batch(indices[row], draws))
+        images_KB = pad_sequence(images, batch_first=True)
+        return images_KB, torch.stack(labels), share_KB
 
 
 MAPPED_HOOKS = ("loss_weights", "loss_term", "gradient_offset")

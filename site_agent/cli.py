@@ -259,16 +259,18 @@ def log(
 def describe(line: bytes) -> str:
     """Return a line of the audit log for people."""
     entry = json.loads(line)
+    time = entry.pop("time")[:19]
+    event = entry.pop("event")
+    entry.pop("before", None)  # the hash of the line before
+
     uploads = []
     for row in entry.pop("left", []):
         norm = f", norm {row['norm']:g}" if "norm" in row else ""
         uploads.append(f"{row['name']} {row['bytes']} bytes{norm}")
-    time = entry.pop("time")[:19]
-    event = entry.pop("event")
-    entry.pop("before", None)
-    words = [f"{key} {value}" for key, value in entry.items()]
     left = f" left: {'; '.join(uploads)}" if uploads else ""
-    return f"{time} {event:<9} {' '.join(words)}{left}"
+
+    others = " ".join(f"{key} {value}" for key, value in entry.items())
+    return f"{time} {event:<9} {others}{left}"
 
 
 @command

@@ -177,13 +177,21 @@ def leaving(reply: Message, message: Message) -> list[dict[str, Any]]:
     for name, record in reply.content.items():
         row: dict[str, Any] = {"name": name, "bytes": record.count_bytes()}
         if isinstance(record, ArrayRecord):
-            candidates = [received[name]] if name in received else [*received.values()]
-            matching = [other for other in candidates if shapes_of(other) == shapes_of(record)]
-            before = matching[0] if matching else None
-            norm = norm_of(record, before)
+            norm = norm_of(record, received_arrays(name, record, received))
             row["norm"] = float(f"{norm:.6g}")
         rows.append(row)
     return rows
+
+
+def received_arrays(
+    name: str, record: ArrayRecord, received: Mapping[str, ArrayRecord]
+) -> ArrayRecord | None:
+    """Return the received record that a sent one answers: of the same name, else any; and of the same shapes."""
+    candidates = [received[name]] if name in received else [*received.values()]
+    for candidate in candidates:
+        if shapes_of(candidate) == shapes_of(record):
+            return candidate
+    return None
 
 
 def shapes_of(record: ArrayRecord) -> dict[str, tuple[int, ...]]:

@@ -87,7 +87,9 @@ class Policy:
         """Check uploads, or answers, by variant; an unknown one is not allowed under any name."""
         permissions = {variant.name: variant.upload.permission for variant in self.variants}
         for name in sorted(uploads):
-            self.check_permission(permissions.get(name) or name)
+            # The name of an unknown variant is no permission, so this refuses it.
+            permission = permissions.get(name) or name
+            self.check_permission(permission)
             self.check_counts(permissions[name])
 
     def check_scores(self) -> None:

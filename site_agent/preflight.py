@@ -71,12 +71,14 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
 def versions() -> Row:
     """Python, torch and flwr, which must be the releases that the code is for."""
     flower = version("flwr")
-    major, minor = (int(part) for part in flower.split(".")[:2])
+    major, minor = map(int, flower.split(".")[:2])
     fits = (1, 41) <= (major, minor) < (2,)
     python = sys.version.split()[0]
-    seen = f"Python {python}, torch {version('torch')}, flwr {flower}, fedskew {version('fedskew')}"
+    installed = (
+        f"Python {python}, torch {version('torch')}, flwr {flower}, fedskew {version('fedskew')}"
+    )
     remedy = "" if fits else ": install flwr 1.41 or later"
-    return Row("versions", fits, seen + remedy)
+    return Row("versions", fits, installed + remedy)
 
 
 def rights(site: Site, file: Path) -> Iterator[Row]:

@@ -186,7 +186,8 @@ class SumLedger:
     def check_key(self) -> None:
         """Raise DataError where the mask key is not the one that federation.toml names for this site."""
         agreed = self.site.agreement.sites[self.site.number].mask_key
-        if mask_key_text(read_mask_key(self.site.mask_key).public_key()) != agreed:
+        private_key = read_mask_key(self.site.mask_key)
+        if mask_key_text(private_key.public_key()) != agreed:
             rule = f"is not the mask key that federation.toml names for {self.site.name}"
             raise DataError(rule, where=str(self.site.mask_key))
 

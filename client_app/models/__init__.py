@@ -92,11 +92,15 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     images = len(shape) == 3
     # With freeze = all a backbone's head takes vectors, the features that are kept.
     features = settings.freeze == "all" and not images
-    if name not in VECTOR_MODELS and not is_own_model(name) and not features:
-        side = 1 if settings.image_side else SMALLEST_SIDE.get(name, 4)
+    needs_images = name not in VECTOR_MODELS and not is_own_model(name) and not features
+    if needs_images:
+        side = SMALLEST_SIDE.get(name, 4)
+        if settings.image_side:  # images are enlarged before the model sees them
+            side = 1
+        large_enough = images and min(shape[1:]) >= side
         described = "x".join(map(str, shape))
         rule = f"needs images of {side}x{side} pixels or more, not {described}"
-        require(images and min(shape[1:]) >= side, "model", name, rule)
+        require(large_enough, "model", name, rule)
     for field in ("weights", "freeze", "image_side"):
         rule = f"is for backbones ({LITE}, torchvision:NAME and timm:NAME), and model is {name}"
         settings.require(settings.is_default(field) or is_backbone(name), field, rule)

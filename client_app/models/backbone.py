@@ -96,10 +96,10 @@ def of_torchvision(name: str) -> nn.Module:
     """Return a whole network of torchvision, its weights drawn."""
     from torchvision import models
 
-    known = models.list_models(module=models)
+    names = models.list_models(module=models)
     chosen = name.removeprefix(TORCHVISION)
-    rule = f"torchvision has no classifier of that name with one output; it has {', '.join(known)}"
-    require(chosen in known and chosen not in WITHOUT, "model", name, rule)
+    rule = f"torchvision has no classifier of that name with one output; it has {', '.join(names)}"
+    require(chosen in names and chosen not in WITHOUT, "model", name, rule)
     network: nn.Module = models.get_model(chosen, weights=None)
     return network
 
@@ -148,9 +148,9 @@ def published_by_torchvision(name: str) -> Any:
     """Return what torchvision knows of a network's published weights, or None."""
     from torchvision import models
 
-    known = models.list_models(module=models)
+    names = models.list_models(module=models)
     chosen = name.removeprefix(TORCHVISION)
-    if chosen in known:
+    if chosen in names:
         return getattr(models.get_model_weights(chosen), "DEFAULT", None)
     return None
 

@@ -46,7 +46,7 @@ class Classifier(nn.Module):
         self.frozen = modules
         for module in modules:
             module.requires_grad_(False)
-        self.forget()
+        self.clear_lookups()
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
@@ -67,9 +67,10 @@ class Classifier(nn.Module):
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take the tensors of a state, as `load_state_dict` does. Raises RuntimeError where names or shapes differ."""
         tensors = self.tensors
-        fits = state.keys() == tensors.keys()
-        if fits and all(state[name].shape == tensors[name].shape for name in tensors):
-            torch._foreach_copy_(list(tensors.values()), [state[name] for name in tensors])
+        same_names = state.keys() == tensors.keys()
+        if same_names and all(state[name].shape == tensors[name].shape for name in tensors):
+            values = [state[name] for name in tensors]
+            torch._foreach_copy_(list(tensors.values()), values)
         else:
             self.load_state_dict(state)  # raises with the names that differ
 
@@ -91,8 +92,8 @@ class Classifier(nn.Module):
             frozen.update(outer.modules())
         return [(module, module not in frozen) for module in self.modules()]
 
-    def forget(self) -> None:
-        """Forget what was looked up."""
+    def clear_lookups(self) -> None:
+        """Delete what was looked up: the properties of LOOKED_UP."""
         for name in LOOKED_UP:
             self.__dict__.pop(name, None)
 
@@ -104,7 +105,7 @@ class Classifier(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name not in LOOKED_UP}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        self.forget()  # `to` gives parameters other memory
+        self.clear_lookups()  # `to` gives parameters other memory
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 

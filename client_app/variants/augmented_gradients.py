@@ -52,23 +52,31 @@ class AugmentedGradients(Variant):
         draws = client.generator(self.name)
         head = client.broadcast[self.name]
         weight_CE = with_bias(head["weight"], head["bias"])
-        held_n = (client.counts_C >= self.min_class_samples).nonzero().flatten()
-        total_nCE = weight_CE.new_zeros(len(held_n), *weight_CE.shape)
+        is_sent_C = client.counts_C >= self.min_class_samples
+        classes_n = is_sent_C.nonzero().flatten()
+        total_nCE = weight_CE.new_zeros(len(classes_n), *weight_CE.shape)
         for _ in range(self.repeats):
             # All classes of a repeat before the next repeat: the order of the draws.
-            for label, total_CE in zip(held_n.tolist(), total_nCE, strict=True):
-                members_M = (client.labels_N == label).nonzero().flatten()
-                order_M = torch.randperm(len(members_M), generator=draws).to(members_M.device)
-                chosen_B = members_M[order_M[: self.batch_size]]
-                images_B = siamese(client.samples.batch(chosen_B), draws)
+            for label, total_CE in zip(classes_n.tolist(), total_nCE, strict=True):
+                samples_B = self.drawn_samples(client.labels_N, label, draws)
+                images_B = siamese(client.samples.batch(samples_B), draws)
                 total_CE += self.gradient(client, images_B, label, weight_CE)
-        gradients_nCE = (total_nCE / self.repeats).cpu()
-        return Contribution(upload={"classes": held_n, "gradients": gradients_nCE})
+        mean_nCE = total_nCE / self.repeats
+        return Contribution(upload={"classes": classes_n, "gradients": mean_nCE.cpu()})
+
+    def drawn_samples(self, labels_N: Tensor, label: int, draws: torch.Generator) -> Tensor:
+        """Return (B,): random samples of one class, `batch-size` of them or all."""
+        members_M = (labels_N == label).nonzero().flatten()
+        order_M = torch.randperm(len(members_M), generator=draws)
+        first_B = order_M[: self.batch_size].to(members_M.device)
+        return members_M[first_B]
 
     @staticmethod
     def gradient(client: Client, images_B: Tensor, label: int, weight_CE: Tensor) -> Tensor:
         """Return (C, D + 1): the mean over images of one class of (p - e_c) z^T, with a constant last in z."""
         features_BE = with_constant(client.model.features(images_B))
-        errors_BC = torch.softmax(features_BE @ weight_CE.T, dim=1)
+        logits_BC = features_BE @ weight_CE.T
+        errors_BC = torch.softmax(logits_BC, dim=1)
         errors_BC[:, label] -= 1  # p - e_c
-        return errors_BC.T @ features_BE / len(images_B)
+        sum_CE = errors_BC.T @ features_BE
+        return sum_CE / len(images_B)

@@ -39,21 +39,24 @@ class DynamicRegularization(Variant):
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
         if not self.alpha or name not in client.start:
             return None
-        pull = self.alpha * (weight - client.start[name])
-        own = client.memory.get(self.name, {}).get(name)
-        return pull if own is None else pull - own.to(pull)
+        moved = weight - client.start[name]
+        pull = self.alpha * moved
+        estimates = client.memory.get(self.name, {})
+        if name not in estimates:  # h_i is zero before the client's first round
+            return pull
+        return pull - estimates[name].to(pull)
 
     def after(self, client: Client, trained: Trained) -> Contribution:
         if not self.alpha:
             return Contribution()
-        before = client.memory.get(self.name, {})
+        estimates = client.memory.get(self.name, {})
         memory = {}
         for name in parameter_names(client.model):
             if name not in client.start:
                 continue
             moved = trained.state[name].double() - client.start[name].double()
-            own = before.get(name, torch.zeros_like(moved))
-            memory[name] = own - self.alpha * moved
+            estimate = estimates.get(name, torch.zeros_like(moved))
+            memory[name] = estimate - self.alpha * moved
         return Contribution(memory=memory)
 
 

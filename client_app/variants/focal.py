@@ -35,4 +35,5 @@ class Focal(Variant):
         miss_B = -torch.expm1(-losses_B)  # 1 - p_y, without cancellation
         # At 0 the slope of a root is infinite, and infinity times a loss of 0 is NaN.
         smallest = torch.finfo(miss_B.dtype).tiny
-        return self.alpha * miss_B.clamp(min=smallest) ** self.gamma
+        positive_B = miss_B.clamp(min=smallest)
+        return self.alpha * positive_B**self.gamma

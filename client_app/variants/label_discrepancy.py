@@ -54,8 +54,10 @@ class LabelDiscrepancy(Variant):
         """Return d of (C,) float64 class shares."""
         classes = len(shares_C)
         if self.measure == "l2":
-            return float((shares_C - 1 / classes).square().sum().sqrt())
-        return float(torch.special.xlogy(shares_C, shares_C * classes).sum())
+            differences_C = shares_C - 1 / classes
+            return float(differences_C.square().sum().sqrt())
+        terms_C = torch.special.xlogy(shares_C, shares_C * classes)
+        return float(terms_C.sum())
 
     def check_number(self, answer: State, classes: int, samples: int | None) -> int:
         """Return 0, as it says nothing of the samples. Raises InvalidReply for what is no distance of classes."""

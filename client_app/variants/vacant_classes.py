@@ -65,16 +65,21 @@ class VacantClasses(Variant):
             term_B = term_B + self.distillation * divergence_B
         if self.suppression:
             prior_C = client.effective_prior_C.to(logits_BC)
-            term_B = term_B + self.suppression * suppressed(
-                logits_BC, client.labels_N[indices_B], prior_C
-            )
+            labels_B = client.labels_N[indices_B]
+            term_B = term_B + self.suppression * suppressed(logits_BC, labels_B, prior_C)
         return term_B
 
 
 def suppressed(logits_BC: Tensor, labels_B: Tensor, prior_C: Tensor) -> Tensor:
-    """Return () S, the mean over the classes, by prior, of the log mean exponential of other samples' logits."""
+    """Return the scalar S: the mean over classes, weighted by the prior, of the log mean exponential of the logits."""
     batch, classes = logits_BC.shape
-    balanced_BC = logits_BC - torch.log(prior_C + TINY) + math.log(1 / classes + TINY)
-    other_BC = labels_B[:, None] != torch.arange(classes, device=labels_B.device)
-    spread_C = torch.logsumexp(balanced_BC * other_BC, 0) - math.log(batch)
-    return (prior_C * spread_C).sum()
+    log_prior_C = torch.log(prior_C + TINY)
+    log_uniform = math.log(1 / classes + TINY)
+    balanced_BC = logits_BC - log_prior_C + log_uniform
+
+    # A sample of the class itself stays in the mean, with exponent 0.
+    classes_C = torch.arange(classes, device=labels_B.device)
+    is_other_BC = labels_B[:, None] != classes_C
+    exponents_BC = balanced_BC * is_other_BC
+    log_mean_C = torch.logsumexp(exponents_BC, 0) - math.log(batch)
+    return (prior_C * log_mean_C).sum()

@@ -128,16 +128,16 @@ class WorkersGrid(Refusing, Direct):
         timeout: float,
     ) -> Iterator[ClientOutcome]:
         """Yield the clients' answers. A worker that died is replaced, and clients without an answer are asked again."""
-        known = {client: request.known(client) for client in clients}
+        expected = {client: request.expected_state(client) for client in clients}
         if self.pool is None:
-            yield from run_here(request, known)
+            yield from run_here(request, expected)
             return
         deadline = time.monotonic() + timeout
         for last in (False, True):
             left = deadline - time.monotonic()
             try:
-                for client, outcome in self.from_workers(request, known, left):
-                    del known[client]
+                for client, outcome in self.from_workers(request, expected, left):
+                    del expected[client]
                     yield client, outcome
                 return
             except BrokenProcessPool:
@@ -156,7 +156,7 @@ class WorkersGrid(Refusing, Direct):
     def from_workers(
         self,
         request: Request,
-        known: Mapping[int, ExpectedState],
+        expected: Mapping[int, ExpectedState],
         timeout: float,
     ) -> Iterator[ClientOutcome]:
         """Yield the workers' answers. Raises BrokenProcessPool when one of them died, and TimeoutError."""
@@ -172,8 +172,8 @@ class WorkersGrid(Refusing, Direct):
         training = fields_from_stored(json.loads(request.run_spec)["training"])
         together = training["clients_per_pass"]
         regions = {}
-        for chunk in chunks(list(known), request.examples, self.workers, together):
-            of_chunk = {client: known[client] for client in chunk}
+        for chunk in chunks(list(expected), request.examples, self.workers, together):
+            of_chunk = {client: expected[client] for client in chunk}
             answer_region = memory.take()
             future = self.pool.submit(run_chunk, order, of_chunk, answer_region)
             regions[future] = answer_region
@@ -182,10 +182,10 @@ class WorkersGrid(Refusing, Direct):
         memory.free.append(region)
 
 
-def run_here(request: Request, known: Mapping[int, ExpectedState]) -> Iterator[ClientOutcome]:
+def run_here(request: Request, expected: Mapping[int, ExpectedState]) -> Iterator[ClientOutcome]:
     """Yield clients' answers from this process. Raises WorkersLost for what prevents every client from running."""
     try:
-        for client, outcome in answers(request.client_request, known):
+        for client, outcome in answers(request.client_request, expected):
             if isinstance(outcome, ClientReply):
                 outcome = replace(outcome, states=laid_out(outcome))
             yield client, outcome
@@ -249,7 +249,8 @@ def laid_out(answer: ClientReply) -> dict[str, State]:
     """Return an answer's states on the CPU, in the memory order of their shapes."""
     states: dict[str, State] = {}
     for name, state in answer.states.items():
-        states[name] = {key: tensor.cpu().contiguous() for key, tensor in state.items()}
+        contiguous = {key: tensor.cpu().contiguous() for key, tensor in state.items()}
+        states[name] = contiguous
     return states
 
 
