@@ -107,38 +107,43 @@ def pooled(answers: Collection[State], classes: int, width: int) -> tuple[Tensor
     a single sample has covariance 0, one that nobody holds is 0 throughout. Diagonals (n, D) give a diagonal (C, D).
     Raises ValueError for answers of both kinds.
     """
-    full = {answer["covariances"].dim() == 3 for answer in answers}
-    if len(full) > 1:
-        raise ValueError("some clients sent whole covariances and others only diagonals")
+    dimensions = {answer["covariances"].dim() for answer in answers}
+    if len(dimensions) > 1:
+        raise ValueError("some clients sent full covariances and others only diagonals")
+    shape = (width,) if dimensions == {2} else (width, width)
+
     counts_C = torch.zeros(classes, dtype=torch.float64)
     sums_CD = torch.zeros(classes, width, dtype=torch.float64)
     for answer in answers:
-        held = answer["classes"]
+        classes_n = answer["classes"]
         counts_n1 = answer["counts"].double()[:, None]
-        counts_C[held] += answer["counts"]
-        sums_CD[held] += counts_n1 * answer["means"].double()
+        counts_C[classes_n] += answer["counts"]
+        sums_CD[classes_n] += counts_n1 * answer["means"].double()
     means_CD = sums_CD / counts_C.clamp(min=1)[:, None]  # mu_c
-    freedom_C1 = (counts_C - 1).clamp(min=1)[:, None]
 
-    if full == {False}:
-        scatter_CD = torch.zeros(classes, width, dtype=torch.float64)
-        for answer in answers:
-            held = answer["classes"]
-            counts_n1 = answer["counts"].double()[:, None]
-            between_nD = answer["means"].double() - means_CD[held]
-            within_nD = (counts_n1 - 1) * answer["covariances"].double()
-            scatter_CD[held] += within_nD + counts_n1 * between_nD.square()
-        return counts_C, means_CD, scatter_CD / freedom_C1  # the diagonal of Sigma_c
-
-    scatter_CDD = torch.zeros(classes, width, width, dtype=torch.float64)
+    scatter = torch.zeros(classes, *shape, dtype=torch.float64)
     for answer in answers:
-        held = answer["classes"]
-        counts_n11 = answer["counts"].double()[:, None, None]
-        between_nD = answer["means"].double() - means_CD[held]
-        outer_nDD = between_nD[:, :, None] * between_nD[:, None, :]
-        within_nDD = (counts_n11 - 1) * answer["covariances"].double()
-        scatter_CDD[held] += within_nDD + counts_n11 * outer_nDD
-    return counts_C, means_CD, scatter_CDD / freedom_C1[:, :, None]  # Sigma_c
+        scatter[answer["classes"]] += scatter_of(answer, means_CD)
+    freedom_C = (counts_C - 1).clamp(min=1)
+    freedom = freedom_C.reshape(classes, *[1 for _ in shape])
+    return counts_C, means_CD, scatter / freedom  # the last one is Sigma_c
+
+
+def scatter_of(answer: State, means_CD: Tensor) -> Tensor:
+    """Return one client's sums of squares around the pooled means, by class it has: (n, D, D), or diagonals (n, D)."""
+    counts_n = answer["counts"].double()
+    covariances = answer["covariances"].double()
+    between_nD = answer["means"].double() - means_CD[answer["classes"]]
+
+    if covariances.dim() == 2:
+        counts_n1 = counts_n[:, None]
+        within_nD = (counts_n1 - 1) * covariances
+        return within_nD + counts_n1 * between_nD.square()
+
+    counts_n11 = counts_n[:, None, None]
+    outer_nDD = between_nD[:, :, None] * between_nD[:, None, :]
+    within_nDD = (counts_n11 - 1) * covariances
+    return within_nDD + counts_n11 * outer_nDD
 
 
 def virtual_features(

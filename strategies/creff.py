@@ -386,9 +386,11 @@ def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, T
     """Return a head as nn.Linear draws it: uniform within 1 / sqrt(width)."""
     classes, width = shape_CD
     bound = 1 / math.sqrt(width)
-    weight_CD = torch.empty(shape_CD).uniform_(-bound, bound, generator=generator)
-    bias_C = torch.empty(classes).uniform_(-bound, bound, generator=generator)
-    return {"weight": weight_CD, "bias": bias_C}
+    # The weight is drawn before the bias.
+    head = {"weight": torch.empty(shape_CD), "bias": torch.empty(classes)}
+    for tensor in head.values():
+        tensor.uniform_(-bound, bound, generator=generator)
+    return head
 
 
 def on_device(state: State, device: str) -> dict[str, Tensor]:
@@ -399,16 +401,17 @@ def on_device(state: State, device: str) -> dict[str, Tensor]:
 def mean_gradients(uploads: Sequence[State], like_CD: Tensor) -> tuple[Tensor, Tensor]:
     """Return (n, C, D) and (n,): each class's unweighted mean over the clients that hold it, and which classes."""
     every_class = torch.cat([upload["classes"].cpu() for upload in uploads])
-    held = torch.unique(every_class)
-    total_nCD = torch.zeros(len(held), *like_CD.shape, dtype=torch.float64)
-    holders_n = torch.zeros(len(held))
+    classes_n = torch.unique(every_class)
+    total_nCD = torch.zeros(len(classes_n), *like_CD.shape, dtype=torch.float64)
+    holders_n = torch.zeros(len(classes_n))
     for upload in uploads:
-        classes = upload["classes"].cpu()
-        rows = torch.searchsorted(held, classes)
+        client_classes = upload["classes"].cpu()
+        rows = torch.searchsorted(classes_n, client_classes)
         total_nCD[rows] += upload["gradients"].cpu()
         holders_n[rows] += 1
-    mean_nCD = total_nCD / holders_n[:, None, None]  # Eq. (4)
-    return mean_nCD.to(like_CD), held.to(like_CD.device)
+    holders_n11 = holders_n[:, None, None]
+    mean_nCD = total_nCD / holders_n11  # Eq. (4)
+    return mean_nCD.to(like_CD), classes_n.to(like_CD.device)
 
 
 def feature_gradients(

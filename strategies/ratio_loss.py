@@ -109,8 +109,14 @@ def dominated(displacements_CCD: Tensor) -> Tensor:
 def ratios(displacements_CCD: Tensor) -> Tensor:
     """Return (C,) Ra_p in [0, 5000]; scaling all displacements changes nothing."""
     is_dominated_CCD = dominated(displacements_CCD)
+    own_CCD = displacements_CCD * is_dominated_CCD
+    own_C = own_CCD.sum((1, 2)).abs()
+
+    # The mean over the other classes, q != p.
     others = len(displacements_CCD) - 1
-    others_CCD = (displacements_CCD.sum(0) - displacements_CCD) / others  # mean over q != p
-    alone_C = (displacements_CCD * is_dominated_CCD).sum((1, 2)).abs()
-    other_C = (others_CCD * is_dominated_CCD).sum((1, 2)).abs()
-    return torch.where(other_C > 0, alone_C / other_C, NO_OTHER).clamp(max=LARGEST)
+    mean_of_others_CCD = (displacements_CCD.sum(0) - displacements_CCD) / others
+    others_CCD = mean_of_others_CCD * is_dominated_CCD
+    others_C = others_CCD.sum((1, 2)).abs()
+
+    ratio_C = torch.where(others_C > 0, own_C / others_C, NO_OTHER)
+    return ratio_C.clamp(max=LARGEST)

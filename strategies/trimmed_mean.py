@@ -41,15 +41,19 @@ def middle_mean(states: Sequence[State], trimmed: int) -> dict[str, Tensor]:
 
     Of integer tensors, which are no quantities to average, the middle value.
     """
-    result: dict[str, Tensor] = {}
-    for name, first in states[0].items():
-        if not first.is_floating_point():
-            sorted_K = torch.stack([state[name] for state in states]).sort(0).values
-            result[name] = sorted_K[len(states) // 2]
-    quantities = [name for name in states[0] if name not in result]
-    means = empty(states[0], quantities)
+    first = states[0]
+    quantities = [name for name, tensor in first.items() if tensor.is_floating_point()]
+    means = empty(first, quantities)
     fill([means], partial(middle_of, trimmed=trimmed), states, quantities)
-    return {**means, **result}
+
+    middle_values: dict[str, Tensor] = {}
+    for name in first:
+        if name in means:
+            continue
+        values_K = torch.stack([state[name] for state in states])
+        sorted_K = values_K.sort(0).values
+        middle_values[name] = sorted_K[len(states) // 2]
+    return {**means, **middle_values}
 
 
 def middle_of(*values_K: Tensor, trimmed: int) -> Sequence[Tensor]:
@@ -68,9 +72,12 @@ def sort_by_value(tensors: Sequence[Tensor]) -> list[Tensor]:
     ordered = [tensor.clone() for tensor in tensors]
     lower = torch.empty_like(ordered[0])
     for first, second in comparisons(len(tensors)):
-        torch.minimum(ordered[first], ordered[second], out=lower)
-        torch.maximum(ordered[first], ordered[second], out=ordered[second])
-        ordered[first], lower = lower, ordered[first]
+        one, other = ordered[first], ordered[second]
+        torch.minimum(one, other, out=lower)
+        torch.maximum(one, other, out=other)
+        # The tensor of the old values is the buffer of the next comparison.
+        ordered[first] = lower
+        lower = one
     return ordered
 
 

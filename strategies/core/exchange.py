@@ -100,7 +100,7 @@ class Request:
         """Return the digest of a client's memory or of its data, empty where the server knows none."""
         return self.digests.get(kind, {}).get(client, "")
 
-    def known(self, client: int) -> ExpectedState:
+    def expected_state(self, client: int) -> ExpectedState:
         """Return the state in which the server expects a client."""
         return ExpectedState(
             round=self.memory_rounds.get(client, 0),
@@ -269,16 +269,18 @@ class Exchange:
             log.warning("%s: client %d left out: %s", what, client, reason)
         if self.enough(share):
             return
-        first = list(self.failures.items())[:5]
-        reasons = "; ".join(f"client {client}: {reason[:200]}" for client, reason in first)
         counts = f"{len(self.answers)} good replies of {len(self.asked)}"
-        raise TooFewReplies(f"{what}: {counts}, min-replies = {share:g}; {reasons}")
+        # A few reasons, cut short: the log above has all of them.
+        first_failures = list(self.failures.items())[:5]
+        reasons = [f"client {client}: {reason[:200]}" for client, reason in first_failures]
+        listed = "; ".join(reasons)
+        raise TooFewReplies(f"{what}: {counts}, min-replies = {share:g}; {listed}")
 
 
 def assign(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> NodeAssignment:
     """Spread the clients evenly over the connected nodes; in a simulation any node can compute for any client."""
     nodes = wait_for_nodes(grid, settings)[: len(clients)]
-    return {node: clients[place :: len(nodes)] for place, node in enumerate(nodes)}
+    return {node: clients[first :: len(nodes)] for first, node in enumerate(nodes)}
 
 
 def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:

@@ -194,7 +194,8 @@ class Rounds:
     def training_request(self) -> Request:
         """Return the request to the round's clients."""
         states = {"model": self.shared}
-        states |= {f"broadcast/{name}": state for name, state in self.broadcast().items()}
+        for name, state in self.broadcast().items():
+            states[f"broadcast/{name}"] = state
         task: dict[str, int | str] = {"round": self.server.round}
         if self.best_rounds:
             task[BEST_ROUNDS] = " ".join(map(str, self.best_rounds))
@@ -378,12 +379,12 @@ class Rounds:
 
     def keep_examples(self, updates: Sequence[Update]) -> None:
         """Keep the samples that clients state for the first time, where the server does not know them."""
-        known = self.server.examples_by_client
-        examples = dict(known)
+        expected = self.server.examples_by_client
+        examples = dict(expected)
         for update in updates:
-            if update.client not in known:
+            if update.client not in expected:
                 examples[update.client] = update.examples
-        if len(examples) == len(known):
+        if len(examples) == len(expected):
             return
         self.warn_of_heavy_site(examples)
         # Tensors, as a checkpoint holds all states.

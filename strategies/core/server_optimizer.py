@@ -41,10 +41,10 @@ class ServerOptimizer:
         if self.learning_rate == 1 and self.momentum == 0:
             return combined, state
         names = [name for name in combined if name in server.parameters]
-        before = state or filled(combined, names, 0.0)
+        old_velocities = state or filled(combined, names, 0.0)
         stepped = empty(combined, names)
         velocities = empty(combined, names)
-        states = [server.start, combined, before]
+        states = [server.start, combined, old_velocities]
         fill([stepped, velocities], self.momentum_step, states, names)
         return {**combined, **stepped}, velocities
 
@@ -82,16 +82,17 @@ class AdaptiveOptimizer:
     def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
         """Return the new shared weights and the optimizer's state, `m/NAME` and `v/NAME`."""
         names = [name for name in combined if name in server.parameters]
-        before = split_prefix(state)
-        if not before:
-            before["m"] = filled(combined, names, 0.0)
-            before["v"] = filled(combined, names, self.adaptivity**2)
+        moments = split_prefix(state)
+        if not moments:  # before round 1
+            moments["m"] = filled(combined, names, 0.0)
+            moments["v"] = filled(combined, names, self.adaptivity**2)
         stepped = empty(combined, names)
         means = empty(combined, names)
         squares = empty(combined, names)
-        states = [server.start, combined, before["m"], before["v"]]
+        states = [server.start, combined, moments["m"], moments["v"]]
         fill([stepped, means, squares], self.adaptive_step, states, names)
-        return {**combined, **stepped}, {**with_prefix("m", means), **with_prefix("v", squares)}
+        new_state = {**with_prefix("m", means), **with_prefix("v", squares)}
+        return {**combined, **stepped}, new_state
 
     def adaptive_step(
         self, start: Tensor, combined: Tensor, mean: Tensor, square: Tensor

@@ -67,14 +67,9 @@ def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateS
     for update, norm, scale, cosine in rows:
         has_direction = scale > 0 and several_moved
         within_1 = max(-1.0, min(1.0, cosine))  # rounding can lead beyond 1
-        result.append(
-            UpdateStatistics(
-                client=update.client,
-                norm=norm,
-                cosine=within_1 if has_direction else math.nan,
-                examples=update.examples,
-            )
-        )
+        client_cosine = within_1 if has_direction else math.nan
+        entry = UpdateStatistics(update.client, norm, client_cosine, update.examples)
+        result.append(entry)
     return result
 
 
@@ -86,10 +81,13 @@ def steps(start: State, shared: Sequence[State], names: Sequence[str]) -> Iterat
         begin = start[name]
         tensors = [state[name] for state in shared]
         if begin.numel() <= width:
-            yield torch.stack(tensors).sub_(begin).flatten(1).float()
+            moved = torch.stack(tensors).sub_(begin)
+            yield moved.flatten(1).float()
             continue
-        pieces = [torch.split(tensor.reshape(-1), width) for tensor in (begin, *tensors)]
-        for begin_P, *values_KP in zip(*pieces, strict=True):
+        # A large parameter in parts, so that its difference from K clients is never in memory as one.
+        begin_parts = torch.split(begin.reshape(-1), width)
+        client_parts = [torch.split(tensor.reshape(-1), width) for tensor in tensors]
+        for begin_P, *values_KP in zip(begin_parts, *client_parts, strict=True):
             yield torch.stack(values_KP).sub_(begin_P).float()
 
 

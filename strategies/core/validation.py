@@ -146,9 +146,9 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
             raise RejectedUpdate(f"metric {name} {reason}")
 
     examples = int(metrics["num-examples"])
-    known = server.examples_by_client.get(client, examples)
-    if examples != known:
-        raise RejectedUpdate(f"num-examples is {examples}, and the client has {known}")
+    expected_examples = server.examples_by_client.get(client, examples)
+    if examples != expected_examples:
+        raise RejectedUpdate(f"num-examples is {examples}, and the client has {expected_examples}")
     check_samples(client, examples, "num-examples is", server)
     steps = int(metrics["steps"])
     due = steps_of(examples, server.training)
