@@ -281,9 +281,11 @@ class Run:
     def take_best(self, round: int, models: Mapping[str, ModelNumbers]) -> None:
         """Take the best rounds up to `round`, where the run keeps them; fine-tuned models are kept nowhere."""
         metric = self.settings.general.keep_best
-        if metric:
-            kept = {name: numbers for name, numbers in models.items() if name != FINE_TUNED}
-            self.keep(self.best.after(round, metric, kept))
+        if not metric:
+            return
+        kept_models = {name: numbers for name, numbers in models.items() if name != FINE_TUNED}
+        best = self.best.after(round, metric, kept_models)
+        self.keep(best)
 
     def keep(self, best: BestRounds) -> None:
         """Take the best rounds so far, whose memory clients keep from the next round on."""
@@ -504,10 +506,11 @@ class Run:
         names = self.settings.data.class_names
         if self.positive is not None or len(names) != 2:
             return
-        # All models are tested on the same samples.
+        # All models are tested on the same samples, so any of them tells how many there are.
         by_client = next(iter(by_model.values()))
-        tested_KC = torch.stack([scores.confusion_CC.sum(1) for scores in by_client.values()])
-        self.positive = positive_class(names, tested_C=tested_KC.sum(0).tolist())
+        of_clients = [scores.confusion_CC.sum(1) for scores in by_client.values()]
+        tested_C = torch.stack(of_clients).sum(0)
+        self.positive = positive_class(names, tested_C=tested_C.tolist())
         self.report_positive()
 
     @cached_property
@@ -527,13 +530,15 @@ class Run:
 
     def head_hashes(self) -> dict[str, dict[str, str]]:
         """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
-        heads = {part.name for part in self.settings.deploys if part.closed_form}
+        heads = {method.name for method in self.settings.deploys if method.closed_form}
+        sweep_prefixes = tuple(f"{head}-" for head in heads)
         hashes = {}
         for name, state in self.strategy.deployed.items():
-            of_sweep = name.startswith(tuple(f"{head}-" for head in heads))
-            if name in heads or of_sweep:
+            if name in heads or name.startswith(sweep_prefixes):
                 hashes[name] = digest([state])
-        return {"model-hashes": hashes} if hashes else {}
+        if not hashes:
+            return {}
+        return {"model-hashes": hashes}
 
     def hashes(self) -> dict[str, str | None]:
         """Return the run's hashes: one for shared, deployed and client memory together, and one for each.

@@ -72,7 +72,8 @@ class BestRounds:
     @property
     def latest(self) -> int:
         """The last round in which any model improved; 0 where none has a best round."""
-        return max((bests[-1].round for bests in self.by_model.values() if bests), default=0)
+        last_rounds = [bests[-1].round for bests in self.by_model.values() if bests]
+        return max(last_rounds, default=0)
 
     def marked(self, round: int, models: Mapping[str, ModelNumbers]) -> dict[str, ModelNumbers]:
         """Return the numbers of `round`, those of a model whose best round it is marked as such."""
@@ -90,10 +91,10 @@ class BestRounds:
     @staticmethod
     def of(by_model: Mapping[str, Sequence[Sequence[float]]]) -> "BestRounds":
         """Undo `to_json`."""
-        read = {}
-        for name, bests in by_model.items():
-            read[name] = [Best(int(round), float(value)) for round, value in bests]
-        return BestRounds(read)
+        best_rounds = {}
+        for name, pairs in by_model.items():
+            best_rounds[name] = [Best(int(round), float(value)) for round, value in pairs]
+        return BestRounds(best_rounds)
 
 
 def is_better(value: float, than: float, metric: str) -> bool:

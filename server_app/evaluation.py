@@ -61,7 +61,7 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
         return None
     test_labels = federation.dataset.test_labels[federation.global_test]
     tests = federation.test_indices
-    known: dict[str, Any] = {
+    samples_of_run: dict[str, Any] = {
         "clients": federation.client_names,
         "train": federation.counts_KC.tolist(),
         "test": np.bincount(test_labels, minlength=classes).tolist(),
@@ -69,10 +69,10 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
     }
     subjects = subjects_by_class(federation)
     if subjects is not None:
-        known["subjects"] = subjects
+        samples_of_run["subjects"] = subjects
     subjects_N = federation.tested_subjects()
     if subjects_N is None:
-        return known
+        return samples_of_run
     as_one = federation.dataset.test_groups is not None
     independent = [worth(subjects_N[test_labels == label], as_one) for label in range(classes)]
     of_clients = []
@@ -80,10 +80,10 @@ def sizes(federation: Federation) -> dict[str, Any] | None:
         subjects_M = federation.tested_subjects(client)
         if subjects_M is not None:
             of_clients.append(worth(subjects_M, as_one))
-    known["tested"] = independent if as_one else known["test"]
-    known["independent"] = independent
-    known["client-independent"] = None if tests is None else of_clients
-    return known
+    samples_of_run["tested"] = independent if as_one else samples_of_run["test"]
+    samples_of_run["independent"] = independent
+    samples_of_run["client-independent"] = None if tests is None else of_clients
+    return samples_of_run
 
 
 def worth(subjects_N: NDArray[np.int64], as_one: bool) -> int:
@@ -235,8 +235,8 @@ def ranking_numbers(ranking_CS: Tensor) -> dict[str, list[float]]:
 
 def mean_known(values: Sequence[float]) -> float:
     """Return the mean of the values that are not NaN; NaN where all are."""
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
+    finite = [value for value in values if not math.isnan(value)]
+    return math.fsum(finite) / len(finite) if finite else math.nan
 
 
 def calibration_error(scores: Scores) -> float:

@@ -263,9 +263,11 @@ def check_bytes(variant: Variant, client: Client, upload: State) -> None:
 
 def samples_of(counts: Sequence[int], seed: int) -> Samples:
     """Return random images with so many of each class."""
-    labels_N = torch.repeat_interleave(torch.arange(CLASSES), torch.tensor(counts))
+    counts_C = torch.tensor(counts)
+    labels_N = torch.arange(CLASSES).repeat_interleave(counts_C)
     draws = torch.Generator().manual_seed(seed)
     inputs_N = torch.randn(len(labels_N), *SHAPE, generator=draws)
+    # Mean 0 and deviation 1: the inputs are standardized as drawn.
     return Samples(inputs_N, labels_N, mean=torch.zeros(1), std=torch.ones(1))
 
 

@@ -112,8 +112,8 @@ def enter(name: str, thing: Any, module: str) -> Method:
                 variants[part.name] = part
             else:
                 serving[part.name] = part
-        known = variants.keys() | serving.keys()
-        missing = [part for part in (*method.variants, *method.serving) if part not in known]
+        available = variants.keys() | serving.keys()
+        missing = [part for part in (*method.variants, *method.serving) if part not in available]
         keep(not missing, f"there is no part {', '.join(missing)}: name its class in parts")
         for part in method.serving:
             taken = serving[part].consumes or serving[part].final_question
@@ -221,11 +221,11 @@ def check_parts(method: Method) -> None:
         keep(frozen, f"{called} must be a @dataclass(frozen=True)")
         in_words = isinstance(name, str) and bool(PART_NAME.fullmatch(name))
         keep(in_words, f"{called}.name must be words like my-part")
-        known = {**VARIANTS, **SERVER_METHODS}.get(str(name))
-        if known is not None:
+        existing = {**VARIANTS, **SERVER_METHODS}.get(str(name))
+        if existing is not None:
             # By name, as a module that is imported again makes another class.
-            same_module = known.__module__ == kind.__module__
-            same = same_module and known.__qualname__ == kind.__qualname__
+            same_module = existing.__module__ == kind.__module__
+            same = same_module and existing.__qualname__ == kind.__qualname__
             keep(same, f"{called}.name is {name}, and there is such a part already")
         for field in fields(kind):
             plain = field.default is not MISSING and type(field.default) in (bool, int, float, str)

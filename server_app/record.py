@@ -33,12 +33,12 @@ class Spread:
         """Return the same with quantiles, where there are too many values."""
         if len(self.values) <= MOST:
             return self
-        known = sorted(value for value in self.values if not math.isnan(value)) or [math.nan]
-        last = len(known) - 1
+        finite = sorted(value for value in self.values if not math.isnan(value)) or [math.nan]
+        last = len(finite) - 1
         quantiles = []
         for number in range(MOST):
-            place = number * last // (MOST - 1)
-            quantiles.append(known[place])
+            index = number * last // (MOST - 1)
+            quantiles.append(finite[index])
         return replace(self, values=quantiles)
 
 

@@ -284,9 +284,10 @@ class RunSettings:
         """
         if self.known_run_id:
             return self.known_run_id
-        digest = hashlib.sha256(json.dumps(self.hashed_settings(), sort_keys=True).encode())
+        hashed = json.dumps(self.hashed_settings(), sort_keys=True)
+        settings_hash = hashlib.sha256(hashed.encode()).hexdigest()[:10]
         method = self.general.method.replace(":", ".")
-        end = f"{method}-seed{self.general.seed}-{digest.hexdigest()[:10]}"
+        end = f"{method}-seed{self.general.seed}-{settings_hash}"
         if self.agreement is not None:
             federation = in_words(f"sites-{self.agreement.name}")
             return f"{federation}-{end}"

@@ -96,13 +96,13 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     method, model, dataset = (str(config.get(key, "")) for key in ("method", "model", "dataset"))
     load_agreed_module(method, model, dataset)
     register(method)
-    known = defaults()
+    default_values = defaults()
     values = {}
     for key, value in config.items():
-        if key not in known:
-            raise no_such(key, value, known)
-        values[key] = typed(key, value, type(known[key]))
-    parts = compose(str(values.get("method", known["method"])))
+        if key not in default_values:
+            raise no_such(key, value, default_values)
+        values[key] = typed(key, value, type(default_values[key]))
+    parts = compose(str(values.get("method", default_values["method"])))
     values |= chosen_by_method(values, parts)
     general = built(GeneralSettings, values)
     parts = with_head_start(parts, general.head_start)
@@ -179,10 +179,10 @@ def normalized(data: DataSettings, stated: Mapping[str, Scalar], model: str) -> 
 
     Between sites federation.toml states them.
     """
-    known = normalization_of(model)
-    if known is None or len(data.shape) != 3 or is_sites(data.dataset):
+    of_model = normalization_of(model)
+    if of_model is None or len(data.shape) != 3 or is_sites(data.dataset):
         return data
-    mean, std = known
+    mean, std = of_model
     if data.shape[0] != 3:
         mean = (statistics.fmean(mean),)
         std = (statistics.fmean(std),)
@@ -457,18 +457,18 @@ def check_agreed_weights(
     about.require(here == agreement.weights, "weights", rule)
 
 
-def typed(key: str, value: object, kind: type) -> Scalar:
+def typed(key: str, value: object, expected: type) -> Scalar:
     """Return the value as its `kind`; an integer serves as a float. Raises SettingError for another type."""
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if type(value) is not kind:
+    if type(value) is not expected:
         names = {
             bool: "true or false",
             int: "an integer",
             float: "a number",
             str: "text",
         }
-        raise SettingError(key, value, f"must be {names[kind]}")
+        raise SettingError(key, value, f"must be {names[expected]}")
     return value  # type: ignore[return-value]
 
 
@@ -487,29 +487,33 @@ def chosen_by_method(values: Mapping[str, Scalar], parts: ComposedMethod) -> dic
 
     Raises SettingError for a value that contradicts what the name means.
     """
-    usual = defaults()
-    by_user = {key: value for key, value in values.items() if value != usual[key]}
+    default_values = defaults()
+    by_user = {key: value for key, value in values.items() if value != default_values[key]}
     for key, value in parts.fixed.items():
-        if key in by_user and by_user[key] != value:
+        if by_user.get(key, value) != value:
             method = "+".join(parts.names)
             raise SettingError(key, by_user[key], f"method {method} means {value!r}")
-    of_method = {**parts.defaults, **parts.fixed}
-    return {key: value for key, value in of_method.items() if key not in by_user}
+
+    chosen = {**parts.defaults, **parts.fixed}
+    for key in by_user:
+        chosen.pop(key, None)
+    return chosen
 
 
 def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:
     """Raise SettingError for a setting that differs from its default and would change nothing beside the parts."""
-    known = defaults()
+    default_values = defaults()
     idle: dict[str, str] = {}
-    for variant in (VARIANTS[name] for name in parts.variants):
+    for name in parts.variants:
+        variant = VARIANTS[name]
         beside = f"beside {variant.name}, which"
         for key, why in variant.requirements.ignored_settings.items():
             idle[key] = f"{beside} {why}"
         if variant.requirements.separate_models:
-            combining = [key for key in known if key.startswith(f"{parts.combine}.")]
+            combining = [key for key in default_values if key.startswith(f"{parts.combine}.")]
             idle |= dict.fromkeys(combining, f"{beside} shares nothing")
     for key, value in values.items():
-        if value == known[key]:
+        if value == default_values[key]:
             continue
         section, _, _ = key.rpartition(".")
         if section and section not in parts.sections:

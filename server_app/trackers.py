@@ -121,8 +121,11 @@ class MLflow(Tracker):
 
         uri = os.environ.get("MLFLOW_TRACKING_URI") or (self.results / "mlruns").resolve().as_uri()
         self.client = MlflowClient(uri)
-        known = self.client.get_experiment_by_name(PROJECT)
-        experiment = known.experiment_id if known else self.client.create_experiment(PROJECT)
+        existing = self.client.get_experiment_by_name(PROJECT)
+        if existing:
+            experiment = existing.experiment_id
+        else:
+            experiment = self.client.create_experiment(PROJECT)
         same_name = f"attributes.run_name = '{self.name}'"
         for earlier in self.client.search_runs([experiment], same_name):
             self.client.delete_run(earlier.info.run_id)
@@ -159,12 +162,12 @@ class WeightsAndBiases(Tracker):
 
     def begin(self, settings: Mapping[str, Scalar], records: Sequence[RoundRecord]) -> None:
         """Write what is on record as a new run, in place of an earlier start's: no point can be taken back."""
-        place = self.folder / "wandb"
-        shutil.rmtree(place, ignore_errors=True)
-        inside = dict.fromkeys(PLACES, str(place.resolve()))
+        wandb_folder = self.folder / "wandb"
+        shutil.rmtree(wandb_folder, ignore_errors=True)
+        inside = dict.fromkeys(PLACES, str(wandb_folder.resolve()))
         for variable, value in {**OFFLINE, **inside}.items():
             os.environ.setdefault(variable, value)
-        place.mkdir(parents=True)
+        wandb_folder.mkdir(parents=True)
         import wandb
 
         quiet = wandb.Settings(
@@ -213,9 +216,9 @@ class Trackers(Tracker):
 def tracker_of(settings: RunSettings, folder: Path) -> Trackers:
     """Return the trackers that the settings ask for."""
     general = settings.general
-    known = {
+    trackers_asked = {
         TensorBoard(folder / "tensorboard"): general.tensorboard,
         MLflow(Path(general.results), settings.run_id): general.mlflow,
         WeightsAndBiases(folder, settings.run_id): general.wandb,
     }
-    return Trackers([tracker for tracker, asked in known.items() if asked])
+    return Trackers([tracker for tracker, asked in trackers_asked.items() if asked])

@@ -153,9 +153,10 @@ def wrong(answer: State, expected: Expected) -> str:
     return ""
 
 
-def nearest(federation: Federation, near: Mapping[int, float]) -> Nearest:
+def nearest(federation: Federation, distances: Mapping[int, float]) -> Nearest:
     """Return the client with the smallest distance, of two the first."""
-    client = min(near, key=lambda client: near[client])
+    client = min(distances, key=lambda client: distances[client])
     assert federation.domains is not None, "the setting unseen-domain"
     domain = federation.domains[client]
-    return Nearest(client, federation.dataset.domain_names[domain], near)
+    domain_name = federation.dataset.domain_names[domain]
+    return Nearest(client, domain_name, distances)
