@@ -1,5 +1,6 @@
 """The scripts that pages quote run, and print what the pages say."""
 
+import re
 import runpy
 import subprocess
 import sys
@@ -42,6 +43,30 @@ def test_runs_of_two_folders_are_compared_by_their_hashes(
     assert ended.value.code == status
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == ("NOT the same." if status else "The same, to the bit.")
+
+
+def test_the_table_of_deployment_code_has_the_files_that_the_script_counts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = runpy.run_path(str(SCRIPTS / "deployment_lines.py"))
+    script["main"]()
+    counted = dict(line.split()[::-1] for line in capsys.readouterr().out.splitlines())
+    assert list(counted) == [*script["FOLDERS"], *script["FILES"]]
+    assert all(int(lines.replace(",", "")) > 0 for lines in counted.values())
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    rows = [
+        line.split("`")[1] for line in page.splitlines() if re.match(r"\| `.+\.py` \| \d+ \|", line)
+    ]
+    assert rows == list(script["FILES"])
+
+
+def test_lines_of_code_are_those_without_comments_and_docstrings() -> None:
+    lines_of_code = runpy.run_path(str(SCRIPTS / "deployment_lines.py"))["lines_of_code"]
+    docstring = '"""One.\n\nTwo."""\n'
+    statement = "x = [\n    1,  # a number\n]\n"
+    function = 'def f():\n    """Do."""\n    return 1\n'
+    text = f"{docstring}\n# A comment.\n{statement}\n\n{function}"
+    assert lines_of_code(text) == 5
 
 
 @pytest.mark.parametrize("script", TRIALS, ids=lambda script: script.stem)
