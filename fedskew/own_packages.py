@@ -22,22 +22,22 @@ def find_ours() -> None:
     if (ROOT / "fedskew" / PACKAGES[0]).is_dir():
         return  # a wheel has them inside fedskew, where nobody else's can be meant
     for name in PACKAGES:
-        place = place_of(name)
-        if place is None or place.is_relative_to(ROOT / name):
+        file = file_of(name)
+        if file is None or file.is_relative_to(ROOT / name):
             continue
         if Path(sys.argv[0]).name in COMMANDS and name not in sys.modules:
             sys.path.insert(0, str(ROOT))
             importlib.invalidate_caches()
             return
         raise ImportError(
-            f"{place} has the name of FedSkew's package {name!r}: rename it, or move the script that "
+            f"{file} has the name of FedSkew's package {name!r}: rename it, or move the script that "
             "imports fedskew to another folder",
             name=name,
-            path=str(place),
+            path=str(file),
         )
 
 
-def place_of(name: str) -> Path | None:
+def file_of(name: str) -> Path | None:
     """Return the file from which a top-level module is, or would be, imported; None where there is none."""
     try:
         spec = importlib.util.find_spec(name)

@@ -71,9 +71,13 @@ def replaceable() -> dict[int, Any]:
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    usual = (signal.SIG_DFL, signal.default_int_handler, exit_now)
-    return {number: handler for number, handler in handlers.items() if handler in usual}
+    of_nobody_else = (signal.SIG_DFL, signal.default_int_handler, exit_now)
+    handlers: dict[int, Any] = {}
+    for number in SIGNALS:
+        handler = signal.getsignal(number)
+        if handler in of_nobody_else:
+            handlers[number] = handler
+    return handlers
 
 
 @contextlib.contextmanager

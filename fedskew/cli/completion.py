@@ -24,11 +24,12 @@ def experiments(incomplete: str) -> list[tuple[str, str]]:
 def settings(incomplete: str) -> list[str]:
     """Return the keys that begin so, each with =; and after a key of true or false these two."""
     key, equals, value = incomplete.partition("=")
-    known = defaults()
+    default_values = defaults()
     if not equals:
-        return [f"{name}=" for name in known if name.startswith(key)]
-    words = ("true", "false") if isinstance(known.get(key), bool) else ()
-    return [f"{key}={word}" for word in words if word.startswith(value)]
+        return [f"{name}=" for name in default_values if name.startswith(key)]
+    if not isinstance(default_values.get(key), bool):
+        return []
+    return [f"{key}={word}" for word in ("true", "false") if word.startswith(value)]
 
 
 def methods(incomplete: str) -> list[tuple[str, str]]:

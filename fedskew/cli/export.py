@@ -170,8 +170,8 @@ def confusion_table(confusion: Sequence[Sequence[int]], classes: tuple[str, ...]
     """Return the confusion matrix: one row per true class, one column per prediction."""
     title = "How often which class is predicted"
     table = terminal_table("true class", *numeric(*classes), title=title)
-    for name, row in zip(classes, confusion, strict=True):
-        table.add_row(Text(name), *map(str, row))
+    for true_class, counts in zip(classes, confusion, strict=True):
+        table.add_row(Text(true_class), *map(str, counts))
     return table
 
 

@@ -63,18 +63,19 @@ def lines_of_cells(cells: Sequence[Cell], summaries: Mapping[str, dict[str, Any]
         first_cells[model] = first_cells.pop(model, cell)
 
     lines = []
-    planned = {(cell.run.run_id, cell.deployed) for cell in cells}
+    with_own_row = {cell.run.run_id for cell in cells if cell.deployed == FINE_TUNED}
     for cell in first_cells.values():
-        summary = summaries.get(cell.run.run_id)
-        if summary is None or cell.deployed not in summary["models"]:
+        run, deployed = cell.run, cell.deployed
+        summary = summaries.get(run.run_id)
+        if summary is None or deployed not in summary["models"]:
             continue
-        about = (cell.experiment, cell.row, cell.column, cell.run)
-        lines.append(line_of(*about, cell.deployed, summary))
+        lines.append(line_of(cell.experiment, cell.row, cell.column, run, deployed, summary))
+
         # The fine-tuned models of a row's run follow it, unless they are a row of their own.
-        is_planned = (cell.run.run_id, FINE_TUNED) in planned
-        if cell.deployed == AVERAGE and FINE_TUNED in summary["models"] and not is_planned:
+        has_fine_tuned = deployed == AVERAGE and FINE_TUNED in summary["models"]
+        if has_fine_tuned and run.run_id not in with_own_row:
             row = f"{cell.row}, {FINE_TUNED}"
-            lines.append(line_of(cell.experiment, row, cell.column, cell.run, FINE_TUNED, summary))
+            lines.append(line_of(cell.experiment, row, cell.column, run, FINE_TUNED, summary))
     return lines
 
 

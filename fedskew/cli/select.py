@@ -189,13 +189,14 @@ def given_without_folder(given: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return stored({**given, "results": ""})
 
 
-def race_name(stated: Sequence[object], match_counts: Path | None) -> str:
+def race_name(options: Sequence[object], match_counts: Path | None) -> str:
     """Return the name of a race's folder. The same command has the same name, so that it resumes its race."""
     counts_hash = ""
     if match_counts is not None and match_counts.is_file():
         counts_hash = hashlib.sha256(match_counts.read_bytes()).hexdigest()
-    identity = json.dumps([FORMAT, *stated, counts_hash], sort_keys=True)
-    return f"race-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
+    command = json.dumps([FORMAT, *options, counts_hash], sort_keys=True)
+    command_hash = hashlib.sha256(command.encode()).hexdigest()
+    return f"race-{command_hash[:10]}"
 
 
 def contenders_of(
@@ -255,14 +256,14 @@ def show_entry(entry: Entry, contenders: Contenders, out: Console) -> None:
         out.print(f"at the margin of time, another start may decide otherwise: {margin}")
 
 
-def show(standing: StepResult, target: Target, out: Console) -> None:
+def show(result: StepResult, target: Target, out: Console) -> None:
     """Print the candidates' scores on the clients' validation data after a step."""
-    step = standing.step
-    texts = [f"{candidate} {target.text(mean)}" for candidate, mean in standing.means.items()]
+    step = result.step
     after = f"after {step.rounds} rounds, {len(step.seeds)} seeds"
     if step.purpose == SEEDS:
         after = f"after {len(step.seeds)} more seeds"
-    out.print(f"{after}: {', '.join(texts)}")
+    scores = [f"{candidate} {target.text(mean)}" for candidate, mean in result.means.items()]
+    out.print(f"{after}: {', '.join(scores)}")
     if step.without_time:
         out.print(f"without time: {', '.join(step.without_time)}")
 

@@ -117,9 +117,10 @@ def show(found: Worth, out: Console) -> None:
 def with_interval(number: Estimate, sign: bool = True) -> str:
     """Return a number and its interval in percent."""
     form = "+.1f" if sign else ".1f"
+    value = format(100 * number.value, form)
     low = format(100 * number.low, form)
     high = format(100 * number.high, form)
-    return f"{format(100 * number.value, form)} [{low}, {high}]"
+    return f"{value} [{low}, {high}]"
 
 
 def how(found: Worth) -> str:

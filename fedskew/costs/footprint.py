@@ -190,14 +190,21 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
 
 def states_bytes(settings: RunSettings, server: Server) -> int:
     """Return the bytes of what a checkpoint has beside weights: states of methods and optimizer, clients' answers."""
-    total = sum(size(part.initial_state(server)) for part in parts_of(settings))
+    methods_bytes = 0
+    for method in parts_of(settings):
+        methods_bytes += size(method.initial_state(server))
+
     trained = {name: tensor for name, tensor in server.start.items() if name in server.parameters}
-    total += settings.general.optimizer.copies * size(trained)
+    optimizer_bytes = settings.general.optimizer.copies * size(trained)
+
+    answers_bytes = 0
     for variant in settings.variants:
-        if variant.upload.question:
-            answers = settings.data.clients if variant.upload.by_client else 1
-            total += answers * variant.upload.bytes(server.model, settings.data.num_classes)
-    return total
+        upload = variant.upload
+        if upload.question:
+            # A sum of all clients' answers is kept once.
+            answers = settings.data.clients if upload.by_client else 1
+            answers_bytes += answers * upload.bytes(server.model, settings.data.num_classes)
+    return methods_bytes + optimizer_bytes + answers_bytes
 
 
 def down_of(settings: RunSettings) -> int:
@@ -217,10 +224,11 @@ def down_of(settings: RunSettings) -> int:
 
 def up_of(settings: RunSettings, sizes: Sizes) -> tuple[float, float]:
     """Return the bytes that a client sends in a round, and once: the mean over all clients."""
-    beside = statistics.fmean(upload_of(settings, classes, once=False) for classes in sizes.held)
-    once = statistics.fmean(upload_of(settings, classes, once=True) for classes in sizes.held)
     shared = size(server_of(settings).start)
-    return shared + beside, once
+    with_updates = [upload_of(settings, classes, once=False) for classes in sizes.held]
+    asked_once = [upload_of(settings, classes, once=True) for classes in sizes.held]
+    each_round = shared + statistics.fmean(with_updates)
+    return each_round, statistics.fmean(asked_once)
 
 
 def upload_of(settings: RunSettings, classes: int, once: bool) -> int:

@@ -269,16 +269,16 @@ def as_json(diagnosis: Diagnosis) -> Mapping[str, object]:
     for skew in diagnosis.skews:
         # "sure" is the key of the public JSON; the field is called confidence.
         seen.append({"name": skew.name, "sure": skew.confidence, "because": skew.because})
-    failing = []
+    failures = []
     for rule in known_failures(diagnosis):
-        failing.append({"method": rule.method, "why": rule.why, "experiment": rule.experiment})
+        failures.append({"method": rule.method, "why": rule.why, "experiment": rule.experiment})
     first = []
     for method, uploads in heads_first(diagnosis).items():
         first.append({"method": method, "uploads": uploads})
     shift = diagnosis.shift
     return {
         "skews": seen,
-        "failing": failing,
+        "failing": failures,
         "try-first": first,
         "line": line(diagnosis),
         "remark": diagnosis.remark,

@@ -211,9 +211,10 @@ def equal_p(counts: Counts, design_effect: float = 1.0) -> float:
         design_effect: How many samples say as much as one independent sample does.
     """
     mean = int(counts.sum()) / len(counts)
-    squares = (counts - mean) ** 2 / mean
-    statistic = math.fsum(squares.tolist()) / design_effect
+    terms = (counts - mean) ** 2 / mean
+    statistic = math.fsum(terms.tolist()) / design_effect
     freedom = len(counts) - 1
+    # The upper tail of chi-square is a regularized incomplete gamma function.
     return float(gammaincc(freedom / 2, statistic / 2))
 
 
@@ -258,9 +259,10 @@ def chi_square(counts_KC: Counts) -> float:
 def spread(margin: Counts, n: float) -> tuple[float, float]:
     """Return Dawson's v and w of one margin."""
     parts = len(margin)
-    inverses = math.fsum((1 / margin).tolist())
+    inverses = 1 / margin
+    sum_of_inverses = math.fsum(inverses.tolist())
     v = (parts - 1) * (n - parts) / (n - 1)
-    w = (n * inverses - parts**2) / (n - 2)
+    w = (n * sum_of_inverses - parts**2) / (n - 2)
     return v, w
 
 

@@ -96,14 +96,18 @@ class SharedMemory:
         size = steps * STEP
         mapping = self.mapped.get(region)
         if mapping is None or len(mapping) < size:
-            end = region * SPAN + size
+            begin = region * SPAN
+            end = begin + size
             if os.fstat(self.file).st_size < end:
                 # Makes the file longer, and never shorter as a truncation might.
                 os.pwrite(self.file, b"\0", end - 1)
-            mapping = self.mapped[region] = mmap.mmap(self.file, size, offset=region * SPAN)
+            mapping = mmap.mmap(self.file, size, offset=begin)
+            self.mapped[region] = mapping
         values = np.frombuffer(mapping, np.uint8)
         if frees:
-            weakref.finalize(values, self.free.append, region).atexit = False
+            # Every tensor of the region refers to `values`, so it goes with the last of them.
+            finalizer = weakref.finalize(values, self.free.append, region)
+            finalizer.atexit = False
         return Vectors(torch.from_numpy(values))
 
 
@@ -115,7 +119,8 @@ class Vectors(dict[torch.dtype, Tensor]):
         self.values_B = values
 
     def __missing__(self, dtype: torch.dtype) -> Tensor:
-        self[dtype] = vector = self.values_B.view(dtype)
+        vector = self.values_B.view(dtype)
+        self[dtype] = vector
         return vector
 
 

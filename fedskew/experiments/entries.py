@@ -72,7 +72,7 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
         # PyYAML also lets a ValueError of an impossible date through, and a RecursionError.
         raise SettingError("experiments", str(path), f"is not YAML: {reason_of(error)}") from error
     if not isinstance(entries, dict):
-        rule = f"must be entries with keys, not {kind_of(entries)}"
+        rule = f"must be entries with keys, not {type_in_words(entries)}"
         raise SettingError("experiments", str(path), rule)
     for name, entry in entries.items():
         if not isinstance(name, str):
@@ -236,12 +236,16 @@ def label_of(where: str, key: str, name: Any) -> str:
     return str(name)
 
 
-def wrong(where: str, key: str, value: Any, *kinds: type) -> SettingError:
-    """Return the error of a value of another type."""
-    expected = " or ".join(WORDS[kind] for kind in kinds)
-    rule = f"must be {expected}, not {kind_of(value)}"
-    cure = remedy(value, kinds[0])
-    return SettingError(key, shown(value), rule, where=where, remedy=cure)
+def wrong(where: str, key: str, value: Any, *expected: type) -> SettingError:
+    """Return the error of a value of another type than one of those expected."""
+    allowed = " or ".join(WORDS[one_type] for one_type in expected)
+    return SettingError(
+        key,
+        shown(value),
+        f"must be {allowed}, not {type_in_words(value)}",
+        where=where,
+        remedy=remedy(value, expected[0]),
+    )
 
 
 def no_list(where: str, key: str, value: Any) -> SettingError:
@@ -256,9 +260,9 @@ def defaults() -> Mapping[str, Scalar]:
     The generated file has them without the methods' modules, which take a second to import; without it they are read
     from these modules.
     """
-    known = written()
-    if known:
-        return known
+    generated = written()
+    if generated:
+        return generated
     from server_app.settings import defaults
 
     return defaults()
@@ -293,7 +297,7 @@ def remedy(value: Any, kind: type) -> str:
     return f"write {mantissa}{exponent}{power}"
 
 
-def kind_of(value: Any) -> str:
+def type_in_words(value: Any) -> str:
     """Return what a value of YAML is called."""
     if isinstance(value, list):
         return "a list"
@@ -308,6 +312,6 @@ def shown(value: Any) -> Any:
         items = []
         for item in value[:5]:
             is_nested = isinstance(item, list | dict)
-            items.append(kind_of(item) if is_nested else str(item)[:40])
+            items.append(type_in_words(item) if is_nested else str(item)[:40])
         return items
     return value[:200] if isinstance(value, str) else value

@@ -166,13 +166,18 @@ class Experiment:
         """Raise SettingError unless rows, columns and seeds are named, each once, and selections exist."""
         where = self.name
         labels = [row.label for row in self.rows]
-        require(len(set(labels)) == len(labels), f"{where}: methods", labels, "name a row twice")
+        each_once = len(set(labels)) == len(labels)
+        require(each_once, f"{where}: methods", labels, "name a row twice")
         require(len(labels) > 0, f"{where}: methods", labels, "must name at least one")
+
         rule = "must name at least one, where there are any"
         require(len(self.columns) > 0, f"{where}: columns", [], rule)
+
         seeds = list(self.seeds)
-        require(len(set(seeds)) == len(seeds), f"{where}: seeds", seeds, "name a seed twice")
+        each_once = len(set(seeds)) == len(seeds)
+        require(each_once, f"{where}: seeds", seeds, "name a seed twice")
         require(len(seeds) > 0, f"{where}: seeds", seeds, "must name at least one")
+
         selections = [self.selection]
         selections += [claim.selection or self.selection for claim in self.claims]
         rule = f"must be one of {', '.join(SELECTIONS)}"
@@ -290,15 +295,16 @@ def load_suites(path: Path | None = None) -> dict[str, Suite]:
 
 def suite(name: str, entry: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> Suite:
     """Return one entry of the file as a suite of other ones."""
-    entry_as_read: Suite = built(Suite, name, {**entry, "name": name})
-    for member in entry_as_read.experiments:
+    built_suite: Suite = built(Suite, name, {**entry, "name": name})
+    for member in built_suite.experiments:
         # A suite of suites is refused: two could name each other.
         is_experiment = member in entries and "experiments" not in entries[member]
         require(is_experiment, f"{name}: experiments", member, "is no experiment")
     if "size" in entry:
-        size = entry_as_read.size
-        require(size in SIZES, f"{name}: size", size, f"must be one of {', '.join(SIZES)}")
-    return entry_as_read
+        size = built_suite.size
+        rule = f"must be one of {', '.join(SIZES)}"
+        require(size in SIZES, f"{name}: size", size, rule)
+    return built_suite
 
 
 def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
@@ -505,11 +511,15 @@ def find_all(names: Sequence[str], named_file: Path | None = None) -> list[Exper
     return list(chosen.values())
 
 
-def no_experiment(name: str, known: Collection[str], file: Path) -> SettingError:
+def no_experiment(name: str, existing: Collection[str], file: Path) -> SettingError:
     """Return the error of a name that neither `file` nor the shipped file has."""
-    files = file.name if file.name == FILE.name else f"{file.name} or {FILE.name}"
-    nearest = difflib.get_close_matches(name, known, 1)
-    if nearest:
-        remedy = f"did you mean {nearest[0]}?"
-        return SettingError("experiment", name, f"is not in {files}", remedy=remedy)
-    return SettingError("experiment", name, f"is not in {files}; known are {', '.join(known)}")
+    files = FILE.name
+    if file.name != FILE.name:
+        files = f"{file.name} or {FILE.name}"
+    rule = f"is not in {files}"
+
+    similar = difflib.get_close_matches(name, existing, 1)
+    if similar:
+        remedy = f"did you mean {similar[0]}?"
+        return SettingError("experiment", name, rule, remedy=remedy)
+    return SettingError("experiment", name, f"{rule}; known are {', '.join(existing)}")

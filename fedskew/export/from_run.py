@@ -226,7 +226,9 @@ class TrainedRun:
         for client, round in sorted(self.checkpoint.memory_rounds.items()):
             if client < len(names):
                 memories[names[client]] = [round, digests.get(client, "")]
-        return {KEPT: json.dumps(memories)} if memories else {}
+        if not memories:
+            return {}
+        return {KEPT: json.dumps(memories)}
 
     def kept(self) -> Iterator[tuple[Site, State]]:
         """Yield what each site keeps of the model; nothing where the method keeps none. Raises DataError for a loss."""

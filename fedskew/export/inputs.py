@@ -116,14 +116,16 @@ def require_images(path: Path, about: Description) -> None:
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
     """Read the test samples of what training takes."""
-    settings = replace(settings, dataset=f"{kind_of_path(path)}:{path.absolute()}")
-    split = read_own(settings.dataset, about.class_names, about.shape, settings).test
+    dataset = f"{kind_of_path(path)}:{path.absolute()}"
+    settings = replace(settings, dataset=dataset)
+    split = read_own(dataset, about.class_names, about.shape, settings).test
     names = [f"test {index}" for index in range(len(split.labels))]
     if isinstance(split.images, ImageFiles):
         files = replace(split.images, central=about.crop == "center")
-        return files, split.labels.astype(np.int64), names, True
-    images, labels = checked(split, about.shape, len(about.class_names))
-    return images, labels, names, True
+        labels_N = split.labels.astype(np.int64)
+        return files, labels_N, names, True
+    images, labels_N = checked(split, about.shape, len(about.class_names))
+    return images, labels_N, names, True
 
 
 def npz(path: Path, about: Description, settings: DataSettings) -> Read:

@@ -238,7 +238,8 @@ def files_of(folder: Path) -> Files:
 
 def samples_of_site(metadata: Metadata, about: Description, path: Path) -> int:
     """Return the training samples that a site's file names. Raises DataError for the file of another run or round."""
-    run, round = metadata.get("run"), metadata.get("round")
+    run = metadata.get("run")
+    round = metadata.get("round")
     if (run, round) != (about.run, about.round):
         other = printable(f"run {run}, round {round}")
         raise DataError(f"is of {other}, unlike {MODEL_FILE}", where=str(path))

@@ -162,7 +162,8 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
     is_port = is_whole(port) and 0 < int(port) < 65536
     if not host or not is_port:
         raise DataError("must be HOST:PORT", where=where, key="address", value=address)
-    return host.strip("[]"), int(port)  # an IPv6 address is in brackets
+    without_brackets = host.strip("[]")  # an IPv6 address has them
+    return without_brackets, int(port)
 
 
 def begin(

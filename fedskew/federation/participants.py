@@ -34,7 +34,8 @@ class Participants:
 
     def set(self, run: int, sites: Sequence[str]) -> None:
         """Save the sites of a run."""
-        entries = {**self.read(), str(run): sorted(sites)}
+        entries = self.read()
+        entries[str(run)] = sorted(sites)
         draft = self.file.with_name(f"{FILE}.tmp")
         draft.write_text(json.dumps(entries), encoding="utf-8")
         draft.replace(self.file)

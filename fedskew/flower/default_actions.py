@@ -47,6 +47,7 @@ class NodeClient:
         """
         tune_allocator()
         self.settings = settings_of_node(run_config, node_config)
+        # A node with data of its own is the only client of its federation.
         self.number = 0 if is_own_data(run_config) else int(node_config[PARTITION])
         self.device = choose_device(self.settings.general.device)
         self.federation: Federation = federation_of(self.settings)
@@ -58,7 +59,7 @@ class NodeClient:
         # A node is one client, so there is nobody to train with in one pass.
         del training["clients_per_pass"]
         del training["finetune_epochs"]  # FedSkew's own protocol alone has it
-        stated = training.pop("learning_rate")
+        learning_rate = training.pop("learning_rate")
         return local_round(
             message,
             context,
@@ -66,7 +67,7 @@ class NodeClient:
             self.federation.train(self.number, self.device),
             variants=self.settings.variants,
             epochs=training.pop("local_epochs"),
-            lr=None if "lr" in config_of(message) else stated,
+            lr=None if "lr" in config_of(message) else learning_rate,
             device=self.device,
             seed=self.settings.general.seed,
             **training,

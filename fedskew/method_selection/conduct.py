@@ -133,9 +133,8 @@ class Trained:
         if target == "auroc":
             return (100 * numbers["auroc-error"]) ** 2
         if target == "brier":
-            most = (
-                1 if len(sizes_C) == 2 else 2
-            )  # a mean m of numbers of 0 to b has variance m (b - m) at most
+            # A mean m of numbers of 0 to b has variance m (b - m) at most.
+            most = 1 if len(sizes_C) == 2 else 2
             mean = numbers["brier"]
             return 1e4 * mean * (most - mean) / samples
         if weights_C is not None:
@@ -151,10 +150,12 @@ class Trained:
         if accuracies is None or len(accuracies.values) != len(sizes_K):
             return 0.0
         accuracy_K = np.nan_to_num(np.array(accuracies.values, np.float64))
-        of_site_K = accuracy_K * (1 - accuracy_K) / np.maximum(sizes_K, 1)
+        variance_K = accuracy_K * (1 - accuracy_K) / np.maximum(sizes_K, 1)
         if target == "worst-site":
-            return float(1e4 * of_site_K[accuracy_K.argmin()])
-        return float(1e4 * of_site_K.sum() / len(sizes_K) ** 2)
+            worst = accuracy_K.argmin()
+            return float(1e4 * variance_K[worst])
+        sites = len(sizes_K)
+        return float(1e4 * variance_K.sum() / sites**2)
 
 
 def tested_sizes(numbers: ModelNumbers) -> Floats | None:
@@ -302,8 +303,12 @@ def guessed_costs(contenders: Contenders, sizes: Sizes) -> dict[str, Cost]:
     """Return the seconds of a run by training, FedAvg's first, from one timed step and batch."""
     costs: dict[str, Cost] = {}
     for training, methods in contenders.methods.items():
-        paces = [timed(contenders.runs[method], sizes) for method in methods]
-        every_round = max(pace.clients + pace.server for pace in paces)
-        once = max(pace.once + pace.evaluation for pace in paces)
-        costs[training] = Cost(every_round, max(SHORTEST, once))
+        # The slowest of the methods that share a training says what it costs.
+        every_round = 0.0
+        once = SHORTEST
+        for method in methods:
+            pace = timed(contenders.runs[method], sizes)
+            every_round = max(every_round, pace.clients + pace.server)
+            once = max(once, pace.once + pace.evaluation)
+        costs[training] = Cost(every_round, once)
     return costs

@@ -29,7 +29,7 @@ FULL_SEEDS = (4, 3, 2)
 FULL_SHARE, RATES_SHARE = 0.6, 0.5
 """Of the time that is left beside the last comparison, what the first full runs and the other rates may take."""
 
-Measured = Mapping[Candidate, BySeed]
+Measurements = Mapping[Candidate, BySeed]
 """Measurements by candidate and seed; a run that failed has none."""
 
 
@@ -37,9 +37,9 @@ Measured = Mapping[Candidate, BySeed]
 class Results:
     """What a step's runs gave."""
 
-    validated: Measured
+    validated: Measurements
     """On validation data."""
-    tested: Measured = field(default_factory=dict)
+    tested: Measurements = field(default_factory=dict)
     """On the test set; of the last comparison alone."""
     costs: Costs = field(default_factory=dict)
     """Seconds of a run, by training."""
@@ -236,7 +236,7 @@ class Race:
         )
 
     def stand(
-        self, step: Step, measured: Measured, candidates: Iterable[Candidate]
+        self, step: Step, measured: Measurements, candidates: Iterable[Candidate]
     ) -> list[Candidate]:
         """Note how candidates stand, and return them, best first; those with a run that failed are left out.
 
@@ -318,8 +318,8 @@ class Race:
     def reserved(self, entrants: Sequence[Entrant], rounds: int) -> float:
         """Return the seconds to keep for the last comparison."""
         baseline = [entrant for entrant in entrants if entrant.training == BASELINE]
-        in_order = [*baseline, *entrants]
-        costs = [self.cost(entrant, rounds) for entrant in in_order]
+        baseline_first = [*baseline, *entrants]
+        costs = [self.cost(entrant, rounds) for entrant in baseline_first]
         return planning.reserve(costs, self.seconds)
 
     def smallest(self, entrants: Sequence[Entrant], rounds: int) -> float:
@@ -328,56 +328,55 @@ class Race:
         return sum(costs) + LEAST_LAST * planning.pair_cost(costs)
 
     def full_runs(
-        self, entry: Entry, ranked: Sequence[Candidate], measured: Measured
+        self, entry: Entry, ranked: Sequence[Candidate], measured: Measurements
     ) -> tuple[dict[Candidate, dict[int, Measurement]], Step]:
         """Train what stays for all rounds, and return its measurements."""
-        least = max(2, math.ceil(len(ranked) / THIRD))
-        kept = cut(ranked, measured, least)
-        slow = [
-            one for one in ranked if self.contenders.training_of(one.method) in self.contenders.slow
-        ]
-        of_baseline = [one for one in ranked if self.contenders.training_of(one.method) == BASELINE]
-        wanted = self.entrants([*of_baseline, *slow, *kept])
+        of_baseline, slow = [], []
+        for candidate in ranked:
+            training = self.contenders.training_of(candidate.method)
+            if training == BASELINE:
+                of_baseline.append(candidate)
+            if training in self.contenders.slow:
+                slow.append(candidate)
+        always = [*of_baseline, *slow]
+        wanted = self.entrants([*always, *best_third(ranked, measured)])
         # Where FedAvg has failed, the best one is certain.
-        certain = max(1, len(self.entrants([*of_baseline, *slow])))
+        certain = max(1, len(self.entrants(always)))
+
         rounds = entry.rounds
         while rounds > 1 and self.smallest(wanted[:certain], rounds) > self.left:
             rounds -= 1  # the first rung took longer than its costs said
+
         budget = FULL_SHARE * (self.left - self.reserved(wanted, rounds))
         costs = [self.cost(entrant, rounds) for entrant in wanted]
-        always = range(certain)
-        plenty = [number for number in FULL_SEEDS if number * sum(costs) <= budget]
-        seeds = plenty[0] if plenty else 2
-        if seeds * sum(costs[:certain]) > budget:
-            seeds = 1
-        choice = planning.fitting([seeds * cost for cost in costs], always, budget)
-        chosen = [wanted[index] for index in choice.taken]
-        without_time = [str(wanted[index]) for index in choice.left_out]
-        full, results = self.step(FULL, chosen, rounds, self.seeds(seeds), without_time)
+        number = full_seeds(costs, certain, budget)
+        costs = [number * cost for cost in costs]
+        chosen, without_time = within_budget(wanted, costs, budget, certain)
+
+        full, results = self.step(FULL, chosen, rounds, self.seeds(number), without_time)
         candidates = self.contenders.candidates_of(full.entrants)
         self.stand(full, results.validated, candidates)
-        return {one: dict(by_seed) for one, by_seed in results.validated.items()}, full
+        measurements = {one: dict(by_seed) for one, by_seed in results.validated.items()}
+        return measurements, full
 
     def other_rates(self, full: Step, measured: dict[Candidate, dict[int, Measurement]]) -> None:
         """Train the best with other learning rates, where the time is enough for a second seed of what there is."""
         ranked = rank(measured, measured)
-        least = max(2, math.ceil(len(ranked) / THIRD))
         of_baseline = [one for one in ranked if one.method == BASELINE]
-        best = self.entrants([*of_baseline, *cut(ranked, measured, least)])
+        best = self.entrants([*of_baseline, *best_third(ranked, measured)])
+        rates = [float(f"{factor * self.learning_rate:.3g}") for factor in RATE_FACTORS]
         wanted = []
         for entrant in best:
-            for factor in RATE_FACTORS:
-                wanted.append(
-                    Entrant(entrant.training, float(f"{factor * self.learning_rate:.3g}"))
-                )
+            wanted += [Entrant(entrant.training, rate) for rate in rates]
+
         rounds = full.rounds
         budget = RATES_SHARE * (self.left - self.reserved(full.entrants, rounds))
         costs = [len(full.seeds) * self.cost(entrant, rounds) for entrant in wanted]
-        choice = planning.fitting(costs, (), budget)
-        chosen = [wanted[index] for index in choice.taken]
-        without_time = [str(wanted[index]) for index in choice.left_out]
-        if not self.is_next(RATES, wanted=bool(chosen) and len(full.seeds) > 1):
+        chosen, without_time = within_budget(wanted, costs, budget)
+        worthwhile = len(chosen) > 0 and len(full.seeds) > 1
+        if not self.is_next(RATES, wanted=worthwhile):
             return
+
         step, results = self.step(RATES, chosen, rounds, full.seeds, without_time)
         for candidate, by_seed in results.validated.items():
             measured[candidate] = dict(by_seed)
@@ -411,7 +410,7 @@ class Race:
         self,
         finalists: Sequence[Candidate],
         entrants: Sequence[Entrant],
-        measured: Measured,
+        measured: Measurements,
         rounds: int,
     ) -> int:
         """Return how many more seeds the finalists get; 0 ends the race."""
@@ -433,7 +432,7 @@ class Race:
         without_uploads = best_without_uploads(ranked, self.contenders.uploads_nothing)
         return [one for one in (next(of_baseline, None), without_uploads) if one is not None]
 
-    def finalists(self, ranked: Sequence[Candidate], measured: Measured) -> list[Candidate]:
+    def finalists(self, ranked: Sequence[Candidate], measured: Measurements) -> list[Candidate]:
         """Return those who can still win, best first, and those who stay in any case."""
         kept = cut(ranked, measured, 1)
         staying = [*kept, *self.certain(ranked)]
@@ -490,7 +489,7 @@ def mean_of(by_seed: BySeed) -> float:
     return statistics.fmean(measurement.score for measurement in by_seed.values())
 
 
-def rank(measured: Measured, candidates: Iterable[Candidate]) -> list[Candidate]:
+def rank(measured: Measurements, candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the candidates whose runs have all finished, best first; of equal means the first by name."""
     by_name = sorted(candidates)
     seeds = {candidate: len(measured.get(candidate, {})) for candidate in by_name}
@@ -502,7 +501,44 @@ def rank(measured: Measured, candidates: Iterable[Candidate]) -> list[Candidate]
     return sorted(complete, key=means.__getitem__, reverse=True)
 
 
-def cut(ranked: Sequence[Candidate], measured: Measured, least: int) -> list[Candidate]:
+def full_seeds(costs: Sequence[float], certain: int, budget: float) -> int:
+    """Return how many seeds the full runs get: as many as all entrants have time for, else two, or one.
+
+    Args:
+        costs: seconds of one seed, by entrant.
+        certain: how many of the first entrants are trained in any case.
+        budget: seconds for the full runs.
+    """
+    for number in FULL_SEEDS:
+        if number * sum(costs) <= budget:
+            return number
+    return 2 if 2 * sum(costs[:certain]) <= budget else 1
+
+
+def within_budget(
+    entrants: Sequence[Entrant], costs: Sequence[float], budget: float, certain: int = 0
+) -> tuple[list[Entrant], list[str]]:
+    """Return the entrants that the budget is enough for, and the names of those that have no time.
+
+    Args:
+        entrants: in the order in which they are taken.
+        costs: the seconds of each.
+        budget: seconds for all.
+        certain: how many of the first ones are taken in any case.
+    """
+    choice = planning.fitting(costs, range(certain), budget)
+    chosen = [entrants[index] for index in choice.taken]
+    without_time = [str(entrants[index]) for index in choice.left_out]
+    return chosen, without_time
+
+
+def best_third(ranked: Sequence[Candidate], measured: Measurements) -> list[Candidate]:
+    """Return the best third of the candidates, two at least, and those who are not clearly worse than its last."""
+    least = max(2, math.ceil(len(ranked) / THIRD))
+    return cut(ranked, measured, least)
+
+
+def cut(ranked: Sequence[Candidate], measured: Measurements, least: int) -> list[Candidate]:
     """Return the first `least` candidates, and those who are within two standard errors of the last of them.
 
     A difference over two seeds has an error that is itself uncertain, so it counts as no less than that of the first

@@ -158,13 +158,15 @@ def parts_of_recalls(
 
 def parts_of_brier(log_probabilities_NC: Floats, labels_N: NDArray[np.int64]) -> Floats:
     """Return (N,) what each sample adds to the negative Brier score, in points."""
-    classes = log_probabilities_NC.shape[1]
+    samples, classes = log_probabilities_NC.shape
     errors_NC = np.exp(log_probabilities_NC)
-    errors_NC[np.arange(len(labels_N)), labels_N] -= 1
-    scores_N = np.square(errors_NC).sum(1) / (2 if classes == 2 else 1)
-    samples = len(labels_N)
+    errors_NC[np.arange(samples), labels_N] -= 1
+    scores_N = np.square(errors_NC).sum(1)
+    if classes == 2:
+        scores_N = scores_N / 2  # the error of one class is that of the other
     centered_N = scores_N - scores_N.mean()
-    return np.asarray(-100 * centered_N / math.sqrt(samples * max(1, samples - 1)))
+    scale = math.sqrt(samples * max(1, samples - 1))
+    return np.asarray(-100 * centered_N / scale)
 
 
 def parts_of_auroc(log_probabilities_NC: Floats, labels_N: NDArray[np.int64]) -> Floats:
@@ -203,7 +205,8 @@ def centered_by_class(values_N: Floats, labels_N: NDArray[np.int64]) -> Floats:
     means_C = sums_C / np.maximum(counts_C, 1)
     others_C = np.maximum(counts_C - 1.0, 1.0)
     scale_C = np.sqrt(counts_C * others_C)
-    return np.asarray((values_N - means_C[labels_N]) / scale_C[labels_N])
+    centered_N = values_N - means_C[labels_N]
+    return np.asarray(centered_N / scale_C[labels_N])
 
 
 def by_subject(parts_N: Floats, subjects_N: NDArray[np.int64] | None) -> Floats:

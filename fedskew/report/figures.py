@@ -123,10 +123,13 @@ def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
     finite = {row: value for row, value in ends.items() if not np.isnan(value)}
     shown = []
     for row in sorted(finite, key=finite.__getitem__, reverse=True):
-        shown.append(f"{row} {plain(finite[row], metric)}")
+        value = plain(finite[row], metric)
+        shown.append(f"{row} {value}")
+    listed = ", ".join(shown)
+    if not shown:
+        listed = "nothing finite"
     number = words_and_unit(metric).capitalize()
-    values = ", ".join(shown) or "nothing finite"
-    return f"{number} by round; in round {round}: {values}."
+    return f"{number} by round; in round {round}: {listed}."
 
 
 def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
@@ -380,11 +383,11 @@ def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) ->
     bars = range(len(trainings))
 
     def draw(axes: "Axes") -> None:
-        left = np.zeros(len(trainings))
+        ends = np.zeros(len(trainings))
         for part, color in zip(parts, COLORS[1:], strict=False):
             widths = np.array([seconds[part] for seconds in split.values()])
-            axes.barh(bars, widths, left=left, color=color, height=0.6)
-            left += widths
+            axes.barh(bars, widths, left=ends, color=color, height=0.6)
+            ends += widths
         axes.set_yticks(bars, trainings)
         axes.set(ylim=(len(trainings) - 0.4, -0.6), xlabel="seconds a round")
 
@@ -393,7 +396,8 @@ def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) ->
         total = sum(seconds.values())
         totals.append(f"{row} {total:.2g}, of it clients {seconds['clients']:.2g}")
     alt = f"Seconds a round: {'; '.join(totals)}."
-    return Figure(column, alt, Drawing(name, 0.34 * len(split) + 0.8, draw))
+    height = 0.34 * len(split) + 0.8
+    return Figure(column, alt, Drawing(name, height, draw))
 
 
 @dataclass(frozen=True)

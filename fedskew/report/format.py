@@ -124,9 +124,10 @@ def named(column: str) -> str:
 def fitted(table: Table, corner: str) -> Table:
     """Return the table, transposed if its headings are wider than a page; `corner` then is the first heading."""
     width = sum(len(heading.text) + 3 for heading in table.headings)  # 3 for a column's margins
-    if width <= WIDEST or len(table.rows) >= len(table.headings):
+    has_fewer_rows = len(table.rows) < len(table.headings)
+    if width <= WIDEST or not has_fewer_rows:
         return table
-    columns = zip(table.headings, *table.rows, strict=True)
-    names, *rows = columns
-    headings = (TableCell(corner), *names[1:])
-    return Table(table.caption, headings, rows, table.wordy)
+    columns = list(zip(table.headings, *table.rows, strict=True))
+    row_names = columns[0]
+    headings = (TableCell(corner), *row_names[1:])
+    return Table(table.caption, headings, columns[1:], table.wordy)

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,10 +149,10 @@ def file_of(folder: Path, run: str) -> Path:
 
 def origins(runs: Iterable[KeptRun]) -> list[str]:
     """Return in words where kept runs come from, one text per commit and CPU type."""
-    counts: dict[tuple[str, str, str], int] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
     for run in runs:
-        origin = (run.commit[:12], run.cpu, str(run.origin["versions"].get("torch", "unknown")))
-        counts[origin] = counts.get(origin, 0) + 1
+        torch = str(run.origin["versions"].get("torch", "unknown"))
+        counts[run.commit[:12], run.cpu, torch] += 1
     lines = []
     for (commit, cpu, torch), count in counts.items():
         runs_word = "run" if count == 1 else "runs"
@@ -386,17 +387,19 @@ def check_settings(recorded: Mapping[str, Any], settings: RunSettings) -> None:
 def check_versions(versions: Sequence[Any]) -> None:
     """Raise DataError unless versions are short texts."""
     for recorded in versions:
-        check(isinstance(recorded, dict) and bool(recorded), "versions", "must be names with texts")
+        has_names = isinstance(recorded, dict) and len(recorded) > 0
+        check(has_names, "versions", "must be names with texts")
         for name, version in recorded.items():
-            is_text = isinstance(version, str) and len(version) <= 100 and version.isprintable()
-            check(is_text, f"versions: {name[:60]}", "must be a text of at most 100 characters")
+            rule = "must be a text of at most 100 characters"
+            check(is_short_text(version, 100), f"versions: {name[:60]}", rule)
 
 
 def check_hashes(content: Mapping[str, Any]) -> None:
     """Raise DataError unless the hashes are hexadecimal, and there is one of the whole run."""
-    of_models = content.get("model-hashes", {})
-    whole = {"all": content["hash"].get("all"), "partition-hash": content["partition-hash"]}
-    for name, value in {**content["hash"], **of_models, **whole}.items():
+    hashes = {**content["hash"], **content.get("model-hashes", {})}
+    hashes["all"] = content["hash"].get("all")
+    hashes["partition-hash"] = content["partition-hash"]
+    for name, value in hashes.items():
         is_hash = isinstance(value, str) and HASH.fullmatch(value) is not None
         check(is_hash, f"hash: {name[:60]}", "must be 8 to 64 hexadecimal digits")
     check(content["failures"] >= 0, "failures", "must be 0 or more")
@@ -438,6 +441,11 @@ def has_shape(value: Any, shape: Sequence[int], is_right: Callable[[Any], bool])
 def is_count(value: Any) -> bool:
     """Return whether a value is an integer of 0 or more."""
     return type(value) is int and value >= 0
+
+
+def is_short_text(value: Any, longest: int) -> bool:
+    """Return whether a value is a printable text of at most so many characters."""
+    return isinstance(value, str) and len(value) <= longest and value.isprintable()
 
 
 def is_share(value: Any) -> bool:
@@ -492,26 +500,28 @@ def check_round(where: str, record: Mapping[str, Any], settings: RunSettings) ->
     evaluators = ("server", "clients", "nobody")
     rule = f"must be one of {', '.join(evaluators)}"
     check(record["evaluated-by"] in evaluators, f"{where}: evaluated-by", rule)
-    check(isinstance(record["seconds"], dict), f"{where}: seconds", "must be numbers by name")
-    for name, value in record["seconds"].items():
+
+    seconds = record["seconds"]
+    check(isinstance(seconds, dict), f"{where}: seconds", "must be numbers by name")
+    for name, value in seconds.items():
         check(is_amount(value), f"{where}: seconds: {name[:60]}", "must be a number of 0 or more")
     for client, reason in record["failures"].items():
-        is_text = client.isdigit() and isinstance(reason, str) and reason.isprintable()
-        check(is_text, f"{where}: failures", "must be reasons by client")
+        is_reason = client.isdigit() and isinstance(reason, str) and reason.isprintable()
+        check(is_reason, f"{where}: failures", "must be reasons by client")
     for worker in record["workers"]:
-        device = worker["device"]
-        check(device.isprintable() and len(worker) == 1, f"{where}: workers", "must be devices")
+        is_device = worker["device"].isprintable() and len(worker) == 1
+        check(is_device, f"{where}: workers", "must be devices")
 
-    is_evaluated = settings.general.is_evaluated(record["round"])
-    if is_evaluated:
+    if settings.general.is_evaluated(record["round"]):
         check(bool(record["models"]), f"{where}: models", "must have the numbers of a model")
     for name, numbers in record["models"].items():
         rule = "must be a model's name: small letters, digits, dots and dashes"
         check(NAME.fullmatch(name) is not None, f"{where}: models: {name[:60]}", rule)
         check_numbers(f"{where}: {name}", numbers, settings)
 
-    plain = (*ROUND_KEYS, "workers", "models")
-    for key in record.keys() - set(plain):
+    # All other keys are numbers that a method reports.
+    of_methods = record.keys() - {*ROUND_KEYS, "workers", "models"}
+    for key in of_methods:
         is_name = NAME.fullmatch(key) is not None
         check(is_name, f"{where}: {key[:60]}", "is no name of a method's number")
         values = record[key] if isinstance(record[key], list) else [record[key]]
@@ -522,37 +532,40 @@ def check_numbers(where: str, numbers: Mapping[str, Any], settings: RunSettings)
     """Raise DataError for what the numbers of a model of such a run cannot be."""
     classes = settings.data.num_classes
     for name, value in numbers.items():
-        place = f"{where}: {name[:60]}"
+        key_of_number = f"{where}: {name[:60]}"
         if name in SHARES:
-            check(is_share(value), place, "must be a number between 0 and 1, or null")
+            check(is_share(value), key_of_number, "must be a number between 0 and 1, or null")
         elif name in AMOUNTS:
-            check(is_amount(value), place, "must be a number of 0 or more, or null")
+            check(is_amount(value), key_of_number, "must be a number of 0 or more, or null")
         elif name == "recall":
             rule = f"must be {classes} numbers between 0 and 1"
-            check(has_shape(value, (classes,), is_share), place, rule)
+            check(has_shape(value, (classes,), is_share), key_of_number, rule)
         elif name == "confusion":
             rule = f"must be {classes} x {classes} counts"
-            check(has_shape(value, (classes, classes), is_count), place, rule)
+            check(has_shape(value, (classes, classes), is_count), key_of_number, rule)
         elif name == "best":
             check(
                 value is True and settings.general.keep_best != "",
-                place,
+                key_of_number,
                 "must be true, with keep-best",
             )
         elif name == "positive-class":
-            check(value in settings.data.class_names, place, "must be one of the classes")
+            check(value in settings.data.class_names, key_of_number, "must be one of the classes")
         elif name == "validation":
             check_numbers(f"{where}: validation", value, settings)
         else:
-            check(name in OVER_CLIENTS, place, "is no number of a kept run")
-            check_keys(place, value, ("mean", "worst", "worst-decile", "values"))
+            check(name in OVER_CLIENTS, key_of_number, "is no number of a kept run")
+            check_keys(key_of_number, value, ("mean", "worst", "worst-decile", "values"))
             values = [value["mean"], value["worst"], value["worst-decile"], *value["values"]]
-            check(all(map(is_share, values)), place, "must be numbers between 0 and 1, or null")
+            check(
+                all(map(is_share, values)),
+                key_of_number,
+                "must be numbers between 0 and 1, or null",
+            )
 
 
 def check_names(rows: Mapping[str, Any], records: Sequence[RoundRecord]) -> None:
     """Raise DataError unless every model of the last round has the name of its row."""
     for model in records[-1].models:
-        row = rows.get(model)
-        is_named = isinstance(row, str) and row.isprintable() and len(row) <= 200
-        check(is_named, f"rows: {model}", "must be the name of the model's row")
+        is_name = is_short_text(rows.get(model), 200)
+        check(is_name, f"rows: {model}", "must be the name of the model's row")

@@ -94,11 +94,11 @@ def papers_report(
     entries = entries_in(source)
     results: dict[str, ExperimentResults] = {}
     for statement in statements:
-        place = statement.place(suite.size)
-        if place is None or isinstance(statement.test, HeldBy) or place.entry in results:
+        location = statement.location(suite.size)
+        if location is None or isinstance(statement.test, HeldBy) or location.entry in results:
             continue
-        entry = entry_of_size(place.entry, suite.size, entries)
-        results[place.entry] = gather(entry, overrides, kept=records_there.of)
+        entry = entry_of_size(location.entry, suite.size, entries)
+        results[location.entry] = gather(entry, overrides, kept=records_there.of)
     verdicts = judge_all(statements, results, suite.size)
     # The page is for others: no path of this machine belongs into it.
     shown = {key: value for key, value in overrides.items() if key != "results"}

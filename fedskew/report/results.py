@@ -324,13 +324,15 @@ def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
     for settings in runs_of(trial.cell for trial in tried):
         runs[settings.run_id] = RunRecords.read(settings)
 
-    scores: dict[tuple[str, str], dict[Scalar, float]] = {}
+    # By row and column, the number of each value that was tried.
+    numbers: dict[tuple[str, str], dict[Scalar, float]] = {}
     for trial in tried:
-        number = score(trial, runs[trial.cell.run.run_id], experiment)
-        scores.setdefault((trial.row, trial.column), {})[trial.value] = number
+        run = runs[trial.cell.run.run_id]
+        of_cell = numbers.setdefault((trial.row, trial.column), {})
+        of_cell[trial.value] = score(trial, run, experiment)
     return [
-        Tuned(row, column, of_row, experiment.metric_of(column))
-        for (row, column), of_row in scores.items()
+        Tuned(row, column, of_cell, experiment.metric_of(column))
+        for (row, column), of_cell in numbers.items()
     ]
 
 

@@ -139,10 +139,10 @@ def judge_statement(
     """Return the verdict on one statement, its p-value not corrected yet."""
     if isinstance(statement.test, HeldBy):
         return Judged(statement, "holds", f"in closed form; {statement.test.held_by} checks it")
-    place = statement.place(size)
-    assert place is not None  # the reader refuses a statement with runs and without places
-    of_entry = results[place.entry]
-    columns = place.columns_of(of_entry.experiment)
+    location = statement.location(size)
+    assert location is not None  # the reader refuses a statement with runs and without places
+    of_entry = results[location.entry]
+    columns = location.columns_of(of_entry.experiment)
     if isinstance(statement.test, Partition):
         return judge_partition(statement, statement.test, of_entry)
 
@@ -298,11 +298,14 @@ def compare_part(
     term: Term, part: Part, complete: Mapping[int, Sequence[Margin]], number: int
 ) -> Comparison:
     """Return the comparison of a part over the seeds that have all parts."""
-    differences = {seed: margins[number].difference for seed, margins in complete.items()}
-    pairs = [margins[number].strata for margins in complete.values()]
+    margins = {seed: of_parts[number] for seed, of_parts in complete.items()}
+    differences = {seed: margin.difference for seed, margin in margins.items()}
+    pairs = [margin.strata for margin in margins.values()]
+
     # The names seed the bootstrap's draws: two rows of a pair have the interval that claims and differences have.
-    rows = term.rows
-    names = (rows[0], rows[1]) if isinstance(term, Better) else (" ".join(rows), part.name)
+    names = (" ".join(term.rows), part.name)
+    if isinstance(term, Better):
+        names = (term.rows[0], term.rows[1])
     return compare(differences, pairs, names, part.by)
 
 
@@ -390,13 +393,19 @@ def roughness_of(measured: SeedResult, metric: str) -> float | None:
 
     None where the run has fewer than four evaluated rounds, or a round without the number.
     """
-    scale = 100 if in_percent(metric) else 1
-    values = [measured.number(point, metric) for point in measured.points]
-    known = [value for value in values if value is not None]
-    if len(values) < 4 or len(known) < len(values):
+    values = []
+    for point in measured.points:
+        value = measured.number(point, metric)
+        if value is None:
+            return None
+        values.append(value)
+    if len(values) < 4:
         return None
-    second_half = known[len(known) // 2 :]
-    return float(np.abs(np.diff(second_half)).mean()) * scale
+
+    second_half = values[len(values) // 2 :]
+    changes = np.abs(np.diff(second_half))
+    scale = 100 if in_percent(metric) else 1
+    return float(changes.mean()) * scale
 
 
 def so_many_times_sooner(
@@ -563,10 +572,14 @@ def knee_parts(term: Knee, results: ExperimentResults, columns: Sequence[str]) -
     start, bend, end = columns
     row = term.knee
     fall = [(1.0, row, bend), (-1.0, row, end)]
-    more = [(2.0, row, bend), (-1.0, row, end), (-1.0, row, start)]
+    # The fall from bend to end, less the one from start to bend.
+    excess = [(2.0, row, bend), (-1.0, row, end), (-1.0, row, start)]
+
+    falls = f"{row} falls from {bend} to {end}"
+    falls_more = f"more than from {start} to {bend}"
     return [
-        difference_part(term, results, f"{row} falls from {bend} to {end}", term.by, fall),
-        difference_part(term, results, f"more than from {start} to {bend}", 0.0, more),
+        difference_part(term, results, falls, term.by, fall),
+        difference_part(term, results, falls_more, 0.0, excess),
     ]
 
 
@@ -629,7 +642,7 @@ def series_of(measured: SeedResult, name: str) -> dict[int, float]:
 
 def judge_partition(statement: Statement, term: Partition, results: ExperimentResults) -> Judged:
     """Return the verdict on facts of a partition: they are exact, so that they hold in every seed or do not."""
-    failing = []
+    failures = []
     measured_facts = []
     cells = [cell for cell in results.cells if cell.column in term.partition]
     for column, fact in term.partition.items():
@@ -644,19 +657,23 @@ def judge_partition(statement: Statement, term: Partition, results: ExperimentRe
             measured_facts.append(f"{column}: {name} {value:.2f}")
             holds = value >= bound if comparison == ">=" else value <= bound
             if not holds:
-                failing.append(f"{column}: {name} is {value:.2f}, not {comparison} {bound:g}")
-    if failing:
-        return Judged(statement, "fails", "; ".join(failing), cells=cells)
+                failures.append(f"{column}: {name} is {value:.2f}, not {comparison} {bound:g}")
+    if failures:
+        return Judged(statement, "fails", "; ".join(failures), cells=cells)
     facts = "; ".join(dict.fromkeys(measured_facts))
     return Judged(statement, "holds", f"exact: {facts}", cells=cells)
 
 
 def partition_of(cell: Cell, results: ExperimentResults) -> NDArray[np.int64] | None:
     """Return samples by client and class, from the data or else from the records of a run; None without both."""
-    if not not_in_root([cell.run.data]):
+    data_are_there = not missing_names(cell.run.data)
+    if data_are_there:
         return federate(cell.run.data, cell.seed).counts_KC
-    recorded = results.runs[cell.run.run_id].samples.get("train")
-    return None if recorded is None else np.array(recorded)
+    run = results.runs[cell.run.run_id]
+    recorded = run.samples.get("train")
+    if recorded is None:
+        return None
+    return np.array(recorded)
 
 
 def parsed_fact(fact: str) -> tuple[str, str, float]:
@@ -670,8 +687,10 @@ def partition_fact(name: str, counts_KC: NDArray[np.int64]) -> float:
     """Return a fact of a partition, a mean over the clients, from samples by client and class."""
     counts = np.asarray(counts_KC, float)
     if name == "classes-held":
-        return float((counts > 0).sum(1).mean())
-    return float((counts.max(1) / counts.sum(1)).mean())
+        classes_K = (counts > 0).sum(1)
+        return float(classes_K.mean())
+    largest_share_K = counts.max(1) / counts.sum(1)
+    return float(largest_share_K.mean())
 
 
 def title_of(dataset: str) -> str:

@@ -212,7 +212,9 @@ def line(ours: Summary | None, paper: float | None) -> tuple[Any, ...]:
     """Return the numbers of a line: n, mean, sd, the paper's, ours minus it, seeds, values."""
     if ours is None:
         return (0, None, None, paper, None, [], [])
-    difference = None if paper is None else ours.mean - paper
+    difference = None
+    if paper is not None:
+        difference = ours.mean - paper
     seeds = list(ours.by_seed)
     values = list(ours.by_seed.values())
     return (ours.n, ours.mean, ours.sd, paper, difference, seeds, values)

@@ -53,10 +53,9 @@ class Verification:
     @property
     def differing(self) -> list[str]:
         """What the two were run with that may change their bits."""
-        ours, theirs = self.repeated.versions, self.kept.versions
-        with_torch = {**self.repeated.origin["versions"], "device": ours["device"]}
-        kept_with = {**self.kept.origin["versions"], "device": theirs["device"]}
-        return [name for name in SAME_BITS if with_torch.get(name) != kept_with.get(name)]
+        repeated = versions_and_device(self.repeated)
+        kept = versions_and_device(self.kept)
+        return [name for name in SAME_BITS if repeated.get(name) != kept.get(name)]
 
     @property
     def holds(self) -> bool:
@@ -116,6 +115,11 @@ def cell_check(
         pair = (examples[0], examples[1])
         interval = compare({cell.seed: ours - theirs}, [pair], names).interval
     return CellCheck(cell, metric, theirs, ours, interval)
+
+
+def versions_and_device(run: RunRecords) -> dict[str, str]:
+    """Return what a run was made with, by name."""
+    return {**run.origin["versions"], "device": run.versions["device"]}
 
 
 def hash_of(run: RunRecords) -> str:

@@ -196,9 +196,12 @@ class Coalitions:
         biases_SC = torch.stack([bias_C for _, bias_C in heads])
         # One matrix product for all heads, whose classes stand side by side in its columns.
         weights_MD = weights_SCD.flatten(0, 1)
-        scores_TM = self.features_TD @ weights_MD.T + biases_SC.flatten()
+        biases_M = biases_SC.flatten()
+        scores_TM = self.features_TD @ weights_MD.T + biases_M
         scores_TSC = scores_TM.view(-1, *biases_SC.shape)
+
         predictions_TS = scores_TSC.argmax(2).numpy()
-        is_right_TS = predictions_TS == self.labels_T[:, None]
-        hits_ST: Integers = (is_right_TS.T * self.classes).astype(np.int64)
+        labels_T1 = self.labels_T[:, None]
+        is_right_ST = (predictions_TS == labels_T1).T
+        hits_ST: Integers = (is_right_ST * self.classes).astype(np.int64)
         return hits_ST

@@ -63,7 +63,7 @@ def test_a_statement_is_read_with_its_places_and_its_test(tmp_path: Path) -> Non
     small, large = load_experiments(path).values()
     assert read.here is not None and read.here.columns_of(small) == ("b",)
     assert read.source is not None and read.source.columns_of(large) == ("a", "b", "c")
-    assert read.place("full") == read.source and read.place("smoke") == read.here
+    assert read.location("full") == read.source and read.location("smoke") == read.here
 
 
 @pytest.mark.parametrize(
