@@ -31,9 +31,9 @@ def points_of(records: Sequence[RoundRecord], model: str) -> tuple[Point, ...]:
 
 
 def select(points: Sequence[Point], selection: str, fewer: bool = False) -> Sequence[Point]:
-    """Return the rounds that a selection means; none where the run has no such rounds.
+    """Return the rounds that a selection means, such as the best one; none where the run has no such rounds.
 
-    A mean over more rounds than there are has none either, unless `fewer` will do.
+    A mean over more rounds than the run has means none of them, or with `fewer` all of them.
     """
     if selection in MEANS:
         rounds = MEANS[selection]
@@ -51,18 +51,19 @@ def select(points: Sequence[Point], selection: str, fewer: bool = False) -> Sequ
 
 
 def best(points: Sequence[Point], values: Sequence[float]) -> Sequence[Point]:
-    """Return the point of the highest value, of several the first; NaN counts as 0."""
+    """Return the point with the highest value, the first of equal ones; NaN counts as 0."""
     if not points:
         return ()
-    finite = [0.0 if math.isnan(value) else value for value in values]
-    first_best = finite.index(max(finite))
+    without_nan = [0.0 if math.isnan(value) else value for value in values]
+    first_best = without_nan.index(max(without_nan))
     return [points[first_best]]
 
 
 def on_validation(point: Point) -> float:
-    """Return what the best round on the validation set is chosen by.
+    """Return the number by which the best round on the validation set is chosen.
 
-    The mean accuracy over the clients where these measured, as in the code of FedBN's authors, else balanced accuracy.
+    It is the mean accuracy over the clients, as in the code of FedBN's authors, if clients evaluated; else balanced
+    accuracy.
     """
     measured = point.numbers.validation or ModelNumbers()
     by_client = measured.spreads.get("client-accuracy")
@@ -72,8 +73,10 @@ def on_validation(point: Point) -> float:
 
 
 def summarize(records: Sequence[RoundRecord]) -> dict[str, dict[str, Any]]:
-    """Return, for every deployed model, its numbers by selection, as the summary has them; means over fewer rounds
-    where there are no more."""
+    """Return the numbers of every deployed model by selection, as the run's summary has them.
+
+    A mean over more rounds than the run has is taken over all of them.
+    """
     # The last evaluation has every model, also those that are deployed after the last round.
     evaluated = [record for record in records if record.models]
     names = evaluated[-1].models if evaluated else ()

@@ -44,10 +44,11 @@ def federation_of(settings: RunSettings) -> Federation:
 
 def model_of(settings: RunSettings, federation: Federation) -> Callable[[], Classifier]:
     """Return what builds the run's model with its first weights."""
-    general, dataset = settings.general, federation.dataset
-    drawn = initial_seed(general.seed)
+    general = settings.general
+    dataset = federation.dataset
+    seed = initial_seed(general.seed)
     model = settings.hashed_model
-    return partial(build, general.model, dataset.shape, dataset.num_classes, drawn, model)
+    return partial(build, general.model, dataset.shape, dataset.num_classes, seed, model)
 
 
 def strategy_of(
@@ -59,11 +60,11 @@ def strategy_of(
 ) -> Strategy:
     """Return the strategy before round 1; `model` is its scratchpad, on whose `device` the server computes.
 
-    Between sites `waits` gets a line that says for which sites a round waits, and "" when it waits no more.
+    Between sites, `waits` is called with a line that names the sites that a round waits for, and with "" afterwards.
     """
     agreement = settings.agreement
     examples = {}
-    if agreement is None:  # of sites the server knows what they state
+    if agreement is None:  # sites report their own numbers of samples
         for client, indices in enumerate(federation.train_indices):
             examples[client] = len(indices)
     return Strategy(
@@ -100,7 +101,7 @@ COARSE = "; bfloat16 rounds sums of another order: weights differ by 1e-3 to 1e-
 
 
 def how_vectorized(settings: RunSettings, model: Classifier) -> str:
-    """Return what becomes of clients-per-pass; an empty sentence where it is not set."""
+    """Return how clients train with clients-per-pass, for the log; empty where it is not set."""
     if settings.training.clients_per_pass == 1:
         return ""
     if settings.agreement is not None:

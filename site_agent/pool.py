@@ -43,9 +43,11 @@ class Pool:
 
     def __init__(self, app: App, describe: Describe | None = None) -> None:
         """`describe` returns what the audit log says of a reply to a message; by default `leaving` does."""
-        self.app, self.describe = app, describe
+        self.app = app
+        self.describe = describe
         self.process: ForkProcess | None = None
-        self.run = self.messages = 0
+        self.run = 0
+        self.messages = 0
 
     def run_task(
         self,
@@ -54,9 +56,10 @@ class Pool:
         context: Context,
         waiting: Callable[[], None],
     ) -> tuple[Message, Leaving] | None:
-        """Return the reply and what leaves in it, or nothing if the worker died; `waiting` is called every second.
+        """Run one message in the worker. Return the reply and what leaves in it, or None if the worker died.
 
-        `context` gets the state that the app has left, unless its reply was refused or it failed.
+        `waiting` is called every second until then. `context` gets the app's new state, unless the app failed or its
+        reply was refused.
         """
         is_usable = self.process is not None and self.process.is_alive()
         if not is_usable or run != self.run or self.messages >= MOST_MESSAGES:
@@ -80,7 +83,7 @@ class Pool:
         return None
 
     def renew(self, run: int) -> None:
-        """Put a new worker in the place of the one there is."""
+        """End the worker, if there is one, and start a new one for a run."""
         self.end()
         fork = get_context("fork")
         self.connection, theirs = fork.Pipe()
@@ -110,8 +113,8 @@ def serve(
     app: App,
     describe: Describe | None = None,
 ) -> None:
-    """Run the app on every message that arrives through the pipe, for ever."""
-    parents.close()
+    """In the worker: run the app on every message that arrives through the pipe, until the process is killed."""
+    parents.close()  # inherited by the fork; only the parent may keep this end open
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent, signal.SIGKILL)
@@ -141,14 +144,14 @@ def leaving(reply: Message, message: Message) -> Leaving:
     Of a model that answers a model, it is the norm of the change.
     """
     received = message.content.array_records
-    known = unpack(received["model"]) if "model" in received else {}
+    model_received = unpack(received["model"]) if "model" in received else {}
     rows: Leaving = []
     for name, record in reply.content.items():
         row: dict[str, Any] = {"name": name, "bytes": record.count_bytes()}
         if isinstance(record, ArrayRecord):
             state = unpack(record)
-            if name.endswith("/model") and state.keys() <= known.keys():
-                state = difference(state, known)
+            if name.endswith("/model") and state.keys() <= model_received.keys():
+                state = difference(state, model_received)
             row["norm"] = float(f"{norm(state):.6g}")
         elif "reason" in record:
             row["why"] = record["reason"]

@@ -22,7 +22,7 @@ class RealBlocks(ServerMethod):
 
     The models are named real-blocks-1 and so on, from the input; `real-features` re-trains the head. Batch norm stays
     in eval mode, so that nothing but the block's parameters moves. It needs balanced labeled data at the server, so it
-    is an analysis and no method for use. Identity: steps = 0 deploys the average, once a block.
+    is for analysis, not for use. Identity: steps = 0 deploys the average, once per block.
     """
 
     name: ClassVar[str] = "real-blocks"

@@ -14,8 +14,8 @@ from client_app.variants.norm_statistics import PrivateNorm
 class LocalStatistics(PrivateNorm):
     """Keep running mean, running variance and counter of every batch-norm layer; weight and bias are shared.
 
-    Layers are found by type, not by name. There is no identity setting: a test holds that the names sent are exactly
-    the model's parameters, and that the kept tensors come back bit by bit.
+    Layers are found by type, not by name. There is no identity setting. A test checks instead that the names sent are
+    exactly the model's parameters, and that the kept tensors come back bit by bit.
     """
 
     name: ClassVar[str] = "local-statistics"

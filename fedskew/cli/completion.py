@@ -12,7 +12,7 @@ from server_app.methods import METHODS
 
 
 def experiments(incomplete: str) -> list[tuple[str, str]]:
-    """Return the experiments and suites that begin so, each with its title."""
+    """Return the experiments and suites whose names begin with this text, each with its title."""
     try:
         with redirect_stderr(StringIO()):  # a shell shows no line about a renamed setting
             entries = known_entries()
@@ -22,7 +22,7 @@ def experiments(incomplete: str) -> list[tuple[str, str]]:
 
 
 def settings(incomplete: str) -> list[str]:
-    """Return the keys that begin so, each with =; and after a key of true or false these two."""
+    """Return the settings that begin with this text, each with =; after KEY= of a boolean, both values."""
     key, equals, value = incomplete.partition("=")
     default_values = defaults()
     if not equals:
@@ -33,7 +33,7 @@ def settings(incomplete: str) -> list[str]:
 
 
 def methods(incomplete: str) -> list[tuple[str, str]]:
-    """Return the methods that begin as the last one of a list with commas, each with what it is."""
+    """Return the completions of the last method in a list with commas, each with the method's description."""
     before, comma, last = incomplete.rpartition(",")
     return [
         (f"{before}{comma}{name}", method.what)

@@ -34,9 +34,16 @@ def model_card(
     at_sites: bool,
     ended: str = "",
 ) -> str:
-    """Return the card as Markdown; `origin` is the run's settings.json, `models` the numbers of the model's round.
+    """Return the card as Markdown.
 
-    `at_sites` says that each site keeps its part of the model where it is, `ended` why the run ended early.
+    Args:
+        about: of the exported model.
+        origin: the run's settings.json.
+        models: the numbers of the exported round, by model.
+        sites: the names of the sites; empty for a simulation.
+        finished: whether the run has ended.
+        at_sites: whether each site keeps its part of the model.
+        ended: why the run ended early, or "".
     """
     settings = origin["settings"]
     names = settings["method"].split("+")
@@ -84,7 +91,7 @@ def row(method: str, deployed: str) -> str:
 
 
 def data_names(origin: Mapping[str, Any]) -> list[str]:
-    """Return the names of a data set's members; of the user's own data the file's name, as the path is private.
+    """Return the names of the data sets: of the user's own data the file's name, as its path is private.
 
     Between sites it is the federation's name.
     """
@@ -120,9 +127,10 @@ def front_matter(
     task = "tabular-classification" if vectors else "image-classification"
     numbers = models.get(about.model, ModelNumbers())
     results = []
-    for key, kind in HUGGING_FACE.items():
-        if not math.isnan(numbers[key]):
-            results.append({"type": kind, "value": round(numbers[key], 4), "name": SHOWN[key]})
+    for key, metric in HUGGING_FACE.items():
+        value = numbers[key]
+        if not math.isnan(value):
+            results.append({"type": metric, "value": round(value, 4), "name": SHOWN[key]})
     of_data = {"type": "-".join(data), "name": ", ".join(data), "split": "test"}
     result = {"task": {"type": task}, "dataset": of_data, "metrics": results}
     return {

@@ -42,9 +42,9 @@ from strategies.core.validation import RejectedUpdate, UpdateOutOfRange, checked
 
 log = logging.getLogger("fedskew")
 HEAVY = 0.9
-"""Share of all samples from which the site that states them is named, where no samples are agreed."""
+"""A site that reports more than this share of all samples is named in the log, where federation.toml agrees on none."""
 HEADS = 2**16
-"""Bytes that the heads of a record may have at least."""
+"""Bytes allowed for the names and shapes of a record, beside its tensors."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,19 @@ class Round:
     """Clients whose updates were used."""
     failures: Mapping[int, str] = field(default_factory=dict)
     unsolicited: Sequence[str] = ()
-    """What nodes sent that they were not asked for."""
+    """What nodes sent without being asked."""
     update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple
-    """Works out how every client whose update was used moved the model, which no round need wait for; it holds them."""
+    """Computes how each used update moved the model. It is called while the next round trains, and keeps the updates in
+    memory until then."""
     loss: float = math.nan
     """Mean training loss, weighted by samples."""
     bytes_down: int = 0
-    """Model and broadcasts, once for every client asked, as where each is a node of its own."""
+    """Bytes of model and broadcasts, times the clients asked, as if each were on its own node."""
     bytes_up: int = 0
-    """Models and uploads of the updates that were used."""
+    """Bytes of the models and uploads that were used."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """clients: from asking to the last reply; client-work: clients' own time, summed; server: combine and deploy."""
+    """clients: from the request to the last reply; client-work: the clients' own time, summed; server: combine and
+    deploy."""
     workers: Sequence[Mapping[str, object]] = ()
     """The processes that ran the clients: process id, device, visible GPUs."""
     metrics: Numbers = field(default_factory=dict)
@@ -79,11 +81,11 @@ class HeadStart(Protocol):
 
 
 class Rounds:
-    """The rounds of a method made of its parts.
+    """The rounds of one run.
 
-    Client ids are sampled, replies are checked, sorted by client and combined in that order: a run repeats to the bit
-    whatever the number of nodes and the order of their replies. `round`, `shared`, `states`, `memory_rounds`, `digests`
-    and `ended` are all there is to save, and setting them resumes a run.
+    Client ids are sampled; replies are checked, sorted by client and combined in that order. So a repeated run is
+    bit-identical, whatever the number of nodes and the order of their replies. `round`, `shared`, `states`,
+    `memory_rounds`, `digests` and `ended` are the state of a run: a checkpoint has them, and setting them resumes it.
     """
 
     def __init__(
@@ -149,19 +151,23 @@ class Rounds:
         }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
         self.ended = ""
-        """Why the run ends after the last round; empty while it goes on."""
+        """Why the run ends early; empty while it does not."""
         self.best_rounds: Sequence[int] = ()
-        """Rounds of which clients keep what they remember, beside that of their last ones."""
+        """Rounds whose client memory is kept, beside that of the last rounds."""
         self.last = Round(())
         self._began = 0.0
 
     @property
     def parts(self) -> list[ServerMethod]:
-        """The server methods at work."""
+        """The server methods of this run."""
         return [self.combine, *self.monitors, *self.deploys]
 
     def ask(self, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
-        """Ask clients; the first time as many nodes as the settings demand must be there, later those that are left."""
+        """Send a request to clients and return their replies.
+
+        The first request waits for as many nodes as the settings demand; later ones need a single node. An answer is
+        refused if the client's data changed since its first answer.
+        """
         exchange = collect_replies(grid, clients, request, self.exchange_settings, self.assigner)
         self.exchange_settings = replace(self.exchange_settings, nodes=1)
         for client, answer in list(exchange.answers.items()):
@@ -179,7 +185,7 @@ class Rounds:
         task: Mapping[str, int | str],
         states: Mapping[str, State],
     ) -> Request:
-        """Return a request to clients, with the run's settings and the state in which the server expects each."""
+        """Return a request to clients, with the run's settings and the memory that each client should have."""
         return Request(
             kind=kind,
             task=task,
@@ -219,9 +225,9 @@ class Rounds:
         return sorted(draws.sample(range(self.clients), count))
 
     def begin_round(self, number: int, shared: State) -> list[int]:
-        """Take the round's starting point and return its clients."""
+        """Begin a round with these shared weights, and return its clients."""
         self.shared = shared
-        examples = self.stated_examples()
+        examples = self.reported_examples()
         examples |= self.server.examples_by_client
         self.server = replace(
             self.server,
@@ -237,12 +243,14 @@ class Rounds:
         self._began = time.perf_counter()
         return self.sample(number)
 
-    def stated_examples(self) -> dict[int, int]:
-        """Return the numbers of samples that clients have stated so far: `keep_examples`."""
-        kept = self.states.get("examples")
-        if not kept:
+    def reported_examples(self) -> dict[int, int]:
+        """Return how many samples each client has reported so far, as `keep_examples` saved them."""
+        saved = self.states.get("examples")
+        if not saved:
             return {}
-        return dict(zip(kept["clients"].tolist(), kept["counts"].tolist(), strict=True))
+        clients = saved["clients"].tolist()
+        counts = saved["counts"].tolist()
+        return dict(zip(clients, counts, strict=True))
 
     def answers(self) -> dict[str, State]:
         """Return what the clients answered before round 1, by variant: `Server.answers`."""
@@ -288,9 +296,9 @@ class Rounds:
         )
 
     def finish_round(self, exchange: Exchange) -> None:
-        """Check the answers, combine the good ones, deploy, and remember what to record.
+        """Check the answers, combine the valid ones, deploy, and collect the round's statistics in `last`.
 
-        Raises TooFewReplies when too few are good, and Diverged when what they make is not finite.
+        Raises TooFewReplies when too few are valid, and Diverged when the new weights are not finite.
         """
         answered = time.perf_counter()
         number = self.server.round
@@ -315,17 +323,19 @@ class Rounds:
         uploaded = len(updates) * size(self.shared)  # every update has the shapes of these
         for update in updates:
             uploaded += sum(map(size, update.uploads.values()))
+        losses = [update.metrics["loss"] * update.examples / total for update in updates]
+        client_work = [update.metrics["seconds"] for update in updates]
         self.last = Round(
             clients=[update.client for update in updates],
             failures=dict(sorted(exchange.failures.items())),
             unsolicited=exchange.unsolicited,
             update_statistics=partial(update_statistics, self.server, updates),
-            loss=math.fsum(update.metrics["loss"] * update.examples / total for update in updates),
+            loss=math.fsum(losses),
             bytes_down=down * len(exchange.asked),
             bytes_up=uploaded,
             seconds={
                 "clients": answered - self._began,
-                "client-work": math.fsum(update.metrics["seconds"] for update in updates),
+                "client-work": math.fsum(client_work),
                 "server": time.perf_counter() - answered,
             },
             workers=sorted_workers(exchange),
@@ -333,7 +343,7 @@ class Rounds:
         )
 
     def result(self, updates: Sequence[Update]) -> RoundResult:
-        """Return what the updates make: nothing of it is taken yet."""
+        """Return what the updates make: weights, states, models and metrics. Nothing of this object changes."""
         states: dict[str, State] = {}
         metrics: dict[str, float | Sequence[float]] = {}
         for part in self.monitors:
@@ -364,9 +374,9 @@ class Rounds:
     def without_largest(
         self, exchange: Exchange, updates: Sequence[Update], unfit: str
     ) -> list[Update]:
-        """Return the updates without the largest one, which is refused for what it makes; the round is then repeated.
+        """Refuse the largest update, after the weights were not finite with it, and return the others.
 
-        Raises Diverged when min-replies asks for all that are left.
+        Raises Diverged when too few updates would be left for min-replies.
         """
         largest = max(update_statistics(self.server, updates), key=lambda update: update.norm)
         client = largest.client
@@ -378,7 +388,7 @@ class Rounds:
         return [update for update in updates if update.client != client]
 
     def keep_examples(self, updates: Sequence[Update]) -> None:
-        """Keep the samples that clients state for the first time, where the server does not know them."""
+        """Save how many samples clients report for the first time, where the server does not know it."""
         expected = self.server.examples_by_client
         examples = dict(expected)
         for update in updates:
@@ -393,12 +403,12 @@ class Rounds:
             "counts": torch.tensor(list(examples.values())),
         }
 
-    def warn_of_heavy_site(self, stated: Mapping[int, int]) -> None:
-        """Log a site without agreed samples whose stated ones are HEAVY of all that sites have stated."""
-        if len(stated) < 2 or not self.server.sites:
+    def warn_of_heavy_site(self, reported: Mapping[int, int]) -> None:
+        """Log a site that reports more than the share HEAVY of all samples, and for which no number is agreed."""
+        if len(reported) < 2 or not self.server.sites:
             return
-        total = sum(stated.values())
-        for client, samples in stated.items():
+        total = sum(reported.values())
+        for client, samples in reported.items():
             site = self.server.sites[client]
             if not site.samples and samples > HEAVY * total:
                 log.warning(
@@ -410,8 +420,9 @@ class Rounds:
                 )
 
     def checked(self, exchange: Exchange) -> list[Update]:
-        """Return the good updates sorted by client; the others are refused in `exchange`, with their reasons."""
-        updates, diverged = [], []
+        """Return the valid updates sorted by client; the others are refused in `exchange`, with their reasons."""
+        updates = []
+        diverged = []
         parts = self.parts
         with Deadline(CHECK_SECONDS) as deadline:
             for client in sorted(exchange.answers):
@@ -430,9 +441,9 @@ class Rounds:
 
 
 def largest_record(model: Classifier) -> Expected:
-    """Return what a record of a reply may hold: of every class a model or features' covariance in float64.
+    """Return the largest record that a reply may have, in bytes and tensors. No method's upload is as large.
 
-    Its tensors are those of two models, some for each class, and some more; no method sends as many.
+    That is, for each class and once more, two models and two covariances of the features in float64.
     """
     classes, width = model.head.weight.shape
     state = model.state_dict()
