@@ -372,7 +372,7 @@ class Race:
         rounds = full.rounds
         budget = RATES_SHARE * (self.left - self.reserved(full.entrants, rounds))
         costs = [len(full.seeds) * self.cost(entrant, rounds) for entrant in wanted]
-        chosen, without_time = within_budget(wanted, costs, budget)
+        chosen, without_time = within_budget(wanted, costs, budget, certain=0)
         worthwhile = len(chosen) > 0 and len(full.seeds) > 1
         if not self.is_next(RATES, wanted=worthwhile):
             return
@@ -516,7 +516,7 @@ def full_seeds(costs: Sequence[float], certain: int, budget: float) -> int:
 
 
 def within_budget(
-    entrants: Sequence[Entrant], costs: Sequence[float], budget: float, certain: int = 0
+    entrants: Sequence[Entrant], costs: Sequence[float], budget: float, certain: int
 ) -> tuple[list[Entrant], list[str]]:
     """Return the entrants that the budget is enough for, and the names of those that have no time.
 
