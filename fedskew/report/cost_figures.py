@@ -73,8 +73,8 @@ def by_cost(
 
     def draw(axes: "Axes") -> None:
         looks = styles(results)
-        for row, (costs, means) in lines.items():
-            style = looks[row]
+        for label, (costs, means) in lines.items():
+            style = looks[label]
             axes.plot(
                 costs,
                 means,
@@ -90,8 +90,8 @@ def by_cost(
         axes.grid()
 
     ends = []
-    for row, (costs, means) in lines.items():
-        ends.append(f"{row} {plain(float(means[-1]), metric)} after {costs[-1]:.3g}")
+    for label, (costs, means) in lines.items():
+        ends.append(f"{label} {plain(float(means[-1]), metric)} after {costs[-1]:.3g}")
     alt = f"{words(metric).capitalize()} by {what}: {', '.join(ends)}."
     return Figure(column, alt, Drawing(name, 3.0, draw), by_row=True)
 

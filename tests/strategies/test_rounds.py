@@ -115,7 +115,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     assert norms == pytest.approx([root, 2 * root, 3 * root])
     # What the server must know of the clients in the next round.
     assert rounds.memory_rounds == {1: 1} and rounds.digests["memory"] == {1: "m1"}
-    assert rounds.stated_examples() == {0: 10, 1: 30, 2: 60}
+    assert rounds.reported_examples() == {0: 10, 1: 30, 2: 60}
 
 
 def test_a_client_has_the_data_of_its_first_answer_ever_after(tmp_path: Path) -> None:
