@@ -1,6 +1,6 @@
 """The settings of a model beside its name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le
@@ -46,14 +46,9 @@ class WeightsOfHash(ModelSettings):
 
 def of_hash(settings: ModelSettings, sha256: str) -> ModelSettings:
     """Return the settings for a file of weights with that sha256."""
-    return WeightsOfHash(
-        weights=settings.weights,
-        freeze=settings.freeze,
-        image_side=settings.image_side,
-        norm=settings.norm,
-        width=settings.width,
-        weights_sha256=sha256,
-    )
+    # Field by field, so that a setting that is added later is not left out.
+    values = {field.name: getattr(settings, field.name) for field in fields(ModelSettings)}
+    return WeightsOfHash(**values, weights_sha256=sha256)
 
 
 PLAIN = ModelSettings()

@@ -11,11 +11,9 @@ from data import SettingError, require
 from fedskew.diagnosis.rules import Diagnosis, recommended_order
 from fedskew.diagnosis.skews import SCANNER
 from fedskew.method_selection.uploads import permissions_of, permitted
-from server_app.composition import compose
-from server_app.methods import METHODS
+from server_app.composition import closed_form_methods, compose
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
-from strategies.registry import SERVER_METHODS
 
 BASELINE = "fedavg"
 TRAININGS = (
@@ -131,23 +129,14 @@ def all_methods() -> list[str]:
                 compose(method)
                 methods.append(method)
         methods.append(training)
-    return [*closed_form_heads(), *methods]
-
-
-def closed_form_heads() -> list[str]:
-    """Return the methods that are heads in closed form, in the order of the list of methods."""
-    heads = []
-    for name, method in METHODS.items():
-        if any(SERVER_METHODS[part].closed_form for part in method.serving):
-            heads.append(name)
-    return heads
+    return [*closed_form_methods(), *methods]
 
 
 def contenders_by_training(
     runs: Mapping[str, RunSettings], diagnosis: Diagnosis | None
 ) -> Contenders:
     """Return the candidates by training, the diagnosis's recommendations first: time may not be enough for all."""
-    heads = [*CHEAP_HEADS, *closed_form_heads()]
+    heads = [*CHEAP_HEADS, *closed_form_methods()]
     trainings: dict[str, list[str]] = {BASELINE: []}
     # FedAvg is the first of the runs, and the last of its own heads.
     for method in sorted(runs, key=lambda name: name == BASELINE):

@@ -220,7 +220,10 @@ def recall_by_round(group: Sequence[SeedResult]) -> dict[int, Floats]:
     for measured in group:
         for point in measured.points:
             of_round.setdefault(point.round, []).append(point.numbers.recall)
-    return {round: 100 * np.mean(of_round[round], axis=0) for round in sorted(of_round)}
+    means: dict[int, Floats] = {}
+    for round in sorted(of_round):
+        means[round] = 100 * np.mean(of_round[round], axis=0)
+    return means
 
 
 def matrix(results: ExperimentResults, column: str, name: str) -> Figure | None:

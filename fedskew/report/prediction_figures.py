@@ -111,6 +111,23 @@ def by_row(
     return curves
 
 
+def values_at(rate: float, curves: Mapping[str, Floats]) -> str:
+    """Return each row's value in percent at a rate of GRID, in words."""
+    position = np.searchsorted(GRID, rate)
+    values = [f"{row} {100 * curve[position]:.0f}" for row, curve in curves.items()]
+    return ", ".join(values)
+
+
+def in_percent(curves: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats]]:
+    """Return the points of curves at GRID, in percent on both axes."""
+    return {row: (100 * GRID, 100 * curve) for row, curve in curves.items()}
+
+
+def plot_diagonal(axes: "Axes") -> None:
+    """Draw a dotted line from 0 to 100 percent: chance in a ROC, and a calibrated model's reliability."""
+    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
+
+
 def roc(results: ExperimentResults, column: str, name: str) -> Figure | None:
     """Return the receiver operating characteristic of each row's final models."""
     curves = by_row(results, column, lambda group: mean_curve(group, Detection.roc))
@@ -118,13 +135,11 @@ def roc(results: ExperimentResults, column: str, name: str) -> Figure | None:
         return None
 
     def draw(axes: "Axes") -> None:
-        axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
-        plot(axes, results, {row: (100 * GRID, 100 * curve) for row, curve in curves.items()})
+        plot_diagonal(axes)
+        plot(axes, results, in_percent(curves))
         axes.set(xlabel="false alarms (1 - specificity), %", ylabel="sensitivity, %")
 
-    at_10 = np.searchsorted(GRID, 0.1)
-    shown = ", ".join(f"{row} {100 * curve[at_10]:.0f}" for row, curve in curves.items())
-    alt = f"ROC; sensitivity at 10 % false alarms in percent: {shown}."
+    alt = f"ROC; sensitivity at 10 % false alarms in percent: {values_at(0.1, curves)}."
     return Figure(column, alt, Drawing(name, 3.4, draw), by_row=True)
 
 
@@ -135,12 +150,10 @@ def precision_by_recall(results: ExperimentResults, column: str, name: str) -> F
         return None
 
     def draw(axes: "Axes") -> None:
-        plot(axes, results, {row: (100 * GRID, 100 * curve) for row, curve in curves.items()})
+        plot(axes, results, in_percent(curves))
         axes.set(xlabel="recall, %", ylabel="precision, %")
 
-    middle = np.searchsorted(GRID, 0.5)
-    shown = ", ".join(f"{row} {100 * curve[middle]:.0f}" for row, curve in curves.items())
-    alt = f"Precision by recall; precision at 50 % recall in percent: {shown}."
+    alt = f"Precision by recall; precision at 50 % recall in percent: {values_at(0.5, curves)}."
     return Figure(column, alt, Drawing(name, 3.4, draw), by_row=True)
 
 
@@ -176,7 +189,7 @@ def reliability(results: ExperimentResults, column: str, name: str) -> Figure | 
         return None
 
     def draw(axes: "Axes") -> None:
-        axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, linestyle=(0, (1, 3)))
+        plot_diagonal(axes)
         points = {}
         for row, (samples_B, confidence_B, correct_B) in bins.items():
             filled = samples_B > 0
