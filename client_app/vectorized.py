@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
 from client_app.client import Client, Contribution, Report, Variant, overrides
-from client_app.models.classifier import Classifier
+from client_app.models.classifier import Classifier, channels_go_last
 from client_app.optimizer import TrainingSettings, clip
 from client_app.state import State, copy, split_prefix
 from client_app.training import Task, batches, task_of, train_round
@@ -205,6 +205,9 @@ def channels_last(model: Classifier) -> Iterator[None]:
 
     Those of stacked clients have channels first, and the layers behind them take twice as long.
     """
+    if not channels_go_last(model):
+        yield
+        return
     layers = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     hooks = [layer.register_forward_hook(laid_out) for layer in layers]
     try:

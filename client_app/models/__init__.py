@@ -6,7 +6,13 @@ import torch
 from torch import nn
 
 from client_app.models.backbone import LITE, backbone, check_images, is_backbone, lite, width_of
-from client_app.models.classifier import Classifier, batch_norm_names, group_norms, has_batch_norm
+from client_app.models.classifier import (
+    Classifier,
+    batch_norm_names,
+    channels_go_last,
+    group_norms,
+    has_batch_norm,
+)
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, linear, mlp_bn
 from client_app.models.random_conv import random_conv
@@ -62,8 +68,8 @@ def build(
     """Return the model `name` for inputs of `shape`, its weights drawn from `seed` alone, or begun with a file's.
 
     Of a backbone that keeps all of its weights the head alone is returned, which takes its features.
-    Convolutions keep their channels last in memory, which CPUs and tensor cores compute faster; shapes do not change,
-    and states are copied out of models without that (`state.copy`).
+    Convolutions keep their channels last in memory, which CPUs and tensor cores compute faster, unless they are too
+    narrow (`channels_go_last`); shapes do not change, and states are copied out of models without that (`state.copy`).
     Raises SettingError for inputs the model cannot take, and for a user's own model that is no Classifier.
     """
     check(name, shape, settings)
@@ -82,7 +88,9 @@ def build(
             model = MODELS[name](shape, classes)
         if settings.norm == "group":
             group_norms(model)
-        return model.to(memory_format=torch.channels_last)
+        if channels_go_last(model):
+            model = model.to(memory_format=torch.channels_last)
+        return model
 
 
 def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:

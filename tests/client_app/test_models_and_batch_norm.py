@@ -20,10 +20,12 @@ from client_app.models import (
     MODELS,
     SMALLEST_SIDE,
     Classifier,
+    ModelSettings,
     batch_norm_names,
     build,
     has_batch_norm,
 )
+from client_app.models.classifier import channels_go_last
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
 from client_app.training import train_round
@@ -220,6 +222,14 @@ def test_channels_last_in_memory_stays_in_the_model() -> None:
     assert all(tensor.is_contiguous() for tensor in copy(model.state_dict()).values())
     outputs = model(images_B)
     torch.testing.assert_close(model.to(memory_format=torch.contiguous_format)(images_B), outputs)
+
+
+@pytest.mark.parametrize(("width", "last"), [(4, False), (7, False), (8, True), (0, True)])
+def test_a_very_narrow_network_keeps_its_channels_first(width: int, last: bool) -> None:
+    """With channels last, oneDNN writes behind a gradient of its shortcut, and the process ends by a signal."""
+    model = build("resnet-8", (1, 8, 8), 4, 0, ModelSettings(width=width))
+    assert channels_go_last(model) == last
+    assert model.state_dict()["features.4.conv1.weight"].is_contiguous() != last
 
 
 def test_layers_are_found_by_type_not_by_name() -> None:

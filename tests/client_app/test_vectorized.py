@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import client_app.vectorized
 from client_app.client import Client, Report, Variant, overrides
-from client_app.models import Classifier, build
+from client_app.models import Classifier, ModelSettings, build
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, difference, norm
 from client_app.training import train_round
@@ -209,6 +209,14 @@ def test_frozen_layers_stay_as_they_are_when_clients_train_together() -> None:
         for name, tensor in report.trained.state.items():
             unmoved = torch.equal(tensor, client.start[name])
             assert unmoved == name.startswith("features.0."), name
+
+
+@pytest.mark.parametrize(("width", "first"), [(4, True), (8, False)])
+def test_images_of_a_very_narrow_network_have_channels_first(width: int, first: bool) -> None:
+    model = build("resnet-8", (1, 8, 8), CLASSES, 0, ModelSettings(width=width))
+    with client_app.vectorized.channels_last(model):
+        images = model.features[0](torch.rand(2, 1, 8, 8))  # type: ignore[index]
+    assert images.is_contiguous() == first
 
 
 def test_augmented_images_are_drawn_as_for_one() -> None:
