@@ -269,8 +269,18 @@ def test_the_commands_of_a_block_exist(block: Block) -> None:
 
 
 @pytest.mark.parametrize(
+    "unit", sorted((ROOT / "deploy").glob("*.service")), ids=lambda unit: unit.name
+)
+def test_the_commands_of_a_systemd_unit_exist(unit: Path) -> None:
+    commands = re.findall(r"^ExecStart\w*=(.+)$", unit.read_text(), re.MULTILINE)
+    assert commands
+    check("\n".join(commands))
+
+
+@pytest.mark.parametrize(
     ("script", "message"),
     [
+        ("fedskew federation serve . gateway", "gateway"),
         ("fedskew run demo --fast", "No such option.*--fast"),
         ("fedskew train demo", "no such command"),
         ("fedskew run --set roundz=3", "there is no such setting"),
