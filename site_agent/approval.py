@@ -1,5 +1,6 @@
 """A site's approval: one federation.toml and one app, which is the installed code."""
 
+import difflib
 import getpass
 import hashlib
 import json
@@ -25,6 +26,9 @@ SITE_PACKAGES = ("client_app", "data", "site_agent")
 """The packages that run at a site."""
 MODULE_PACKAGES = ("strategies", "server_app", "fedskew")
 """Those that an agreed module may import besides, for the classes that its server half is made of."""
+
+LISTED = 20
+"""Files of an app that are listed as changed; a new release changes hundreds."""
 
 
 def summary(site: Site, app: str) -> str:
@@ -158,7 +162,8 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
         reason = "is another text than the federation.toml that site.toml names"
         raise DataError(reason, where=str(federation))
     question = summary(site, code) if site.app is None else app_summary(site, code, files)
-    if not ask(question):
+    changes = changes_since(site, content, files)
+    if not ask("\n".join([question, *changes])):
         return False
     folder = site.state / "approved"
     folder.mkdir(parents=True, exist_ok=True)
@@ -181,6 +186,39 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
         part.replace(folder / name)
     Audit(site.state / "audit.jsonl").write("approved", **record)
     return True
+
+
+def changes_since(site: Site, content: bytes, files: Mapping[str, bytes]) -> list[str]:
+    """Return what is other than in the approved federation.toml and app, in lines; none where nothing is approved.
+
+    Args:
+        site: The site, with what it has approved below its state.
+        content: Of the new federation.toml.
+        files: Of the new app, by name.
+    """
+    folder = site.state / "approved"
+    try:
+        former = (folder / "federation.toml").read_text(encoding="utf-8")
+        former_files = packed_files((folder / "app.fab").read_bytes(), str(folder / "app.fab"))
+    except (OSError, ValueError, DataError):
+        return []
+    lines = list(
+        difflib.unified_diff(
+            former.splitlines(), content.decode().splitlines(), "approved", "new", lineterm=""
+        )
+    )
+    changed = []
+    for name in sorted(former_files.keys() | files.keys()):
+        if name not in files:
+            changed.append(f"file removed: {name!r}")
+        elif name not in former_files:
+            changed.append(f"file added:   {name!r}")
+        elif former_files[name] != files[name]:
+            changed.append(f"file changed: {name!r}")
+    lines += changed[:LISTED]
+    if len(changed) > LISTED:
+        lines.append(f"and {len(changed) - LISTED} files more")
+    return ["", "Other than what is approved here:", *lines] if lines else []
 
 
 def approved_app(site: Site) -> str:

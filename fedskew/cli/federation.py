@@ -4,13 +4,19 @@ import json
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from data import SettingError, require
 from data.text import any_number
 from fedskew.cli.terminal import TYPER_SUGGESTS, console
+
+if (
+    TYPE_CHECKING
+):  # they are imported where they are used: a command line that completes words waits for none
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import Change
 
 
 class Service(StrEnum):
@@ -123,26 +129,21 @@ def add(
     from data import DataError
     from data.agreement import read_agreement, subtraction_warning
     from fedskew.federation.folder import FederationFolder, add
+    from fedskew.federation.membership import check_is_new
 
-    text = key
-    if not key.startswith("ecdsa") and Path(key).is_file():
-        text = Path(key).read_text(encoding="utf-8")
-    # The output of `fedskew-site key` is a few lines of TOML, of which the key is one.
-    key_line = re.search(r'^key = "(.*)"$', text, re.MULTILINE)
-    samples_line = re.search(r"^samples = (\d{1,18})$", text, re.MULTILINE | re.ASCII)
-    mask_key_line = re.search(r'^mask-key = "(.*)"$', text, re.MULTILINE)
-    site_key = key_line[1] if key_line else text
-    if samples is None and samples_line:
-        samples = int(samples_line[1])
-    if mask_key_line and not mask_key:
-        mask_key = mask_key_line[1]
+    site_key, printed_mask_key, printed_samples = printed_keys(key)
+    samples = samples if samples is not None else printed_samples
+    mask_key = mask_key or printed_mask_key
     federation = FederationFolder(folder)
+    check_is_new(federation, site_key)
     warning = ""
     try:
         before = read_agreement(federation.agreement_file)
     except DataError:  # it may still have too few sites for an agreement
         before = None
     member = add(federation, name, site_key, samples, mask_key)
+    if before is not None:
+        take_over(federation)
     if before is not None and federation.has_run:
         warning = subtraction_warning(before, read_agreement(federation.agreement_file))
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
@@ -157,6 +158,68 @@ def add(
             f"No samples are agreed for {member.name}: it counts for as many as it states. "
             "--samples, or `samples` in its [[site]], sets a limit."
         )
+
+
+SiteName = Annotated[str, typer.Argument(help="The site's name.", show_default=False)]
+
+
+@application.command()
+def remove(folder: Folder, name: SiteName) -> None:
+    """Take a site out of federation.toml. Its key is refused from then on, also during a run."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import remove
+
+    federation = FederationFolder(folder)
+    announce(federation, remove(federation, name))
+
+
+@application.command()
+def rekey(
+    folder: Folder,
+    name: SiteName,
+    key: Annotated[
+        str,
+        typer.Argument(help="The key that `fedskew-site key` printed, or a file with its output."),
+    ],
+    mask_key: Annotated[
+        str,
+        typer.Option(
+            help="The key for masked sums that `fedskew-site key` printed.",
+            show_default="the one in KEY's file, else as it was",
+        ),
+    ] = "",
+) -> None:
+    """Give a site another key. The former one is refused from then on."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import rekey
+
+    federation = FederationFolder(folder)
+    site_key, printed_mask_key, _ = printed_keys(key)
+    announce(federation, rekey(federation, name, site_key, mask_key or printed_mask_key))
+
+
+@application.command()
+def rename(
+    folder: Folder,
+    name: SiteName,
+    new_name: Annotated[str, typer.Argument(help="Its new name.", show_default=False)],
+) -> None:
+    """Give a site another name. The site writes it into its site.toml as well."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import rename
+
+    federation = FederationFolder(folder)
+    announce(federation, rename(federation, name, new_name))
+
+
+@application.command()
+def update(folder: Folder) -> None:
+    """Agree to the app that is installed here, after an upgrade of FedSkew or a change of app.fab."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import update
+
+    federation = FederationFolder(folder)
+    announce(federation, update(federation))
 
 
 @application.command()
@@ -299,6 +362,55 @@ def down(folder: Folder) -> None:
     from fedskew.federation.services import down
 
     console().print("ended" if down(FederationFolder(folder)) else "nothing was running")
+
+
+def printed_keys(text: str) -> tuple[str, str, int | None]:
+    """Return a site's key, its key for masked sums and its samples, of a key or of a file with several lines.
+
+    A file may have the output of `fedskew-site key`: lines of TOML, of which the key is one.
+    """
+    if not text.startswith("ecdsa") and Path(text).is_file():
+        text = Path(text).read_text(encoding="utf-8")
+    key = re.search(r'^key = "(.*)"$', text, re.MULTILINE)
+    mask_key = re.search(r'^mask-key = "(.*)"$', text, re.MULTILINE)
+    samples = re.search(r"^samples = (\d{1,18})$", text, re.MULTILINE | re.ASCII)
+    return (
+        key[1] if key else text,
+        mask_key[1] if mask_key else "",
+        int(samples[1]) if samples else None,
+    )
+
+
+def announce(folder: "FederationFolder", change: "Change") -> None:
+    """Print what a change of federation.toml does, and let the SuperLink take over its sites."""
+    out = console()
+    if not change.difference:
+        out.print("federation.toml says so already")
+        return
+    out.print(change.difference.rstrip(), markup=False)
+    if change.warning:
+        out.print(f"Warning: {change.warning}.")
+    out.print(f"The former text is {folder.path / change.kept}")
+    take_over(folder)
+    out.print(
+        "Send federation.toml to every site: `fedskew-site approve` shows this difference. A run that is going on "
+        "keeps the former text until its end; the next one needs the new approvals."
+    )
+
+
+def take_over(folder: "FederationFolder") -> None:
+    """Let a SuperLink that is up register the sites of federation.toml, and unregister all others."""
+    from fedskew.engines.flower import LaunchFailed
+    from fedskew.federation.services import register
+
+    if not folder.has_run:
+        return
+    try:
+        register(folder)
+    except LaunchFailed:
+        console().print("The SuperLink is not up; it takes the sites over when it starts.")
+    else:
+        console().print("Gateway and SuperLink take the sites over now.")
 
 
 def numbers(key: str, text: str) -> list[float]:

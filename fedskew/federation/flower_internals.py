@@ -14,6 +14,7 @@ from flwr.proto.control_pb2 import (
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
+    UnregisterNodeRequest,
 )
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -58,6 +59,7 @@ __all__ = [
     "RegisterNodeRequest",
     "StartRunRequest",
     "StopRunRequest",
+    "UnregisterNodeRequest",
     "bytes_to_public_key",
     "cli_version_header",
     "error_reply",

@@ -2,8 +2,9 @@
 
 A SuperLink serves three interfaces on one port, and two of them require no account. Anyone who reaches that port can
 submit code, remove a hospital, or take over the running ServerApp with all updates. The gateway therefore forwards only
-the fleet requests of SuperNodes, and only those of the sites in federation.toml. It checks who signed a request, and
-when, before it reads the body. It forwards a reply only if the node that pushes it is also its sender.
+the fleet requests of SuperNodes, and only those of the sites in federation.toml, which it reads again when it changes.
+It checks who signed a request, and when, before it reads the body. It forwards a reply only if the node that pushes it
+is also its sender.
 
 A node that asks for messages asks every 3 seconds, and loses a message when its connection is cut. So the gateway holds
 the question until there is a message, and repeats the message until the node's next action shows that it has arrived.
@@ -31,7 +32,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from data import DataError
-from data.agreement import as_flower_has_it
+from data.agreement import Agreement, as_flower_has_it, read_agreement
 from fedskew.federation.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -104,7 +105,9 @@ class Gateway:
     """Answers the sites' requests with those of the SuperLink."""
 
     def __init__(self, folder: FederationFolder) -> None:
-        self.sites = {as_flower_has_it(site.key): site.name for site in folder.agreement.sites}
+        self.agreement_file = folder.agreement_file
+        self.read_at = stamp_of(self.agreement_file)
+        self.sites = sites_by_key(folder.agreement)
         self.largest = folder.coordinator.largest_message
         self.behind = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
         authority = ssl.create_default_context(cafile=str(folder.authority[0]))
@@ -124,6 +127,34 @@ class Gateway:
         self.intake = Intake(self.largest)
         self.participants = Participants(folder.state)
         self.traffic = Traffic(self.sites.values(), folder.state)
+
+    def refresh(self) -> None:
+        """Take over the sites of federation.toml if the file has changed.
+
+        A removed key is refused from the next request on. The sites stay as they are while the file cannot be read,
+        and the log says so.
+        """
+        stamp = stamp_of(self.agreement_file)
+        if stamp == self.read_at:
+            return
+        self.read_at = stamp
+        try:
+            sites = sites_by_key(read_agreement(self.agreement_file))
+        except DataError as error:
+            log.error("the sites stay as they were: %s", error)
+            return
+        before, after = set(self.sites.values()), set(sites.values())
+        self.sites = sites
+        for site in sorted(before - after):
+            log.info("%s is no site any more", site)
+            for by_site in (self.active, self.sent, self.lost_messages.nodes):
+                by_site.pop(site, None)
+            self.traffic.leave(site)
+        for site in sorted(after - before):
+            log.info("%s is a site now", site)
+            self.active[site] = 0.0
+            self.lost_messages.join(site)
+            self.traffic.join(site)
 
     def application(self) -> Starlette:
         """Return the gateway as an ASGI application."""
@@ -208,7 +239,8 @@ class Gateway:
         """Record that a site acts on its message, which has therefore arrived."""
         self.sent.pop(site, None)
         self.lost_messages.uncertain.discard(site)
-        self.active[site] = time.monotonic()
+        if site in self.active:  # it may have been removed since its request came
+            self.active[site] = time.monotonic()
 
     async def message(self, request: Request, body: bytes, site: str) -> Reply:
         """Return the next message for a site, or after a while that there is none."""
@@ -219,6 +251,8 @@ class Gateway:
             return 403, b"", {}
         while site not in self.sent:
             status, content, headers = await self.ask(request, [body])
+            if self.site(request) != site:  # it was removed or renamed, or has another key
+                return UNANSWERED, b"", {}
             now = time.monotonic()
             response = PullMessagesResponse.FromString(content if status == 200 else b"")
             runs = {message.metadata.run_id for message in response.messages_list}
@@ -260,6 +294,7 @@ class Gateway:
 
     def site(self, request: Request) -> str | None:
         """Return the name of the site whose key has signed a request, lately by its own clock; or None."""
+        self.refresh()
         try:
             pem, signature = (b64decode(request.headers[name], validate=True) for name in SIGNED)
             name = self.sites[pem]
@@ -271,6 +306,20 @@ class Gateway:
         least, most = AGES
         recent = least < age.total_seconds() < most
         return name if signed and recent else None
+
+
+def sites_by_key(agreement: Agreement) -> dict[bytes, str]:
+    """Return the names of the agreement's sites by their keys, as flwr has them."""
+    return {as_flower_has_it(site.key): site.name for site in agreement.sites}
+
+
+def stamp_of(file: Path) -> tuple[int, int, int]:
+    """Return what is another number after a file was changed or replaced; zeros where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def of_its_node(body: bytes) -> bool:

@@ -28,7 +28,7 @@ class Traffic:
     def __init__(self, sites: Iterable[str], state: Path) -> None:
         """`state` is the coordinator's state folder, whose disk's free space is a metric."""
         self.registry = registry = CollectorRegistry()
-        self.last = dict.fromkeys(sites, 0.0)
+        self.last: dict[str, float] = {}
         """By site, the time of its last request in seconds since 1970."""
         self.requests = Counter(
             "fedskew_gate_requests",
@@ -54,27 +54,37 @@ class Traffic:
             ["site", "call"],
             registry=registry,
         )
-        online = Gauge(
+        self.online = Gauge(
             "fedskew_gate_site_online",
             "Whether the site has asked for anything in the last minute.",
             ["site"],
             registry=registry,
         )
-        last_request = Gauge(
+        self.last_request = Gauge(
             "fedskew_gate_last_request_timestamp_seconds",
             "Time of the site's last request, 0 for none.",
             ["site"],
             registry=registry,
         )
-        for site in self.last:
-            online.labels(site).set_function(partial(self.is_online, site))
-            last_request.labels(site).set_function(partial(self.last.__getitem__, site))
+        for site in sites:
+            self.join(site)
         disk = Gauge(
             "fedskew_gate_disk_free_bytes",
             "Bytes free on the disk of the coordinator's state.",
             registry=registry,
         )
         disk.set_function(lambda: shutil.disk_usage(state).free)
+
+    def join(self, site: str) -> None:
+        """Show a site that belongs to the federation."""
+        self.last[site] = 0.0
+        self.online.labels(site).set_function(partial(self.is_online, site))
+        self.last_request.labels(site).set_function(partial(self.last.__getitem__, site))
+
+    def leave(self, site: str) -> None:
+        """Show a site no longer that has left the federation; its counters stay."""
+        self.online.remove(site)
+        self.last_request.remove(site)
 
     def is_online(self, site: str) -> bool:
         """Return whether the site has sent a request lately."""

@@ -53,6 +53,11 @@ class LostMessageRecovery:
         self.uncertain = set(self.heard)
         """Sites whose message may be lost that the SuperLink has given out: with the former gateway, or on its way."""
 
+    def join(self, site: str) -> None:
+        """Track a site that has come to the federation while the gateway runs."""
+        self.heard[site] = 0.0
+        self.uncertain.add(site)
+
     def is_doubtful(self, site: str, seconds: float) -> bool:
         """Return whether a site's message counts as lost, after the site has asked for so long and got nothing."""
         return site in self.uncertain and seconds > DOUBT

@@ -20,6 +20,7 @@ from fedskew.federation.flower_internals import (
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
+    UnregisterNodeRequest,
     cli_version_header,
     fab_to_proto,
     user_config_from_proto,
@@ -87,12 +88,18 @@ class Control:
         return {node.public_key: node for node in nodes if node.status != "unregistered"}
 
     def register(self, agreement: Agreement) -> None:
-        """Register those sites of the agreement that are not registered yet."""
+        """Register the sites of the agreement that are not registered yet, and unregister all other nodes.
+
+        The SuperLink never takes the key of an unregistered node again.
+        """
         known = self.nodes()
-        for site in agreement.sites:
-            key = as_flower_has_it(site.key)
+        agreed = {as_flower_has_it(site.key): site.name for site in agreement.sites}
+        for key, node in known.items():
+            if key not in agreed:
+                self.ask("UnregisterNode", UnregisterNodeRequest(node_id=node.node_id))
+        for key, name in agreed.items():
             if key not in known:
-                self.ask("RegisterNode", RegisterNodeRequest(public_key=key, name=site.name))
+                self.ask("RegisterNode", RegisterNodeRequest(public_key=key, name=name))
 
     def sites(self, agreement: Agreement) -> dict[str, str]:
         """Return each site's status, unknown for one that has not been registered."""

@@ -114,6 +114,34 @@ def test_what_is_approved_is_kept_and_shown(
     assert capsys.readouterr().out == "1 lines follow from each other\n"
 
 
+def test_a_second_approval_shows_what_is_other_than_before(site: Path, app: Path) -> None:
+    federation = site.with_name("federation.toml")
+    asked: list[str] = []
+    assert approve(read_site(site), federation, app, lambda text: not asked.append(text))
+    federation.write_text(federation.read_text().replace("lung", "heart"))
+    assert approve(read_site(site), federation, app, lambda text: not asked.append(text))
+    assert approve(read_site(site), federation, app, lambda text: not asked.append(text))
+    heading = "Other than what is approved here:"
+    assert [heading in text for text in asked] == [False, True, False]
+    changes = asked[1].partition(heading)[2].splitlines()
+    changed = [line for line in changes[3:] if line[:1] in ("+", "-")]
+    assert len(changed) == 2 and "lung" in changed[0] and "heart" in changed[1]
+
+    place = read_site(site)
+    files = {**CODE, "data/a.py": b"other", "data/new.py": b""}
+    files.pop("README.md")
+    lines = approval.changes_since(place, federation.read_bytes(), files)
+    assert lines[2:] == [
+        "file removed: 'README.md'",
+        "file changed: 'data/a.py'",
+        "file added:   'data/new.py'",
+        "file removed: 'pyproject.toml'",
+    ]
+    many = {**CODE, **{f"data/{number}.py": b"" for number in range(50)}}
+    lines = approval.changes_since(place, federation.read_bytes(), many)
+    assert len(lines) == 2 + approval.LISTED + 1 and lines[-1] == "and 31 files more"
+
+
 def test_between_two_sites_it_is_said_that_the_other_learns_the_counts(
     site: Path, app: Path, tmp_path: Path
 ) -> None:

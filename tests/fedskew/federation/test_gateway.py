@@ -44,6 +44,7 @@ from fedskew.federation.folder import FederationFolder, add, begin
 from fedskew.federation.gateway import PASSED, Gateway
 from fedskew.federation.handed_out import HandedOut
 from fedskew.federation.intake import Intake, NoRoom, TooManyRequests
+from fedskew.federation.membership import rekey, remove
 from fedskew.federation.object_cache import KEPT, Objects
 from server_app.settings import parse
 
@@ -191,6 +192,69 @@ def test_only_the_agreements_keys_pass(client: Client, asked: list[httpx.Request
         assert client.post("/v1/fleet/activate-node", headers=headers).status_code == 403
     assert not asked and "/v1/fleet/activate-node" in PASSED
     assert client.post("/v1/fleet/activate-node", headers=header(SOUTH)).status_code == 200
+
+
+def test_a_site_that_was_removed_is_refused_at_once(
+    folder: FederationFolder, client: Client, asked: list[httpx.Request]
+) -> None:
+    east = node_key()
+    add(folder, "east", line(east))  # while the gateway runs
+    assert client.post(RUN, headers=header(east)).status_code == 200
+    folder.__dict__.pop("agreement", None)
+    remove(folder, "north")
+    passed = len(asked)
+    assert client.post(RUN, headers=header(NORTH)).status_code == 403
+    assert len(asked) == passed
+    assert client.post(RUN, headers=header(SOUTH)).status_code == 200
+    assert client.post(RUN, headers=header(east)).status_code == 200
+    text = generate_latest(client.gateway.traffic.registry).decode()
+    online = re.findall(r'fedskew_gate_site_online\{site="(\w+)"\}', text)
+    assert sorted(online) == ["east", "south"]
+
+
+def test_only_a_sites_new_key_passes(folder: FederationFolder, client: Client) -> None:
+    new = node_key()
+    assert client.post(RUN, headers=header(NORTH)).status_code == 200
+    rekey(folder, "north", line(new))
+    assert client.post(RUN, headers=header(NORTH)).status_code == 403
+    assert client.post(RUN, headers=header(new)).status_code == 200
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_an_open_question_ends_when_the_site_is_removed(
+    folder: FederationFolder, client: Client, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    add(folder, "east", line(node_key()))
+    monkeypatch.setattr(gateway_module, "SHORTEST", 0.01)
+    monkeypatch.setattr(gateway_module, "HOLD", 0.5)
+    monkeypatch.setattr(gateway_module, "LONGEST", 0.01)
+    looks: list[str] = []
+    ask = client.gateway.ask
+
+    async def superlink(request: Any, pieces: list[bytes], path: str = "") -> Any:
+        looks.append(path)
+        if len(looks) == 2 and leaves:
+            remove(folder, "north")
+        return await ask(request, pieces, path)
+
+    monkeypatch.setattr(client.gateway, "ask", superlink)
+    question = PullMessagesRequest(node=Node(node_id=1)).SerializeToString()
+    status = client.post(gateway_module.PULL, content=question, headers=header(NORTH)).status_code
+    assert (status, len(looks) > 2) == ((503, False) if leaves else (200, True))
+
+
+def test_the_sites_stay_while_the_file_cannot_be_read(
+    folder: FederationFolder, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = folder.agreement_file.read_text()
+    folder.agreement_file.write_text(text + "\n[[site")
+    assert client.post(RUN, headers=header(NORTH)).status_code == 200
+    assert "the sites stay as they were" in caplog.text
+    folder.agreement_file.unlink()
+    assert client.post(RUN, headers=header(STRANGER)).status_code == 403
+    folder.agreement_file.write_text(text.replace(line(NORTH), line(STRANGER)))
+    assert client.post(RUN, headers=header(NORTH)).status_code == 403
+    assert client.post(RUN, headers=header(STRANGER)).status_code == 200
 
 
 def test_a_body_over_the_limit_ends_at_the_gate(client: Client, asked: list[httpx.Request]) -> None:

@@ -1,0 +1,211 @@
+"""Changes of a federation.toml that is in use: a site leaves or gets another key or name, or the app is another.
+
+Each change is made in the file's text, so that comments stay. The former file is kept below superseded/. The gateway
+takes the change over with its next request. Sites approve the new text before their next run.
+"""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from data import DataError
+from data.agreement import Agreement, read_agreement, subtraction_warning
+from data.toml_file import parse_toml, read_toml
+from fedskew.federation.folder import FederationFolder, lines_of
+from site_agent.app_files import app_files, app_hash
+
+SUPERSEDED = "superseded"
+"""Folder of the former texts of federation.toml, below the federation's folder."""
+SITE_HEADER = re.compile(r"^[ \t]*\[\[\s*site\s*\]\]", re.MULTILINE)
+ANY_HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a command has made of federation.toml."""
+
+    before: Agreement
+    after: Agreement
+    difference: str
+    """A unified diff of the two texts; empty where nothing changes."""
+    kept: str
+    """Name of the former text's file, below the federation's folder."""
+
+    @property
+    def warning(self) -> str:
+        """What the masked sums of both federations tell together, empty where they tell nothing more."""
+        return subtraction_warning(self.before, self.after)
+
+
+def remove(folder: FederationFolder, name: str) -> Change:
+    """Take a site out of federation.toml. Raises DataError for an unknown site, and where too few would be left."""
+    number = site_number(folder, name)
+    text, entries = read(folder)
+    begin, end = site_block(folder, text, number)
+    wanted = deepcopy(entries)
+    del wanted["site"][number]
+    return supersede(folder, text[:begin].rstrip() + "\n\n" + text[end:].lstrip(), wanted)
+
+
+def rekey(folder: FederationFolder, name: str, key: str, mask_key: str = "") -> Change:
+    """Give a site another key, and another key for masked sums if there is one.
+
+    Raises DataError for an unknown site, and for a key that the agreement cannot hold or that a site had before.
+    """
+    check_is_new(folder, key)
+    changes = {"key": key.strip()}
+    if mask_key:
+        changes["mask-key"] = mask_key
+    return change_site(folder, name, changes)
+
+
+def rename(folder: FederationFolder, name: str, new_name: str) -> Change:
+    """Give a site another name; its key and number stay. Raises DataError for an unknown site, and for no name."""
+    return change_site(folder, name, {"name": new_name})
+
+
+def update(folder: FederationFolder) -> Change:
+    """Agree to the app as it is installed here, or to the app.fab of the folder."""
+    text, entries = read(folder)
+    code = app_hash(app_files(folder.app))
+    first = SITE_HEADER.search(text)
+    end = first.start() if first else len(text)
+    changed = with_values(text[:end], {"app": code}) + text[end:]
+    return supersede(folder, changed, {**entries, "app": code})
+
+
+def change_site(folder: FederationFolder, name: str, changes: dict[str, str]) -> Change:
+    """Write other values into a site's entry."""
+    number = site_number(folder, name)
+    text, entries = read(folder)
+    begin, end = site_block(folder, text, number)
+    changed = text[:begin] + with_values(text[begin:end], changes) + text[end:]
+    wanted = deepcopy(entries)
+    wanted["site"][number] |= changes
+    return supersede(folder, changed, wanted)
+
+
+def read(folder: FederationFolder) -> tuple[str, dict[str, Any]]:
+    """Return the text of federation.toml, and what it says."""
+    content, entries = read_toml(folder.agreement_file)
+    return content.decode(), entries
+
+
+def site_number(folder: FederationFolder, name: str) -> int:
+    """Return a site's place in the file. Raises DataError for a site that is none of it."""
+    try:
+        return folder.agreement.number(name)
+    except LookupError as error:
+        raise DataError(
+            str(error), where=str(folder.agreement_file), key="name", value=name
+        ) from None
+
+
+def site_block(folder: FederationFolder, text: str, number: int) -> tuple[int, int]:
+    """Return where a site's entry [[site]] begins and ends. Raises DataError where the sites stand otherwise."""
+    begins = [match.start() for match in SITE_HEADER.finditer(text)]
+    if number >= len(begins):
+        raise other_form(folder)
+    following = [
+        match.start() for match in ANY_HEADER.finditer(text) if match.start() > begins[number]
+    ]
+    return begins[number], min(following, default=len(text))
+
+
+def other_form(folder: FederationFolder) -> DataError:
+    """Return the error of a file that these commands do not understand."""
+    reason = (
+        "cannot be changed by this command; change it by hand, or write one entry [[site]] a site"
+    )
+    return DataError(reason, where=str(folder.agreement_file))
+
+
+def with_values(block: str, values: dict[str, str]) -> str:
+    """Return a piece of TOML whose keys have other values; a key that is not there comes behind the others."""
+    for key, value in values.items():
+        line = lines_of({key: value}).rstrip("\n")
+        found = re.search(rf"^[ \t]*{re.escape(key)}\s*=.*$", block, re.MULTILINE)
+        if found:
+            block = block[: found.start()] + line + block[found.end() :]
+        else:
+            block = f"{block.rstrip()}\n{line}\n\n"
+    return block
+
+
+def supersede(folder: FederationFolder, text: str, wanted: dict[str, Any]) -> Change:
+    """Write another text into federation.toml, after the former one was kept.
+
+    Args:
+        folder: The federation's.
+        text: The new text.
+        wanted: What it has to say, by which an unusual file is found that was not understood.
+
+    Raises:
+        DataError: the text would be no agreement, or say something else; the file is then as it was.
+    """
+    file = folder.agreement_file
+    former = file.read_bytes()
+    before = folder.agreement
+    if parse_toml(text.encode(), str(file)) != wanted:
+        raise other_form(folder)
+    draft = file.with_name(f"{file.name}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    try:
+        after = read_agreement(draft)
+    except DataError:
+        draft.unlink()
+        raise
+    difference = "".join(
+        difflib.unified_diff(
+            former.decode().splitlines(keepends=True),
+            text.splitlines(keepends=True),
+            "before",
+            "after",
+        )
+    )
+    if not difference:
+        draft.unlink()
+        return Change(before, after, "", "")
+    kept = keep(folder, former)
+    draft.replace(file)
+    folder.__dict__.pop("agreement", None)  # it is read again
+    return Change(before, after, difference, kept)
+
+
+def keep(folder: FederationFolder, content: bytes) -> str:
+    """Save a former text of federation.toml, and return the file's name below the federation's folder."""
+    time = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
+    file = folder.path / SUPERSEDED / f"{time}-{hashlib.sha256(content).hexdigest()[:16]}.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content)
+    return f"{SUPERSEDED}/{file.name}"
+
+
+def check_is_new(folder: FederationFolder, key: str) -> None:
+    """Raise DataError for a key that a site had before: the SuperLink takes no key twice."""
+    former = former_keys(folder)
+    stated = " ".join(key.split()[:2])
+    current = {site.key for site in folder.agreement.sites} if former else set()
+    if stated in former and stated not in current:
+        reason = "was a site's before and is not valid any more; `fedskew-site key` makes another in a new folder"
+        raise DataError(reason, where=str(folder.agreement_file), key="key", value=stated)
+
+
+def former_keys(folder: FederationFolder) -> set[str]:
+    """Return the keys in the former texts of federation.toml."""
+    return {
+        " ".join(str(site.get("key", "")).split()[:2])
+        for entries in former_texts(folder)
+        for site in entries.get("site", [])
+    }
+
+
+def former_texts(folder: FederationFolder) -> Iterator[dict[str, Any]]:
+    """Return what the former texts of federation.toml say."""
+    for file in sorted((folder.path / SUPERSEDED).glob("*.toml")):
+        yield read_toml(file)[1]
