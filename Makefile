@@ -43,7 +43,7 @@ mutants: install  ## mutation testing: break the code in 300 places, one at a ti
 
 slow: install
 	-$(BIN)/python -m pip install --quiet -e '.[backbone,hf,timm]'  # without them their tests are skipped by name
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal  # two at a time: most of them wait for other processes
 
 signals: install  ## send signals at six moments on every engine and in sweeps, and print a table; needs a quiet machine
 	PYTHONPATH=. $(BIN)/python tests/fedskew/signal_matrix.py
