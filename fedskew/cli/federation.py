@@ -356,6 +356,45 @@ def submit(
 
 
 @application.command()
+def backup(
+    folder: Folder,
+    file: Annotated[Path, typer.Argument(help="The archive, .tar.gz.", show_default=False)],
+    results: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the runs' folders.", show_default="no runs"),
+    ] = None,
+) -> None:
+    """Write the federation's files and its runs into an archive. Keep it as safe as ca.key, which is in it."""
+    from fedskew.federation.backup import backup
+    from fedskew.federation.folder import FederationFolder
+
+    number = backup(FederationFolder(folder), file, results)
+    console().print(f"{file}: {number} files")
+
+
+@application.command()
+def restore(
+    file: Annotated[
+        Path, typer.Argument(help="The archive that `backup` has written.", show_default=False)
+    ],
+    folder: Folder,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="The folder for the runs' folders.", show_default="no runs"),
+    ] = None,
+) -> None:
+    """Write the files of a backup into new folders. `up` then starts the federation, and `run` resumes its runs."""
+    from fedskew.federation.backup import restore
+
+    federation = restore(file, folder, results)
+    coordinator = federation.coordinator
+    console().print(
+        f"{folder} is federation {federation.agreement.name}. Sites look for it at "
+        f"{coordinator.host}:{coordinator.port}; `fedskew federation up {folder}` starts it."
+    )
+
+
+@application.command()
 def down(folder: Folder) -> None:
     """Stop SuperLink, gateway and the processes that they started."""
     from fedskew.federation.folder import FederationFolder
