@@ -143,15 +143,15 @@ class Gateway:
         except DataError as error:
             log.error("the sites stay as they were: %s", error)
             return
-        before, after = set(self.sites.values()), set(sites.values())
-        self.sites = sites
-        for site in sorted(before - after):
-            log.info("%s is no site any more", site)
+        before, self.sites = self.sites, sites
+        # A name whose key is another one stands in both: what its former node had is dropped as if it had left.
+        for site in sorted(names_of(before, without=sites)):
+            log.info("%s is no site with its former key any more", site)
             for by_site in (self.active, self.sent, self.lost_messages.nodes):
                 by_site.pop(site, None)
             self.traffic.leave(site)
-        for site in sorted(after - before):
-            log.info("%s is a site now", site)
+        for site in sorted(names_of(sites, without=before)):
+            log.info("%s is a site with a new key", site)
             self.active[site] = 0.0
             self.lost_messages.join(site)
             self.traffic.join(site)
@@ -311,6 +311,11 @@ class Gateway:
 def sites_by_key(agreement: Agreement) -> dict[bytes, str]:
     """Return the names of the agreement's sites by their keys, as flwr has them."""
     return {as_flower_has_it(site.key): site.name for site in agreement.sites}
+
+
+def names_of(sites: dict[bytes, str], without: dict[bytes, str]) -> set[str]:
+    """Return the names that `sites` have under keys that do not stand for the same name in `without`."""
+    return {name for key, name in sites.items() if without.get(key) != name}
 
 
 def stamp_of(file: Path) -> tuple[int, int, int]:

@@ -215,8 +215,10 @@ def test_a_site_that_was_removed_is_refused_at_once(
 def test_only_a_sites_new_key_passes(folder: FederationFolder, client: Client) -> None:
     new = node_key()
     assert client.post(RUN, headers=header(NORTH)).status_code == 200
+    client.gateway.sent["north"] = client.gateway.sent["south"] = 200, b"of a former node", {}
     rekey(folder, "north", line(new))
     assert client.post(RUN, headers=header(NORTH)).status_code == 403
+    assert list(client.gateway.sent) == ["south"]
     assert client.post(RUN, headers=header(new)).status_code == 200
 
 
