@@ -114,6 +114,17 @@ def test_what_is_approved_is_kept_and_shown(
     assert capsys.readouterr().out == "1 lines follow from each other\n"
 
 
+def test_another_text_than_the_site_s_federation_toml_is_refused(
+    site: Path, app: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(site.with_name("federation.toml").read_text() + "# a comment\n")
+    with pytest.raises(DataError, match=r"is another text than the federation\.toml"):
+        approve(read_site(site), other, app, lambda text: pytest.fail("it asks"))
+    other.write_bytes(site.with_name("federation.toml").read_bytes())
+    assert approve(read_site(site), other, app, lambda text: True)
+
+
 def test_a_second_approval_shows_what_is_other_than_before(site: Path, app: Path) -> None:
     federation = site.with_name("federation.toml")
     asked: list[str] = []

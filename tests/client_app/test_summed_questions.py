@@ -1,0 +1,70 @@
+"""Questions about masked sums that a client refuses before anything is computed."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from client_builders import small_client
+
+from client_app.handlers import masked_reply
+from client_app.local_site import NotAgreed
+from client_app.run_spec import RunSpec
+from client_app.summed_questions import LIST_QUESTION, NONCE_QUESTION, purpose_of, words_of
+from client_app.variants.feature_statistics import FeatureStatistics, LabelCounts
+from server_app.settings import parse
+
+
+def run_spec_of(**changes: Any) -> RunSpec:
+    settings = {"dataset": "digits", "model": "linear", "method": "fed-lda", "rounds": 0}
+    return parse(settings | changes).run_spec()
+
+
+def test_features_that_training_changes_are_not_summed() -> None:
+    client = small_client((2, 1, 1, 1), model="linear")
+    fixed = run_spec_of()
+    statistics = FeatureStatistics()
+    assert len(words_of(statistics, client, fixed)) > 0
+    trained = replace(fixed, model="small-cnn")
+    with pytest.raises(NotAgreed, match="features of small-cnn are not summed"):
+        words_of(statistics, client, trained)
+    assert len(words_of(LabelCounts(), client, trained)) > 0  # labels are no features
+
+
+class Sums:
+    """A ledger that notes the purposes that it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def nonce(self, purpose: str, words: object) -> bytes:
+        self.asked.append(purpose)
+        return bytes(32)
+
+
+def runtime_of(sums: Sums | None, run_spec: RunSpec) -> Any:
+    policy = SimpleNamespace(check_uploads=lambda uploads: None)
+    return SimpleNamespace(site=SimpleNamespace(sums=sums), policy=policy, run_spec=run_spec)
+
+
+@pytest.mark.parametrize("question", [NONCE_QUESTION, LIST_QUESTION])
+def test_a_site_without_masked_sums_has_no_answer(question: str) -> None:
+    runtime = runtime_of(None, run_spec_of())
+    task = {"question": question, "variant": "feature-statistics"}
+    with pytest.raises(NotAgreed, match="sums = masked"):
+        masked_reply(task, runtime, small_client((2, 1, 1, 1), model="linear"))
+
+
+@pytest.mark.parametrize("variant", ["feature-statistics", "proximal", "", None])
+def test_a_variant_that_the_run_does_not_have_is_not_summed(variant: str | None) -> None:
+    sums = Sums()
+    run_spec = run_spec_of()
+    runtime = runtime_of(sums, run_spec)
+    client = small_client((2, 1, 1, 1), model="linear")
+    task = {"question": NONCE_QUESTION, "variant": variant}
+    with pytest.raises(NotAgreed, match="no such variant"):
+        masked_reply(task, runtime, client)
+    assert sums.asked == []
+    statistics = run_spec.variants[0]
+    masked_reply({**task, "variant": statistics.name}, runtime, client)  # the control
+    assert sums.asked == [purpose_of(statistics, run_spec)]
