@@ -12,7 +12,7 @@ import pytest
 from deploy.local_federation import ROOT, LocalFederation, fedskew, fedskew_site
 from fedskew.federation.folder import FederationFolder
 
-WORDS = ["model=mlp-bn", "learning-rate=0.1", "method=fedavg"]
+WORDS = ["model=mlp-bn", "learning-rate=0.1", "method=fedavg", "node-wait=20"]
 REVOKED = 60.0
 """Seconds in which a removed key has to be refused."""
 
