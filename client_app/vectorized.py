@@ -205,10 +205,9 @@ def channels_last(model: Classifier) -> Iterator[None]:
 
     Those of stacked clients have channels first, and the layers behind them take twice as long.
     """
-    if not channels_go_last(model):
-        yield
-        return
-    layers = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    layers = []
+    if channels_go_last(model):
+        layers = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     hooks = [layer.register_forward_hook(laid_out) for layer in layers]
     try:
         yield

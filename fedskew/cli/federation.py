@@ -12,9 +12,8 @@ from data import SettingError, require
 from data.text import any_number
 from fedskew.cli.terminal import TYPER_SUGGESTS, console
 
-if (
-    TYPE_CHECKING
-):  # they are imported where they are used: a command line that completes words waits for none
+# Commands import what they use, so that `--help` and the completion of words wait for none of it.
+if TYPE_CHECKING:
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.membership import Change
 
@@ -142,10 +141,9 @@ def add(
     except DataError:  # it may still have too few sites for an agreement
         before = None
     member = add(federation, name, site_key, samples, mask_key)
-    if before is not None:
-        take_over(federation)
     if before is not None and federation.has_run:
-        warning = subtraction_warning(before, read_agreement(federation.agreement_file))
+        warning = subtraction_warning(before, federation.agreement)
+        take_over(federation)
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
     if warning:
         console().print(f"Warning: {warning}.")
@@ -430,7 +428,8 @@ def announce(folder: "FederationFolder", change: "Change") -> None:
     if change.warning:
         out.print(f"Warning: {change.warning}.")
     out.print(f"The former text is {folder.path / change.kept}")
-    take_over(folder)
+    if folder.has_run:
+        take_over(folder)
     out.print(
         "Send federation.toml to every site: `fedskew-site approve` shows this difference. A run that is going on "
         "keeps the former text until its end; the next one needs the new approvals."
@@ -442,8 +441,6 @@ def take_over(folder: "FederationFolder") -> None:
     from fedskew.engines.flower import LaunchFailed
     from fedskew.federation.services import register
 
-    if not folder.has_run:
-        return
     try:
         register(folder)
     except LaunchFailed:

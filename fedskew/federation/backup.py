@@ -9,13 +9,12 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from data import DataError, SettingError
 from data.private_files import owner_only
-from fedskew.federation.folder import FederationFolder
+from fedskew.federation.folder import FederationFolder, require_empty
 
 MANIFEST = "manifest.json"
 """The archive's last file: the sha256 of every other one."""
@@ -66,8 +65,10 @@ def files_of(parts: dict[str, Path], leave_out: Path) -> Iterator[tuple[str, Pat
     """Return the name in the archive and the path of every file; those below `leave_out` are not among them."""
     for part, folder in parts.items():
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and not path.is_relative_to(leave_out):
-                yield f"{part}/{path.relative_to(folder).as_posix()}", path
+            if not path.is_file() or path.is_relative_to(leave_out):
+                continue
+            below = path.relative_to(folder).as_posix()
+            yield f"{part}/{below}", path
 
 
 def put(archive: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
@@ -94,11 +95,12 @@ def restore(file: Path, path: Path, results: Path | None = None) -> FederationFo
     if results is not None:
         targets[RESULTS] = results
     for part, target in targets.items():
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            rule = "must be empty: a backup is never restored over other files"
-            raise SettingError(NAMED_BY[part], str(target), rule)
+        rule = "must be empty: a backup is never restored over other files"
+        require_empty(NAMED_BY[part], target, rule)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with draft_folder(path) as draft:
+    # Beside the coordinator's folder, so that a move copies nothing; for its owner alone, and removed at the end.
+    with TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as temporary:
+        draft = Path(temporary)
         unpack(file, draft)
         if (draft / RESULTS).exists() and results is None:
             rule = "is needed: the backup has runs as well"
@@ -114,16 +116,6 @@ def restore(file: Path, path: Path, results: Path | None = None) -> FederationFo
     folder = FederationFolder(path)
     folder.state.mkdir(mode=0o700)
     return folder
-
-
-@contextmanager
-def draft_folder(path: Path) -> Iterator[Path]:
-    """Make a folder beside `path` for its owner alone, and remove it at the end."""
-    draft = Path(mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        yield draft
-    finally:
-        shutil.rmtree(draft)
 
 
 def unpack(file: Path, draft: Path) -> None:

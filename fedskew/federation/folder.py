@@ -100,6 +100,11 @@ class FederationFolder:
         """What federation.toml says. Raises DataError as `read_agreement`."""
         return read_agreement(self.agreement_file)
 
+    def replace_agreement(self, draft: Path) -> None:
+        """Put a draft in the place of federation.toml, so that `agreement` is what it says."""
+        draft.replace(self.agreement_file)
+        self.__dict__.pop("agreement", None)  # where cached_property keeps it
+
     @cached_property
     def coordinator(self) -> Coordinator:
         """What coordinator.toml says. Raises DataError for what it cannot say."""
@@ -178,9 +183,8 @@ def begin(
     Raises SettingError where something is in the folder already, and DataError for an address that is none, and for
     classes, a shape or a scale that no reader of federation.toml takes. Nothing is written then.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        rule = "must be empty: what is in a federation's folder is never written over"
-        raise SettingError("FOLDER", str(path), rule)
+    rule = "must be empty: what is in a federation's folder is never written over"
+    require_empty("FOLDER", path, rule)
     host, _ = host_and_port(address, "--address")
     folder = FederationFolder(path)
     fab = b""
@@ -248,8 +252,14 @@ def add(
     assert len(sites) == len(known) + 1
     draft = file.with_name(file.name + ".tmp")
     draft.write_text(text, encoding="utf-8")
-    draft.replace(file)
+    folder.replace_agreement(draft)
     return sites[-1]
+
+
+def require_empty(key: str, path: Path, rule: str) -> None:
+    """Raise SettingError, which names a key and a rule, where `path` is there and no empty folder."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise SettingError(key, str(path), rule)
 
 
 def lines_of(entries: dict[str, object]) -> str:

@@ -7,7 +7,6 @@ takes the change over with its next request. Sites approve the new text before t
 import difflib
 import hashlib
 import re
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -172,8 +171,7 @@ def supersede(folder: FederationFolder, text: str, wanted: dict[str, Any]) -> Ch
         draft.unlink()
         return Change(before, after, "", "")
     kept = keep(folder, former)
-    draft.replace(file)
-    folder.__dict__.pop("agreement", None)  # it is read again
+    folder.replace_agreement(draft)
     return Change(before, after, difference, kept)
 
 
@@ -189,7 +187,7 @@ def keep(folder: FederationFolder, content: bytes) -> str:
 def check_is_new(folder: FederationFolder, key: str) -> None:
     """Raise DataError for a key that a site had before: the SuperLink takes no key twice."""
     former = former_keys(folder)
-    stated = " ".join(key.split()[:2])
+    stated = without_comment(key)
     current = {site.key for site in folder.agreement.sites} if former else set()
     if stated in former and stated not in current:
         reason = "was a site's before and is not valid any more; `fedskew-site key` makes another in a new folder"
@@ -197,15 +195,14 @@ def check_is_new(folder: FederationFolder, key: str) -> None:
 
 
 def former_keys(folder: FederationFolder) -> set[str]:
-    """Return the keys in the former texts of federation.toml."""
-    return {
-        " ".join(str(site.get("key", "")).split()[:2])
-        for entries in former_texts(folder)
-        for site in entries.get("site", [])
-    }
+    """Return the keys in the former texts of federation.toml, without comments."""
+    keys = set()
+    for file in (folder.path / SUPERSEDED).glob("*.toml"):
+        for site in read_toml(file)[1].get("site", []):
+            keys.add(without_comment(str(site.get("key", ""))))
+    return keys
 
 
-def former_texts(folder: FederationFolder) -> Iterator[dict[str, Any]]:
-    """Return what the former texts of federation.toml say."""
-    for file in sorted((folder.path / SUPERSEDED).glob("*.toml")):
-        yield read_toml(file)[1]
+def without_comment(key: str) -> str:
+    """Return a public key's kind and its base64 form."""
+    return " ".join(key.split()[:2])

@@ -213,6 +213,10 @@ def test_a_command_says_what_it_changes_and_what_is_to_do(
     status, output, _ = fedskew("federation", "rename", folder.path, "north", "far-north")
     assert status == 0 and "Gateway and SuperLink take the sites over now" in output
     assert [one.agreement.names for one in taken] == [["far-north", "south", "west"]]
+    words = ("federation", "add", folder.path, "east", public_key("new"))
+    status, output, _ = fedskew(*words, "--mask-key", FOUR[1]["mask-key"])
+    assert status == 0 and "Gateway and SuperLink take the sites over now" in output
+    assert taken[-1].agreement.names == ["far-north", "south", "west", "east"]
 
     def away(folder: FederationFolder) -> None:
         raise LaunchFailed("superlink is not up")
