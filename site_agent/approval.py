@@ -207,18 +207,24 @@ def changes_since(site: Site, content: bytes, files: Mapping[str, bytes]) -> lis
             former.splitlines(), content.decode().splitlines(), "approved", "new", lineterm=""
         )
     )
-    changed = []
-    for name in sorted(former_files.keys() | files.keys()):
-        if name not in files:
-            changed.append(f"file removed: {name!r}")
-        elif name not in former_files:
-            changed.append(f"file added:   {name!r}")
-        elif former_files[name] != files[name]:
-            changed.append(f"file changed: {name!r}")
+    changed = changed_files(former_files, files)
     lines += changed[:LISTED]
     if len(changed) > LISTED:
         lines.append(f"and {len(changed) - LISTED} files more")
     return ["", "Other than what is approved here:", *lines] if lines else []
+
+
+def changed_files(former: Mapping[str, bytes], files: Mapping[str, bytes]) -> list[str]:
+    """Return a line for each file that only one of two apps has, or that they have with other contents."""
+    changed = []
+    for name in sorted(former.keys() | files.keys()):
+        if name not in files:
+            changed.append(f"file removed: {name!r}")
+        elif name not in former:
+            changed.append(f"file added:   {name!r}")
+        elif former[name] != files[name]:
+            changed.append(f"file changed: {name!r}")
+    return changed
 
 
 def approved_app(site: Site) -> str:
