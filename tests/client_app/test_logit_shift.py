@@ -23,6 +23,7 @@ from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
 from client_app.variants.reweighting import Reweighting
+from data import SettingError
 
 COUNTS_KC = [(40, 3, 0, 7), (1, 1, 60, 2), (0, 0, 5, 0), (10, 20, 30, 40), (9, 9, 9, 9)]
 UNIT = 2**16
@@ -371,3 +372,10 @@ def test_the_shift_to_equal_classes_is_fedetfs_balanced_loss() -> None:
     for loss, row, label in zip(losses_B.tolist(), logits_BC.tolist(), labels, strict=True):
         weighted = [n * math.exp(f) for n, f in zip(counts, row, strict=True)]
         assert loss == pytest.approx(-math.log(weighted[label] / sum(weighted)), abs=1e-12)
+
+
+@pytest.mark.parametrize("target", ["global", "uniform"])
+def test_a_local_share_without_a_mixture_is_refused(target: str) -> None:
+    assert LogitShift(target="mixed", local_share=0.5).local_share == 0.5
+    with pytest.raises(SettingError, match="is for target = mixed"):
+        LogitShift(target=target, local_share=0.5)

@@ -35,7 +35,7 @@ def torchs(settings: TrainingSettings, parameters: Any) -> torch.optim.Optimizer
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.03])
-@pytest.mark.parametrize("second", [0.999, 0.95])
+@pytest.mark.parametrize("second", [0.999, 0.95, 0.4])
 def test_fifty_steps_are_torchs_to_the_bit(
     optimizer: str, weight_decay: float, second: float
 ) -> None:

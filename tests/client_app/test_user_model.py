@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from client_app.models import Classifier, build
+from client_app.user_code import file_hash
 from data import SettingError
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
@@ -104,3 +105,8 @@ def test_a_module_that_means_another_data_is_told_whose_it_is(tmp_path: Path) ->
     sentence = "; data is FedSkew's own package here: give your module another name"
     with pytest.raises(SettingError, match=f"cannot import name 'scans_of_mine' .*{sentence}"):
         build("own_confused:good", (1, 8, 8), 10, 0)
+
+
+def test_a_module_that_is_not_there_has_no_hash() -> None:
+    assert file_hash("no_such_module_of_mine:model") == ""
+    assert len(file_hash("json:loads")) == 64

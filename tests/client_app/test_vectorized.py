@@ -24,7 +24,7 @@ from client_app.variants.local_model import LocalModel
 from client_app.variants.logit_shift import LogitShift
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
-from client_app.vectorized import MAPPED_HOOKS, VectorizedTraining, mixes, obstacle
+from client_app.vectorized import MAPPED_HOOKS, Source, VectorizedTraining, mixes, obstacle
 
 SETTINGS = TrainingSettings(
     local_epochs=2,
@@ -340,3 +340,14 @@ def test_a_client_that_cannot_train_takes_no_time() -> None:
         outcomes = list(trainer.train(clients))
     assert [str(error) for _, error, _ in outcomes] == ["no task"] * len(clients)
     assert {seconds for _, _, seconds in outcomes} == {0.0}
+
+
+def test_samples_of_one_kind_are_joined_once_and_others_are_not() -> None:
+    clients = clients_of([])[:2]
+    joined = Source(clients).joined
+    assert joined is not None
+    assert len(joined) == sum(len(client.samples) for client in clients)
+    first, second = clients
+    assert isinstance(second.samples.inputs_N, Tensor)
+    doubled = replace(second.samples, inputs_N=second.samples.inputs_N.double())
+    assert Source([first, replace(second, samples=doubled)]).joined is None

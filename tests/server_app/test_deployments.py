@@ -128,6 +128,13 @@ def test_the_final_question_is_asked_once_and_of_everybody(train: Train, tmp_pat
     assert ours[2]["bytes-down"] - theirs[2]["bytes-down"] == 4 * model
 
 
+def test_a_method_behind_one_without_a_final_question_gets_its_answers(train: Train) -> None:
+    method = {"method": "tau-norm+ccvr", "rounds": 1}
+    outcome = train(grid=(grid := TamperingGrid()), **method)
+    assert grid.kinds() == ["train", "query"]
+    assert set(deployed(outcome)) == {"average", "tau-norm", "ccvr"}
+
+
 def spoiled(kind: str) -> Callable[[Message, RecordDict], None]:
     """Return a tampering with client 1's answer to the final question."""
 

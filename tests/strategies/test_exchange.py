@@ -1,6 +1,7 @@
 """What clients say beside their numbers: bounded and escaped before it comes into a record."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from client_app.models import build
 from client_app.serialization import DecodeError, Expected, from_bytes, to_bytes
 from fedskew.engines.local import LocalGrid, identify
 from strategies.core.exchange import (
+    RECORD,
     SUPERLINK,
     Exchange,
     ExchangeSettings,
@@ -23,7 +25,7 @@ from strategies.core.exchange import (
     assign,
     replies,
 )
-from strategies.core.reading import MOST_RECORDS, failure_in
+from strategies.core.reading import MOST_RECORDS, failure_in, worker_in
 from strategies.core.rounds import largest_record
 
 LONG = "\x1b[2J" * 10**6
@@ -214,6 +216,10 @@ def test_a_record_may_hold_two_models_and_eight_tensors_for_each_class(classes: 
 def test_clients_with_the_most_samples_come_first() -> None:
     request = Request("train", {"round": 1}, {}, "", {}, examples={0: 5, 1: 9, 3: 9})
     assert request.longest_first([0, 3, 2, 1]) == [1, 3, 0, 2]
+    one_sample = replace(
+        request, examples={5: 1}
+    )  # a client whose samples are unknown counts as one without any
+    assert one_sample.longest_first([3, 5]) == [5, 3]
 
 
 @pytest.mark.parametrize(
@@ -293,3 +299,28 @@ def test_clients_are_spread_evenly_over_the_nodes_and_no_node_goes_without() -> 
 
     assert of([4, 5, 6, 7]) == {10: [4, 7], 20: [5], 30: [6]}
     assert of([4, 5]) == {10: [4], 20: [5]}
+
+
+def test_a_record_of_a_client_that_was_not_asked_is_named_and_not_read() -> None:
+    exchange = Exchange([0, 1])
+    long_name = "1/" + "x" * 90
+    records = {"0/worker": ConfigRecord(), long_name: ConfigRecord(), "nobody": ConfigRecord()}
+    exchange.sort(RecordDict(dict(records)), 7, {0})  # node 7 computes for client 0 alone
+    assert set(exchange.answers) == {0}
+    assert exchange.unsolicited == [
+        f"node 7 sent {long_name[:80]}, which it was not asked for",
+        "node 7 sent nobody, which it was not asked for",
+    ]
+
+
+def test_a_record_s_name_may_hold_any_character_behind_the_client_s_number() -> None:
+    match = RECORD.fullmatch("12/of two\nlines")
+    assert match is not None and match.groups() == ("12", "of two\nlines")
+    assert RECORD.fullmatch("012/x") is None  # a number has one way to be written
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63)])
+def test_a_number_of_more_than_63_bits_is_no_fact_of_a_process(number: int) -> None:
+    assert worker_in({"process": 2**63 - 1}) == {"process": 2**63 - 1}  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="more than 63 bits"):
+        worker_in({"process": number})  # type: ignore[arg-type]

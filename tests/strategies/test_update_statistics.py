@@ -13,6 +13,7 @@ from strategies.core.server import Update
 from strategies.core.update_statistics import (
     VALUES,
     UpdateStatistics,
+    median_norm,
     noteworthy,
     standing_out,
     steps,
@@ -122,3 +123,7 @@ def test_a_hundred_updates_are_told_one_by_one_and_of_more_the_furthest_out() ->
     assert noteworthy(hundred) == hundred
     further = [*hundred, moved(100, 0.5, cosine=0.99)]
     assert [statistics.client for statistics in noteworthy(further)] == [*range(100)]
+
+
+def test_the_median_norm_without_an_update_is_zero() -> None:
+    assert median_norm([]) == 0.0

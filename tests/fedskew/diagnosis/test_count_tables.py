@@ -156,6 +156,8 @@ def test_the_table_of_a_run_is_that_of_its_settings() -> None:
     assert len(known.subjects.site_S) == 6
     with pytest.raises(TableError, match="subjects are of other clients or classes than samples"):
         table_of_samples("run", {**samples, "subjects": [[3, 1]]})
+    with pytest.raises(TableError, match="subjects are of other clients or classes than samples"):
+        table_of_samples("run", {**samples, "subjects": [[3, 1], [1, 1], [1, 1]]})
     assert table_of_samples("run", None) is None
 
 

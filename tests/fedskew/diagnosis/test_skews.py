@@ -338,7 +338,7 @@ def test_no_skew_is_as_sure_as_the_samples_are_many(resolution: float, words: st
 
 @pytest.mark.parametrize(
     ("dominated", "participation", "fails"),
-    [((0, 1, 2), 1.0, True), ((0, 1), 1.0, False), ((0, 1, 2), 0.5, False)],
+    [((0, 1, 2), 1.0, True), ((0, 1), 1.0, False), ((0,), 1.0, False), ((0, 1, 2), 0.5, False)],
 )
 def test_fedshift_is_known_to_fail_where_most_sites_have_one_class_to_learn_from(
     dominated: tuple[int, ...], participation: float, fails: bool

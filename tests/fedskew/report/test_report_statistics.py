@@ -267,6 +267,17 @@ def test_local_accuracy_weighs_classes_by_the_clients_that_can_be_tested(
     assert pooled_C is not None and pooled_C.tolist() == [0.75, 0.0, 0.25]
 
 
+def test_a_shot_group_s_recall_weighs_its_tested_classes_alone(measured: SeedResult) -> None:
+    """Samples of 120, 110 and 10: two classes are many-shot, and the test set lacks the second."""
+    samples = {"train": [[120, 110, 10]], "test": [4, 0, 4]}
+    data = replace(measured.run.settings.data, imbalance_factor=10.0)
+    settings = replace(measured.run.settings, data=data)
+    records = replace(measured.run, origin={"samples": samples}, settings=settings)
+    run = replace(measured, run=records)
+    weights_C = class_weights("many-recall", run, np.array([4, 0, 4]))
+    assert weights_C is not None and weights_C.tolist() == [1.0, 0.0, 0.0]
+
+
 def test_among_the_highest_columns() -> None:
     values = np.array([[3.0, 1.0], [2.0, 5.0], [-1.0, 4.0]])
     assert among_highest(values, 3).tolist() == [-1.0, 1.0] == values.min(0).tolist()
