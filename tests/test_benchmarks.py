@@ -1,10 +1,20 @@
 """The suite of benchmarks: what it names is there, and its rows become tables in their place."""
 
 import importlib.util
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import torch
+
+import benchmarks.peers.__main__ as peers
 from benchmarks.__main__ import SUITE, table, write
 from benchmarks.figures import figure, seconds
+from benchmarks.peers.cifar_cnn import cifar_cnn
+from benchmarks.peers.networks import CLASSES, build
+from benchmarks.peers.work import WORKS, images, save
+from client_app.models import build as build_model
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,3 +52,40 @@ def test_rows_become_a_table_between_their_marks(tmp_path: Path) -> None:
         in file.read_text()
     )
     assert file.read_text().startswith("before\n<!-- a -->\n|") and "old" not in file.read_text()
+
+
+def test_a_work_of_the_peers_is_the_same_for_every_tool(tmp_path: Path) -> None:
+    work = replace(WORKS["tiny"], clients=4)
+    first, again = images(work), images(work)
+    assert np.array_equal(first.train_MNCHW, again.train_MNCHW)
+    assert first.train_MNCHW.shape == (4, 20, 1, 8, 8)
+    assert np.bincount(first.train_labels_MN.ravel()).tolist() == [8] * 10
+    save(work, tmp_path / "images.npz")
+    saved = np.load(tmp_path / "images.npz")
+    assert np.array_equal(saved["train_images"][25, :, :, 0], first.train_MNCHW[1, 5, 0])
+
+
+def test_fedskew_s_networks_of_the_peers_are_the_others() -> None:
+    """FedSkew pools before it cuts at zero; the values are the same."""
+    for work in WORKS.values():
+        plain = build(work.model)
+        own = cifar_cnn if work.model == "cifar-cnn" else partial(build_model, work.model)
+        ours = own(work.shape, CLASSES) if own is cifar_cnn else own(work.shape, CLASSES, 0)
+        weights = zip(ours.parameters(), plain.parameters(), strict=True)
+        with torch.no_grad():
+            for our_tensor, tensor in weights:
+                our_tensor.copy_(tensor)
+        inputs = torch.rand(3, *work.shape)
+        assert torch.allclose(ours(inputs), plain(inputs), atol=1e-6), work.model
+
+
+def test_the_peers_table_says_who_is_slower_and_who_does_not_learn_alike() -> None:
+    results = {
+        peers.REFERENCE: peers.Measured("1", [1.0, 2.0, 3.0], [5.0] * 3, [100.0] * 3, [0.5] * 3),
+        peers.BARE: peers.Measured("2", [2.0, 2.0, 9.0], [1.0] * 3, [50.0] * 3, [0.52] * 3),
+        "FedJAX": peers.Measured("3", [4.0, 8.0, 12.0], [1.0] * 3, [50.0] * 3, [0.9] * 3),
+    }
+    lines = "\n".join(peers.table("tiny", results, {"fluke": "it took too long"}))
+    assert "| FedJAX 3 | 1 | 8 (4 to 12) | 4 (4 to 4) | 1 | 50 | 0.900, **not alike** |" in lines
+    assert "| bare PyTorch loop 2 | 1 | 2 (2 to 9) | 2 (1 to 3) | 1 | 50 | 0.520 |" in lines
+    assert "fluke is not in this table: it took too long." in lines

@@ -1,0 +1,123 @@
+"""A work in stock Flower, with its FedAvg and its simulation on two actors: `python of_flower.py WORK`.
+
+The app is what Flower's quickstart for PyTorch shows: each actor keeps the data in a variable of its module.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.peers.work import WORKS, print_result
+from fedskew.engines.flower import Flower
+
+HERE = Path(__file__).parent
+APP = """
+import json
+import time
+from pathlib import Path
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from networks import build, test_loss
+from work import WORKS, images, scaled
+
+client_app = ClientApp()
+server_app = ServerApp()
+kept = {}
+
+
+def data(name):
+    if not kept:
+        made = images(WORKS[name])
+        kept["inputs"] = torch.from_numpy(scaled(made.train_MNCHW))
+        kept["labels"] = torch.from_numpy(made.train_labels_MN)
+    return kept["inputs"], kept["labels"]
+
+
+@client_app.train()
+def train(message, context):
+    torch.set_num_threads(1)
+    name = context.run_config["work"]
+    work, (inputs, labels) = WORKS[name], data(name)
+    client = context.node_config["partition-id"]
+    model = build(work.model)
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=work.learning_rate)
+    for _ in range(work.epochs):
+        for indices in torch.randperm(work.samples).split(work.batch):
+            optimizer.zero_grad()
+            logits = model(inputs[client, indices])
+            torch.nn.functional.cross_entropy(logits, labels[client, indices]).backward()
+            optimizer.step()
+    metrics = MetricRecord({"num-examples": work.samples})
+    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+    return Message(RecordDict(content), reply_to=message)
+
+
+@server_app.main()
+def main(grid, context):
+    work = WORKS[context.run_config["work"]]
+    stamps = []
+    strategy = FedAvg(fraction_train=work.sampled / work.clients, fraction_evaluate=0.0)
+    result = strategy.start(
+        grid,
+        ArrayRecord(build(work.model).state_dict()),
+        num_rounds=work.rounds,
+        evaluate_fn=lambda server_round, arrays: stamps.append(time.time()),
+    )
+    model = build(work.model)
+    model.load_state_dict(result.arrays.to_torch_state_dict())
+    made = images(work)
+    inputs = torch.from_numpy(scaled(made.test_NCHW))
+    loss = test_loss(model, inputs, torch.from_numpy(made.test_labels_N))
+    Path(context.run_config["output"]).write_text(json.dumps({"stamps": stamps, "loss": loss}))
+"""
+PROJECT = """
+[project]
+name = "stock"
+version = "1.0.0"
+description = "FedAvg as Flower has it"
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "fedskew"
+[tool.flwr.app.components]
+serverapp = "stock:server_app"
+clientapp = "stock:client_app"
+[tool.flwr.app.config]
+work = "{work}"
+output = "{output}"
+"""
+
+
+def main(name: str) -> None:
+    """Run the work and print what it took."""
+    with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
+        folder = Path(temporary)
+        app, home, output = folder / "stock", folder / "home", folder / "output.json"
+        app.mkdir()
+        home.mkdir()
+        (app / "stock.py").write_text(APP)
+        (app / "pyproject.toml").write_text(PROJECT.format(work=name, output=output))
+        for module in ("work.py", "networks.py"):
+            shutil.copy(HERE / module, app)
+        flower = Flower(home, folder / "run")
+        try:
+            flower.superlink()
+            nodes = f"num-supernodes={WORKS[name].clients} client-resources-num-cpus=1"
+            words = ["run", str(app), "own", "--stream", "--federation-config", nodes]
+            flower.start("flwr", *words, output=folder / "stock.log").wait()
+        finally:
+            flower.end()
+        if not output.exists():
+            sys.exit((folder / "stock.log").read_text()[-2000:])
+        told = json.loads(output.read_text())
+    print_result(version("flwr"), told["stamps"], told["loss"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
