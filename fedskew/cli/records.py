@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,6 +71,13 @@ def verify(
     cells: Annotated[int, typer.Option(min=1, help="Kept runs to repeat, drawn at random.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of that draw.")] = 0,
     records: RecordsFolder = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep the repetitions in FOLDER/verify: the same command then goes on after an interruption.",
+        ),
+    ] = None,
     experiments: ExperimentsFile = None,
     settings: Settings = None,
     jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
@@ -86,9 +94,8 @@ def verify(
     out = console(stderr=as_json)
     kept = KeptRecords(records_folder(records)).among(runs(choice.cells()))
     drawn = draw(list(kept.values()), cells, seed)
-    with TemporaryDirectory(prefix="fedskew-verify-") as folder:
-        # Another folder than the one that the records may come from: there the runs are finished.
-        anew = replace(choice, overrides={**choice.overrides, "results": folder})
+    with repetitions_folder(results) as folder:
+        anew = replace(choice, overrides={**choice.overrides, "results": str(folder)})
         planned_cells = [cell for cell in anew.cells() if cell.run.run_id in drawn]
         planned = runs(planned_cells)
         _, failed = run_all(planned, planned_cells, out, at_once=jobs)
@@ -104,6 +111,20 @@ def verify(
     if standing < len(drawn):
         complain(f"{len(drawn) - standing} of {len(drawn)} kept runs were not repeated", FAILED)
         raise typer.Exit(FAILED)
+
+
+@contextmanager
+def repetitions_folder(results: Path | None) -> Iterator[Path]:
+    """Yield the folder of repeated runs: verify/ in `results`, which stays, or a temporary one.
+
+    It is no folder that records are kept from: there the runs are finished, and would be compared with themselves.
+    """
+    if results is not None:
+        require(results.is_dir() or not results.exists(), "--results", str(results), "is no folder")
+        yield results / "verify"
+        return
+    with TemporaryDirectory(prefix="fedskew-verify-") as temporary:
+        yield Path(temporary)
 
 
 def suite_of(

@@ -103,8 +103,22 @@ def test_a_suite_continues_from_kept_records_and_a_repetition_verifies_them(
     assert set(report["statements"][0]["seeds"]) == {"0", "1"}
 
     words = ("verify", "tiny-papers", *of_file, "--records", records)
-    status, out, errors = fedskew(*words, "--cells", "2", "--jobs", "1")
-    assert status == 0 and out.count("identical: the same hash and numbers") == 2, errors
+    repeated = tmp_path / "repeated"
+    for cells in ("1", "2"):  # the second command goes on where the first ended
+        status, out, errors = fedskew(
+            *words, "--cells", cells, "--jobs", "1", "--results", repeated
+        )
+        assert status == 0, errors
+        assert out.count("identical: the same hash and numbers") == int(cells)
+        times = {
+            file: file.stat().st_mtime_ns for file in (repeated / "verify").glob("*/summary.json")
+        }
+        assert len(times) == int(cells)
+        if cells == "1":
+            first_times = times
+    assert first_times.items() <= times.items()
+    status, out, errors = fedskew(*words, "--cells", "2", "--jobs", "1", "--results", file)
+    assert status == 2 and "--results = " in errors and "is no folder" in errors
     status, _, errors = fedskew(*words, "--cells", "3")
     assert status == 2 and "--cells = 3: must be at most 2" in errors
 
