@@ -125,8 +125,3 @@ def from_flower(record: ArrayRecord) -> dict[str, torch.Tensor]:
     if isinstance(record, TensorRecord):
         return record.state
     return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
-
-
-def size(state: State) -> int:
-    """Return the bytes of the state's values: what a message costs, but for some 150 bytes a tensor."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())

@@ -18,6 +18,11 @@ LEAST = 2**12
 """Values of each of many states that are computed with at a time: of fewer, the calls take longer than the sums."""
 
 
+def size(state: State) -> int:
+    """Return the bytes of the state's values: what a message costs, but for some 150 bytes a tensor."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
 def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
     """Return sum_i w_i s_i / sum_i w_i, tensor by tensor.
 

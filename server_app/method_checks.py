@@ -14,13 +14,13 @@ import torch
 from client_app.client import Client, InvalidReply, Variant
 from client_app.handlers import ClientReply
 from client_app.local_site import QUESTION
-from client_app.messages import size
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.run_spec import RunSpec
-from client_app.state import State, copy, digest, seed_of
+from client_app.state import State, copy, digest, seed_of, size
 from client_app.training import train_round
 from data import DataSettings, Samples
+from server_app.contract import ContractViolation, keep
 from strategies.core.exchange import Exchange
 from strategies.core.questions import in_order_of_asking, integer_sum, stacked
 from strategies.core.round_result import RoundResult
@@ -33,16 +33,6 @@ COUNTS = (((6, 0, 3, 1), (1, 2, 0, 4)), ((0, 0, 5, 0), (3, 1, 0, 0)), ((0, 1, 0,
 """Samples of each class at both clients, by trial."""
 TRAINING = TrainingSettings(local_epochs=1, batch_size=4, learning_rate=0.05)
 MEMORY = "0" * 64
-
-
-class ContractViolation(Exception):
-    """A rule of the contract that a method breaks."""
-
-
-def keep(holds: bool, what: str) -> None:
-    """Raise ContractViolation unless `holds`."""
-    if not holds:
-        raise ContractViolation(what)
 
 
 def check(

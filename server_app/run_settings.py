@@ -31,7 +31,7 @@ from server_app.composition import ComposedMethod, closed_form_methods, starting
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
 from strategies.closed_form import ClosedFormHead
-from strategies.core.exchange import ExchangeSettings
+from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, AdaptiveOptimizer, ServerOptimizer
 from strategies.registry import SERVER_METHODS

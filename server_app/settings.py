@@ -29,6 +29,7 @@ from client_app.models import (
     is_own_model,
 )
 from client_app.models.backbone import check_weights, normalization_of, sha256_of
+from client_app.models.outline import without_numbers
 from client_app.optimizer import TrainingSettings
 from client_app.ranking import MOST_RANKED
 from client_app.variants import VARIANTS
@@ -49,7 +50,7 @@ from server_app.keys import no_such, read_text, read_texts
 from server_app.methods import METHODS, Method
 from server_app.plugins import load_agreed_module, register, sources_of
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
-from strategies.core.exchange import ExchangeSettings
+from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.server import needs_holdout
 
 Group = TypeVar("Group", bound=Settings)
@@ -526,7 +527,8 @@ def refuse_idle(values: Mapping[str, Scalar], parts: ComposedMethod) -> None:
 @lru_cache
 def uses_batch_norm(model: str, shape: tuple[int, ...], classes: int, about: ModelSettings) -> bool:
     """Return whether the model has batch norm. Raises SettingError for inputs that it cannot take."""
-    with torch.device("cpu" if is_own_model(model) else "meta"):  # the weights do not matter
+    # The weights do not matter, but a model of the user's own may compute while it is made.
+    with torch.device("cpu") if is_own_model(model) else without_numbers():
         return has_batch_norm(build(model, shape, classes, 0, about))
 
 

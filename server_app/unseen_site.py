@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from client_app.messages import size
 from client_app.metrics import evaluate_models
 from client_app.models import Classifier
-from client_app.state import State, copy, seed_of
+from client_app.state import State, copy, seed_of, size
 from client_app.variants.norm_statistics import QUESTION, REFUSAL, PrivateNorm
 from data import Federation
 from server_app.evaluation import PositiveClass, metrics_from

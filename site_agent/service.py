@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
@@ -90,14 +91,15 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     import torch
 
     from client_app.app import app as code
-    from client_app.models.resnet import load_blocks
+    from client_app.models.backbone import TORCHVISION
     from site_agent import flower_app
     from site_agent.executor import Executor
     from site_agent.pool import Pool
 
-    # Only some models need it, but a worker would load it again for every run.
-    with suppress(ImportError):
-        load_blocks()
+    # Takes seconds: a worker would load it again for every run.
+    if site.agreement.backbone.startswith(TORCHVISION):
+        with suppress(ImportError):
+            import_module("torchvision.models")
     install({site.number: site})
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)

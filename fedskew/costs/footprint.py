@@ -2,16 +2,18 @@
 
 import math
 import statistics
+from copy import deepcopy
 from functools import lru_cache
 
 import psutil
 import torch
 
-from client_app.messages import size
 from client_app.models import Classifier, ModelSettings, build, is_own_model
 from client_app.models.classifier import INFERENCE_BATCH
+from client_app.models.outline import without_numbers
 from client_app.personal import variants_with_models
 from client_app.process import choose_device
+from client_app.state import size
 from client_app.training import private_names
 from data import SettingError
 from data.readers.catalog import KNOWN
@@ -63,7 +65,7 @@ def model_of(settings: RunSettings) -> Classifier:
 @lru_cache(maxsize=16)
 def _model(name: str, shape: tuple[int, ...], classes: int, settings: ModelSettings) -> Classifier:
     # A model of the user's own may compute while it is made, so it is made with numbers.
-    with torch.device("cpu" if is_own_model(name) else "meta"):
+    with torch.device("cpu") if is_own_model(name) else without_numbers():
         return build(name, shape, classes, 0, settings)
 
 
@@ -73,7 +75,7 @@ def server_of(settings: RunSettings) -> Server:
     private = private_names(model, settings.variants)
     return Server(
         model=model,
-        start={name: tensor for name, tensor in model.state_dict().items() if name not in private},
+        start={name: tensor for name, tensor in model.tensors.items() if name not in private},
         clients=settings.data.clients,
         round=1,
         seed=settings.general.seed,
@@ -88,7 +90,7 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     Without `sizes` data and replies count nothing.
     """
     model = model_of(settings)
-    state = size(model.state_dict())
+    state = size(model.tensors)
     taking = participants(settings)
     stacked = min(settings.training.clients_per_pass, taking) - 1
     copies = MODELS + STACKED * stacked
@@ -137,7 +139,8 @@ def output_bytes(
     settings: ModelSettings,
 ) -> tuple[int, int]:
     """Return the bytes for one sample of the largest layer's output, and of all. Nothing is computed for that."""
-    model = build(name, shape, classes, 0, settings).eval().to("meta")
+    # A copy, as it gets hooks and another mode.
+    model = deepcopy(_model(name, shape, classes, settings)).eval().to("meta")
     outputs = [0]
 
     def count(module: object, inputs: object, output: object) -> None:
@@ -148,7 +151,8 @@ def output_bytes(
         if not list(module.children()):
             module.register_forward_hook(count)
     try:
-        model(torch.empty(1, *shape, device="meta"))
+        with without_numbers():
+            model(torch.empty(1, *shape))
     except (RuntimeError, NotImplementedError):
         return 0, 0  # a model of the user's own may need numbers to know its shapes
     return max(outputs), sum(outputs)
@@ -161,14 +165,14 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     `tested` samples that the server measures on. With keep-best it is also the best rounds of both checkpoints.
     """
     model = model_of(settings)
-    with torch.device("meta"):  # the methods' own code makes their states, without numbers
+    with without_numbers():  # the methods' own code makes their states
         server = server_of(settings)
         states = states_bytes(settings, server)
     shared = size(server.start)
     head = size(dict(model.head.named_parameters()))
     checkpoint = shared + len(settings.deploys) * head + states
 
-    private = size(model.state_dict()) - shared
+    private = size(model.tensors) - shared
     memories = sum(variant.kept_bytes(model) for variant in settings.variants)
     models = 1 + len(settings.deploys)
     own_models = len(variants_with_models(settings.variants))
@@ -209,7 +213,7 @@ def states_bytes(settings: RunSettings, server: Server) -> int:
 
 def down_of(settings: RunSettings) -> int:
     """Return the bytes that a client is sent in a round: the shared weights, and what the methods send beside."""
-    with torch.device("meta"):
+    with without_numbers():
         server = server_of(settings)
         total = size(server.start)
         for part in parts_of(settings):

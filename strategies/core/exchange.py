@@ -11,9 +11,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Annotated, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
-from annotated_types import Ge, Gt, Le
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
 
@@ -28,25 +27,11 @@ from client_app.messages import ACTION, folded, pack, unfolded
 from client_app.polling import PollingClient
 from client_app.serialization import Expected
 from client_app.state import State
-from data import Settings
 from data.text import printable, sentence
+from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.reading import DIGESTS, failure_in, read
 
 log = logging.getLogger("fedskew")
-
-
-@dataclass(frozen=True)
-class ExchangeSettings(Settings):
-    """How the server reaches its clients."""
-
-    nodes: Annotated[int, Ge(1), Le(1_000_000)] = 1
-    """Connected nodes to wait for before a round; in a simulation any node runs any client."""
-    node_wait: Annotated[float, Ge(0)] = 90.0
-    """Seconds to wait for the nodes; then the run fails. flwr refuses a killed node's successor for up to 60 s."""
-    timeout: Annotated[float, Gt(0)] = 3600.0
-    """Seconds to wait for the replies of a round; the missing ones count as failures."""
-    min_replies: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Share of the asked clients that must send a valid reply; with fewer the run stops and keeps its checkpoint."""
 
 
 class TooFewReplies(RuntimeError):

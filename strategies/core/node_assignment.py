@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from data.agreement import Agreement, as_flower_has_it
 from data.text import LineSink
-from strategies.core.exchange import ExchangeSettings, Grid, NodeAssignment, assign
+from strategies.core.exchange import Grid, NodeAssignment, assign
+from strategies.core.exchange_settings import ExchangeSettings
 
 INTERVAL = 0.3
 """Seconds between two looks for a site that is not connected."""

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from client_app.client import InvalidReply, Variant
 from client_app.local_site import QUESTION
-from client_app.messages import size
 from client_app.run_spec import RunSpec
-from client_app.state import State
+from client_app.state import State, size
 from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.core.exchange import QUERY, Exchange, Grid
 from strategies.core.round_result import Diverged, RoundResult

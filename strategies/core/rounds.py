@@ -13,11 +13,10 @@ import torch
 
 from client_app.client import Variant
 from client_app.memory import BEST_ROUNDS
-from client_app.messages import size
 from client_app.models import Classifier
 from client_app.run_spec import RunSpec
 from client_app.serialization import Expected
-from client_app.state import State, copy
+from client_app.state import State, copy, size
 from client_app.training import private_names, total_proximal_mu
 from data import Samples
 from data.agreement import Member
@@ -25,12 +24,12 @@ from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.core.exchange import (
     TRAIN,
     Exchange,
-    ExchangeSettings,
     Grid,
     NodeAssigner,
     Request,
     collect_replies,
 )
+from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.masked_sums import MaskedSums
 from strategies.core.node_assignment import AnyNodeAssigner
 from strategies.core.reading import DIGESTS

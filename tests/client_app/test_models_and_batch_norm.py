@@ -132,6 +132,21 @@ def test_the_imagenet_stem_computes_what_torchvision_s_network_does() -> None:
     assert torch.equal(ours(inputs_B), theirs(inputs_B))
 
 
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_a_seed_gives_our_resnet_the_weights_that_it_gives_torchvision_s(name: str) -> None:
+    import torchvision.models
+
+    ours = build(f"{name.replace('net', 'net-')}-imagenet", (3, 32, 32), 10, seed=5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        theirs = getattr(torchvision.models, name)(num_classes=10)
+        # `build` makes the first convolution once more, as it may have other channels.
+        theirs.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)
+        nn.init.kaiming_normal_(theirs.conv1.weight, mode="fan_out", nonlinearity="relu")
+    for mine, other in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
+        assert torch.equal(mine, other)
+
+
 def test_the_digit_model_is_its_layers() -> None:
     model = build("digit-model", (1, 8, 8), 10, 0).train()
     state = dict(model.named_parameters())

@@ -13,8 +13,9 @@ from in_process import TamperingGrid, experiment, small
 from rich.console import Console
 
 from client_app.client import Client
-from client_app.messages import kind_of, size, unpack
+from client_app.messages import kind_of, unpack
 from client_app.models import ModelSettings, build
+from client_app.state import size
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_statistics import LocalStatistics

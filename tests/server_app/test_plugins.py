@@ -12,7 +12,7 @@ from client_app.run_spec import RunSpec
 from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import SettingError
-from server_app import plugins
+from server_app import method_checks
 from server_app.methods import METHODS
 from server_app.plugins import OLD_MEMBERS, check_new_methods
 from server_app.settings import defaults, parse, parse_text
@@ -358,7 +358,7 @@ def test_the_contract_is_checked_once_for_each_state_of_the_sources(
         checked.append(variants[0].name)
         return []
 
-    monkeypatch.setattr(plugins, "check", note)
+    monkeypatch.setattr(method_checks, "check", note)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     for _ in range(3):
         check_new_methods("fedbn+my_methods:Halved")

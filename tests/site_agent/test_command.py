@@ -390,7 +390,7 @@ def test_the_hospitals_command_imports_few_packages() -> None:
 
 
 def test_a_hospital_needs_few_packages() -> None:
-    """Asked in a new process. flwr brings typer and rich; a ResNet, as no other model, takes torchvision's blocks."""
+    """Asked in a new process. flwr brings typer and rich."""
     script = """
 import pkgutil, sys, importlib, site_agent
 for module in pkgutil.iter_modules(site_agent.__path__, "site_agent."):
@@ -399,6 +399,8 @@ for module in pkgutil.iter_modules(site_agent.__path__, "site_agent."):
 import client_app.app
 from client_app.models import build
 build("mlp-bn", (1, 8, 8), 3, 0)
+build("resnet-8", (1, 8, 8), 3, 0)
+build("resnet-50", (1, 8, 8), 3, 0)
 others = "ray sklearn scipy torchvision matplotlib pandas jinja2 strategies server_app fedskew".split()
 print(*({name.split(".")[0] for name in sys.modules} & {*others}))
 """

@@ -1,0 +1,22 @@
+"""How the server reaches its clients. Apart from exchange.py, as settings are read without flwr."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from data import Settings
+
+
+@dataclass(frozen=True)
+class ExchangeSettings(Settings):
+    """How the server reaches its clients."""
+
+    nodes: Annotated[int, Ge(1), Le(1_000_000)] = 1
+    """Connected nodes to wait for before a round; in a simulation any node runs any client."""
+    node_wait: Annotated[float, Ge(0)] = 90.0
+    """Seconds to wait for the nodes; then the run fails. flwr refuses a killed node's successor for up to 60 s."""
+    timeout: Annotated[float, Gt(0)] = 3600.0
+    """Seconds to wait for the replies of a round; the missing ones count as failures."""
+    min_replies: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Share of the asked clients that must send a valid reply; with fewer the run stops and keeps its checkpoint."""
