@@ -60,14 +60,27 @@ def entries_of(path: Path) -> dict[str, Mapping[str, Any]]:
 
     Raises SettingError for a file that cannot be read, is not YAML, or holds anything but entries with keys.
     """
+    return entries_in_text(text_of(path), path)
+
+
+def text_of(path: Path) -> str:
+    """Return a file's text. Raises SettingError for one that cannot be read, or is too large."""
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise SettingError("experiments", str(path), f"must have at most {LARGEST_FILE} bytes")
-        entries = content_of(path.read_text(encoding="utf-8"), path.name)
-    except SettingError:
-        raise
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingError("experiments", str(path), f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingError("experiments", str(path), f"is not YAML: {reason_of(error)}") from error
+
+
+def entries_in_text(text: str, path: Path) -> dict[str, Mapping[str, Any]]:
+    """Return what `entries_of` does of a file's text."""
+    try:
+        entries = content_of(text, path.name)
+    except SettingError:
+        raise
     except Exception as error:
         # PyYAML also lets a ValueError of an impossible date through, and a RecursionError.
         raise SettingError("experiments", str(path), f"is not YAML: {reason_of(error)}") from error

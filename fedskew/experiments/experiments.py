@@ -4,6 +4,7 @@ import difflib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from fedskew.experiments.entries import (
     Settings,
     built,
     defaults,
-    entries_of,
+    entries_in_text,
     label_of,
     naming,
     no_list,
     of_kind,
     read_as,
     shown,
+    text_of,
 )
 from server_app.keys import SELECTIONS, no_such
 from server_app.methods import Setting as Scalar
@@ -416,7 +418,13 @@ def row(name: str, entry: Any) -> Row:
 
 def entries_in(path: Path) -> dict[str, Experiment | Suite]:
     """Return the experiments of a file by their names, then its suites. Raises SettingError as they do."""
-    entries = entries_of(path)
+    return dict(_entries_in_text(text_of(path), path))
+
+
+@lru_cache(maxsize=4)
+def _entries_in_text(text: str, path: Path) -> dict[str, Experiment | Suite]:
+    """Return what `entries_in` does: a command asks for a file's entries up to four times."""
+    entries = entries_in_text(text, path)
     entries.pop(STATEMENTS, None)
     known: dict[str, Experiment | Suite] = {}
     with naming(path.name):
