@@ -1,16 +1,18 @@
-"""The features of a backbone that keeps all of its weights: computed once, kept beside the data's copy.
+"""The features of a backbone that nothing trains: computed once, kept beside the data's copy.
 
 Every image goes through the backbone alone, so its features depend on no other image, to the bit.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_app.models import ModelSettings, build
+from client_app.client import Variant
+from client_app.models import RANDOM_CONV, ModelSettings, build
 from client_app.models.backbone import sha256_of
 from client_app.models.settings import of_hash
 from client_app.process import make_deterministic
@@ -40,15 +42,28 @@ def with_features(
     settings: ModelSettings,
     folder: str,
     device: str,
+    changes_images: bool = False,
 ) -> Federation:
-    """Return the federation with the features of its images in their place; the same one where not all is frozen.
+    """Return the federation with the features of its images in their place; the same one where these are trained.
 
-    `folder` is the setting cache. Raises SettingError for weights that are not the model's, DataError for a cache that
-    cannot be written.
+    Args:
+        federation: of images.
+        model: the setting model.
+        settings: of the model.
+        folder: the setting cache.
+        device: on which they are computed.
+        changes_images: whether a variant does, so that it needs them.
+
+    Raises:
+        SettingError: weights that are not the model's.
+        DataError: a cache that cannot be written.
     """
-    if settings.freeze != "all":
+    frozen = settings.freeze == "all"
+    strongest_noise, _ = federation.noise
+    changed = federation.augmentation != "none" or strongest_noise or changes_images
+    if not frozen and (model != RANDOM_CONV or changed):
         return federation
-    if not settings.weights_sha256:
+    if frozen and not settings.weights_sha256:
         # The features are kept under this hash, so no other file may make them.
         settings = of_hash(settings, sha256_of(settings.weights))
     inputs = {}
@@ -69,6 +84,11 @@ def with_features(
         augmentation="none",
         _cache=SampleCache(),
     )
+
+
+def changes_images(variants: Sequence[Variant]) -> bool:
+    """Return whether one of the variants trains on images that it changes at random."""
+    return any(variant.requirements.images for variant in variants)
 
 
 def used(federation: Federation) -> dict[str, NDArray[np.int64]]:
@@ -144,7 +164,7 @@ def compute(
     make_deterministic()
     samples = federation.at(split, indices_M, device)
     # With freeze = all `build` returns the head alone. The head here is not used, so its classes and seed are any.
-    whole = replace(settings, freeze="stages")
+    whole = replace(settings, freeze="stages") if settings.freeze == "all" else settings
     backbone = build(model, federation.dataset.shape, classes=2, seed=0, settings=whole)
     backbone.to(device).eval()
     # One by one: whether a kernel rounds a batch's last lanes alike depends on the build of torch.

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from client_app.client import Client, Variant
-from client_app.features import with_features
+from client_app.features import changes_images, with_features
 from client_app.local_site import (
     DataChanged,
     LocalData,
@@ -54,6 +54,7 @@ class ClientRuntime:
                 run_spec.model_settings,
                 folder=run_spec.data.cache,
                 device=self.device,
+                changes_images=changes_images(run_spec.variants),
             )
         else:
             site.check_run(run_spec)

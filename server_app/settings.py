@@ -20,6 +20,7 @@ from client_app.client import affects_training
 from client_app.local_site import QUESTION
 from client_app.models import (
     FIXED_FEATURES,
+    RANDOM_CONV,
     ModelSettings,
     build,
     check,
@@ -348,6 +349,8 @@ def check_head_start(
 def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
     """Raise SettingError for settings of the model that do not go with it, with its weights, or with the data."""
     check(model, data.shape, about)
+    rule = "takes images, and the data are vectors: model = linear takes these"
+    require(model != RANDOM_CONV or len(data.shape) == 3, "model", model, rule)
     if about.weights:
         check_weights(model, absolute(about.weights))
     if about.freeze == "all":

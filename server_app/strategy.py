@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from client_app.features import with_features
+from client_app.features import changes_images, with_features
 from client_app.models import Classifier, build
 from client_app.process import choose_device
 from client_app.runtime import initial_seed
@@ -37,8 +37,15 @@ def federation_of(settings: RunSettings) -> Federation:
         return replace(federation, dataset=features, augmentation="none")
     # A server without a GPU can still lead clients that have one.
     device = choose_device("auto" if general.device == "cuda" else general.device)
+    if settings.agreement is not None:
+        return federation
     return with_features(
-        federation, general.model, settings.hashed_model, settings.data.cache, device
+        federation,
+        general.model,
+        settings.hashed_model,
+        settings.data.cache,
+        device,
+        changes_images(settings.variants),
     )
 
 

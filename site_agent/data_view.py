@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from client_app import local_site
-from client_app.features import with_features
+from client_app.features import changes_images, with_features
 from client_app.local_site import LocalData, NotAgreed
 from client_app.models import ModelSettings
 from client_app.process import choose_device
@@ -180,7 +180,10 @@ class ConfiguredSite:
         settings = self.model_settings(run_spec)
         device = choose_device(self.device)
         cache = str(self.site.cache)
-        data.federation = with_features(data.federation, run_spec.model, settings, cache, device)
+        changes = changes_images(run_spec.variants)
+        data.federation = with_features(
+            data.federation, run_spec.model, settings, cache, device, changes
+        )
         return data
 
     def model_settings(self, run_spec: RunSpec) -> ModelSettings:

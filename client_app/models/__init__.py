@@ -15,7 +15,7 @@ from client_app.models.classifier import (
 )
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, linear, mlp_bn
-from client_app.models.random_conv import random_conv
+from client_app.models.random_conv import FEATURES, random_conv
 from client_app.models.resnet import (
     resnet8,
     resnet18,
@@ -27,8 +27,8 @@ from client_app.models.settings import PLAIN, ModelSettings
 from client_app.models.user_model import is_own_model, load_own
 
 __all__ = [
-    "FIXED_FEATURES", "LINEAR", "MODELS", "PLAIN", "Classifier", "ModelSettings", "batch_norm_names", "build", "check",
-    "has_batch_norm", "has_fixed_features", "is_backbone", "is_own_model",
+    "FIXED_FEATURES", "LINEAR", "MODELS", "PLAIN", "RANDOM_CONV", "Classifier", "ModelSettings", "batch_norm_names",
+    "build", "check", "has_batch_norm", "has_fixed_features", "is_backbone", "is_own_model",
 ]  # fmt: skip
 
 LINEAR = "linear"
@@ -67,7 +67,7 @@ def build(
 ) -> Classifier:
     """Return the model `name` for inputs of `shape`, its weights drawn from `seed` alone, or begun with a file's.
 
-    Of a backbone that keeps all of its weights the head alone is returned, which takes its features.
+    Of a backbone that keeps all of its weights, and of random-conv for its features, the head alone is returned.
     Convolutions keep their channels last in memory, which CPUs and tensor cores compute faster, unless they are too
     narrow (`channels_go_last`); shapes do not change, and states are copied out of models without that (`state.copy`).
     Raises SettingError for inputs the model cannot take, and for a user's own model that is no Classifier.
@@ -80,6 +80,8 @@ def build(
         torch.default_generator.manual_seed(seed)
         if settings.freeze == "all":
             return Classifier(nn.Identity(), nn.Linear(width_of(name), classes))
+        if name == RANDOM_CONV and shape == (FEATURES,):
+            return Classifier(nn.Identity(), nn.Linear(FEATURES, classes))
         if is_backbone(name):
             model = backbone(name, classes, settings)
         elif settings.width:
@@ -100,6 +102,8 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     images = len(shape) == 3
     # With freeze = all a backbone's head takes vectors, the features that are kept.
     features = settings.freeze == "all" and not images
+    if name == RANDOM_CONV and shape == (FEATURES,):
+        features = True
     needs_images = name not in VECTOR_MODELS and not is_own_model(name) and not features
     if needs_images:
         side = SMALLEST_SIDE.get(name, 4)

@@ -10,6 +10,7 @@ from client_app.models.classifier import Classifier
 
 FILTERS, SIDE, GRID = 64, 5, 3
 """Number of the filters, their side in pixels, and the cells per side into which their outputs are averaged."""
+FEATURES = FILTERS * GRID**2
 SEED = 20_251_124
 """Of the filters: the same for every run, seed and site."""
 
@@ -45,4 +46,4 @@ class RandomConv(nn.Module):
 
 def random_conv(shape: tuple[int, ...], classes: int) -> Classifier:
     """Random convolutional features that nothing trains, and a head."""
-    return Classifier(RandomConv(shape[0]), nn.Linear(FILTERS * GRID**2, classes))
+    return Classifier(RandomConv(shape[0]), nn.Linear(FEATURES, classes))

@@ -1,5 +1,6 @@
 """Models whose features nothing trains: the inputs themselves, and random convolutions."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.features import used
-from client_app.models import FIXED_FEATURES, build
-from client_app.models.random_conv import FILTERS, GRID
+from client_app import runtime
+from client_app.features import used, with_features
+from client_app.models import FIXED_FEATURES, PLAIN, RANDOM_CONV, build
+from client_app.models.random_conv import FILTERS, GRID, RandomConv
 from client_app.state import copy
-from data import SettingError
+from data import DataSettings, Federation, SettingError, federate
+from fedskew.engines import execute
+from server_app import strategy
 from server_app.settings import parse
 
 IMAGES = torch.randn(9, 3, 16, 16, generator=torch.Generator().manual_seed(4))
@@ -74,3 +78,63 @@ def test_features_are_computed_of_every_sample_that_somebody_has_and_of_no_other
     federation.dataset = SimpleNamespace(val_labels=np.zeros(3))
     everything = {split: numbers.tolist() for split, numbers in used(federation).items()}
     assert everything == {"train": [0, 2, 3, 4, 7, 8, 9], "test": [1, 5, 6], "val": [0, 1, 2]}
+
+
+def digits_of(**settings: object) -> Federation:
+    """Return two clients of a few digits."""
+    data = {"clients": 2, "partition": "iid", "train_images": 20, "test_images": 10, **settings}
+    return federate(DataSettings(**data), 0)  # type: ignore[arg-type]
+
+
+def test_the_features_of_random_conv_take_the_images_place(tmp_path: Path) -> None:
+    federation = digits_of()
+    cached = with_features(federation, RANDOM_CONV, PLAIN, str(tmp_path), "cpu")
+    model = build(RANDOM_CONV, federation.dataset.shape, 10, 3)
+    head = build(RANDOM_CONV, cached.dataset.shape, 10, 3)
+    assert model.state_dict().keys() == head.state_dict().keys()
+    images, features = federation.train(1), cached.train(1)
+    everything = torch.arange(len(images))
+    assert torch.equal(images.labels_N, features.labels_N)
+    with torch.no_grad():
+        logits_NC = model(images.batch(everything))
+        assert torch.equal(head(features.batch(everything)), logits_NC)
+
+
+def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for changing in (digits_of(augmentation="crop-flip"), digits_of(noise=0.1)):
+        assert with_features(changing, RANDOM_CONV, PLAIN, folder, "cpu") is changing
+    federation = digits_of()
+    assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu", True) is federation
+    assert with_features(federation, "small-cnn", PLAIN, folder, "cpu") is federation
+    assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu") is not federation
+
+
+def test_a_run_computes_an_image_s_features_once_and_with_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+    forward = RandomConv.forward
+
+    def counted(self: RandomConv, images_B: torch.Tensor) -> torch.Tensor:
+        passes.append(len(images_B))
+        return forward(self, images_B)
+
+    monkeypatch.setattr(RandomConv, "forward", counted)
+    hashes = []
+    for name in ("cached", "computed"):
+        settings = {"dataset": "digits", "model": RANDOM_CONV, "clients": 2, "partition": "iid"}
+        settings |= {"train-images": 20, "test-images": 10, "rounds": 2, "local-epochs": 2}
+        settings |= {"results": str(tmp_path / name), "cache": str(tmp_path / "cache")}
+        hashes.append(execute(parse(settings), "inprocess", lambda line: None)["hash"])
+        if name == "cached":
+            assert sum(passes) == 30
+            monkeypatch.setattr(strategy, "with_features", unchanged)
+            monkeypatch.setattr(runtime, "with_features", unchanged)
+    assert sum(passes) > 4 * 30
+    assert hashes[0] == hashes[1]
+
+
+def unchanged(federation: Federation, *others: object, **named: object) -> Federation:
+    """Stand in for with_features."""
+    return federation
