@@ -16,6 +16,7 @@ from client_app.client import REPORTING_HOOKS, Variant, affects_training
 from client_app.variants import VARIANTS
 from data import SettingError
 from fedskew.experiments import experiments
+from fedskew.experiments.entries import entries_in_text
 from fedskew.experiments.experiments import (
     Experiment,
     experiment,
@@ -577,3 +578,25 @@ def test_ditto_shares_fedavgs_training_and_shows_the_clients_own_models() -> Non
 def test_two_deployed_models_are_two_rows() -> None:
     with pytest.raises(SettingError, match="a row of its own"):
         plan(built(methods=["creff+ccvr"]))
+
+
+def test_a_file_is_parsed_once_and_again_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = []
+
+    def counted(text: str, path: Path) -> Any:
+        parsed.append(text)
+        return entries_in_text(text, path)
+
+    monkeypatch.setattr(experiments, "entries_in_text", counted)
+    file = tmp_path / "experiments.yaml"
+    text = "one:\n  title: One\n  methods: [fedavg]\n"
+    file.write_text(text)
+    first = experiments.entries_in(file)
+    first.clear()  # whoever is given the entries may change the mapping
+    assert list(experiments.entries_in(file)) == ["one"]
+    assert len(parsed) == 1
+    file.write_text(text.replace("one:", "two:"))
+    assert list(experiments.entries_in(file)) == ["two"]
+    assert len(parsed) == 2
