@@ -213,7 +213,15 @@ def start(
 
 
 @command
-def status(site: SiteFile = SITE_FILE) -> None:
+def status(
+    site: SiteFile = SITE_FILE,
+    at_work: Annotated[
+        bool,
+        typer.Option(
+            "--at-work", help="Only tell by the exit status whether this site is running."
+        ),
+    ] = False,
+) -> int:
     """Show what is approved, whether this site is running, its last exchange, and the memory of its runs."""
     from data import DataError
     from site_agent.approval import approved_app
@@ -222,6 +230,8 @@ def status(site: SiteFile = SITE_FILE) -> None:
     from site_agent.service import is_at_work
 
     this_site = read_site(site)
+    if at_work:  # for a container's health check
+        return 0 if this_site.state.is_dir() and is_at_work(this_site.state) else 1
     agreement = this_site.agreement
     try:
         app = approved_app(this_site)
@@ -235,6 +245,7 @@ def status(site: SiteFile = SITE_FILE) -> None:
     for folder in sorted((this_site.state / "runs").glob("*")):
         size = sum(file.stat().st_size for file in folder.rglob("*"))
         print(f"run        {folder.name}, {size / 2**20:.1f} MiB")
+    return 0
 
 
 @command

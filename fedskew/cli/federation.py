@@ -258,6 +258,19 @@ def serve(
 
 
 @application.command()
+def alive(folder: Folder) -> None:
+    """Shake hands with the gateway, for a container's health check; exit status 1 if it does not answer."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.services import handshake
+
+    try:
+        handshake(FederationFolder(folder))
+    except OSError as error:
+        console(stderr=True).print(f"the gateway does not answer: {error}")
+        raise typer.Exit(1) from None
+
+
+@application.command()
 def register(folder: Folder) -> None:
     """Register the sites of federation.toml, once the SuperLink answers; `up` does it as well."""
     from fedskew.federation.folder import FederationFolder

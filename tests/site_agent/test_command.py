@@ -23,6 +23,7 @@ from site_agent.config import read_site
 from site_agent.keys import make_key, read_mask_key
 from site_agent.preflight import Row, data_of
 from site_agent.run_approval import check_approved, hash_of
+from site_agent.service import only_one
 
 CODE = {
     "client_app/app.py": b"app = 1\n",
@@ -485,3 +486,20 @@ def test_check_looks_for_test_samples_that_are_trained_on(
         (row,) = rows()
         assert row.holds == holds and row.warning == holds
         assert f"{number} of" in row.text or f"all {number} test images" in row.text
+
+
+def test_a_health_check_looks_at_the_lock_alone(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedskew-site", "status", "--at-work", "--site", str(site)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1  # nothing was ever started: there is no state
+    state = read_site(site).state
+    state.mkdir()
+    with only_one(state), pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1

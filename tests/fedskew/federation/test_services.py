@@ -13,7 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from fedskew.cli.federation import application
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import services
 from fedskew.federation.certificates import write_authority, write_server
@@ -206,3 +208,18 @@ def test_a_database_that_is_damaged_is_why_up_fails(
         with pytest.raises(LaunchFailed, match=r"state\.db is damaged \(file is not a database\)"):
             services.register(folder)  # type: ignore[arg-type]
     assert not errors
+
+
+def test_alive_tells_by_its_status_whether_the_gateway_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedskew.federation.folder.FederationFolder", lambda path: path)
+    monkeypatch.setattr(services, "handshake", lambda folder: None)
+    assert CliRunner().invoke(application, ["alive", str(tmp_path)]).exit_code == 0
+
+    def refused(folder: object) -> None:
+        raise ConnectionRefusedError("refused")
+
+    monkeypatch.setattr(services, "handshake", refused)
+    done = CliRunner().invoke(application, ["alive", str(tmp_path)])
+    assert done.exit_code == 1 and "the gateway does not answer: refused" in done.output
