@@ -155,14 +155,22 @@ class Job:
 class LocalFederation:
     """A coordinator's folder and the sites' folders below `work`, and the processes that work on them."""
 
-    def __init__(self, work: Path, site_lines: str = "", site_keys: str = "") -> None:
+    def __init__(
+        self,
+        work: Path,
+        site_lines: str = "",
+        site_keys: str = "",
+        programs: Mapping[str, Path] | None = None,
+    ) -> None:
         """Make nothing yet.
 
         Args:
             work: where everything is made.
             site_lines: more lines at the end of each site.toml, a table such as [policy].
             site_keys: more lines at its beginning, keys such as weights.
+            programs: by site, the folder of its `fedskew-site`, where it is not this Python's.
         """
+        self.programs = programs or {}
         self.work = work.resolve()
         self.site_lines = site_lines
         self.site_keys = site_keys
@@ -249,7 +257,8 @@ class LocalFederation:
         for name in names or self.places:
             place = self.places[name]
             with (place / "start.log").open("ab") as log:
-                words = [BIN / "fedskew-site", "start", "--site", place / "site.toml"]
+                program = self.programs.get(name, BIN) / "fedskew-site"
+                words = [program, "start", "--site", place / "site.toml"]
                 self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, cwd=place)
 
     def start_half(self, name: str, half: str, port: int, secret: Path, *before: str) -> None:

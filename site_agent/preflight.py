@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data import DataError, Dataset, DataSettings, InputError
+from client_app.models.backbone import TORCHVISION, load_torchvision
+from data import DataError, Dataset, DataSettings, InputError, SettingError
 from data.agreement import mask_key_text
 from data.data_warnings import of_samples, refuse_copies
 from site_agent.approval import approved_app
@@ -59,6 +60,8 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
     yield policy(site)
     if site.agreement.masked:
         yield mask_key(site)
+    if site.agreement.backbone.startswith(TORCHVISION):
+        yield vision()
     if site.agreement.backbone:
         yield weights(site)
     if site.agreement.module:
@@ -79,6 +82,15 @@ def versions() -> Row:
     )
     remedy = "" if fits else ": install flwr 1.41 or later"
     return Row("versions", fits, installed + remedy)
+
+
+def vision() -> Row:
+    """Whether torchvision can be loaded, where the federation's backbone is one of its networks."""
+    try:
+        load_torchvision()
+    except SettingError as error:
+        return Row("torchvision", False, f"{error.rule}: {error.remedy}")
+    return Row("torchvision", True, version("torchvision"))
 
 
 def rights(site: Site, file: Path) -> Iterator[Row]:

@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
@@ -17,7 +16,7 @@ from typing import NoReturn
 
 from filelock import FileLock, Timeout
 
-from data import DataError
+from data import DataError, SettingError
 from site_agent.app_files import app_hash
 from site_agent.approval import approved_files
 from site_agent.audit import Audit
@@ -91,15 +90,15 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     import torch
 
     from client_app.app import app as code
-    from client_app.models.backbone import TORCHVISION
+    from client_app.models.backbone import TORCHVISION, load_torchvision
     from site_agent import flower_app
     from site_agent.executor import Executor
     from site_agent.pool import Pool
 
     # Takes seconds: a worker would load it again for every run.
     if site.agreement.backbone.startswith(TORCHVISION):
-        with suppress(ImportError):
-            import_module("torchvision.models")
+        with suppress(SettingError):
+            load_torchvision()
     install({site.number: site})
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)

@@ -6,6 +6,7 @@ import os
 import pickle
 import warnings
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ WITHOUT = ("googlenet", "inception_v3")
 """Networks of torchvision that have other outputs in training."""
 TRAINED = 0.2
 """Least share of the numbers that the blocks left free by freeze = stages hold."""
+SAME_INDEX = "install torch and torchvision from the same index"
 LARGEST_WEIGHTS = 4 * 2**30
 """Bytes of the largest file of weights: all of it is in memory while it is loaded."""
 LITE_MEAN, LITE_STD = 127 / 255, 128 / 255
@@ -92,10 +94,25 @@ def body_of(name: str) -> tuple[nn.Module, int, str]:
     return network, head.in_features, f"{path}."
 
 
+def load_torchvision() -> Any:
+    """Import torchvision's networks, which takes two seconds, and return the module torchvision.models.
+
+    Processes that fork workers call it before, so that no worker imports it again.
+
+    Raises:
+        SettingError: torchvision is missing, or does not fit torch. Its standard build is for CUDA: beside torch's
+            build for CPUs it raises RuntimeError (operator torchvision::nms does not exist).
+    """
+    try:
+        return import_module("torchvision.models")
+    except (ImportError, RuntimeError):
+        rule = f"needs torchvision, which cannot be loaded beside torch {torch.__version__}"
+        raise SettingError("model", f"{TORCHVISION}*", rule, remedy=SAME_INDEX) from None
+
+
 def of_torchvision(name: str) -> nn.Module:
     """Return a whole network of torchvision, its weights drawn."""
-    from torchvision import models
-
+    models = load_torchvision()
     names = models.list_models(module=models)
     chosen = name.removeprefix(TORCHVISION)
     rule = f"torchvision has no classifier of that name with one output; it has {', '.join(names)}"
@@ -146,8 +163,7 @@ def normalization_of(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] |
 
 def published_by_torchvision(name: str) -> Any:
     """Return what torchvision knows of a network's published weights, or None."""
-    from torchvision import models
-
+    models = load_torchvision()
     names = models.list_models(module=models)
     chosen = name.removeprefix(TORCHVISION)
     if chosen in names:

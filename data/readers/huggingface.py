@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from data.errors import DataError, either
+from data.extras import needed
 from data.readers.folder import SPLITS
 from data.readers.image_files import DARK, Look, look_at, note_of_cut, refuse_nearly_black, widened
 from data.readers.intensity import UnknownRange
-from data.readers.medical import needed
 from data.readers.metadata import SampleMetadata
 from data.readers.rows import LABEL, LIKE_LABELS, classes_of, cure_of, numbered_labels
 from data.readers.splits import Guess, Raw, Split

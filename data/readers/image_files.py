@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.errors import DataError
+from data.extras import needed
 from data.readers.file_type import is_dicom, is_nifti
 from data.readers.intensity import Stored, UnknownRange, nearly_black
-from data.readers.medical import needed
 from data.settings import DataSettings
 
 MOST_LOOKED_AT = 1000

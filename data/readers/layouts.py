@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError
+from data.extras import needed
 from data.random_draws import generator
 from data.readers.abide import fetch_pcp, incomplete, read_pcp, read_site, windows_of
 from data.readers.catalog import KNOWN
@@ -41,17 +42,16 @@ def read_layout(name: str, settings: DataSettings, shape: tuple[int, ...]) -> Ra
 
 def _mat(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
     """X (32, 32, 3, N) and y (N, 1); SVHN's label 10 is the digit 0."""
-    from scipy.io import loadmat, whosmat
-
+    matlab = needed("scipy.io", "simulation", f"dataset = {name}")
     splits = []
     for key, file_name in zip(("train", "test"), KNOWN[name].files, strict=True):
         file = root / file_name
         sizes = {}
-        for array, array_shape, dtype in whosmat(file):  # the heads alone
+        for array, array_shape, dtype in matlab.whosmat(file):  # the heads alone
             if array in ("X", "y"):
                 sizes[array] = math.prod(array_shape) * np.dtype(dtype).itemsize
         refuse_large(file, sizes, settings)
-        arrays = loadmat(file, variable_names=["X", "y"])
+        arrays = matlab.loadmat(file, variable_names=["X", "y"])
         labels = arrays["y"].ravel().astype(np.int64)
         splits.append(
             Split(

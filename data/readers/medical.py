@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError, SetOption
+from data.extras import needed
 from data.readers.intensity import WINDOWS, Stored, Window, chosen_frame
 from data.settings import DataSettings
 from data.text import said
 
 MONOCHROME = ("MONOCHROME1", "MONOCHROME2")
-
-
-def needed(module: str, extra: str, where: object) -> Any:
-    """A module of an extra. Raises DataError, naming the extra, where it is not installed."""
-    try:
-        return import_module(module)
-    except ImportError:
-        package = module.split(".")[0]
-        rule = f"{package} reads it and is not installed: pip install 'fedskew[{extra}]'"
-        raise DataError(rule, where=str(where)) from None
 
 
 def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | NDArray[np.uint8]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import DataError
-from data.readers.medical import needed
+from data.extras import needed
 from data.readers.npz import guess_of, read_npz
 from data.readers.splits import Guess, Raw
 from data.settings import DataSettings

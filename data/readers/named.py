@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from data.errors import DataError
+from data.extras import needed
 from data.random_draws import generator
 from data.readers.catalog import FAMILIES, KNOWN
 from data.readers.image_files import ImageFiles
@@ -129,9 +130,8 @@ def _torchvision(name: str, settings: DataSettings) -> Raw:
 def read_digits(name: str) -> Raw:
     """`digits`; `digits-SCANNER`: 320 training and 90 test images of them, which no other scanner has; or `digits-3-8`:
     these two classes alone."""
-    from sklearn.datasets import load_digits
-
-    grey_NHW, labels_N = load_digits(return_X_y=True)
+    datasets = needed("sklearn.datasets", "simulation", f"dataset = {name}")
+    grey_NHW, labels_N = datasets.load_digits(return_X_y=True)
     # 17 grey values on 256 levels stay 17 different ones.
     images_NHW = np.rint(grey_NHW.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
     draws = generator(0, "digits: test split")  # the split is part of the data: no run's seed

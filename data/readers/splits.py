@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from data.errors import DataError
+from data.extras import needed
 from data.random_draws import generator
 from data.readers.image_files import ImageFiles, decoded
 from data.settings import DataSettings
@@ -243,12 +244,11 @@ def stratified(
     """Indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
 
     Raises:
-        DataError: a class with a single sample.
+        DataError: a class with a single sample, or scikit-learn is not installed.
     """
-    from sklearn.model_selection import StratifiedShuffleSplit
-
+    selection = needed("sklearn.model_selection", "simulation", where, verb="splits")
     try:
-        split = StratifiedShuffleSplit(
+        split = selection.StratifiedShuffleSplit(
             n_splits=1,
             test_size=0.2,
             random_state=0,

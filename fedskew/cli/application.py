@@ -1,6 +1,7 @@
 """The command line's subcommands, each imported on use, and the handling of errors."""
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -159,10 +160,28 @@ def loaded(name: str) -> click.Command:
     return typer.main.get_command(command)
 
 
-def prepare(words: Sequence[str]) -> None:
-    """Import what a command line calls."""
+def prepare(words: Sequence[str]) -> int:
+    """Import what a command line calls, and return 0, or the exit status where a package of an extra is missing."""
     if words and words[0] in COMMANDS:
-        loaded(words[0])
+        try:
+            loaded(words[0])
+        except ModuleNotFoundError as error:
+            return complain_of_package(error, words)
+    return 0
+
+
+EXTRA_OF = {"federation": "coordinator"}
+"""The commands with an extra of their own."""
+
+
+def complain_of_package(error: ModuleNotFoundError, words: Sequence[str]) -> int:
+    """Print which package of an extra is missing, and return the exit status. Raises any other module's error."""
+    from data.extras import explained
+
+    sentence = explained(error, EXTRA_OF.get(words[0], "") if words else "")
+    if not sentence:
+        raise error
+    return complain(sentence, BAD_INPUT)
 
 
 def run_command_line() -> int:
@@ -178,6 +197,8 @@ def run_command_line() -> int:
         return error.exit_code
     except IsADirectoryError as error:
         return complain(f"{error.filename}: is a folder where a file belongs", BAD_INPUT)
+    except ModuleNotFoundError as error:
+        return complain_of_package(error, sys.argv[1:])
     except (RuntimeError, OSError, ValueError, LookupError) as error:
         from data import InputError  # whoever raises one has imported them
         from data.text import sentence

@@ -20,7 +20,9 @@ def main() -> None:
     set_handler(exit_now)
     from fedskew.cli.application import prepare, run_command_line
 
-    prepare(sys.argv[1:])  # may load torch, which takes seconds
+    missing = prepare(sys.argv[1:])  # may load torch, which takes seconds
+    if missing:
+        sys.exit(missing)
     status = INTERRUPTED
     with contextlib.suppress(KeyboardInterrupt), one_interrupt(abandon) as arrived:
         status = run_command_line()

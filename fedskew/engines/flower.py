@@ -69,7 +69,7 @@ class Flower:
         path = shutil.which(command, path=self.path)
         if path is None:
             where = f"beside {sys.executable} or on PATH"
-            raise LaunchFailed(f"no {command} {where}: `pip install 'flwr[simulation]'`")
+            raise LaunchFailed(f"no {command} {where}: `pip install 'fedskew[simulation]'`")
         with output.open("ab") as file:
             process = subprocess.Popen(
                 [path, *words],

@@ -67,7 +67,7 @@ def launch(
         rule = "a result of this run could not be told from it"
         raise ValueError(f"{result} is there already: {rule}")
     if not (app / "pyproject.toml").is_file():
-        rule = "the Ray engine needs a clone installed by `pip install -e .`"
+        rule = "the Ray engine needs a clone installed by `pip install -e '.[simulation]'`"
         raise LaunchFailed(f"no pyproject.toml in {app}: {rule}")
     federation = federation_words(nodes, federation_config)
     clear_leftovers()
