@@ -15,7 +15,6 @@ from data import DataError
 from data.agreement import Agreement, Member, read_agreement, subtraction_warning
 from data.package_files import ROOT, canonical, sources
 from site_agent.app_files import app_hash, packed_app, packed_files
-from site_agent.audit import Audit
 from site_agent.config import Site
 from site_agent.module import module_lines
 from site_agent.policy import check_names
@@ -184,7 +183,7 @@ def approve(site: Site, federation: Path, app: Path, ask: Callable[[str], bool])
         part = folder / f"{name}.part"
         part.write_bytes(text)
         part.replace(folder / name)
-    Audit(site.state / "audit.jsonl").write("approved", **record)
+    site.audit.write("approved", **record)
     return True
 
 

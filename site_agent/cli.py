@@ -125,7 +125,6 @@ def approve_run(
     yes: Yes = False,
 ) -> int:
     """Show the settings of a waiting run, ask for approval, and allow it."""
-    from site_agent.audit import Audit
     from site_agent.config import read_site
     from site_agent.run_approval import approve as approve_settings
     from site_agent.run_approval import settings_waiting, shown
@@ -138,7 +137,7 @@ def approve_run(
         print("not approved")
         return 1
     approve_settings(this_site, settings)
-    Audit(this_site.state / "audit.jsonl").write("run approved", settings=settings)
+    this_site.audit.write("run approved", settings=settings)
     print("approved")
     return 0
 
@@ -225,7 +224,6 @@ def status(
     """Show what is approved, whether this site is running, its last exchange, and the memory of its runs."""
     from data import DataError
     from site_agent.approval import approved_app
-    from site_agent.audit import Audit
     from site_agent.config import read_site
     from site_agent.service import is_at_work
 
@@ -240,7 +238,7 @@ def status(
         print(f"approved   no: {error}")
     this_site.state.mkdir(parents=True, exist_ok=True)
     print(f"at work    {'yes' if is_at_work(this_site.state) else 'no'}")
-    lines = Audit(this_site.state / "audit.jsonl").lines()
+    lines = this_site.audit.lines()
     print(f"last entry {describe(lines[-1]) if lines else 'none'}")
     for folder in sorted((this_site.state / "runs").glob("*")):
         size = sum(file.stat().st_size for file in folder.rglob("*"))
@@ -256,15 +254,37 @@ def log(
     ] = False,
 ) -> None:
     """Print the audit log, or verify that no line was changed or removed."""
-    from site_agent.audit import Audit
     from site_agent.config import read_site
 
-    audit = Audit(read_site(site).state / "audit.jsonl")
+    audit = read_site(site).audit
     if verify:
         print(f"{audit.verify()} lines follow from each other")
         return
     for line in audit.lines():
         print(describe(line))
+
+
+@command
+def report(
+    site: SiteFile = SITE_FILE,
+    month: Annotated[
+        str, typer.Option(metavar="YYYY-MM", show_default="that of the last entry", help="In UTC.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option(show_default="print it", help="File for the page, in Markdown.")
+    ] = None,
+) -> None:
+    """Write what left this site in a month as one page, from the audit log."""
+    from site_agent.config import read_site
+    from site_agent.report import report as page_of
+
+    this_site = read_site(site)
+    page = page_of(this_site, this_site.audit, month)
+    if output is None:
+        print(page, end="")
+    else:
+        output.write_text(page, encoding="utf-8")
+        print(output)
 
 
 def describe(line: bytes) -> str:
@@ -309,7 +329,6 @@ def delete_run(
 ) -> None:
     """Delete this site's memory of a run, and its cached copy of the data."""
     from data import DataError
-    from site_agent.audit import Audit
     from site_agent.config import read_site
 
     this_site = read_site(site)
@@ -319,7 +338,7 @@ def delete_run(
     shutil.rmtree(folder)
     if this_site.cache.exists():
         shutil.rmtree(this_site.cache)
-    Audit(this_site.state / "audit.jsonl").write("forgotten", run=run)
+    this_site.audit.write("forgotten", run=run)
     print(f"deleted: {run}")
 
 

@@ -13,6 +13,7 @@ from data.readers.catalog import KNOWN
 from data.settings import OF_OWN, USUAL
 from data.sites import abide_name
 from data.toml_file import Table, read_toml
+from site_agent.audit import Audit
 
 KEYS = (
     "federation",
@@ -24,6 +25,7 @@ KEYS = (
     "mask-key",
     "weights",
     "module",
+    "syslog",
     "read",
     "policy",
     "link",
@@ -119,6 +121,13 @@ class Site:
     """The site's own file of the agreed backbone's weights."""
     module: Path | None = None
     """The site's own file of the agreed module."""
+    syslog: str = ""
+    """Where each line of the audit log goes as well: a socket's path or HOST:PORT; empty for nowhere."""
+
+    @property
+    def audit(self) -> Audit:
+        """The site's audit log."""
+        return Audit(self.state / "audit.jsonl", self.syslog)
 
     @property
     def cache(self) -> Path:
@@ -198,7 +207,18 @@ def read_site(path: Path) -> Site:
         mask_key=path_in(table, path, "mask-key", MASK_KEY),
         weights=path_in(table, path, "weights") if "weights" in table.entries else None,
         module=path_in(table, path, "module") if "module" in table.entries else None,
+        syslog=syslog_of(table),
     )
+
+
+def syslog_of(table: Table) -> str:
+    """Return where audit lines go as well, or an empty text. Raises DataError for what is no address."""
+    address: str = table.take("syslog", str, "")
+    host, _, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535
+    fits = not address or address.startswith("/") or (bool(host) and is_port)
+    table.require(fits, "syslog", "must be the path of a socket, as /dev/log, or HOST:PORT (UDP)")
+    return address
 
 
 def app_policy(table: Table, path: Path) -> AppPolicy | None:

@@ -39,6 +39,7 @@ from site_agent.flower_internals import push_message as push_as_it_is
 from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import REFUSED, Pool, TaskAbandoned
 from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
+from site_agent.run_facts import facts_of, round_of
 
 logger = logging.getLogger("fedskew.site")
 CLIENT_TASK = "flwr-clientapp"
@@ -292,16 +293,19 @@ class Executor:
         return f"the app {code[:16]} is not approved at this site"
 
     def log_settings(self, message: Message, entry: dict[str, Any]) -> None:
-        """Write a run's settings into the audit log, once, and their hash into the entry of each of its messages."""
+        """Write a run's settings into the audit log, once, and hash, run, methods and round into each entry."""
         if not message.has_content() or "task" not in message.content.config_records:
             return
-        settings = message.content.config_records["task"].get("assignment")
+        task = message.content.config_records["task"]
+        settings = task.get("assignment")
         if not isinstance(settings, str):
             return
         entry["settings"] = code = hash_of(settings)
+        facts = facts_of(settings)
+        entry |= {**round_of(task), **facts}
         if code not in self.logged:
             text = settings if len(settings) <= LONGEST_SETTINGS else f"{len(settings)} characters"
-            self.audit.write("run", run=entry["run"], settings=code, text=text)
+            self.audit.write("run", run=entry["run"], settings=code, **facts, text=text)
             self.logged.add(code)
 
     def run_task(

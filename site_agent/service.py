@@ -19,7 +19,6 @@ from filelock import FileLock, Timeout
 from data import DataError, SettingError
 from site_agent.app_files import app_hash
 from site_agent.approval import approved_files
-from site_agent.audit import Audit
 from site_agent.config import Link, Site
 from site_agent.data_view import install
 from site_agent.metrics import serve
@@ -102,7 +101,7 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     install({site.number: site})
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
-    audit = Audit(site.state / "audit.jsonl")
+    audit = site.audit
     if site.app is None:
         pool = Pool(code)
     else:

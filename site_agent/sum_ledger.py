@@ -25,7 +25,6 @@ from client_app.masked_sum import NONCE_BYTES, SumList, Words, masked
 from client_app.tensor_files import KIND, Damaged, opened, read, write_atomically
 from data import DataError
 from data.agreement import FEWEST_MASKED, mask_key_text, mask_public
-from site_agent.audit import Audit
 from site_agent.config import Site
 from site_agent.keys import read_mask_key
 
@@ -196,11 +195,9 @@ class SumLedger:
     def log(self, event: str, purpose: str, entry: Entry, **more: object) -> None:
         """Write into the audit log what leaves. Raises OSError, upon which nothing does."""
         digest = hashlib.sha256(entry.words.tobytes()).hexdigest()
-        Audit(self.site.state / "audit.jsonl").write(
-            event, sum=purpose, words=len(entry.words), sha256=digest, **more
-        )
+        self.site.audit.write(event, sum=purpose, words=len(entry.words), sha256=digest, **more)
 
     def refusal(self, purpose: str, why: str) -> NotAgreed:
         """Return the error of a question that is refused, once it is in the audit log."""
-        Audit(self.site.state / "audit.jsonl").write("sum refused", sum=purpose, why=why)
+        self.site.audit.write("sum refused", sum=purpose, why=why)
         return NotAgreed(f"masked sum: {why}")

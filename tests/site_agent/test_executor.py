@@ -530,6 +530,20 @@ def test_settings_that_are_no_text_are_left_to_the_app(
     assert site.entry()["event"] == "answered" and "settings" not in site.entry()
 
 
+def test_each_line_names_the_run_its_methods_and_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, monkeypatch, double)
+    site.message = assigned(json.dumps({"folder": "sites-a", "variants": {"logit-shift": {}}}))
+    try:
+        site.serve()
+    finally:
+        site.pool.end()
+    first, answered = (json.loads(line) for line in site.audit.lines())
+    assert first["name"] == answered["name"] == "sites-a"
+    assert first["method"] == answered["method"] == "logit-shift" and answered["round"] == 1
+
+
 def test_endless_settings_do_not_fill_the_audit_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
