@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from logging.handlers import RotatingFileHandler
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,7 @@ from typing import NoReturn
 from filelock import FileLock, Timeout
 
 from data import DataError, SettingError
+from data.log_files import KEPT, LARGEST
 from site_agent.app_files import app_hash
 from site_agent.approval import approved_files
 from site_agent.config import Link, Site
@@ -26,17 +28,17 @@ from site_agent.supernode_watch import SuperNode, command_of, environment
 
 PORT = 9094
 """Of the loopback between the two halves, where they are started apart."""
-LARGEST_LOG = 10 * 2**20
 
 
 def write_log(path: Path) -> None:
-    """Write the site's log to a file and to stderr; a file that is too large is renamed first."""
-    if path.exists() and path.stat().st_size > LARGEST_LOG:
-        path.replace(path.with_suffix(".log.1"))
+    """Write the site's log to a file, which rotates, and to stderr."""
     form = logging.Formatter("%(asctime)s %(message)s")
     logger = logging.getLogger("fedskew.site")
     logger.setLevel(logging.INFO)
-    for handler in (logging.FileHandler(path), logging.StreamHandler()):
+    for handler in (
+        RotatingFileHandler(path, maxBytes=LARGEST, backupCount=KEPT),
+        logging.StreamHandler(),
+    ):
         handler.setFormatter(form)
         logger.addHandler(handler)
 

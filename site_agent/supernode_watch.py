@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from data.log_files import rotate
 from site_agent.supernode import PROGRAM, child_command
 
 logger = logging.getLogger("fedskew.site")
@@ -64,7 +66,9 @@ class SuperNode:
         self.wait = 0.5
 
     def restart_if_dead(self) -> None:
-        """Start the process if it has ended and its next start is due; returns at once."""
+        """Start the process if it has ended and its next start is due; returns at once. Its log rotates."""
+        with suppress(OSError):  # a full disk does not end a site
+            rotate(self.home / LOG)
         if self.process is not None and self.process.poll() is None:
             return
         now = self.clock()

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import ssl
 import sys
+import threading
 import time
 from base64 import b64decode
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from starlette.routing import Route
 
 from data import DataError
 from data.agreement import Agreement, as_flower_has_it, read_agreement
+from data.log_files import rotate
 from fedskew.federation.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -97,6 +99,8 @@ UNANSWERED = 503
 """The gateway's status where the SuperLink gives none, and where there is no room; a SuperNode then asks again."""
 HANDED_OUT = "handed-out.jsonl"
 """File in the folder of flwr's state that says which objects each site was told of."""
+ROTATION = 60.0
+"""Seconds between two looks at the size of the services' logs."""
 CLOSE = {"connection": "close"}
 """Header of an answer before the whole body was read."""
 
@@ -348,6 +352,17 @@ def kept(headers: Any) -> dict[str, str]:
     return result
 
 
+def keep_logs_small(folder: FederationFolder) -> None:
+    """Rotate the services' logs, once a minute, for ever; under systemd there are none, as journald has them."""
+    while True:
+        for name in ("gate", "superlink"):
+            try:
+                rotate(folder.state / f"{name}.log")
+            except OSError as error:
+                log.error("%s.log does not rotate: %s", name, error)
+        time.sleep(ROTATION)
+
+
 def main() -> None:
     """Serve until a signal comes."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -362,6 +377,7 @@ def main() -> None:
         start_http_server(
             coordinator.metrics_port, addr="127.0.0.1", registry=gateway.traffic.registry
         )
+    threading.Thread(target=keep_logs_small, args=(folder,), daemon=True).start()
     certificate, key = map(str, folder.server)
     uvicorn.run(
         gateway.application(),
