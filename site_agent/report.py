@@ -20,7 +20,15 @@ MEANINGS = {
     "digests": "hashes of what this site keeps",
     "worker": "seconds and memory of the training process",
     "error": "kind and number of an error; the sentence stays here",
+    "upload/readiness": "whether this site is ready for the run",
+    "upload/nonce": "random bytes for a masked sum",
+    "upload/words": "numbers under masks that cancel in the sum of all sites",
 }
+FAMILIES = {
+    "test": "scores on this site's test set",
+    "upload": "what the method of that name asks for",
+}
+"""By the first part of a record's name, what it is, where MEANINGS has no entry."""
 """By record, what it is in words. Records of methods have the method's name."""
 SHOWN = 16
 """Characters of a hash that a table shows."""
@@ -157,10 +165,15 @@ def records(entries: Iterable[dict[str, Any]]) -> list[str]:
             record.size += row["bytes"]
             record.norm = max(record.norm, row.get("norm", 0.0))
     rows = [
-        [name, MEANINGS.get(name, ""), str(record.times), f"{record.size:,}", f"{record.norm:g}" if record.norm else ""]
+        [name, meaning_of(name), str(record.times), f"{record.size:,}", f"{record.norm:g}" if record.norm else ""]
         for name, record in sorted(found.items())
     ]  # fmt: skip
     return table("What left", ["record", "what it is", "times", "bytes", "largest norm"], rows)
+
+
+def meaning_of(name: str) -> str:
+    """Return what a record is in words, or an empty text for one of another app."""
+    return MEANINGS.get(name) or FAMILIES.get(name.partition("/")[0], "")
 
 
 def sums(entries: Iterable[dict[str, Any]]) -> list[str]:

@@ -109,6 +109,24 @@ def test_a_page_has_what_left_in_its_month_and_nothing_of_another(
     assert report(site, site.audit) == page  # the last entry's month
 
 
+@pytest.mark.parametrize(
+    ("record", "meaning"),
+    [
+        ("0/test/average", "scores on this site's test set"),
+        ("0/upload/words", "numbers under masks that cancel in the sum of all sites"),
+        ("0/upload/class-prior", "what the method of that name asks for"),
+        ("arrays", ""),
+    ],
+)
+def test_a_record_is_explained(
+    site: Site, monkeypatch: pytest.MonkeyPatch, record: str, meaning: str
+) -> None:
+    rows = [{"name": record, "bytes": 8}]
+    dated(monkeypatch, site.audit, "2026-11-02", "answered", run=7, kind="train", left=rows)
+    name = record.removeprefix("0/")
+    assert f"| {name} | {meaning} | 1 | 8 |" in report(site, site.audit)
+
+
 def test_the_month_before_is_another_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     page = report(site, month(site, monkeypatch), "2026-10")
     assert "* 4,090 bytes left" in page and "| 1 to 1 | 1 | 0 | 0 |" in page
