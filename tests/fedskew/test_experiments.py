@@ -1,7 +1,10 @@
 """experiments.yaml and the plan of an experiment: strict reading, and one training for rows that share it."""
 
+import atexit
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,8 +14,10 @@ import pytest
 import yaml
 from command_line import FedSkew
 from in_process import HEADS
+from safetensors.torch import save_file
 
 from client_app.client import REPORTING_HOOKS, Variant, affects_training
+from client_app.models.efficientnet_lite import efficientnet_lite0
 from client_app.variants import VARIANTS
 from data import SettingError
 from fedskew.experiments import experiments
@@ -46,9 +51,21 @@ def trained(cells: list[Cell]) -> dict[str, str]:
 
 
 @cache
+def weights_file() -> str:
+    """Return a file of drawn weights in place of the pretrained ones, which an entry leaves to its user."""
+    folder = tempfile.mkdtemp(prefix="fedskew-weights-")
+    atexit.register(shutil.rmtree, folder)
+    file = str(Path(folder) / "lite0.safetensors")
+    save_file(efficientnet_lite0().state_dict(), file)
+    return file
+
+
+@cache
 def planned(name: str) -> list[Cell]:
     """Return the cells of a shipped experiment, of which there are thousands in all."""
-    return plan(SHIPPED[name])
+    entry = SHIPPED[name]
+    overrides = {"weights": weights_file()} if "freeze" in entry.settings else {}
+    return plan(entry, overrides)
 
 
 @pytest.mark.parametrize("entry", SHIPPED.values(), ids=lambda item: item.name)
