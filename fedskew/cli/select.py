@@ -29,7 +29,9 @@ from fedskew.method_selection.candidates import (
     Contenders,
     all_methods,
     contenders_by_training,
+    from_best_head,
     possible,
+    split_start,
 )
 from fedskew.method_selection.conduct import Runs, guessed_costs
 from fedskew.method_selection.counts import partition_by_counts
@@ -101,9 +103,10 @@ def select(
     for key in ("keep-best", "patience"):
         rule = "has no effect: a race measures its runs in the last round alone"
         require(key not in given, key, given.get(key, ""), rule)
-    methods = words("method", method or []) or all_methods()
+    methods = words("method", method or [])
     refused = sorted(excluded(words("without", without or [])))
     out = console()
+    methods = methods or from_best_head(all_methods(), given, refused)
     stated = [given_without_folder(given), methods, minutes, target, refused, race_seed]
     folder = Path(results) / race_name(stated, match_counts)
     given = with_matching_partition(match_counts, given, folder)
@@ -147,7 +150,10 @@ def select(
         "target": target,
         "without": refused,
         "targets": to_json(of_targets),
-        "uploads": {candidate.method: upload_text(candidate.method) for candidate in ended.shown},
+        "uploads": {
+            candidate.method: upload_text(*split_start(candidate.method))
+            for candidate in ended.shown
+        },
         "rounds": ended.rounds,
         "left-out": log.entry["left_out"],
         "at-margin": log.entry["at_margin"],
@@ -165,17 +171,17 @@ def outcome_of(ended: Ended) -> dict[str, object]:
     for standing in ended.standings:
         standings.append({str(candidate): mean for candidate, mean in standing.means.items()})
     return {
-        "winner": vars(ended.winner),
-        "take": vars(ended.take),
+        "winner": ended.winner.as_json(),
+        "take": ended.take.as_json(),
         "lines": conclusion(ended),
         "gain-by-seed": list(ended.gain_by_seed.values()) or None,
         "interval": interval_of(ended.tested),
         "interval-over": None if ended.tested is None else ended.tested.covers,
         "standings": standings,
-        "best-without-uploads": None if without_uploads is None else vars(without_uploads),
+        "best-without-uploads": None if without_uploads is None else without_uploads.as_json(),
         "validation-gain": None if ended.validated is None else ended.validated.mean,
         "validation-interval": interval_of(ended.validated),
-        "equals": [vars(candidate) for candidate in ended.equals],
+        "equals": [candidate.as_json() for candidate in ended.equals],
     }
 
 
@@ -277,6 +283,6 @@ def targets_table(of_targets: Mapping[str, Mapping[str, float]], decides: Target
     table.add_column("uploads beside the model")
     for candidate, means in of_targets.items():
         numbers = [TARGETS[name].text(mean) for name, mean in means.items()]
-        method, _, _ = candidate.partition(" ")
-        table.add_row(candidate, *numbers, upload_text(method))
+        name, _, _ = candidate.rpartition(" ")  # the learning rate stands in brackets behind it
+        table.add_row(candidate, *numbers, upload_text(*split_start(name)))
     return table

@@ -7,7 +7,12 @@ from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.experiments import Experiment, Row, Tune
-from server_app.composition import compose, model_of, with_head_start
+from server_app.composition import (
+    closed_form_methods,
+    compose,
+    model_of,
+    with_head_start,
+)
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import defaults, parse
@@ -175,11 +180,25 @@ def planned(
 
     # A training is complete only now: later rows may have added riders.
     runs = [training.parse() for training in trainings]
+    refuse_start_without_training(rows, runs)
     cells = []
     for row, index, deployed in training_of_row:
         run = runs[index]
         cells.append(Cell(experiment.name, row.label, column, run.general.seed, run, deployed))
     return cells
+
+
+def refuse_start_without_training(rows: Sequence[Row], runs: Sequence[RunSettings]) -> None:
+    """Raise SettingError for a first head where every row is a head in closed form, which no training changes."""
+    started = [run for run in runs if run.head_start is not None]
+    heads = closed_form_methods()
+    if started and all(row.method in heads for row in rows):
+        names = " and ".join(dict.fromkeys(row.method for row in rows))
+        rule = (
+            f"has no effect on {names}: a head in closed form is what it is, whatever trains beside"
+        )
+        remedy = "add a method that trains, such as fedavg"
+        raise SettingError("head-start", started[0].general.head_start, rule, remedy=remedy)
 
 
 def split(row: Row) -> tuple[str, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from fedskew.costs.pace import timed
 from fedskew.costs.sizes import Sizes
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell, plan, runs
-from fedskew.method_selection.candidates import Candidate, Contenders, Entrant
+from fedskew.method_selection.candidates import Candidate, Contenders, Entrant, settings_of
 from fedskew.method_selection.planning import Cost
 from fedskew.method_selection.race import Results
 from fedskew.method_selection.targets import TARGETS, scores_of
@@ -238,7 +238,7 @@ class Runs:
 
     def cells(self, entrant: Entrant, rounds: int, seeds: Sequence[int], last: bool) -> list[Cell]:
         """Return the cells of a training, one for each of its candidates and seeds."""
-        rows = tuple(Row(method, method) for method in self.contenders.methods[entrant.training])
+        rows = tuple(row_of(name) for name in self.contenders.methods[entrant.training])
         of_all: dict[str, Scalar] = {
             **self.settings,
             **self.validation,
@@ -266,6 +266,12 @@ class Runs:
                 scores = [of_run[name] for of_run in of_candidate]
                 means[str(candidate)][name] = math.fsum(scores) / len(scores)
         return means
+
+
+def row_of(name: str) -> Row:
+    """Return a candidate's row by its name."""
+    settings = settings_of(name)
+    return Row(name, str(settings.pop("method")), settings)
 
 
 def trained_of(cell: Cell, summary: Mapping[str, Any]) -> Trained:

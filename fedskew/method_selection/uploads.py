@@ -48,8 +48,12 @@ def permitted(
     return allowed, left_out
 
 
-def upload_text(method: str) -> str:
-    """Return what a method uploads beside the model, as the list of methods has it; `nothing` where it does not."""
-    texts = [METHODS[name].reveals for name in compose(method).names]
+def upload_text(method: str, head_start: str = "") -> str:
+    """Return what a method uploads beside the model, as the list of methods has it; `nothing` where it does not.
+
+    With `head_start` what that head in closed form asks for is among it.
+    """
+    names = [*compose(method).names, *([head_start] if head_start else [])]
+    texts = [METHODS[name].reveals for name in names]
     telling = [text for text in dict.fromkeys(texts) if text != "nothing"]
     return "; ".join(telling) or "nothing"

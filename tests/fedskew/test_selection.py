@@ -18,7 +18,9 @@ from fedskew.method_selection.candidates import (
     Entrant,
     all_methods,
     contenders_by_training,
+    from_best_head,
     possible,
+    split_start,
 )
 from fedskew.method_selection.conduct import Runs, Trained
 from fedskew.method_selection.counts import partition_by_counts
@@ -117,6 +119,82 @@ def test_heads_in_closed_form_come_first_where_the_features_are_fixed() -> None:
         possible(all_methods(), settings, ["class-statistics"]), None
     )
     assert permitted.methods["fedavg"] == ("tau-norm", "fedavg")
+
+
+def test_trainings_begin_with_the_best_head_where_the_features_are_fixed() -> None:
+    fixed: dict[str, Scalar] = {"model": "random-conv", "rounds": 3}
+    started = from_best_head(all_methods(), fixed)
+    contenders = contenders_by_training(possible(started, fixed), None)
+    # FedAvg itself, with which all are compared, begins with random weights, and gives the heads.
+    assert {"fed-lda", "ccvr", "fedavg"} <= {*contenders.methods["fedavg"]}
+    assert contenders.runs["fedavg"].head_start is None
+    assert contenders.methods["fedavg from fed-lda"] == ("fedavg from fed-lda",)
+    others = [name for name in contenders.methods if name != "fedavg"]
+    assert "fedshift from fed-lda" in others and "creff from fed-lda" in others
+    for training in others:
+        assert training.endswith(" from fed-lda"), "from random weights it would only be behind"
+        for name in contenders.methods[training]:
+            run = contenders.runs[name]
+            assert run.head_start is not None and run.head_start.name == "fed-lda"
+            method, head = split_start(name)
+            assert {*run.general.method.split("+")} == {*method.split("+")} and head == "fed-lda"
+    assert "fedprox from fed-lda" not in contenders.uploads_nothing, "its head takes statistics"
+
+
+@pytest.mark.parametrize(
+    ("settings", "without"),
+    [
+        ({"model": "mlp-bn"}, []),
+        ({"model": "random-conv", "augmentation": "crop-flip", "dataset": "cifar10"}, []),
+        ({"model": "random-conv", "head-start": "fed-lda-pooled"}, []),
+        ({"model": "random-conv", "rounds": 0}, []),
+        ({"model": "random-conv"}, ["class-statistics"]),
+        ({"model": "random-conv"}, ["class-counts"]),
+    ],
+)
+def test_trainings_begin_as_ever_where_no_head_fits_or_may_leave(
+    settings: dict[str, Scalar], without: list[str]
+) -> None:
+    assert from_best_head(["fedavg", "fedshift"], settings, without) == ["fedavg", "fedshift"]
+    fits: dict[str, Scalar] = {"model": "random-conv"}
+    started = from_best_head(["fedavg", "fedshift"], fits, ["head-gradients"])
+    assert started == ["fedavg", "fedshift from fed-lda", "fedavg from fed-lda"]
+
+
+def test_a_training_from_a_head_is_run_and_named_so(tmp_path: Path) -> None:
+    settings: dict[str, Scalar] = {
+        "dataset": "digits",
+        "model": "random-conv",
+        "train-images": 300,
+        "clients": 3,
+        "local-epochs": 1,
+        "results": str(tmp_path),
+    }
+    names = ["fedavg", "fedshift from fed-lda"]
+    contenders = contenders_by_training(possible(names, settings), None)
+    validation: dict[str, Scalar] = {"validation-fraction": 0.2}
+    console = Console(quiet=True)
+    runs = Runs(contenders, settings, validation, "balanced-accuracy", console, jobs=1)
+    entrants = [Entrant(name, 0.01) for name in names]
+    scores = runs.train(entrants, 1, [0], last=False).validated
+    of_head = Candidate("fedshift from fed-lda", 0.01)
+    # One round from random weights is far from what the head begins with.
+    assert scores[of_head][0].score > scores[Candidate("fedavg", 0.01)][0].score + 20
+    made_by = {"method": "fedshift", "head-start": "fed-lda", "learning_rate": 0.01}
+    assert of_head.as_json() == made_by
+    assert Candidate("fedavg", 0.01).as_json() == {"method": "fedavg", "learning_rate": 0.01}
+    assert "class counts" in upload_text(*split_start("fedprox from fed-lda"))
+    assert upload_text(*split_start("fedprox")) == "nothing"
+
+
+def test_a_diagnosis_orders_trainings_whatever_they_begin_with() -> None:
+    settings: dict[str, Scalar] = {"model": "random-conv", "alpha": 0.05, "train-images": 500}
+    diagnosis = diagnosis_of(parse({**settings, "method": "fedavg"}))
+    assert diagnosis is not None and "label" in diagnosis.names
+    methods = from_best_head(["fedprox", "fedshift", "fedavg"], settings)
+    contenders = contenders_by_training(possible(methods, settings), diagnosis)
+    order = list(contenders.methods)
+    assert order.index("fedshift from fed-lda") < order.index("fedprox from fed-lda")
 
 
 def test_first_in_a_short_race_is_what_answers_the_skew() -> None:

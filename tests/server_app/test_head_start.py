@@ -143,6 +143,17 @@ def test_the_head_s_settings_count_in_an_experiment_of_other_methods(tmp_path: P
         cells_of(tmp_path, methods=["fedavg", "fedshift"], settings=settings)
 
 
+def test_a_table_of_closed_heads_alone_has_nothing_that_starts(tmp_path: Path) -> None:
+    settings = {"model": "linear", "head-start": "fed-lda"}
+    assert cells_of(tmp_path, methods=["fedavg", "fed-lda", "fed3r"], settings=settings)
+    assert cells_of(tmp_path, methods=["fed-lda", "fed3r"], settings={"model": "linear"})
+    with pytest.raises(
+        SettingError, match=r"head-start .* no effect on fed-lda and fed3r"
+    ) as caught:
+        cells_of(tmp_path, methods=["fed-lda", "fed3r"], settings=settings)
+    assert caught.value.key == "head-start"
+
+
 @pytest.mark.parametrize(
     ("changes", "key", "words"),
     [
