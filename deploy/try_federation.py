@@ -5,13 +5,16 @@
 Sites get a folder, a key and a state each, reach the coordinator through gateway and TLS, and see their own data alone.
 Then the same site folders are run in one process. Exit status 0 only if the two hashes of everything are the same.
 
-With --heads the sites' class counts and feature statistics are summed under masks: first heads in closed form are
-computed without a round, then fedshift trains one round with two seeds. The hashes have to be those of a rehearsal
-whose sites draw nonces of their own, and of one with sums = "plain". No site may be asked for a sum twice.
+With --heads the sites agree on a backbone by its hash, each with a file of its own, and class counts and feature
+statistics are summed under masks: first heads in closed form are computed without a round, then fedavg trains one round
+from such a head, and fedshift one with two seeds. The hashes have to be those of a rehearsal whose sites draw nonces of
+their own, and of one with sums = "plain". No site may be asked for a sum twice. Last, one site's file becomes another
+one, and the run has to be refused with that site's name. The backbone's weights are drawn, as only bits are compared.
 """
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -19,15 +22,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from local_federation import MODELS, SPLITS, LocalFederation
+from safetensors.torch import save_file
+from torchvision import models
+
+from client_app.models.backbone import sha256_of
 
 POLICY = """
 [policy]
 allow = ["model", "scores", "class-counts", "class-statistics"]
 """
-HEADS = ["method=fed3r+fed-lda", "model=random-conv", "rounds=0"]
+BACKBONE = "torchvision:shufflenet_v2_x0_5"
+WEIGHTS = "backbone.safetensors"
+"""The file of its weights at the coordinator, and each site's own copy of it."""
+FEATURES = [f"model={BACKBONE}", "freeze=all", "image-side=32"]
+HEADS = ["method=fed3r+fed-lda", *FEATURES, "rounds=0"]
+START = ["method=fedavg", *FEATURES, "head-start=fed-lda", "learning-rate=0.01", "rounds=1"]
 SUMS = 3
-"""That HEADS ask for: class counts, feature statistics, and balanced ones."""
+"""That all runs ask for together: class counts, feature statistics, and balanced ones."""
 PRIOR = ["method=fedshift", "model=mlp-bn", "rounds=1"]
 Lap = Callable[[str], None]
 
@@ -57,8 +70,10 @@ def training(federation: LocalFederation, stated: argparse.Namespace, lap: Lap) 
 
 def heads(federation: LocalFederation, lap: Lap) -> bool:
     """Compute heads from masked sums, then train with the masked prior, and return whether all is as it should be."""
+    weights = f"weights={federation.work / WEIGHTS}"
     runs = {
-        "heads": HEADS,
+        "heads": [*HEADS, weights],
+        "one round from fed-lda": [*START, weights],
         "fedshift, seed 0": [*PRIOR, "seed=0"],
         "fedshift, seed 1": [*PRIOR, "seed=1"],
     }
@@ -68,9 +83,10 @@ def heads(federation: LocalFederation, lap: Lap) -> bool:
         for name, run in runs.items():
             trained[name] = federation.run(run)
             lap(name)
-    right = asked_once(federation)
-
-    masked = federation.copied_sites("masked")
+        right = asked_once(federation)
+        masked = federation.copied_sites("masked")
+        right = refused_by_name(federation, runs["heads"]) and right
+        lap("a site with another file of weights")
     plain = federation.copied_sites("plain", with_plain_sums)
     for name, run in runs.items():
         summaries = {
@@ -80,6 +96,39 @@ def heads(federation: LocalFederation, lap: Lap) -> bool:
         }
         right = same_hashes(summaries) and right
     return right
+
+
+def drawn_weights(file: Path, seed: int) -> str:
+    """Write weights of the backbone, drawn with a seed, and return their sha256."""
+    torch.manual_seed(seed)
+    network = models.get_model(BACKBONE.removeprefix("torchvision:"), weights=None)
+    save_file(network.state_dict(), file)
+    return sha256_of(str(file))
+
+
+def prepare_heads(federation: LocalFederation, dataset: str, sites: int) -> None:
+    """Found a federation that agrees on a backbone, and give each site its own file of the weights."""
+    federation.split(dataset, sites)
+    file = federation.work / WEIGHTS
+    sha256 = drawn_weights(file, seed=1)
+    for place in federation.places.values():
+        shutil.copy(file, place / WEIGHTS)
+    agreed = f'backbone = "{BACKBONE}"\nweights = "{sha256}"\n'
+    federation.found(agree=lambda text: agreed + text)
+
+
+def refused_by_name(federation: LocalFederation, run: list[str]) -> bool:
+    """Let the last site's file be another one, and return whether a new run is refused with its name."""
+    name, place = list(federation.places.items())[-1]
+    other = drawn_weights(place / WEIGHTS, seed=2)
+    try:
+        federation.run([*run, "seed=7"], "refused")
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())
+        print(f"refused: {said}"[:600], flush=True)
+        return name in said and other in said
+    print(f"NOT REFUSED: {name} has another file of weights", flush=True)
+    return False
 
 
 def with_plain_sums(text: str) -> str:
@@ -123,13 +172,16 @@ def main() -> int:
         print(f"{time.monotonic() - began:6.1f} s: {what}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
-        policy = POLICY if stated.heads else ""
-        federation = LocalFederation(stated.keep or Path(temporary), policy)
-        federation.prepare(stated.dataset, stated.sites)
-        lap("founded and approved")
+        work = stated.keep or Path(temporary)
         if stated.heads:
+            federation = LocalFederation(work, POLICY, f'weights = "{WEIGHTS}"\n')
+            prepare_heads(federation, stated.dataset, stated.sites)
+            lap("founded and approved")
             same = heads(federation, lap)
         else:
+            federation = LocalFederation(work)
+            federation.prepare(stated.dataset, stated.sites)
+            lap("founded and approved")
             same = training(federation, stated, lap)
     lap("the same" if same else "NOT THE SAME")
     return 0 if same else 1

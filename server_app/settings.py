@@ -349,8 +349,11 @@ def check_head_start(
 def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
     """Raise SettingError for settings of the model that do not go with it, with its weights, or with the data."""
     check(model, data.shape, about)
-    rule = "takes images, and the data are vectors: model = linear takes these"
-    require(model != RANDOM_CONV or len(data.shape) == 3, "model", model, rule)
+    if is_backbone(model) or model == RANDOM_CONV:
+        # `check` lets vectors through where they can be the features of a network, which data never are.
+        rule = f"takes images, and the data are vectors of {data.input_shape}"
+        remedy = "model = linear takes these"
+        require(len(data.shape) == 3, "model", model, rule, remedy=remedy)
     if about.weights:
         check_weights(model, absolute(about.weights))
     if about.freeze == "all":

@@ -265,6 +265,14 @@ def test_what_does_not_go_with_kept_features_is_refused(weights: Path) -> None:
         parse({**colored, "method": "fedbn"})
 
 
+def test_vectors_are_refused_before_anything_is_read(weights: Path) -> None:
+    frozen = planned(weights, freeze="all", method="fed-lda", rounds=0)
+    assert parse({**frozen, "dataset": "cifar10"}).has_fixed_features
+    rule = r"^model = .*: takes images, and the data are vectors of 6105"
+    with pytest.raises(SettingError, match=rule):
+        parse({**frozen, "dataset": "abide"})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
 def test_a_network_of_timm_gives_timm_s_own_features(tmp_path: Path, name: str) -> None:

@@ -1,5 +1,6 @@
 """The table of `make attacks`: it ends with 1 wherever a row has not shown what it claims."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from attacks.stage import (
 from try_attacks import Row, attempt, status_of, table
 
 from client_app import handlers, user_code
+from client_app.masked_sum import SumList
 from client_app.runtime import site_runtime
 from data.agreement import read_agreement
 from site_agent.sum_ledger import SumLedger
@@ -211,6 +213,13 @@ def masking_stage(folder: Path) -> Any:
     )
 
 
+def lenient(text: str) -> SumList:
+    """Return a list from JSON that may hold more than a list."""
+    entries = json.loads(text)
+    names, nonces = zip(*entries["sites"], strict=True)
+    return SumList(entries["federation"], entries["purpose"], names, nonces)
+
+
 @pytest.mark.parametrize("row", by_masked_sums.ATTACKS, ids=lambda row: row.what)
 def test_each_attack_on_masked_sums_is_refused_beside_an_honest_request(
     row: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,11 +227,12 @@ def test_each_attack_on_masked_sums_is_refused_beside_an_honest_request(
     site_runtime.cache_clear()
     assert ends_with(attempt(row, masking_stage(tmp_path))) == ("refused", 0)
 
-    if row.attempt is by_masked_sums.hundred_times:
-        return  # no rule is broken there: the ledger's own test compares the bytes
+    if row.attempt in (by_masked_sums.hundred_times, by_masked_sums.out_of_range):
+        return  # no rule of the ledger is broken there: its own tests and the server's look at these
     # A ledger that checks nothing, and a site that answers in the clear, are seen.
     monkeypatch.setattr(SumLedger, "wrong_list", lambda self, purpose, sum_list: "")
     monkeypatch.setattr(SumLedger, "wrong_answer", lambda self, sum_list, entry: "")
+    monkeypatch.setattr(SumList, "from_json", staticmethod(lenient))
     monkeypatch.setattr(handlers, "refuse_in_the_clear", lambda runtime, question: None)
     site_runtime.cache_clear()
     became, status = ends_with(attempt(row, masking_stage(tmp_path / "broken")))
