@@ -21,6 +21,7 @@ from client_app.local_site import OWN_DATA, RunNotAllowed
 from data import DataError
 from site_agent.app_files import app_hash
 from site_agent.config import AppPolicy, Site
+from site_agent.pool import bytes_of
 
 SAMPLES = "num-examples"
 """The metric by which flwr's strategies weigh a reply."""
@@ -175,7 +176,7 @@ def leaving(reply: Message, message: Message) -> list[dict[str, Any]]:
     received = message.content.array_records if message.has_content() else {}
     rows: list[dict[str, Any]] = []
     for name, record in reply.content.items():
-        row: dict[str, Any] = {"name": name, "bytes": record.count_bytes()}
+        row: dict[str, Any] = {"name": name, "bytes": bytes_of(record)}
         if isinstance(record, ArrayRecord):
             norm = norm_of(record, received_arrays(name, record, received))
             row["norm"] = float(f"{norm:.6g}")

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Error, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord
 
 from client_app.local_site import NotAllowed
 from client_app.messages import unpack
@@ -147,7 +147,7 @@ def leaving(reply: Message, message: Message) -> Leaving:
     model_received = unpack(received["model"]) if "model" in received else {}
     rows: Leaving = []
     for name, record in reply.content.items():
-        row: dict[str, Any] = {"name": name, "bytes": record.count_bytes()}
+        row: dict[str, Any] = {"name": name, "bytes": bytes_of(record)}
         if isinstance(record, ArrayRecord):
             state = unpack(record)
             if name.endswith("/model") and state.keys() <= model_received.keys():
@@ -157,3 +157,16 @@ def leaving(reply: Message, message: Message) -> Leaving:
             row["why"] = record["reason"]
         rows.append(row)
     return rows
+
+
+def bytes_of(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
+    """Return the bytes of a record.
+
+    flwr's `count_bytes` raises ValueError for an empty text, as an error's record has, and the reason of a failure
+    would not reach the server.
+    """
+    if not isinstance(record, ConfigRecord):
+        return int(record.count_bytes())
+    filled = ConfigRecord({key: value for key, value in record.items() if value != ""})
+    empty = sum(len(key) for key, value in record.items() if value == "")
+    return int(filled.count_bytes()) + empty

@@ -22,6 +22,8 @@ from flwr.proto.message_pb2 import Message as MessageOnTheWire
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.task_identity import TaskIdentity
 
+from client_app.app import records_of
+from client_app.handlers import ClientFailure
 from client_app.messages import FOLDED, NONCE, NONCE_BYTES, folded, pack, unfolded, unpack
 from client_app.polling import PollingClient
 from site_agent import executor as module
@@ -29,7 +31,7 @@ from site_agent.app_files import app_hash, packed_files
 from site_agent.audit import Audit
 from site_agent.executor import CLIENT_TASK, TASKS, Executor, connect, push_message
 from site_agent.pending_task import MessageRecorder, PendingTask
-from site_agent.pool import MOST_MESSAGES, Pool, TaskAbandoned
+from site_agent.pool import MOST_MESSAGES, Pool, TaskAbandoned, leaving
 
 
 @pytest.fixture(autouse=True)
@@ -555,3 +557,16 @@ def test_endless_settings_do_not_fill_the_audit_log(
         site.pool.end()
     first = json.loads(site.audit.lines()[0])
     assert first["event"] == "run" and first["text"] == "1000000 characters"
+
+
+def test_the_reason_of_a_failure_leaves_though_flwr_cannot_count_empty_texts() -> None:
+    question = asked()
+    record = records_of(ClientFailure(reason="data 1"))["error"]
+    assert record["kind"] == ""
+    with pytest.raises(ValueError, match="Config values"):
+        record.count_bytes()
+    (row,) = leaving(Message(RecordDict({"0/error": record}), reply_to=question), question)
+    assert (row["name"], row["why"]) == ("0/error", "data 1")
+    filled = ConfigRecord({"kind": "policy", "reason": "data 1", "number": 1})
+    (other,) = leaving(Message(RecordDict({"0/error": filled}), reply_to=question), question)
+    assert other["bytes"] == filled.count_bytes()
