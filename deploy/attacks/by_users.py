@@ -79,7 +79,8 @@ def halves(stage: Stage) -> Path:
         shutil.copy(place / "ca.crt", folder / name)
     for name in ("federation.toml", "data.npz"):
         shutil.copy(place / name, folder / "train")
-    text = SITE_FILE.format(name=stage.names[SITE], address=stage.address).partition("[link]")[0]
+    filled = SITE_FILE.format(keys="", name=stage.names[SITE], address=stage.address)
+    text, _, _ = filled.partition("[link]")
     (folder / "train/site.toml").write_text(text)
     fedskew_site("log", "--verify", "--site", place / "site.toml")  # loads what a fork cannot
     made(LINK, "key", folder / "link/node.key")
