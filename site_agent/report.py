@@ -24,12 +24,12 @@ MEANINGS = {
     "upload/nonce": "random bytes for a masked sum",
     "upload/words": "numbers under masks that cancel in the sum of all sites",
 }
+"""By record, what it is in words."""
 FAMILIES = {
     "test": "scores on this site's test set",
     "upload": "what the method of that name asks for",
 }
 """By the first part of a record's name, what it is, where MEANINGS has no entry."""
-"""By record, what it is in words. Records of methods have the method's name."""
 SHOWN = 16
 """Characters of a hash that a table shows."""
 

@@ -190,7 +190,8 @@ def run_command_line() -> int:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
         # typer makes a KeyboardInterrupt a return value.
-        status = application(standalone_mode=False)
+        # Its own name, however it was called: completion asks for a variable of that name.
+        status = application(prog_name="fedskew", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except click.ClickException as error:  # a wrong option: the usage and one sentence
         error.show()
