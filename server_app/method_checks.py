@@ -20,7 +20,7 @@ from client_app.run_spec import RunSpec
 from client_app.state import State, copy, digest, seed_of, size
 from client_app.training import train_round
 from data import DataSettings, Samples
-from server_app.contract import ContractViolation, keep
+from server_app.contract_violation import ContractViolation, keep
 from strategies.core.exchange import Exchange
 from strategies.core.questions import in_order_of_asking, integer_sum, stacked
 from strategies.core.round_result import RoundResult

@@ -17,7 +17,7 @@ from data import SettingError
 from data.readers.cache import cache_folder
 from data.readers.catalog import is_sites
 from data.sites import agreement_of, file_of
-from server_app.contract import ContractViolation, keep
+from server_app.contract_violation import ContractViolation, keep
 from server_app.methods import GROUP, METHODS, Method
 from strategies.core.server import ServerMethod
 from strategies.fedavg import FedAvg

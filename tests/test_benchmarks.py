@@ -81,9 +81,9 @@ def test_fedskew_s_networks_of_the_peers_are_the_others() -> None:
 
 def test_the_peers_table_says_who_is_slower_and_who_does_not_learn_alike() -> None:
     results = {
-        peers.REFERENCE: peers.Measured("1", [1.0, 2.0, 3.0], [5.0] * 3, [100.0] * 3, [0.5] * 3),
-        peers.BARE: peers.Measured("2", [2.0, 2.0, 9.0], [1.0] * 3, [50.0] * 3, [0.52] * 3),
-        "FedJAX": peers.Measured("3", [4.0, 8.0, 12.0], [1.0] * 3, [50.0] * 3, [0.9] * 3),
+        peers.REFERENCE: peers.Measurement("1", [1.0, 2.0, 3.0], [5.0] * 3, [100.0] * 3, [0.5] * 3),
+        peers.BARE: peers.Measurement("2", [2.0, 2.0, 9.0], [1.0] * 3, [50.0] * 3, [0.52] * 3),
+        "FedJAX": peers.Measurement("3", [4.0, 8.0, 12.0], [1.0] * 3, [50.0] * 3, [0.9] * 3),
     }
     lines = "\n".join(peers.table("tiny", results, {"fluke": "it took too long"}))
     assert "| FedJAX 3 | 1 | 8 (4 to 12) | 4 (4 to 4) | 1 | 50 | 0.900, **not alike** |" in lines

@@ -98,7 +98,7 @@ class Absent(Exception):
 
 
 @dataclass
-class Measured:
+class Measurement:
     """What a tool took for a work, a value for each turn."""
 
     version: str = ""
@@ -158,7 +158,7 @@ def watched(process: subprocess.Popen[str]) -> Iterator[list[float]]:
         thread.join()
 
 
-def measure(python: Path, tool: Tool, work: str, measured: Measured) -> None:
+def measure(python: Path, tool: Tool, work: str, measured: Measurement) -> None:
     """Let a tool do a work once and add what it took.
 
     Raises Absent if its command fails or takes more than MOST_SECONDS.
@@ -203,7 +203,7 @@ def spread(values: Sequence[float]) -> str:
     return f"{rounded(middle):g} ({rounded(least):g} to {rounded(most):g})"
 
 
-def table(work: str, results: dict[str, Measured], failed: dict[str, str]) -> list[str]:
+def table(work: str, results: dict[str, Measurement], failed: dict[str, str]) -> list[str]:
     """Return what was measured of a work as lines of Markdown."""
     task = WORKS[work]
     lines = [
@@ -236,9 +236,9 @@ def table(work: str, results: dict[str, Measured], failed: dict[str, str]) -> li
 
 def compared(
     work: str, tools: dict[str, Path], turns: int
-) -> tuple[dict[str, Measured], dict[str, str]]:
+) -> tuple[dict[str, Measurement], dict[str, str]]:
     """Let tools do a work in turns; return what each took, and why some have nothing."""
-    results = {name: Measured() for name in tools if work in TOOLS[name].works}
+    results = {name: Measurement() for name in tools if work in TOOLS[name].works}
     failed: dict[str, str] = {}
     for turn in range(turns):
         for name in list(results):

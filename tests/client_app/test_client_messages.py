@@ -16,13 +16,13 @@ from client_app.messages import (
     from_flower,
     handing_over,
     pack,
-    size,
     to_flower,
     unfolded,
     unpack,
 )
 from client_app.models import build
 from client_app.serialization import DecodeError, Expected
+from client_app.state import size
 from fedskew.engines.local import identify
 
 STATES = {
