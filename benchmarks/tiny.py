@@ -53,13 +53,14 @@ def memory(process: psutil.Process) -> int:
 
 
 @contextmanager
-def peak() -> Iterator[list[float]]:
-    """Within this context, keep the most memory seen of this process and its children."""
+def peak(pid: int | None = None) -> Iterator[list[float]]:
+    """Within this context, keep the most bytes seen of a process and its children; without `pid` of this process."""
     most, over = [0.0], threading.Event()
 
     def watch() -> None:
         while not over.wait(0.2):
-            most[0] = max(most[0], float(memory(psutil.Process())))
+            with suppress(psutil.NoSuchProcess):  # it has ended
+                most[0] = max(most[0], float(memory(psutil.Process(pid))))
 
     thread = threading.Thread(target=watch)
     thread.start()

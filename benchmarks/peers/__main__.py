@@ -17,10 +17,8 @@ import shutil
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +27,7 @@ import psutil
 from benchmarks.__main__ import write
 from benchmarks.figures import rounded
 from benchmarks.peers.work import WORKS
-from benchmarks.tiny import memory
+from benchmarks.tiny import peak
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -137,27 +135,6 @@ def environment(name: str, tool: Tool, folder: Path) -> Path:
     return python
 
 
-@contextmanager
-def watched(process: subprocess.Popen[str]) -> Iterator[list[float]]:
-    """Within this context, keep the most MiB of a process and its children, what they share counted once."""
-    most, over = [0.0], threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.2):
-            try:
-                most[0] = max(most[0], memory(psutil.Process(process.pid)) / MIB)
-            except psutil.NoSuchProcess:
-                return
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield most
-    finally:
-        over.set()
-        thread.join()
-
-
 def measure(python: Path, tool: Tool, work: str, measured: Measurement) -> None:
     """Let a tool do a work once and add what it took.
 
@@ -176,7 +153,7 @@ def measure(python: Path, tool: Tool, work: str, measured: Measurement) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    with watched(process) as most:
+    with peak(process.pid) as most:
         try:
             output, errors = process.communicate(timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:
@@ -193,7 +170,7 @@ def measure(python: Path, tool: Tool, work: str, measured: Measurement) -> None:
     measured.version = told["version"]
     measured.round_seconds.append(seconds)
     measured.fixed_seconds.append(total - seconds * len(told["rounds"]))
-    measured.peak_mib.append(most[0])
+    measured.peak_mib.append(most[0] / MIB)
     measured.losses.append(told["loss"])
 
 
