@@ -41,10 +41,16 @@ def needed(module: str, extra: str, where: object, verb: str = "reads") -> Any:
     try:
         return import_module(module)
     except ImportError:
-        name = module.split(".")[0]
-        package = DISTRIBUTIONS.get(name, name)
-        rule = f"{package} {verb} it and is not installed: pip install 'fedskew[{extra}]'"
+        rule = (
+            f"{package_of(module)} {verb} it and is not installed: pip install 'fedskew[{extra}]'"
+        )
         raise DataError(rule, where=str(where)) from None
+
+
+def package_of(module: str) -> str:
+    """Return the name on the package index of what has an importable module."""
+    name = module.split(".")[0]
+    return DISTRIBUTIONS.get(name, name)
 
 
 def explained(error: ModuleNotFoundError, extra: str = "") -> str:
@@ -55,8 +61,7 @@ def explained(error: ModuleNotFoundError, extra: str = "") -> str:
     name = (error.name or "").split(".")[0]
     if name not in EXTRAS:
         return ""
-    package = DISTRIBUTIONS.get(name, name)
     return (
-        f"{package} is not installed, and this command needs it: "
+        f"{package_of(name)} is not installed, and this command needs it: "
         f"pip install 'fedskew[{extra or EXTRAS[name]}]', or 'fedskew[{EVERYTHING}]' for every command"
     )

@@ -167,6 +167,11 @@ def bytes_of(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
     """
     if not isinstance(record, ConfigRecord):
         return int(record.count_bytes())
-    filled = ConfigRecord({key: value for key, value in record.items() if value != ""})
-    empty = sum(len(key) for key, value in record.items() if value == "")
-    return int(filled.count_bytes()) + empty
+    counted = ConfigRecord()
+    bytes_of_names = 0
+    for key, value in record.items():
+        if value == "":
+            bytes_of_names += len(key)
+        else:
+            counted[key] = value
+    return int(counted.count_bytes()) + bytes_of_names
