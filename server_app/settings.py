@@ -59,6 +59,8 @@ PROTOCOL, PROTOCOLS = "protocol", ("clients", "plain")
 """The key of flwr's run config that names the protocol, and its values: FedSkew's own messages, or those of FedAvg."""
 NOT_SETTINGS = (QUESTION, PROTOCOL)
 """Keys of flwr's run config that are no settings of a run."""
+FIX_FEATURES = f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}"
+"""How features stay as they are."""
 SUITABLE_MODELS = {
     "abide": "abide-mlp", "office": "alexnet-bn", "domainnet": "alexnet-bn",
     "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
@@ -321,9 +323,7 @@ def check_fixed_features(
     """Raise SettingError for a head in closed form on features that training changes."""
     heads = [name for name in parts.deploys if sections[name].closed_form]
     fixed = has_fixed_features(model, about.freeze)
-    models = " or ".join(FIXED_FEATURES)
-    remedy = f"freeze = all beside a backbone, or model = {models}"
-    rule = f"needs features that stay as they are: {remedy}"
+    rule = f"needs features that stay as they are: {FIX_FEATURES}"
     general.require(not heads or fixed, "method", f"{' and '.join(heads)} {rule}")
     general.require(not general.head_start or fixed, "head_start", rule)
 
@@ -362,6 +362,9 @@ def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
         )
         data.require(data.augmentation == "none", "augmentation", rule)
         data.require(not data.noise, "noise", rule)
+    if about.lift:
+        fixed = has_fixed_features(model, about.freeze)
+        about.require(fixed, "lift", f"needs features that stay as they are: {FIX_FEATURES}")
     if about.norm == "group":
         plain = ModelSettings()
         has_effect = uses_batch_norm(model, data.shape, data.num_classes, plain)

@@ -16,6 +16,7 @@ from client_app.models.classifier import (
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, linear, mlp_bn
 from client_app.models.random_conv import FEATURES, random_conv
+from client_app.models.random_relu import lifted
 from client_app.models.resnet import (
     resnet8,
     resnet18,
@@ -79,10 +80,10 @@ def build(
             return load_own(name, shape, classes)
         torch.default_generator.manual_seed(seed)
         if settings.freeze == "all":
-            return Classifier(nn.Identity(), nn.Linear(width_of(name), classes))
-        if name == RANDOM_CONV and shape == (FEATURES,):
-            return Classifier(nn.Identity(), nn.Linear(FEATURES, classes))
-        if is_backbone(name):
+            model = Classifier(nn.Identity(), nn.Linear(width_of(name), classes))
+        elif name == RANDOM_CONV and shape == (FEATURES,):
+            model = Classifier(nn.Identity(), nn.Linear(FEATURES, classes))
+        elif is_backbone(name):
             model = backbone(name, classes, settings)
         elif settings.width:
             model = resnet8(shape, classes, settings.width)  # type: ignore[arg-type]
@@ -90,6 +91,8 @@ def build(
             model = MODELS[name](shape, classes)
         if settings.norm == "group":
             group_norms(model)
+        if settings.lift:
+            model = lifted(model, settings.lift)
         if channels_go_last(model):
             model = model.to(memory_format=torch.channels_last)
         return model

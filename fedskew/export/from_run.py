@@ -172,6 +172,8 @@ class TrainedRun:
             std=settings["std"],
             norm=settings.get("norm", "batch"),
             image_side=str(settings.get("image-side", 0)),
+            width=str(settings.get("width", 0)),
+            lift=str(settings.get("lift", 0)),
             positive_class=numbers.positive_class or "",
             crop="center" if cropped else "none",
             **reading,

@@ -58,6 +58,8 @@ class Description:
     """center where images were resized to 8/7 of the shape and their center cut out, none elsewhere."""
     norm: str = "batch"
     image_side: str = "0"
+    width: str = "0"
+    lift: str = "0"
     first_label: str = "0"
     pixel_range: str = ""
     frame: str = ""
@@ -146,10 +148,17 @@ class Description:
     @property
     def model_settings(self) -> ModelSettings:
         """The settings of the architecture."""
-        side = -1  # which ModelSettings refuses
-        if is_whole(self.image_side) and len(self.image_side) < 5:
-            side = int(self.image_side)
-        return ModelSettings(norm=self.norm, image_side=side)
+
+        def number(text: str) -> int:
+            is_number = is_whole(text) and len(text) <= 5
+            return int(text) if is_number else -1  # which ModelSettings refuses
+
+        return ModelSettings(
+            norm=self.norm,
+            image_side=number(self.image_side),
+            width=number(self.width),
+            lift=number(self.lift),
+        )
 
     @property
     def class_names(self) -> tuple[str, ...]:

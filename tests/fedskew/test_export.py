@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.models import batch_norm_names, build
-from data import DataError, Samples, SettingError
+from client_app.models.classifier import in_batches
+from data import DataError, Samples, SettingError, federate
 from fedskew.export import from_run, onnx_file
 from fedskew.export.from_run import TrainedRun, chosen, export
 from fedskew.export.model_folder import ModelFolder
@@ -56,6 +57,29 @@ def test_the_model_file_is_the_deployed_state_and_says_what_it_is(
             "model": wanted, "round": "2", "architecture": "small-cnn", "classes": "0,1,2,3,4,5,6,7,8,9",
             "input-shape": "1x8x8", "mean": "0.5", "std": "0.5", "crop": "none",
         }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "resnet-8", "width": 8, "method": "fedavg"},
+        {"model": "random-conv", "lift": 50, "method": "fed-lda", "rounds": 0},
+    ],
+    ids=["width", "lift"],
+)
+def test_the_model_file_says_how_wide_the_model_is(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    config, folder = trained_on_digits(tmp_path, **{"rounds": 1, **settings})  # type: ignore[arg-type]
+    model = ModelFolder(exported(folder, tmp_path / "model"))
+    ((name, last),) = json.loads(folder.summary_file.read_text())["models"].items()
+    federation = federate(config.data, 0)
+    test = federation.at("test", federation.global_test, "cpu")
+    model.model.load_state_dict(model.shared)
+    model.model.eval()
+    predicted = in_batches(model.model, test).argmax(1)
+    accuracy = (predicted == test.labels_N).double().mean().item()
+    assert accuracy == pytest.approx(last["last"]["accuracy"], abs=1e-9), name
 
 
 def test_each_site_has_a_file_of_what_it_keeps(fedbn: RunFolder, tmp_path: Path) -> None:

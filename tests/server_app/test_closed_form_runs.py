@@ -74,6 +74,18 @@ def test_every_partition_ends_in_the_same_heads_to_the_bit(train: Train) -> None
     assert len({models["fedcof"] for models in by_partition.values()}) > 2
 
 
+def test_lifted_features_give_heads_that_depend_on_the_partition_as_little(train: Train) -> None:
+    lifted = {**LINEAR, "model": "random-conv", "lift": 100}
+    by_partition = [
+        models_of(train(name, method="fed-lda+fed3r", **{**lifted, **PARTITIONS[name]}))
+        for name in ("pooled", "lda 0.1, 40 clients")
+    ]
+    for head in ("fed-lda", "fed3r"):
+        assert len({models[head] for models in by_partition}) == 1, head
+    other_width = train("wider", method="fed-lda", **{**lifted, "lift": 101})
+    assert models_of(other_width)["fed-lda"] != by_partition[0]["fed-lda"]
+
+
 def test_one_label_changed_is_seen(train: Train, tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     images = draws.integers(0, 256, (240, 8, 8), dtype=np.uint8)

@@ -152,6 +152,7 @@ NEEDED: dict[str, dict[str, Scalar]] = {
     "unseen-domain": {"dataset": "domains:mnist,usps"},
     "image-side": {"model": "torchvision:shufflenet_v2_x0_5", "dataset": "cifar10"},
     "width": {"model": "resnet-8", "dataset": "cifar10"},
+    "lift": {"model": "random-conv", "dataset": "cifar10"},
     **{
         f"{part}.{key}": {"dataset": "domains:mnist,usps", "unseen-domain": "usps", **shares}
         for part in ("local-batch-norm", "local-statistics")
