@@ -4,7 +4,7 @@ import json
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -236,6 +236,7 @@ def renew(folder: Folder) -> None:
 def up(folder: Folder) -> None:
     """Start SuperLink and gateway, and register the sites."""
     from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.queue import RunQueue
     from fedskew.federation.services import up
 
     federation = FederationFolder(folder)
@@ -243,6 +244,8 @@ def up(folder: Folder) -> None:
     name = federation.agreement.name
     coordinator = federation.coordinator
     console().print(f"{name}: sites reach it at {coordinator.host}:{coordinator.port}")
+    for number in RunQueue(federation).restart_lost():
+        console().print(f"run {number} was lost, and is started again")
 
 
 @application.command()
@@ -317,29 +320,121 @@ def run(
     results: Annotated[
         str, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = "results",
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="MINUTES",
+            help="How long to wait for sites or the SuperLink in an outage.",
+            show_default="10 for the SuperLink, node-wait for sites",
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return at once; the run takes its turn by itself.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, progress to stderr.")
     ] = False,
+    queued: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
-    """Train on the sites; a run whose process is lost is submitted again and resumes."""
+    """Train on the sites, after the runs that were asked for before; a run whose process is lost resumes."""
     from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.run import run
+    from fedskew.federation.queue import RunQueue
+    from fedskew.federation.run import end_orphans, run
     from fedskew.signals import one_interrupt
     from server_app.settings import parse, parse_texts
 
     given = parse_texts(settings or [])
     rule = "is the sites' own in a federation"
     require("dataset" not in given, "dataset", given.get("dataset"), rule)
+    if detach and as_json:
+        raise typer.BadParameter("a detached run prints no summary", param_hint="--json")
     federation = FederationFolder(folder)
     federation.require_own_app(own=False)
     dataset = f"sites:{federation.agreement_file.resolve()}"
     results_path = str(Path(results).resolve())
     out = console(stderr=as_json)
+    queue = RunQueue(federation)
+    seconds = None if wait is None else 60 * wait
     with one_interrupt():
         planned = parse({**given, "dataset": dataset, "results": results_path})
-        summary = run(federation, planned, out.print)
+        if detach:
+            entered = queue.enter(settings or [], results_path, wait, detached=True)
+            queue.start(entered)
+            out.print(f"run {entered.number} takes its turn by itself: {planned.folder}")
+            out.print(f"`fedskew federation follow {folder} {entered.number}` prints what it does.")
+            return
+        number = queued or queue.enter(settings or [], results_path, wait, detached=False).number
+        with queue.recorded(number, lambda: end_orphans(federation)):
+            queue.wait_for_turn(number, out.print)
+            summary = run(federation, planned, out.print, seconds)
     if as_json:
         print(json.dumps(summary, indent=2))
+
+
+RunNumber = Annotated[
+    int, typer.Argument(metavar="RUN", help="Its number, as `runs` lists it.", show_default=False)
+]
+
+
+@application.command()
+def runs(
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the federation's runs in their order: how each stands, who asked for it, and its settings."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.queue import RunQueue
+
+    queue = RunQueue(FederationFolder(folder))
+    rows: list[dict[str, Any]] = []
+    for queued_run in queue.runs():
+        standing = queue.standing(queued_run)
+        rows.append(
+            {
+                "run": queued_run.number,
+                "state": standing.state,
+                "reason": standing.reason,
+                "user": queued_run.user,
+                "asked": queued_run.asked,
+                "settings": list(queued_run.words),
+                "results": queued_run.results,
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        words = " ".join(row["settings"])
+        line = f"{row['run']}  {row['state']}  {row['asked']} UTC by {row['user']}  {words}"
+        console().print(f"{line}  ({row['reason']})" if row["reason"] else line)
+    if not rows:
+        console().print("no run was asked for")
+
+
+@application.command()
+def stop(folder: Folder, number: RunNumber) -> None:
+    """End a run that waits or trains. Its records stay, and the same settings resume it."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.queue import RunQueue
+
+    console().print(RunQueue(FederationFolder(folder)).stop(number))
+
+
+@application.command()
+def follow(folder: Folder, number: RunNumber) -> None:
+    """Print what a detached run prints until it ends; exit status 0 if it has finished. Ctrl-C does not end the run."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.queue import FINISHED, RunQueue
+    from fedskew.signals import one_interrupt
+
+    queue = RunQueue(FederationFolder(folder))
+    with one_interrupt():
+        standing = queue.follow(number, lambda text: print(text, end="", flush=True))
+    if standing.state != FINISHED:
+        why = f": {standing.reason}" if standing.reason else ""
+        console(stderr=True).print(f"run {number}: {standing.state}{why}")
+        raise typer.Exit(1)
 
 
 @application.command()

@@ -130,7 +130,7 @@ def claim(folder: Path) -> None:
     leftovers = marked(folder)
     for process in leftovers:
         with contextlib.suppress(*_UNREADABLE):
-            launcher = _launcher(process.environ().get(LAUNCHER, ""))
+            launcher = process_of(process.environ().get(LAUNCHER, ""))
             if launcher is not None and launcher.pid != os.getpid():
                 busy = f"{folder} is being run by process {launcher.pid}"
                 raise FolderBusy(f"{busy}: wait for it, or end it first")
@@ -138,9 +138,10 @@ def claim(folder: Path) -> None:
         end(folder)
 
 
-def identity() -> str:
-    """Return what names this process, PID/BEGINNING, and no later one of its process id."""
-    return f"{os.getpid()}/{beginning(os.getpid())}"
+def identity(pid: int | None = None) -> str:
+    """Return what names a process, PID/BEGINNING, and no later one of its process id; this process without `pid`."""
+    pid = pid or os.getpid()
+    return f"{pid}/{beginning(pid)}"
 
 
 def beginning(pid: int) -> float:
@@ -154,7 +155,7 @@ def beginning(pid: int) -> float:
         return psutil.Process(pid).create_time()
 
 
-def _launcher(identity: str) -> psutil.Process | None:
+def process_of(identity: str) -> psutil.Process | None:
     """Return the live process that `identity` names, or None."""
     pid, _, began = identity.partition("/")
     with contextlib.suppress(ValueError, *_UNREADABLE):
@@ -202,13 +203,13 @@ def clear_leftovers() -> None:
             with contextlib.suppress(OSError, ValueError):
                 host, name = owner_file.read_text().split()
                 folder = owner_file.parent
-                abandoned = host == machine() and _launcher(name) is None
+                abandoned = host == machine() and process_of(name) is None
                 if abandoned and str(folder) not in homes():
                     shutil.rmtree(folder, ignore_errors=True)
     for semaphore in SEMAPHORES.glob(f"sem.{PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
             _, space, pid, began, _ = semaphore.name.split("-")
-            if space == namespace() and _launcher(f"{pid}/{began}") is None:
+            if space == namespace() and process_of(f"{pid}/{began}") is None:
                 semaphore.unlink()
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -31,6 +31,8 @@ ATTEMPTS = 5
 """Submissions in a row that may be lost without a round in between."""
 PATIENCE = 600.0
 """Seconds without a word from the SuperLink after which the run is given up; it may take 180 to start."""
+SITES_LOOK = 10.0
+"""Seconds between two looks whether enough sites are online again."""
 LOST = (
     "no heartbeat received from the task",
     "task failed with unknown error",
@@ -45,13 +47,29 @@ class RunLost(ConnectionError):
     """The run's process, its SuperLink or its gateway is gone; the run can be submitted again."""
 
 
-def run(folder: FederationFolder, settings: RunSettings, report_line: LineSink) -> dict[str, Any]:
+def run(
+    folder: FederationFolder,
+    settings: RunSettings,
+    report_line: LineSink,
+    wait: float | None = None,
+) -> dict[str, Any]:
     """Run the settings in the federation and return the summary.
 
     The checkpoint is the server's, the memory the sites'; so a run that is submitted again goes on where it was.
-    Raises LaunchFailed with the reason where the app itself failed, is lost again and again or is never begun, and
-    where the SuperLink stays away or fails; FolderBusy where another run of the federation is followed already.
+
+    Args:
+        folder: the federation's, at its coordinator.
+        settings: of the run.
+        report_line: gets a line about each round, and about what holds the run up.
+        wait: seconds to wait for a SuperLink that does not answer, and for sites where fewer than min-sites are
+            online; None is PATIENCE for the SuperLink, and for sites no longer than node-wait.
+
+    Raises:
+        LaunchFailed: the app itself failed, is lost again and again or is never begun, or the SuperLink stays away or
+            fails.
+        FolderBusy: another run of the federation is followed already.
     """
+    patience = PATIENCE if wait is None else wait
     results = RunFolder(settings.folder)
     federation = federate(settings.data, settings.general.seed)
     with results.begin(settings, federation, report_line) as finished:
@@ -62,7 +80,7 @@ def run(folder: FederationFolder, settings: RunSettings, report_line: LineSink) 
         report_line(warning)
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
     config = settings.going_on().run_config()
-    minutes = f"{PATIENCE / 60:g} minutes"
+    minutes = f"{patience / 60:g} minutes"
     losses: list[int] = []  # the size of the records at each loss
     away: float | None = None  # since when the SuperLink has not answered
     with exclusive(folder), following(results, report_line):
@@ -80,7 +98,7 @@ def run(folder: FederationFolder, settings: RunSettings, report_line: LineSink) 
                     report_line(
                         f"{error}: the run is submitted again when it does, within {minutes}"
                     )
-                elif time.monotonic() - away > PATIENCE:
+                elif time.monotonic() - away > patience:
                     raise LaunchFailed(
                         f"the SuperLink has not answered for {minutes}: `fedskew federation up "
                         f"{folder.path}` starts it, and the same command then goes on where the run stands"
@@ -97,6 +115,8 @@ def run(folder: FederationFolder, settings: RunSettings, report_line: LineSink) 
                 wait_for_gateway(folder, error)
                 report_line(f"{error}: submitting the run again")
                 time.sleep(LOOK)
+            except LaunchFailed as error:
+                wait_for_sites(folder, control, wait or 0.0, error, report_line)
     summary = results.summary()
     assert summary is not None
     return summary
@@ -176,6 +196,38 @@ def wait_for_gateway(folder: FederationFolder, why: Exception) -> None:
             silence = f"its gateway has not answered for {PATIENCE / 60:g} minutes"
             raise LaunchFailed(f"{why}; {silence}: {anew(folder)}") from None
         time.sleep(LOOK)
+
+
+def wait_for_sites(
+    folder: FederationFolder,
+    control: Control,
+    seconds: float,
+    why: LaunchFailed,
+    report_line: LineSink,
+) -> None:
+    """Return once min-sites are online again, where too few were as the run failed; it is then submitted again.
+
+    Raises `why` where enough sites are online, so that something else failed, or are not after so many seconds.
+    """
+    agreement = folder.agreement
+    began = time.monotonic()
+    is_outage = False
+    while True:
+        with suppress(Unreachable):  # a SuperLink that is away knows of no site
+            states = control.sites(agreement)
+            away = [name for name, state in states.items() if state != "online"]
+            if len(states) - len(away) >= agreement.min_sites:
+                break
+            if not is_outage and seconds:
+                names = ", ".join(away)
+                report_line(f"{why}; {names} are away: waiting {seconds / 60:g} minutes at most")
+                is_outage = True
+        if time.monotonic() - began >= seconds:
+            raise why
+        time.sleep(SITES_LOOK)
+    if not is_outage:
+        raise why
+    report_line("enough sites are online: submitting the run again")
 
 
 def is_lost(status: RunStatus) -> bool:
