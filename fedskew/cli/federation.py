@@ -1,6 +1,7 @@
 """`fedskew federation`: the coordinator's commands."""
 
 import json
+import os
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,10 @@ from fedskew.cli.terminal import TYPER_SUGGESTS, console
 if TYPE_CHECKING:
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.membership import Change
+
+
+PASSPHRASE = "FEDSKEW_PASSPHRASE"
+"""The environment variable with the passphrase of the authority's key, where nobody can be asked for it."""
 
 
 class Service(StrEnum):
@@ -72,6 +77,16 @@ def new(
         Path | None,
         typer.Option(help="Another Flower app, a folder or .fab.", show_default="FedSkew's"),
     ] = None,
+    authority_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the authority's key, as on a medium that is kept offline.",
+            show_default="FOLDER/ca.key",
+        ),
+    ] = None,
+    encrypt: Annotated[
+        bool, typer.Option("--encrypt", help=f"Encrypt that key with a passphrase ({PASSPHRASE}).")
+    ] = False,
 ) -> None:
     """Create certificates and a federation.toml without sites."""
     from fedskew.federation.certificates import read_certificate
@@ -92,11 +107,15 @@ def new(
         address,
         listen,
         app,
+        authority_key,
+        passphrase(confirm=True) if encrypt else "",
     )
     agreement = federation.agreement_file
     certificate = federation.server[0]
     last = read_certificate(certificate).not_valid_after_utc
     renew = f"`fedskew federation renew {folder}` makes the next"
+    if authority_key is not None:
+        renew += f" with --authority-key {authority_key}"
     out = console()
     out.print(f"{agreement}: name, classes, shape and the app's hash; sites are added by `add`")
     out.print(f"{certificate}: holds until {last:%Y-%m-%d}; {renew}")
@@ -221,13 +240,20 @@ def update(folder: Folder) -> None:
 
 
 @application.command()
-def renew(folder: Folder) -> None:
+def renew(
+    folder: Folder,
+    authority_key: Annotated[
+        Path | None,
+        typer.Option(help="File of the authority's key.", show_default="FOLDER/ca.key"),
+    ] = None,
+) -> None:
     """Make a new key and certificate for gateway and SuperLink, used from their next start."""
-    from fedskew.federation.certificates import read_certificate
+    from fedskew.federation.certificates import is_encrypted, read_certificate
     from fedskew.federation.folder import FederationFolder
 
     federation = FederationFolder(folder)
-    federation.renew()
+    key = authority_key or federation.authority[1]
+    federation.renew(key, passphrase() if is_encrypted(key) else "")
     last = read_certificate(federation.server[0]).not_valid_after_utc
     console().print(f"{federation.server[0]}: holds until {last:%Y-%m-%d}")
 
@@ -507,6 +533,15 @@ def down(folder: Folder) -> None:
     from fedskew.federation.services import down
 
     console().print("ended" if down(FederationFolder(folder)) else "nothing was running")
+
+
+def passphrase(confirm: bool = False) -> str:
+    """Return the passphrase of the authority's key: the environment's, or what is typed."""
+    given = os.environ.get(PASSPHRASE, "")
+    if given:
+        return given
+    typed: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm)
+    return typed
 
 
 def printed_keys(text: str) -> tuple[str, str, int | None]:

@@ -3,7 +3,7 @@
 FOLDER/federation.toml    what all parties agree to; sites get it, and compare its hash
       /coordinator.toml   the address that sites use, and the ports
       /app.fab            the app, where it is another one than FedSkew's
-      /ca.crt, ca.key     the authority; sites get the certificate, nobody the key
+      /ca.crt, ca.key     the authority; sites get the certificate, nobody the key, which only `renew` needs
       /server.crt, .key   what gateway and SuperLink show
       /superlink/         flwr's state, home and logs; 0700
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from data import DataError, SettingError
+from data import DataError, SettingError, require
 from data.agreement import (
     INPUT_KEYS,
     KEYS,
@@ -151,9 +151,15 @@ class FederationFolder:
             reason = "this federation has a Flower app of its own: use `fedskew federation submit`"
             raise DataError(reason, where=str(self.path))
 
-    def renew(self) -> None:
-        """Make a new key and certificate for the server, for the address of coordinator.toml."""
-        write_server(self.agreement_name, [self.coordinator.host], self.authority, *self.server)
+    def renew(self, authority_key: Path | None = None, passphrase: str = "") -> None:
+        """Make a new key and certificate for the server, for the address of coordinator.toml.
+
+        `authority_key` is the file of the authority's key where that is not kept in the folder.
+        """
+        certificate, usual_key = self.authority
+        authority = certificate, authority_key or usual_key
+        hosts = [self.coordinator.host]
+        write_server(self.agreement_name, hosts, authority, *self.server, passphrase)
 
     @property
     def agreement_name(self) -> str:
@@ -173,18 +179,36 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
 
 def begin(
     path: Path, name: str, classes: Sequence[str], shape: str, mean: Sequence[float], std: Sequence[float],
-    min_sites: int | None, address: str, listen: str, app: Path | None = None,
+    min_sites: int | None, address: str, listen: str, app: Path | None = None, authority_key: Path | None = None,
+    passphrase: str = "",
 ) -> FederationFolder:  # fmt: skip
     """Make a folder with certificates and a federation.toml that has no sites yet.
 
-    Without `min_sites` that file leaves it out, which means more than half of the sites. `app` is another Flower app's
-    folder or .fab. Then `classes` and `shape` may both be empty: the file says nothing of the data.
+    Args:
+        path: the federation's folder at its coordinator.
+        name: of the federation.
+        classes: their names in order; with `app` they and `shape` may be empty: the file says nothing of the data then.
+        shape: of an input.
+        mean: of the inputs on the scale 0..1, a number or one per channel.
+        std: their standard deviation.
+        min_sites: smallest number of sites in a round; without it the file leaves it out: more than half of the sites.
+        address: HOST:PORT at which sites reach the gateway.
+        listen: address that the gateway listens on.
+        app: another Flower app's folder or .fab.
+        authority_key: file for the authority's key; ca.key in the folder by default.
+        passphrase: encrypts that file.
 
-    Raises SettingError where something is in the folder already, and DataError for an address that is none, and for
-    classes, a shape or a scale that no reader of federation.toml takes. Nothing is written then.
+    Raises:
+        SettingError: something is in the folder, or in the key's place, already; nothing is written.
+        DataError: an address that is none; classes, a shape or a scale that no reader of federation.toml takes.
+            Nothing is written.
     """
     rule = "must be empty: what is in a federation's folder is never written over"
     require_empty("FOLDER", path, rule)
+    if authority_key is not None:
+        require(
+            not authority_key.exists(), "--authority-key", str(authority_key), "is there already"
+        )
     host, _ = host_and_port(address, "--address")
     folder = FederationFolder(path)
     fab = b""
@@ -218,8 +242,10 @@ def begin(
         folder.own_app.write_bytes(fab)
     folder.agreement_file.write_text(lines_of(agreed), encoding="utf-8")
     (path / "coordinator.toml").write_text(lines_of(coordinator), encoding="utf-8")
-    write_authority(name, *folder.authority)
-    write_server(name, [host], folder.authority, *folder.server)
+    certificate, usual_key = folder.authority
+    key_file = authority_key or usual_key
+    write_authority(name, certificate, key_file, passphrase)
+    write_server(name, [host], (certificate, key_file), *folder.server, passphrase)
     return folder
 
 

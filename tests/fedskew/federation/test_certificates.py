@@ -3,17 +3,21 @@
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from command_line import FedSkew
 
-from data import DataError
+from data import DataError, SettingError
 from fedskew.federation import certificates
 from fedskew.federation.certificates import (
     check_server,
+    is_encrypted,
     read_certificate,
     write_authority,
     write_server,
 )
+from fedskew.federation.folder import FederationFolder, begin
 
 HOSTS = ["gateway.example.org", "10.0.0.7"]
 
@@ -100,3 +104,51 @@ def test_a_certificate_out_of_its_dates_is_refused(
         DataError, match=r"(ca|server).crt: holds from \d{4}-\d\d-\d\d to .*: renew it"
     ):
         check_server(server[0], authority[0], HOSTS)
+
+
+# ---- the authority's key away from the coordinator's machine ---------------------------------------------------------
+
+
+def begun(folder: Path, key: Path, **more: Any) -> FederationFolder:
+    """Make a federation whose authority's key is written elsewhere."""
+    return begin(
+        folder, "two", ["a", "b"], "1x8x8", [0.5], [0.5], None, "127.0.0.1:9999", "127.0.0.1",
+        authority_key=key, **more,
+    )  # fmt: skip
+
+
+def test_the_authoritys_key_may_be_kept_elsewhere(tmp_path: Path) -> None:
+    key = tmp_path / "offline.key"
+    folder = begun(tmp_path / "coordinator", key)
+    certificate, usual = folder.authority
+    assert key.stat().st_mode & 0o077 == 0 and not usual.exists()
+    check_server(folder.server[0], certificate, ["127.0.0.1"])
+    before = folder.server[0].read_bytes()
+    with pytest.raises(DataError, match=r"cannot be read as the authority's key") as refused:
+        folder.renew()
+    assert refused.value.where == str(usual) and folder.server[0].read_bytes() == before
+    folder.renew(key)
+    assert folder.server[0].read_bytes() != before
+    check_server(folder.server[0], certificate, ["127.0.0.1"])
+    with pytest.raises(SettingError, match="is there already"):
+        begun(tmp_path / "another", key)
+    assert not (tmp_path / "another").exists(), "nothing is written then"
+
+
+def test_an_encrypted_key_needs_its_passphrase(
+    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, key = tmp_path / "coordinator", tmp_path / "offline.key"
+    words = ["federation", "new", folder, "--name", "two", "--address", "127.0.0.1:9999"]
+    words += ["--classes", "a,b", "--input-shape", "1x8x8", "--authority-key", key, "--encrypt"]
+    monkeypatch.setenv("FEDSKEW_PASSPHRASE", "correct horse")
+    assert fedskew(*words)[0] == 0
+    assert is_encrypted(key) and b"ENCRYPTED" in key.read_bytes()
+    renewal = ["federation", "renew", str(folder), "--authority-key", str(key)]
+    monkeypatch.setenv("FEDSKEW_PASSPHRASE", "wrong horse")
+    status, _, errors = fedskew(*renewal)
+    assert status == 2 and "is encrypted, and this is not its passphrase" in errors
+    monkeypatch.setenv("FEDSKEW_PASSPHRASE", "correct horse")
+    assert fedskew(*renewal)[0] == 0
+    other, _ = certified(tmp_path / "plain")
+    assert not is_encrypted(other[1])
