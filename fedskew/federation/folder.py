@@ -33,7 +33,16 @@ from site_agent.app_files import app_files, app_hash, packed_app, packed_files
 
 DATABASE = "state.db"
 """The SuperLink's database, below `state`."""
-COORDINATOR_KEYS = ("address", "listen", "superlink-port", "largest-message-mib", "metrics-port")
+LARGEST_REPLY_MIB = 4096
+"""Usual limit on a site's reply: a model of 500 million float32 parameters, and as much again for statistics."""
+COORDINATOR_KEYS = (
+    "address",
+    "listen",
+    "superlink-port",
+    "largest-message-mib",
+    "largest-reply-mib",
+    "metrics-port",
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,8 @@ class Coordinator:
     """The SuperLink's, on the loopback address."""
     largest_message: int
     """Bytes of the largest request that the gateway takes."""
+    largest_reply: int
+    """Bytes of the objects of a site's reply to one message."""
     metrics_port: int
     """Port of the gateway's /metrics on the loopback address; 0 is none."""
 
@@ -117,6 +128,9 @@ class FederationFolder:
         # flwr sends arrays in pieces of 5 MB.
         largest_mib = table.take("largest-message-mib", int, 64)
         table.require(largest_mib > 0, "largest-message-mib", "must be at least 1")
+        largest_reply_mib = table.take("largest-reply-mib", int, LARGEST_REPLY_MIB)
+        rule = f"must be at least largest-message-mib = {largest_mib}"
+        table.require(largest_reply_mib >= largest_mib, "largest-reply-mib", rule)
         metrics_port = table.take("metrics-port", int, 0)
         is_port = 0 <= metrics_port < 65536 and metrics_port not in (superlink_port, port)
         table.require(is_port, "metrics-port", "must be a port of its own")
@@ -126,6 +140,7 @@ class FederationFolder:
             listen=table.take("listen", str, "0.0.0.0"),
             superlink_port=superlink_port,
             largest_message=largest_mib * 2**20,
+            largest_reply=largest_reply_mib * 2**20,
             metrics_port=metrics_port,
         )
 

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from base64 import b64decode
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,9 @@ class Gateway:
         self.read_at = stamp_of(self.agreement_file)
         self.sites = sites_by_key(folder.agreement)
         self.largest = folder.coordinator.largest_message
+        self.largest_reply = folder.coordinator.largest_reply
+        self.uploaded = Counter[str]()
+        """By site, the bytes of the objects that it has uploaded since its last message was handed out to it."""
         self.behind = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
         authority = ssl.create_default_context(cafile=str(folder.authority[0]))
         self.client = httpx.AsyncClient(
@@ -168,7 +172,7 @@ class Gateway:
     async def answer(self, request: Request) -> Response:
         """Pass a request on, or refuse it.
 
-        404 is for another path, 403 for another key, node or object, 413 for a large body, 408 for a slow one, 429 for
+        404 is for another path, 403 for another key, node or object, 413 for a large body or reply, 408 for a slow one, 429 for
         too many requests at a time, 503 where there is no room for a body.
         """
         began = time.perf_counter()
@@ -200,6 +204,8 @@ class Gateway:
         try:
             size = size_of(request, most)
             async with self.intake.room(site, size):
+                if request.url.path == UPLOAD:
+                    self.count_upload(site, size)
                 pieces = await pieces_of(request, size)
                 if request.url.path == UPLOAD:
                     self.lost_messages.heard[site] = time.monotonic()
@@ -214,6 +220,17 @@ class Gateway:
             return 429, b"", CLOSE
         except NoRoom:
             return UNANSWERED, b"", CLOSE
+
+    def count_upload(self, site: str, size: int) -> None:
+        """Count the bytes of an object. Raises TooLarge where a site's reply to one message has too many of them.
+
+        Without a limit one site could fill the coordinator's disk, in which the SuperLink keeps objects.
+        """
+        if self.uploaded[site] + size > self.largest_reply:
+            most = self.largest_reply // 2**20
+            log.warning("%s: its reply has more than largest-reply-mib = %d", site, most)
+            raise TooLarge
+        self.uploaded[site] += size
 
     async def small(self, request: Request, body: bytes, site: str) -> Reply:
         """Return the answer to any request but one that brings an object."""
@@ -265,6 +282,7 @@ class Gateway:
                 await decline(response, self.lost_messages.nodes[site], request, self.ask)
             elif response.messages_list:
                 self.handed_out.note(site, response)
+                self.uploaded.pop(site, None)
                 self.sent[site] = status, content, headers
                 self.lost_messages.uncertain.discard(site)
                 self.arrival.set()

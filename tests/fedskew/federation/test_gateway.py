@@ -271,6 +271,47 @@ def test_a_body_over_the_limit_ends_at_the_gate(client: Client, asked: list[http
     )
 
 
+def test_a_reply_has_so_many_bytes_and_the_next_message_begins_anew(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One site could fill the disk of the coordinator, where the SuperLink keeps objects."""
+    monkeypatch.setattr(gateway_module, "HOLD", -1.0)
+    gateway = Gateway(folder)
+    gateway.largest_reply = 250
+    uploads: list[int] = []
+
+    def superlink(request: httpx.Request) -> httpx.Response:
+        if request.url.path == gateway_module.PULL:
+            return httpx.Response(200, content=message_of("a").SerializeToString())
+        uploads.append(len(request.content))
+        return httpx.Response(200)
+
+    gateway.client = httpx.AsyncClient(transport=httpx.MockTransport(superlink))
+    client = Client(gateway)
+
+    def upload(key: ec.EllipticCurvePrivateKey) -> int:
+        answer = client.post(gateway_module.UPLOAD, content=b"x" * 100, headers=header(key))
+        return answer.status_code
+
+    assert [upload(NORTH) for _ in range(4)] == [200, 200, 413, 413]
+    assert upload(SOUTH) == 200, "each site has a limit of its own"
+    client.post(gateway_module.PULL, headers=header(NORTH))
+    assert [upload(NORTH) for _ in range(3)] == [200, 200, 413]
+    assert uploads == [100] * 5
+
+
+def test_the_limit_on_a_reply_is_no_less_than_that_on_an_object(folder: FederationFolder) -> None:
+    file = folder.path / "coordinator.toml"
+    assert folder.coordinator.largest_reply == 4096 * 2**20
+    text = file.read_text()
+    file.write_text(f"{text}largest-reply-mib = 64\n")
+    assert FederationFolder(folder.path).coordinator.largest_reply == 64 * 2**20
+    file.write_text(f"{text}largest-reply-mib = 63\n")
+    with pytest.raises(DataError, match="must be at least largest-message-mib = 64") as refused:
+        _ = FederationFolder(folder.path).coordinator
+    assert refused.value.key == "largest-reply-mib"
+
+
 def wanted(name: str, node: int = 1, run: int = 5) -> bytes:
     return PullObjectRequest(
         node=Node(node_id=node), run_id=run, object_id=name
