@@ -172,8 +172,8 @@ class Gateway:
     async def answer(self, request: Request) -> Response:
         """Pass a request on, or refuse it.
 
-        404 is for another path, 403 for another key, node or object, 413 for a large body or reply, 408 for a slow one, 429 for
-        too many requests at a time, 503 where there is no room for a body.
+        404 is for another path, 403 for another key, node or object, 413 for a large body or reply, 408 for a slow
+        one, 429 for too many requests at a time, 503 where there is no room for a body.
         """
         began = time.perf_counter()
         site = self.site(request)
