@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults attacks edge soak units lint newest bill config docs clean
+.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults chaos attacks edge soak units lint newest bill config docs clean
 
 install: $(VENV)/installed
 
@@ -53,6 +53,9 @@ federation: install  ## run four sites with their own data through gateway, TLS 
 
 faults: install  ## inject faults into a federation, each three times, and print a table; needs root and a quiet machine
 	$(BIN)/python deploy/try_faults.py --write docs/results/reliability.md
+
+chaos: install  ## let 30 rounds of three sites stand a random fault every 20 seconds, three times; needs root and a quiet machine
+	$(BIN)/python deploy/try_chaos.py --write docs/results/reliability.md
 
 attacks: install  ## attack a federation, each attack with an honest request as control; needs root; writes docs/explanation/security.md
 	$(BIN)/python deploy/try_attacks.py --write docs/explanation/security.md

@@ -109,10 +109,10 @@ class Stage:
         self.port, self.secret = free_port(), work / "secret"
         self.names: list[str] = []
 
-    def found(self) -> None:
-        """Found the federation of four sites, two of which make a round."""
+    def found(self, sites: int = 4) -> None:
+        """Found the federation of so many sites, two of which make a round."""
         federation = self.federation
-        federation.split("digits", 4)
+        federation.split("digits", sites)
         federation.found(min_sites=2, host=self.line.address)
         for place in federation.places.values():
             with (place / "site.toml").open("a") as file:
@@ -140,7 +140,12 @@ class Stage:
         )
 
     def revive(self) -> None:
-        """Start whatever is not at work, as a system's supervisor would, and return when all sites are online."""
+        """Start whatever is not at work, and return when all sites are online."""
+        self.supervise()
+        self.federation.wait_for_sites()
+
+    def supervise(self) -> None:
+        """Start whatever is not at work, as a system's supervisor would."""
         self.federation.up()
         processes = self.federation.processes
         for half in (LINK, TRAIN):
@@ -149,7 +154,6 @@ class Stage:
         for name in self.names:
             if name != VICTIM and (name not in processes or processes[name].poll() is not None):
                 self.federation.start(name)
-        self.federation.wait_for_sites()
 
     def halt(self, *names: str) -> None:
         """End processes of sites in order, and return when the SuperLink knows that the sites are away."""

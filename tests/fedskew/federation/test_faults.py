@@ -2,10 +2,12 @@
 
 import importlib
 import os
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,3 +46,25 @@ def test_a_row_is_chosen_by_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert faults.chosen([1, 13, 15], "nan") == [(13, 0)]
     assert faults.chosen([1, 13], "") == [(1, 0), *((13, place) for place in range(4))]
     assert faults.chosen([1, 13], "no such words") == []
+
+
+def test_chaos_causes_faults_until_the_run_ends_and_starts_what_was_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "deploy"))
+    chaos = importlib.import_module("try_chaos")
+    monkeypatch.setattr(chaos.time, "sleep", lambda seconds: None)
+    done: list[str] = []
+
+    def gone(stage: object) -> None:
+        raise RuntimeError("no flwr-serverapp after 240 s")
+
+    monkeypatch.setattr(chaos, "FAULTS", {"a": lambda stage: done.append("a"), "b": gone})
+    stage = SimpleNamespace(supervise=lambda: done.append("started"))
+    ends = iter([None] * 41 + [0])  # two looks a fault
+    job = SimpleNamespace(process=SimpleNamespace(poll=lambda: next(ends)))
+    caused = chaos.disturb(stage, job, random.Random(3), 20.0)
+    assert caused.keys() == {"a"} and 5 < caused["a"] < 15, (
+        "one that cannot be caused does not count"
+    )
+    assert done == ["a", "started"] * caused["a"]
