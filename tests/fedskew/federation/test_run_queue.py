@@ -97,7 +97,7 @@ def test_commands_given_at_once_get_different_numbers(tmp_path: Path) -> None:
 
 def test_how_a_run_ends_is_recorded(queue: RunQueue) -> None:
     ended: list[int] = []
-    for _ in range(3):
+    for _ in range(4):
         enter(queue)
     with queue.recorded(1, nothing):
         pass
@@ -105,7 +105,9 @@ def test_how_a_run_ends_is_recorded(queue: RunQueue) -> None:
         raise LaunchFailed("no space\nleft")
     with pytest.raises(KeyboardInterrupt), queue.recorded(3, lambda: ended.append(3)):
         raise KeyboardInterrupt
-    assert states(queue) == [FINISHED, FAILED, STOPPED] and ended == [3]
+    with pytest.raises(SystemExit), queue.recorded(4, nothing):
+        raise SystemExit("the disk is full")
+    assert states(queue) == [FINISHED, FAILED, STOPPED, FAILED] and ended == [3]
     assert queue.standing(queue.get(2)).reason == "no space left"
 
 
