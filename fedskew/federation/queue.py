@@ -209,7 +209,9 @@ class RunQueue:
                 end_server()
             self.end(number, STOPPED)
             raise
-        except BaseException as error:  # also SystemExit: the queue must not wait for a run that is over
+        except (
+            BaseException
+        ) as error:  # also SystemExit: the queue must not wait for a run that is over
             self.end(number, FAILED, " ".join(str(error).split())[:1000])
             raise
         self.end(number, FINISHED)
