@@ -1,4 +1,4 @@
-"""The load generator of benchmarks/scaling.py: sites without processes of their own, with real SuperLink and gateway."""
+"""The load generator of benchmarks/scaling.py: light sites, with real SuperLink and gateway."""
 
 import gc
 import importlib
