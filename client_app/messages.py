@@ -73,6 +73,24 @@ def unpack(record: object, most: Expected | None = None) -> dict[str, torch.Tens
     return from_bytes(array.data, most)
 
 
+def bytes_of(record: Value) -> int:
+    """Return the bytes of a record.
+
+    flwr's `count_bytes` raises ValueError for an empty text, as the record of a failure has, and the failure's reason
+    would not reach the server.
+    """
+    if not isinstance(record, ConfigRecord):
+        return int(record.count_bytes())
+    counted = ConfigRecord()
+    bytes_of_names = 0
+    for key, value in record.items():
+        if value == "":
+            bytes_of_names += len(key)
+        else:
+            counted[key] = value
+    return int(counted.count_bytes()) + bytes_of_names
+
+
 def folded(content: Mapping[str, Value], nonce: bytes = b"") -> RecordDict:
     """Return a message's records as one record, but for large ones.
 
@@ -86,7 +104,7 @@ def folded(content: Mapping[str, Value], nonce: bytes = b"") -> RecordDict:
     small: dict[str, Value] = {}
     records: dict[str, Value] = {}
     for name, record in content.items():
-        if record.count_bytes() <= PIECE:
+        if bytes_of(record) <= PIECE:
             small[name] = record
         else:
             records[name] = record

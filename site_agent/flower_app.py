@@ -18,10 +18,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 
 from client_app.local_site import OWN_DATA, RunNotAllowed
+from client_app.messages import bytes_of
 from data import DataError
 from site_agent.app_files import app_hash
 from site_agent.config import AppPolicy, Site
-from site_agent.pool import bytes_of
 
 SAMPLES = "num-examples"
 """The metric by which flwr's strategies weigh a reply."""

@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord
+from flwr.app import ArrayRecord, Context, Error, Message
 
 from client_app.local_site import NotAllowed
-from client_app.messages import unpack
+from client_app.messages import bytes_of, unpack
 from client_app.state import difference, norm
 from site_agent.supernode import end_with_parent
 
@@ -157,21 +157,3 @@ def leaving(reply: Message, message: Message) -> Leaving:
             row["why"] = record["reason"]
         rows.append(row)
     return rows
-
-
-def bytes_of(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
-    """Return the bytes of a record.
-
-    flwr's `count_bytes` raises ValueError for an empty text, as an error's record has, and the reason of a failure
-    would not reach the server.
-    """
-    if not isinstance(record, ConfigRecord):
-        return int(record.count_bytes())
-    counted = ConfigRecord()
-    bytes_of_names = 0
-    for key, value in record.items():
-        if value == "":
-            bytes_of_names += len(key)
-        else:
-            counted[key] = value
-    return int(counted.count_bytes()) + bytes_of_names

@@ -12,6 +12,7 @@ from client_app.messages import (
     FOLDED,
     STATE,
     TensorRecord,
+    bytes_of,
     folded,
     from_flower,
     handing_over,
@@ -182,3 +183,15 @@ def test_a_record_of_a_whole_piece_travels_with_the_others(monkeypatch: pytest.M
         monkeypatch.setattr("client_app.messages.PIECE", piece)
         assert list(folded(content)) == names
         assert unfolded(folded(content)) == content
+
+
+def test_the_record_of_a_failure_travels_though_flwr_cannot_count_empty_texts() -> None:
+    """Without it a site's refusal never reaches the server, which waits for the site until its timeout."""
+    record = ConfigRecord({"reason": "data 1", "kind": "", "number": 1})
+    with pytest.raises(ValueError, match="Config values"):
+        record.count_bytes()
+    content = RecordDict({"0/error": record})
+    assert unfolded(folded(content, b"nonce")) == content
+    filled = ConfigRecord({"reason": "data 1", "number": 1})
+    assert bytes_of(record) == bytes_of(filled) + len("kind")
+    assert bytes_of(filled) == filled.count_bytes()

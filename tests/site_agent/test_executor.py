@@ -559,6 +559,27 @@ def test_endless_settings_do_not_fill_the_audit_log(
     assert first["event"] == "run" and first["text"] == "1000000 characters"
 
 
+def failing(message: Message, context: Context) -> Message:
+    failure = records_of(ClientFailure(reason="data 1"))
+    return Message(RecordDict({"0/error": failure["error"]}), reply_to=message)
+
+
+def test_a_failure_is_pushed_to_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path, monkeypatch, failing)
+    module = "site_agent.executor"
+    monkeypatch.setattr(f"{module}.push_message", push_message)
+    pushed = site.pushed
+    monkeypatch.setattr(
+        f"{module}.push_as_it_is", lambda client, reply, context: pushed.append(reply)
+    )
+    try:
+        reply = site.serve()
+    finally:
+        site.pool.end()
+    assert unfolded(reply.content)["0/error"]["reason"] == "data 1"
+    assert site.ended == ["completed"]
+
+
 def test_the_reason_of_a_failure_leaves_though_flwr_cannot_count_empty_texts() -> None:
     question = asked()
     record = records_of(ClientFailure(reason="data 1"))["error"]
