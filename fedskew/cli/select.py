@@ -33,7 +33,7 @@ from fedskew.method_selection.candidates import (
     possible,
     split_start,
 )
-from fedskew.method_selection.conduct import Runs, guessed_costs
+from fedskew.method_selection.conduct import Runs, guessed_costs, with_continued
 from fedskew.method_selection.counts import partition_by_counts
 from fedskew.method_selection.planning import Entry
 from fedskew.method_selection.race import Conditions, Ended, Race, StepResult, conclusion
@@ -117,7 +117,7 @@ def select(
     chosen = target_of(target, federation.dataset.num_classes)
     refuse_untrainable(base, federation)
     print_warnings(base, federation, out, warned)
-    contenders = contenders_of(methods, given, refused, out)
+    contenders = with_continued(contenders_of(methods, given, refused, out), given)
     file = folder / "plan.json"
     if file.exists():
         out.print(f"the race goes on: {file}")
@@ -157,11 +157,18 @@ def select(
         "rounds": ended.rounds,
         "left-out": log.entry["left_out"],
         "at-margin": log.entry["at_margin"],
+        **race.all_rounds(),
     }
     write_text(folder / "result.json", json.dumps(outcome, indent=2) + "\n")
     out.print(targets_table(of_targets, chosen))
     out.print("\n".join(conclusion(ended)))
-    out.print(f"the race took {duration(log.used)} of {minutes:g} minutes")
+    out.print(f"{rounds_line(outcome)}\nthe race took {duration(log.used)} of {minutes:g} minutes")
+
+
+def rounds_line(outcome: Mapping[str, object]) -> str:
+    """Return how many rounds a race need not train, by `Race.all_rounds`."""
+    spared = f"{outcome['rounds-taken-over']} of {outcome['all-rounds']} rounds"
+    return f"{spared} were taken over from runs with fewer rounds"
 
 
 def outcome_of(ended: Ended) -> dict[str, object]:

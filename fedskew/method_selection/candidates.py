@@ -95,6 +95,8 @@ class Contenders:
     """Trainings that are in every race."""
     slow: tuple[str, ...] = ()
     """Trainings that no cut before the last round's numbers may drop."""
+    continued: frozenset[str] = frozenset()
+    """Trainings whose longer runs continue the shorter ones; all others start anew with every number of rounds."""
 
     @property
     def uploads_nothing(self) -> frozenset[str]:

@@ -3,7 +3,8 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -30,11 +31,14 @@ from fedskew.method_selection.uncertainty import (
     parts_of_recalls,
 )
 from fedskew.sweep import run_all
+from server_app.continuation import can_continue, continue_from, without_rounds
+from server_app.lock import FolderBusy
 from server_app.predictions import read_predictions
 from server_app.record import ModelNumbers
 from server_app.round_selection import selected
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, Scalar
+from server_app.settings import parse
 
 OF_RECALLS = ("balanced-accuracy", "accuracy", "site-mean", "worst-site")
 """Targets that are weighted sums of the classes' recalls, where sites have no test samples of their own."""
@@ -197,6 +201,8 @@ class Runs:
         self.warned = set() if warned is None else warned
         self.trained: dict[tuple[Candidate, int, int], Trained] = {}
         """The runs on validation data, by candidate, rounds and seed."""
+        self.shorter: dict[str, RunSettings] = {}
+        """The longest run so far of those that differ in their rounds alone."""
 
     def train(
         self, entrants: Sequence[Entrant], rounds: int, seeds: Sequence[int], last: bool
@@ -204,8 +210,11 @@ class Runs:
         """Return what all candidates of these trainings give; what failed or diverged is left out."""
         cells_of = {entrant: self.cells(entrant, rounds, seeds, last) for entrant in entrants}
         cells = list(chain.from_iterable(cells_of.values()))
+        planned = runs(cells)
+        for run in planned:
+            self.take_over(run)
         summaries, _ = run_all(
-            runs(cells),
+            planned,
             cells,
             self.console,
             at_once=self.jobs,
@@ -235,6 +244,17 @@ class Runs:
             if cost is not None:
                 costs[entrant.training] = cost
         return Results(validated, tested, costs)
+
+    def take_over(self, run: RunSettings) -> None:
+        """Let a run continue the longest one before it that has fewer rounds, where its numbers stay the same."""
+        settings = without_rounds(run)
+        shorter = self.shorter.get(settings)
+        if shorter is not None and can_continue(run, shorter):
+            # Another process at work there, as of a second race, trains these rounds itself.
+            with suppress(FolderBusy):
+                continue_from(run, shorter)
+        if shorter is None or shorter.general.rounds < run.general.rounds:
+            self.shorter[settings] = run
 
     def cells(self, entrant: Entrant, rounds: int, seeds: Sequence[int], last: bool) -> list[Cell]:
         """Return the cells of a training, one for each of its candidates and seeds."""
@@ -303,6 +323,21 @@ def cost_of_runs(finished: Sequence[RunSettings]) -> Cost | None:
     if not every_round:
         return None
     return Cost(statistics.fmean(every_round), statistics.fmean(once))
+
+
+def with_continued(contenders: Contenders, settings: Mapping[str, Scalar]) -> Contenders:
+    """Return the contenders with the trainings whose longer runs continue the shorter ones.
+
+    `settings` are those of all runs. A cosine over the run's rounds is another schedule in each rung.
+    """
+    continued = set()
+    for training, methods in contenders.methods.items():
+        run = contenders.runs[methods[0]]
+        first = parse({**settings, **settings_of(methods[0]), "rounds": 1})
+        longer = replace(run, general=replace(run.general, rounds=run.general.rounds + 1))
+        if can_continue(longer, first):
+            continued.add(training)
+    return replace(contenders, continued=frozenset(continued))
 
 
 def guessed_costs(contenders: Contenders, sizes: Sizes) -> dict[str, Cost]:

@@ -16,6 +16,7 @@ from fedskew.method_selection.candidates import BASELINE, Candidate, Contenders,
 from fedskew.method_selection.planning import AIM, LEAST_LAST, THIRD, Costs, Entry
 from fedskew.method_selection.race_log import FIRST, FULL, LAST, PACE, RATES, SEEDS, RaceLog, Step
 from fedskew.method_selection.uncertainty import BySeed, Difference, Measurement, difference
+from server_app.continuation import rounds_taken_over
 
 RATE_FACTORS = (1 / 3, 3.0)
 """The other learning rates of a race, of the settings' one."""
@@ -29,6 +30,8 @@ FULL_SEEDS = (4, 3, 2)
 FULL_SHARE, RATES_SHARE = 0.6, 0.5
 """Of the time that is left beside the last comparison, what the first full runs and the other rates may take."""
 
+RaceRun = tuple[Entrant, int, int, bool]
+"""A run of a race: entrant, rounds, seed, and whether it is of the last comparison."""
 Measurements = Mapping[Candidate, BySeed]
 """Measurements by candidate and seed; a run that failed has none."""
 
@@ -226,14 +229,41 @@ class Race:
         return step, results
 
     def by_costs(self, step: Step, costs: Costs) -> float:
-        """Return the seconds of a step by costs, uncorrected; runs of earlier steps are not repeated."""
-        earlier = set[tuple[Entrant, int, int, bool]]()
+        """Return the seconds of a step by costs, uncorrected.
+
+        Runs of earlier steps are not repeated, and their rounds are not where a longer run continues them.
+        """
+        earlier = set[RaceRun]()
         for other in self.log.steps[: self.steps_done]:
             earlier |= runs_of(other)
-        left = sorted(runs_of(step) - earlier)
-        return (
-            sum(costs[entrant.training].of(rounds) for entrant, rounds, _, _ in left) / self.at_once
-        )
+        seconds = 0.0
+        for run in sorted(runs_of(step) - earlier):
+            entrant, rounds, _, _ = run
+            seconds += costs[entrant.training].of(rounds - self.rounds_spared(run, earlier))
+        return seconds / self.at_once
+
+    def rounds_spared(self, run: RaceRun, earlier: Collection[RaceRun]) -> int:
+        """Return how many rounds a run takes over from an earlier one with fewer rounds; 0 where it starts anew."""
+        entrant, rounds, seed, is_last = run
+        if entrant.training not in self.contenders.continued:
+            return 0
+        shorter = [
+            other_rounds
+            for other, other_rounds, other_seed, of_last in earlier
+            if (other, other_seed, of_last) == (entrant, seed, is_last) and other_rounds < rounds
+        ]
+        return rounds_taken_over(max(shorter)) if shorter else 0
+
+    def all_rounds(self) -> dict[str, int]:
+        """Return for result.json how many rounds the race's runs have together, and how many were taken over."""
+        earlier = set[RaceRun]()
+        together = spared = 0
+        for step in self.log.steps[: self.steps_done]:
+            fresh = runs_of(step) - earlier
+            together += step.rounds * len(fresh)
+            spared += sum(self.rounds_spared(run, earlier) for run in fresh)
+            earlier |= fresh
+        return {"all-rounds": together, "rounds-taken-over": spared}
 
     def stand(
         self, step: Step, measured: Measurements, candidates: Iterable[Candidate]
@@ -476,8 +506,8 @@ class Race:
         )
 
 
-def runs_of(step: Step) -> set[tuple[Entrant, int, int, bool]]:
-    """Return the runs of a step: entrant, rounds, seed, and whether it is of the last comparison."""
+def runs_of(step: Step) -> set[RaceRun]:
+    """Return the runs of a step."""
     is_last = step.purpose == LAST
     return {
         (entrant, step.rounds, seed, is_last) for entrant in step.entrants for seed in step.seeds

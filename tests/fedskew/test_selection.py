@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,14 @@ from fedskew.method_selection.candidates import (
     possible,
     split_start,
 )
-from fedskew.method_selection.conduct import Runs, Trained
+from fedskew.method_selection.conduct import Runs, Trained, with_continued
 from fedskew.method_selection.counts import partition_by_counts
 from fedskew.method_selection.targets import TARGETS, scores_of, target_of
 from fedskew.method_selection.uncertainty import difference
 from fedskew.method_selection.uploads import excluded, permissions_of, upload_text
+from server_app.continuation import continue_from
 from server_app.record import ModelNumbers, Spread
-from server_app.run_settings import Scalar
+from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
 
 NUMBERS = ModelNumbers(
@@ -185,6 +187,54 @@ def test_a_training_from_a_head_is_run_and_named_so(tmp_path: Path) -> None:
     assert Candidate("fedavg", 0.01).as_json() == {"method": "fedavg", "learning_rate": 0.01}
     assert "class counts" in upload_text(*split_start("fedprox from fed-lda"))
     assert upload_text(*split_start("fedprox")) == "nothing"
+
+
+def rungs(
+    folder: Path, rounds: Sequence[int], **changes: Scalar
+) -> tuple[dict[str, float], list[str]]:
+    """Train the rungs of a race; return the last one's scores, and what its runs hash to."""
+    settings: dict[str, Scalar] = {
+        "model": "mlp-bn",
+        "train-images": 100,
+        "rounds": rounds[-1],
+        "local-epochs": 1,
+        "min-samples": 5,
+        "clients": 3,
+        "results": str(folder),
+        **changes,
+    }
+    contenders = contenders_by_training(possible(["ccvr"], settings), None)
+    validation: dict[str, Scalar] = {"validation-fraction": 0.3}
+    console = Console(quiet=True)
+    runs = Runs(contenders, settings, validation, "balanced-accuracy", console, jobs=1)
+    for number in rounds:
+        results = runs.train([Entrant("fedavg", 0.05)], number, [0], last=False)
+    continued = with_continued(contenders, settings).continued
+    assert continued == (set() if "schedule" in changes else {"fedavg"})
+    scores = {one.method: by_seed[0].score for one, by_seed in results.validated.items()}
+    hashes = []
+    for file in folder.glob("*/summary.json"):
+        summary = json.loads(file.read_text())
+        if summary["rounds"] == rounds[-1]:
+            hashes.append(summary["hash"]["all"])
+    return scores, hashes
+
+
+@pytest.mark.parametrize("changes", [{}, {"schedule": "cosine"}], ids=["continued", "anew"])
+def test_a_race_s_rung_has_the_numbers_of_a_full_run(
+    changes: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_over: list[int] = []
+
+    def counted(longer: RunSettings, shorter: RunSettings) -> int:
+        taken_over.append(continue_from(longer, shorter))
+        return taken_over[-1]
+
+    monkeypatch.setattr("fedskew.method_selection.conduct.continue_from", counted)
+    by_rungs = rungs(tmp_path / "rungs", [2, 4], **changes)
+    assert taken_over == ([] if changes else [1]), "a cosine over the run's rounds starts anew"
+    assert by_rungs == rungs(tmp_path / "full", [4], **changes)
+    assert len(by_rungs[1]) == 1 and by_rungs[0].keys() == {"fedavg", "ccvr"}
 
 
 def test_a_diagnosis_orders_trainings_whatever_they_begin_with() -> None:
