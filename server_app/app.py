@@ -79,12 +79,16 @@ def main(grid: Grid, context: Context) -> None:
     if file:
         write_readiness(between_sites(grid), parse(config), Path(file))
     else:
-        settings = parse(config)
-        federation = federation_of(settings)
-        refuse_untrainable(settings.data, federation)
-        for sentence in warnings_of(settings.data, federation):
-            print_line(f"Warning: {sentence}.")
-        run(grid if settings.agreement is None else between_sites(grid), settings)
+        run_and_warn(grid, parse(config))
+
+
+def run_and_warn(grid: Grid, settings: RunSettings) -> None:
+    """Print the warnings about the data, and run the settings' experiment. Raises as `run`."""
+    federation = federation_of(settings)
+    refuse_untrainable(settings.data, federation)
+    for sentence in warnings_of(settings.data, federation):
+        print_line(f"Warning: {sentence}.")
+    run(grid if settings.agreement is None else between_sites(grid), settings)
 
 
 def print_line(line: str) -> None:

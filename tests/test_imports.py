@@ -18,6 +18,7 @@ FLOWER = (
     "strategies/core/flower_adapter.py", "strategies/core/exchange.py",
     "strategies/core/reading.py", "server_app/app.py", "site_agent/executor.py",
     "site_agent/pool.py", "site_agent/flower_app.py", "site_agent/flower_internals.py", "fedskew/engines/local.py",
+    "fedskew/engines/ray_server.py",
     "fedskew/federation/flower_internals.py", "fedskew/flower/*.py",
 )  # fmt: skip
 ENTRY_POINTS = {

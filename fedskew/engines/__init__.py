@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,8 @@ from data.readers.catalog import is_sites
 from data.text import LineSink
 from fedskew.engines.launcher import launch
 from fedskew.engines.processes import claim
+from fedskew.engines.ray_sweep import RaySweep
+from fedskew.engines.repeated import repeatedly
 from fedskew.signals import one_interrupt
 
 if TYPE_CHECKING:  # with torch, which the gateway and most commands between sites do without
@@ -25,8 +26,6 @@ if TYPE_CHECKING:  # with torch, which the gateway and most commands between sit
 APP = ROOT
 """The folder of the Flower app: the clone that this package is installed from."""
 ENGINES = ("inprocess", "workers", "ray")
-FOLLOW_INTERVAL = 0.1
-"""Seconds between two looks for a new record of a run in another process."""
 
 
 def execute(
@@ -37,6 +36,7 @@ def execute(
     workers: int = 0,
     federation_config: str = "",
     sites: str = "",
+    ray_sweep: RaySweep | None = None,
 ) -> dict[str, Any]:
     """Run the settings' experiment on an engine and return its summary.
 
@@ -49,6 +49,7 @@ def execute(
         workers: processes that run clients; 0 for one per core.
         federation_config: for Ray, as of `flwr run`.
         sites: a folder of SITE/site.toml; the sites of dataset = sites:FILE are then rehearsed in this process.
+        ray_sweep: for Ray, what the run shares with the runs before and after it; None for a run alone.
 
     Raises:
         SettingError: an option that is for another engine.
@@ -60,7 +61,7 @@ def execute(
         return rehearse(settings, engine, report_line, sites)
     workers = min(workers or os.cpu_count() or 1, settings.data.clients)
     if engine == "ray":
-        return on_ray(settings, report_line, workers, federation_config)
+        return on_ray(settings, report_line, workers, federation_config, ray_sweep)
     if federation_config:
         raise SettingError("--federation-config", federation_config, "is for --engine ray")
     from fedskew.engines.workers import WorkersGrid
@@ -105,8 +106,9 @@ def on_ray(
     report_line: LineSink,
     workers: int,
     federation_config: str,
+    ray_sweep: RaySweep | None,
 ) -> dict[str, Any]:
-    """Run through `flwr run`, in a SuperLink of its own, and follow the run by its records."""
+    """Run through `flwr run`, of its own or of the sweep's, and follow the run by its records."""
     from data import federate
     from server_app.best_round import refuse_unvalidated
     from server_app.run_folder import RunFolder
@@ -123,15 +125,24 @@ def on_ray(
     config = settings.going_on().run_config()
     log = folder.path / "flwr.log"
     with following(folder, report_line):
-        launch(
-            APP,
-            config,
-            folder.path,
-            nodes=workers,
-            federation_config=federation_config,
-            log=log,
-            result=folder.summary_file,
-        )
+        if ray_sweep is None:
+            launch(
+                APP,
+                config,
+                folder.path,
+                nodes=workers,
+                federation_config=federation_config,
+                log=log,
+                result=folder.summary_file,
+            )
+        else:
+            ray_sweep.run(
+                config,
+                folder.path,
+                nodes=workers,
+                federation_config=federation_config,
+                log=log,
+            )
     summary = folder.summary()
     assert summary is not None, "the launcher returns once the summary is there"
     return summary
@@ -142,27 +153,18 @@ def following(folder: "RunFolder", report_line: LineSink) -> Iterator[None]:
     """Within this context, report the line of every round that another process records."""
     from server_app.run_folder import ROUND, verified
 
-    ended = threading.Event()
     _, position = appended(folder.rounds_file, 0)
 
-    def follow() -> None:
+    def report_new() -> None:
         nonlocal position
-        last = False
-        while not last:
-            last = ended.wait(FOLLOW_INTERVAL)  # after the end once more
-            lines, position = appended(folder.rounds_file, position)
-            for line in lines:
-                with contextlib.suppress(ValueError):  # a damaged record
-                    record = verified(line, ROUND)
-                    report_line(str(record["line"]))
+        lines, position = appended(folder.rounds_file, position)
+        for line in lines:
+            with contextlib.suppress(ValueError):  # a damaged record
+                record = verified(line, ROUND)
+                report_line(str(record["line"]))
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
+    with repeatedly(report_new):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def appended(file: Path, position: int) -> tuple[list[str], int]:

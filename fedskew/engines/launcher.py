@@ -10,7 +10,8 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -66,10 +67,104 @@ def launch(
     if result.exists():
         rule = "a result of this run could not be told from it"
         raise ValueError(f"{result} is there already: {rule}")
+    federation = federation_words(nodes, federation_config)
+    logged = log.stat().st_size if log.exists() else 0
+    with simulation(app, folder, result.exists) as running:
+        running.start(run_config, federation, log)
+        died = running.wait(result)
+        if not result.exists():
+            raise running.failure(died, result, log, logged)
+
+
+class Simulation:
+    """One `flwr run` on a Ray and a SuperLink of its own."""
+
+    def __init__(self, flower: Flower, stub: Path) -> None:
+        self.flower = flower
+        self.stub = stub
+        """The folder of the Flower app that is run."""
+        self.link: subprocess.Popen[bytes]
+        self.stream: subprocess.Popen[bytes]
+        """`flwr run --stream`."""
+
+    def start(
+        self,
+        run_config: Mapping[str, bool | int | float | str],
+        federation: str,
+        output: Path,
+    ) -> None:
+        """Start all processes; what `flwr run` prints is appended to `output`. Raises LaunchFailed."""
+        settings = self.flower.home / "run.toml"
+        settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
+        # A Ray that runs already cannot be told how many CPUs and GPUs it has, so then flwr is left to start it, or
+        # not to.
+        if os.environ.get("RAY_ADDRESS") or "init-args-num-" in federation:
+            wait_for_ray = None
+        else:
+            wait_for_ray = self.flower.ray()
+        self.link = self.flower.superlink()
+        if wait_for_ray:
+            wait_for_ray()
+        words = [str(self.stub), "own", "--stream", "--run-config", str(settings)]
+        words += ["--federation-config", federation]
+        self.stream = self.flower.start("flwr", "run", *words, output=output)
+
+    def wait(self, result: Path) -> str:
+        """Return at the result or the end of `flwr run`: a sentence when a process died before that, else ""."""
+        died = _wait(self.flower, self.link, self.stream, result)
+        if result.exists():
+            time.sleep(LOG_LAG)
+        return died
+
+    def failure(self, died: str, result: Path, log: Path, logged: int) -> LaunchFailed:
+        """Return the error for a run that ended without its result, and append the processes' own output to its log.
+
+        Args:
+            died: what `wait` returned.
+            result: that is missing.
+            log: of the run.
+            logged: bytes of the log from before this run.
+        """
+        flower = self.flower
+        status, details = flower.status() if self.link.poll() is None else ("", "")
+        with log.open("rb") as file:
+            file.seek(logged)
+            text = file.read().decode(errors="replace")
+        with log.open("ab") as file:  # what a crash of the interpreter printed is only there
+            for name in ("superlink.log", "ray.log"):
+                output = flower.home / name
+                if output.exists():
+                    file.write(f"\n--- {name} ---\n".encode())
+                    file.write(output.read_bytes())
+        if died and not details:
+            return LaunchFailed(died)
+        why = reason(text, details)
+        return LaunchFailed(why or f"the run ended without {result}: {status or 'status unknown'}")
+
+
+@contextmanager
+def simulation(
+    app: Path,
+    folder: Path,
+    is_done: Callable[[], bool],
+    serverapp: str = "",
+) -> Iterator[Simulation]:
+    """Within this context, an app can be run; at its end no process is left, nor the temporary folder.
+
+    Args:
+        app: the folder of the Flower app.
+        folder: that marks the processes; one launcher at a time may use it.
+        is_done: returns whether nothing is wanted of the processes when the context ends, so that they get no time.
+        serverapp: MODULE:NAME in place of the app's own ServerApp.
+
+    Raises:
+        LaunchFailed: `app` is no folder of an app.
+        FolderBusy: another launcher's processes carry the mark.
+        ValueError: `app` is no Flower app.
+    """
     if not (app / "pyproject.toml").is_file():
         rule = "the Ray engine needs a clone installed by `pip install -e '.[simulation]'`"
         raise LaunchFailed(f"no pyproject.toml in {app}: {rule}")
-    federation = federation_words(nodes, federation_config)
     clear_leftovers()
     temporary_folder = tempfile.TemporaryDirectory(
         prefix=PREFIX, dir=short_folder(), ignore_cleanup_errors=True
@@ -77,17 +172,14 @@ def launch(
     with one_interrupt(), temporary_folder as temporary:
         home = Path(temporary)
         note_owner(home)
-        settings = home / "run.toml"
-        settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
         flower = Flower(home, folder)
         claim(folder)
-        stub = write_stub_app(app, home / "app")
-        words = [str(stub), "own", "--stream", "--run-config", str(settings)]
+        stub = write_stub_app(app, home / "app", serverapp)
         try:
             try:
-                _run(flower, words, federation, log, result)
+                yield Simulation(flower, stub)
             finally:
-                flower.end(HASTE if result.exists() else PATIENCE)
+                flower.end(HASTE if is_done() else PATIENCE)
         except KeyboardInterrupt:
             flower.end()  # the interrupt may have hit the cleaning; there is only one, so nothing can hit this
             raise
@@ -98,38 +190,6 @@ def short_folder() -> str:
     default = tempfile.gettempdir()
     name = f"{default}/{PREFIX}xxxxxxxx"  # eight random characters
     return default if len(name) < SHORT else SHORTEST
-
-
-def _run(flower: Flower, words: list[str], federation: str, log: Path, result: Path) -> None:
-    """Start `flwr run` with `words` and wait for the run's end. Raises LaunchFailed when there is no result then."""
-    logged = log.stat().st_size if log.exists() else 0
-    # A Ray that runs already cannot be told how many CPUs and GPUs it has, so then flwr is left to start it, or not to.
-    if os.environ.get("RAY_ADDRESS") or "init-args-num-" in federation:
-        wait_for_ray = None
-    else:
-        wait_for_ray = flower.ray()
-    link = flower.superlink()
-    if wait_for_ray:
-        wait_for_ray()
-    stream = flower.start("flwr", "run", *words, "--federation-config", federation, output=log)
-    died = _wait(flower, link, stream, result)
-    if result.exists():
-        time.sleep(LOG_LAG)
-        return
-    status, details = flower.status() if link.poll() is None else ("", "")
-    with log.open("rb") as file:
-        file.seek(logged)
-        text = file.read().decode(errors="replace")
-    with log.open("ab") as file:  # what a crash of the interpreter printed is only there
-        for name in ("superlink.log", "ray.log"):
-            output = flower.home / name
-            if output.exists():
-                file.write(f"\n--- {name} ---\n".encode())
-                file.write(output.read_bytes())
-    if died and not details:
-        raise LaunchFailed(died)
-    why = reason(text, details)
-    raise LaunchFailed(why or f"the run ended without {result}: {status or 'status unknown'}")
 
 
 def _wait(

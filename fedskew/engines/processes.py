@@ -21,6 +21,8 @@ from server_app.lock import FolderBusy
 RUN = "FEDSKEW_RUN"
 LAUNCHER = "FEDSKEW_LAUNCHER"
 OWNER = "fedskew-owner"
+SWEEP = "ray-sweep-"
+"""Begins the name that marks a sweep's processes, in place of a run's folder; the launcher's process id follows."""
 PREFIX = "fedskew-"
 """Of the names of semaphores and of a run's temporary folder."""
 SEMAPHORES = Path("/dev/shm")
@@ -124,7 +126,8 @@ def end(folder: Path, patience: float = PATIENCE) -> None:
 def claim(folder: Path) -> None:
     """Make sure that no earlier launcher's processes work on `folder`; to be called before a run is started in it.
 
-    Processes whose launcher has died (kill -9) are ended, so that the same command, given again, takes over.
+    Processes whose launcher has died (kill -9) are ended, so that the same command, given again, takes over. So are
+    those of a killed sweep in the same folder of results, which may be at work on any of its runs.
     Raises FolderBusy when their launcher is alive and is not this process.
     """
     leftovers = marked(folder)
@@ -136,6 +139,26 @@ def claim(folder: Path) -> None:
                 raise FolderBusy(f"{busy}: wait for it, or end it first")
     if leftovers:
         end(folder)
+    for sweep in abandoned_sweeps(folder.resolve().parent):
+        end(sweep)
+
+
+def abandoned_sweeps(results: Path) -> set[Path]:
+    """Return the marks of processes of sweeps in this folder of results whose launcher has died."""
+    marks = set()
+    for pid in psutil.pids():
+        with contextlib.suppress(*_UNREADABLE):
+            environment = psutil.Process(pid).environ()
+            folder = Path(environment.get(RUN, ""))
+            is_sweep = folder.parent == results and folder.name.startswith(SWEEP)
+            if is_sweep and _launcher(environment.get(LAUNCHER, "")) is None:
+                marks.add(folder)
+    return marks
+
+
+def launcher_lives() -> bool:
+    """Return whether the launcher that started this process is still there."""
+    return _launcher(os.environ.get(LAUNCHER, "")) is not None
 
 
 def identity(pid: int | None = None) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 import tomli_w
 
 
-def write_stub_app(app: Path, folder: Path) -> Path:
+def write_stub_app(app: Path, folder: Path, serverapp: str = "") -> Path:
     """Write a Flower app with the settings and components of `app` to `folder`, and return that.
 
+    `serverapp`, MODULE:NAME of another ServerApp in the folder `app`, goes before the app's own.
     Raises ValueError where `app` is no Flower app.
     """
     try:
@@ -21,6 +22,8 @@ def write_stub_app(app: Path, folder: Path) -> Path:
         settings = described.get("config", {})
         texts = {}
         for kind, name in described["components"].items():
+            if kind == "serverapp" and serverapp:
+                name = serverapp
             module, attribute = name.split(":")
             texts[kind] = module_text(app.resolve(), kind, module, attribute)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -37,7 +37,7 @@ def conduct(
     """
     with one_interrupt(), overview:
         if allocation.engine == "ray":
-            return one_by_one(jobs, allocation, overview, federation_config)
+            return on_ray(jobs, allocation, overview, federation_config)
         queue = LocalQueue(jobs, allocation, overview)
         try:
             return queue.run()
@@ -45,31 +45,34 @@ def conduct(
             queue.end()
 
 
-def one_by_one(
+def on_ray(
     jobs: Sequence[Job],
     allocation: Allocation,
     overview: Overview,
     federation_config: str,
 ) -> dict[str, JobResult]:
-    """Run the jobs in this process, for engines with processes of their own."""
-    from fedskew.engines import execute
+    """Run the jobs one after the other on one Ray, which takes the whole machine for each."""
+    from fedskew.engines import APP, execute
+    from fedskew.engines.ray_sweep import RaySweep
 
     outcomes: dict[str, JobResult] = {}
-    for job in ordered(jobs):
-        overview.started(job)
-        try:
-            summary = execute(
-                job.settings,
-                allocation.engine,
-                functools.partial(overview.on_line, job),
-                workers=allocation.workers,
-                federation_config=federation_config,
-            )
-            result = JobResult(summary)
-        except Exception as error:
-            result = JobResult(reason=printable(sentence(error)))
-        outcomes[job.settings.run_id] = result
-        overview.ended(job, result)
+    with RaySweep(APP) as ray_sweep:
+        for job in ordered(jobs):
+            overview.started(job)
+            try:
+                summary = execute(
+                    job.settings,
+                    allocation.engine,
+                    functools.partial(overview.on_line, job),
+                    workers=allocation.workers,
+                    federation_config=federation_config,
+                    ray_sweep=ray_sweep,
+                )
+                result = JobResult(summary)
+            except Exception as error:
+                result = JobResult(reason=printable(sentence(error)))
+            outcomes[job.settings.run_id] = result
+            overview.ended(job, result)
     return outcomes
 
 
