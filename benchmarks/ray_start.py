@@ -1,6 +1,7 @@
 """Ray's fixed cost, part by part, beside stock Flower with clients that do nothing, each a command of its own.
 
-The runs of FedSkew are those of benchmarks/round.py with the smallest clients; both command lines take turns.
+The runs of FedSkew are those of benchmarks/round.py with the smallest clients; both command lines take turns. A sweep
+of two seeds stands beside them: its second run finds Ray, the SuperLink and the clients' processes started.
 """
 
 import json
@@ -9,22 +10,28 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.figures import MEASUREMENTS, Row, row, seconds
 from benchmarks.round import CLIENTS, settings
-from fedskew.engines import execute
+from fedskew.engines import APP, execute
 from fedskew.engines.flower import Flower
+from fedskew.engines.ray_sweep import RaySweep
 from server_app.run_settings import RunSettings
 
 ROUNDS, GOAL = 9, 0.7
+SECOND_RUN_GOAL = 3.0
+"""Seconds of fixed cost of a run that is not the first of its sweep."""
 
 
-def on_ray(run: RunSettings) -> tuple[dict[str, float], list[float]]:
+def on_ray(
+    run: RunSettings, ray_sweep: RaySweep | None = None
+) -> tuple[dict[str, float], list[float]]:
     """Return the parts of the fixed cost of a run on Ray, and the seconds of its rounds after the first."""
     began, started = time.time(), time.perf_counter()
-    execute(run, "ray", lambda line: None)
+    execute(run, "ray", lambda line: None, ray_sweep=ray_sweep)
     total = time.perf_counter() - started
     records = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
     laps = [record["seconds"]["round"] for record in records]
@@ -37,6 +44,20 @@ def on_ray(run: RunSettings) -> tuple[dict[str, float], list[float]]:
         "total": total,
     }
     return parts, laps[1:]
+
+
+def second_of_sweep(run: RunSettings) -> float:
+    """Return the fixed cost in seconds of a sweep's second run, which is `run` with another seed."""
+    second = replace(run, general=replace(run.general, seed=run.general.seed + 1))
+    with RaySweep(APP) as ray_sweep:
+        on_ray(run, ray_sweep)
+        parts, laps = on_ray(second, ray_sweep)
+    return fixed_cost(parts, laps)
+
+
+def fixed_cost(parts: dict[str, float], laps: list[float]) -> float:
+    """Return the seconds of a run that do not depend on its number of rounds: all but the rounds after the first."""
+    return parts["total"] - (ROUNDS - 1) * statistics.median(laps)
 
 
 STOCK = """
@@ -107,20 +128,22 @@ def rows() -> Iterator[Row]:
     """Yield the figures."""
     parts: dict[str, list[dict[str, float]]] = {"FedSkew on Ray": [], "stock Flower": []}
     steady: dict[str, list[float]] = {name: [] for name in parts}
+    second_runs = []
     for _ in range(MEASUREMENTS):
         with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
             folder = Path(temporary)
             ours = on_ray(settings(folder, 32, ROUNDS))
+            second_runs.append(second_of_sweep(settings(folder, 32, ROUNDS)))
             theirs = stock_flower(folder, ROUNDS, min(os.cpu_count() or 1, CLIENTS))
         for name, (measured, laps) in zip(parts, (ours, theirs), strict=True):
-            later_rounds = (ROUNDS - 1) * statistics.median(laps)
-            parts[name].append({**measured, "fixed": measured["total"] - later_rounds})
+            parts[name].append({**measured, "fixed": fixed_cost(measured, laps)})
             steady[name] += laps
     for what, goal in (("fixed", GOAL), ("total", None)):
         ratios = []
         for ours, theirs in zip(*parts.values(), strict=True):
             ratios.append(ours[what] / theirs[what])
         yield row(f"FedSkew on Ray / stock Flower, {ROUNDS} rounds, {what}", ratios, goal)
+    yield row("fixed seconds of a sweep's second run on Ray", second_runs, SECOND_RUN_GOAL)
     for name, measured in parts.items():
         for part in measured[0]:
             yield seconds(f"{name}, {part}", [fixed[part] for fixed in measured])

@@ -20,7 +20,7 @@ from fedskew.scheduling import Allocation, Job, allocate
 from server_app.run_settings import RunSettings
 
 RAY_START = 15.0
-"""Seconds that a run on Ray takes before its first round and after its last one."""
+"""Seconds that the runs on Ray take together before the first round of all and after the last one."""
 START = 8.0
 """Seconds until the command, and the process that its workers are forked from, have imported torch and flwr."""
 
@@ -57,7 +57,10 @@ class Forecast:
     def seconds(self) -> float:
         """Estimated seconds of the command, all runs together."""
         runs = [cost.seconds for cost in self.costs]
-        return START + max(sum(runs) / self.allocation.jobs, *runs, 0.0)
+        start = START
+        if self.allocation.engine == "ray" and any(cost.left for cost in self.costs):
+            start += RAY_START
+        return start + max(sum(runs) / self.allocation.jobs, *runs, 0.0)
 
     @property
     def refusals(self) -> list[str]:
@@ -126,8 +129,6 @@ def entry_of(
     recorded = records.pace(settings)
     pace = recorded or timed(settings, sizes)
     cost = cost_of(settings, sizes, pace, allocation.workers if allocation.jobs else 1)
-    if allocation.engine == "ray":
-        cost = replace(cost, seconds=cost.seconds + RAY_START)
     return replace(entry, cost=cost, recorded=recorded is not None)
 
 

@@ -74,6 +74,7 @@ def launch(
         died = running.wait(result)
         if not result.exists():
             raise running.failure(died, result, log, logged)
+        time.sleep(LOG_LAG)
 
 
 class Simulation:
@@ -111,10 +112,7 @@ class Simulation:
 
     def wait(self, result: Path) -> str:
         """Return at the result or the end of `flwr run`: a sentence when a process died before that, else ""."""
-        died = _wait(self.flower, self.link, self.stream, result)
-        if result.exists():
-            time.sleep(LOG_LAG)
-        return died
+        return _wait(self.flower, self.link, self.stream, result)
 
     def failure(self, died: str, result: Path, log: Path, logged: int) -> LaunchFailed:
         """Return the error for a run that ended without its result, and append the processes' own output to its log.

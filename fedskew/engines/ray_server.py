@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from data.text import printable, sentence
 from fedskew.engines.processes import launcher_lives
-from fedskew.engines.ray_sweep import answer_file, order_file
+from fedskew.engines.ray_sweep import answer_file, end_line, order_file
 from server_app.app import run_and_warn
 from server_app.run_folder import write_text
 from server_app.settings import parse
@@ -38,6 +38,7 @@ def main(grid: Grid, context: Context) -> None:
                 return
             time.sleep(INTERVAL)
         reason = attempt(grid, json.loads(order.read_text(encoding="utf-8")))
+        print(end_line(number), end="", flush=True)
         write_text(answer_file(home, number), json.dumps({"reason": reason}))
 
 

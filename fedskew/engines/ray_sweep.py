@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from fedskew.engines.launcher import Simulation, federation_words, simulation
 from fedskew.engines.processes import SWEEP
 from fedskew.engines.repeated import repeatedly
 
+LAST_LINES = 5.0
+"""Seconds that a run's last lines have to arrive after its end: flwr streams a log half a second late or more."""
+
 
 def order_file(home: Path, number: int) -> Path:
     """Return the file with the settings of a sweep's run, which the launcher writes; `home` is flwr's home."""
@@ -22,6 +26,11 @@ def order_file(home: Path, number: int) -> Path:
 def answer_file(home: Path, number: int) -> Path:
     """Return the file with {"reason": why the run failed, or ""}, which the ServerApp writes at the run's end."""
     return home / f"answer-{number}.json"
+
+
+def end_line(number: int) -> str:
+    """Return the line that the ServerApp prints at a run's end: what follows in flwr's log is about the next run."""
+    return f"--- end of run {number} ---\n"
 
 
 @dataclass
@@ -36,6 +45,8 @@ class Started:
     orders: int = 0
     copied: int = 0
     """Bytes of flwr's output that are in the logs of runs."""
+    is_copied: bool = False
+    """Whether the last run's output is whole in its log."""
 
     @property
     def output(self) -> Path:
@@ -43,13 +54,18 @@ class Started:
         return self.running.flower.home / "stream.log"
 
     def copy_output(self, log: Path) -> None:
-        """Append to the log of a run what flwr has printed since the last call."""
+        """Append to the log of the last ordered run what flwr has printed about it since the last call."""
+        if self.is_copied:
+            return
         with self.output.open("rb") as file:
             file.seek(self.copied)
             text = file.read()
-        self.copied += len(text)
+        lines = text[: text.rfind(b"\n") + 1]
+        of_run, end, _ = lines.partition(end_line(self.orders - 1).encode())
         with log.open("ab") as file:
-            file.write(text)
+            file.write(of_run)
+        self.copied += len(of_run) + len(end)
+        self.is_copied = bool(end)
 
 
 class RaySweep:
@@ -144,8 +160,12 @@ class RaySweep:
         logged = log.stat().st_size if log.exists() else 0
         write_text(order_file(home, started.orders), json.dumps(config))
         started.orders += 1
+        started.is_copied = False
         with repeatedly(lambda: started.copy_output(log)):
             died = started.running.wait(answer)
+            deadline = time.monotonic() + LAST_LINES
+            while answer.exists() and not started.is_copied and time.monotonic() < deadline:
+                time.sleep(0.05)
         if not answer.exists():
             raise started.running.failure(died, answer, log, logged)
         reason = json.loads(answer.read_text(encoding="utf-8"))["reason"]

@@ -503,6 +503,18 @@ def test_a_full_disk_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert whole.refusals == []
 
 
+def test_the_runs_on_ray_pay_its_start_together(tmp_path: Path) -> None:
+    settings = small(tmp_path)
+    costs = [Cost(left, 60.0 * left, 0.0, 0.0, 0.0, 0.0) for left in (0, 2, 2)]
+    entries = [Entry(settings, "run", cost=cost) for cost in costs]
+    seconds = {
+        engine: Forecast(entries, Allocation(engine, 1, 1)).seconds for engine in ("ray", "workers")
+    }
+    assert seconds["ray"] == seconds["workers"] + forecasts.RAY_START
+    finished = Forecast(entries[:1], Allocation("ray", 1, 1))
+    assert finished.seconds == forecasts.START, "nothing is left to start Ray for"
+
+
 def test_free_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert forecasts.free_disk(tmp_path / "a" / "b") == pytest.approx(
         forecasts.free_disk(tmp_path), rel=0.1

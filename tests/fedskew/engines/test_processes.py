@@ -21,6 +21,7 @@ from fedskew.engines.processes import (
     PREFIX,
     RUN,
     SEMAPHORES,
+    SWEEP,
     alive,
     beginning,
     claim,
@@ -177,6 +178,25 @@ def test_claim_refuses_a_folder_whose_launcher_lives(start: Start, tmp_path: Pat
         assert str(tmp_path) in str(busy.value)
         assert str(other.pid) in str(busy.value)
         assert process.poll() is None
+
+
+def test_claim_ends_what_a_killed_sweep_left_in_the_folder_of_results(
+    start: Start, tmp_path: Path
+) -> None:
+    left, elsewhere = (
+        start(SLEEP, **{RUN: str(folder / f"{SWEEP}1"), LAUNCHER: _dead()})
+        for folder in (tmp_path, tmp_path / "elsewhere")
+    )
+    claim(tmp_path / "run")
+    assert left.wait(10) and elsewhere.poll() is None
+    end(tmp_path / "elsewhere" / f"{SWEEP}1")
+
+
+def test_claim_spares_a_sweep_whose_launcher_lives(start: Start, tmp_path: Path) -> None:
+    process = start(SLEEP, **{RUN: str(tmp_path / f"{SWEEP}{os.getpid()}")})
+    claim(tmp_path / "run")
+    assert process.poll() is None
+    end(tmp_path / f"{SWEEP}{os.getpid()}")
 
 
 def test_a_launcher_stays_the_same_when_the_clock_is_set(

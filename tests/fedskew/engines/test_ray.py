@@ -1,5 +1,6 @@
 """Real `flwr run`s on Ray: the same results as in one process, failures that are seen, GPUs shared as asked."""
 
+import io
 import json
 import re
 import signal
@@ -7,16 +8,21 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flower_command import flwr_run
+from rich.console import Console
 
 from fedskew.engines import APP, execute
 from fedskew.engines.flower import LaunchFailed
 from fedskew.engines.launcher import launch
-from fedskew.engines.processes import marked
+from fedskew.engines.processes import SWEEP, marked
+from fedskew.scheduling import Allocation, Job
+from fedskew.sweep.progress import Overview
+from fedskew.sweep.queue import conduct
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 
@@ -156,3 +162,74 @@ def test_run_simulation_with_default_settings(tmp_path: Path) -> None:
     )
     (summary,) = (tmp_path / "results").glob("*/summary.json")
     assert json.loads(summary.read_text())["rounds"] == 20
+
+
+def in_a_sweep(planned: list[RunSettings]) -> dict[str, str]:
+    """Conduct the runs on one Ray, in this order, and return each one's hashes as text, or why it failed, by its id."""
+    jobs = [Job(run, run.run_id, work=-place) for place, run in enumerate(planned)]
+    overview = Overview(Console(file=io.StringIO()), jobs, 1)
+    outcomes = conduct(jobs, Allocation("ray", 1, 2), overview)
+    ends = {}
+    for name, result in outcomes.items():
+        ends[name] = result.reason if result.summary is None else str(result.summary["hash"])
+    return ends
+
+
+def alone(run: RunSettings, results: Path) -> str:
+    """Return the hashes of the run in one process, as text."""
+    general = replace(run.general, results=str(results))
+    return str(execute(replace(run, general=general), "inprocess", silent)["hash"])
+
+
+def test_a_sweep_on_one_ray_gives_the_hashes_of_runs_alone(tmp_path: Path) -> None:
+    """The third run fails: the fourth gets another Ray, and none of them notices."""
+    results = tmp_path / "sweep"
+    planned = [
+        settings(results, method="fedavg"),
+        settings(results),
+        settings(results, method="fedavg", **{"learning-rate": 1e30}),
+        settings(results, method="scaffold"),
+    ]
+    ends = in_a_sweep(planned)
+    assert list(ends) == [run.run_id for run in planned]
+    assert ends[planned[2].run_id].startswith("diverged in round ")
+    for place in (0, 1, 3):
+        run = planned[place]
+        assert ends[run.run_id] == alone(run, tmp_path / "alone")
+    logs = [(run.folder / "flwr.log").read_text() for run in planned]
+    starts = [log.count("Successfully started run") for log in logs]
+    assert starts == [1, 0, 0, 1]
+    assert "Traceback" in logs[2] and "Traceback" not in logs[1]
+    for place in (0, 1, 3):
+        assert "round   4/4" in logs[place] and logs[place].count("finished: ") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_sweep_that_is_ended_in_its_second_run_goes_on_to_the_same_hashes(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    results = tmp_path / "sweep"
+    methods = ("fedavg", "fedbn")
+    changes = {"rounds": 40, "participation": 1.0, "local-epochs": 5}
+    planned = [settings(results, method=method, **changes) for method in methods]
+    words = [f"--set={key}={value}" for key, value in {"model": "mlp-bn", **changes}.items()]
+    command = [sys.executable, "-m", "fedskew", "run", "--engine", "ray", "--workers", "2"]
+    command += ["--method", ",".join(methods), "--results", str(results), *words]
+    launcher = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 240
+    while len(list(results.glob("*/checkpoint.safetensors"))) < 2 and time.monotonic() < deadline:
+        assert launcher.poll() is None
+        time.sleep(0.01)
+    launcher.send_signal(number)
+    launcher.communicate(timeout=30)
+    assert launcher.returncode == (130 if number is signal.SIGINT else -9)
+    mark = results / f"{SWEEP}{launcher.pid}"
+    assert bool(marked(mark)) == (number is signal.SIGKILL)
+    done = [(run.folder / "summary.json").exists() for run in planned]
+    assert sorted(done) == [False, True], "the second run was to be ended on its way"
+    ends = in_a_sweep(planned)
+    assert not marked(mark)
+    for run in planned:
+        assert ends[run.run_id] == alone(run, tmp_path / "alone")

@@ -29,6 +29,13 @@ def test_the_stub_leads_to_the_app_where_it_lies(tmp_path: Path, kind: str) -> N
     assert printed.stdout.strip() == str(APP / f"{kind}_app" / "app.py"), printed.stderr
 
 
+def test_another_server_app_goes_before_the_app_s_own(tmp_path: Path) -> None:
+    folder = write_stub_app(APP, tmp_path / "stub", "fedskew.engines.ray_server:app")
+    server = (folder / "stub_serverapp.py").read_text()
+    assert "'fedskew.engines.ray_server'" in server and "'app'" in server
+    assert "'client_app.app'" in (folder / "stub_clientapp.py").read_text()
+
+
 def test_flower_packs_the_stub_with_the_app_s_settings(tmp_path: Path) -> None:
     files = app_files(write_stub_app(APP, tmp_path / "stub"))
     assert sorted(files) == ["pyproject.toml", "stub_clientapp.py", "stub_serverapp.py"]
