@@ -151,14 +151,14 @@ def abandoned_sweeps(results: Path) -> set[Path]:
             environment = psutil.Process(pid).environ()
             folder = Path(environment.get(RUN, ""))
             is_sweep = folder.parent == results and folder.name.startswith(SWEEP)
-            if is_sweep and _launcher(environment.get(LAUNCHER, "")) is None:
+            if is_sweep and process_of(environment.get(LAUNCHER, "")) is None:
                 marks.add(folder)
     return marks
 
 
 def launcher_lives() -> bool:
     """Return whether the launcher that started this process is still there."""
-    return _launcher(os.environ.get(LAUNCHER, "")) is not None
+    return process_of(os.environ.get(LAUNCHER, "")) is not None
 
 
 def identity(pid: int | None = None) -> str:

@@ -210,7 +210,7 @@ def test_a_sweep_that_is_ended_in_its_second_run_goes_on_to_the_same_hashes(
 ) -> None:
     results = tmp_path / "sweep"
     methods = ("fedavg", "fedbn")
-    changes = {"rounds": 40, "participation": 1.0, "local-epochs": 5}
+    changes = {"rounds": 15, "participation": 1.0, "local-epochs": 5}
     planned = [settings(results, method=method, **changes) for method in methods]
     words = [f"--set={key}={value}" for key, value in {"model": "mlp-bn", **changes}.items()]
     command = [sys.executable, "-m", "fedskew", "run", "--engine", "ray", "--workers", "2"]
