@@ -1,6 +1,6 @@
 """What a federation of many sites costs its coordinator: gateway, SuperLink and ServerApp, on this machine.
 
-    python benchmarks/scaling.py [--sites 4 8 50 200] [--rounds 6] [--write docs/explanation/scaling.md]
+    python benchmarks/scaling.py [--sites 4 8 50 200] [--rounds 6] [--write FILE]
 
 The sites are light ones (deploy/light_sites.py): one process speaks the protocol of as many SuperNodes, TLS and keys
 too, and trains one step of four images at each. An exchange is a question to every site and its answer; a round has
@@ -129,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sites", type=int, nargs="+", default=[4, 8, 50, 200])
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--write", type=Path, help="A text whose table is replaced.")
+    parser.add_argument("--write", type=Path, help="A text whose table between the marks is replaced.")
     options = parser.parse_args()
     if options.rounds < 3:
         parser.error("--rounds: at least 3")
