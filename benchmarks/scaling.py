@@ -129,7 +129,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sites", type=int, nargs="+", default=[4, 8, 50, 200])
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--write", type=Path, help="A text whose table between the marks is replaced.")
+    parser.add_argument(
+        "--write", type=Path, help="A text whose table between the marks is replaced."
+    )
     options = parser.parse_args()
     if options.rounds < 3:
         parser.error("--rounds: at least 3")

@@ -415,12 +415,12 @@ def runs(
     queue = RunQueue(FederationFolder(folder))
     rows: list[dict[str, Any]] = []
     for queued_run in queue.runs():
-        standing = queue.standing(queued_run)
+        status = queue.status(queued_run)
         rows.append(
             {
                 "run": queued_run.number,
-                "state": standing.state,
-                "reason": standing.reason,
+                "state": status.state,
+                "reason": status.reason,
                 "user": queued_run.user,
                 "asked": queued_run.asked,
                 "settings": list(queued_run.words),
@@ -456,10 +456,10 @@ def follow(folder: Folder, number: RunNumber) -> None:
 
     queue = RunQueue(FederationFolder(folder))
     with one_interrupt():
-        standing = queue.follow(number, lambda text: print(text, end="", flush=True))
-    if standing.state != FINISHED:
-        why = f": {standing.reason}" if standing.reason else ""
-        console(stderr=True).print(f"run {number}: {standing.state}{why}")
+        status = queue.follow(number, lambda text: print(text, end="", flush=True))
+    if status.state != FINISHED:
+        why = f": {status.reason}" if status.reason else ""
+        console(stderr=True).print(f"run {number}: {status.state}{why}")
         raise typer.Exit(1)
 
 

@@ -55,7 +55,7 @@ class QueuedRun:
 
 
 @dataclass(frozen=True)
-class Standing:
+class QueueStatus:
     """How a queued run stands."""
 
     state: str
@@ -113,14 +113,14 @@ class RunQueue:
         """Return whether the run's file is there."""
         return (self.place(number) / RUN_FILE).exists()
 
-    def standing(self, run: QueuedRun) -> Standing:
+    def status(self, run: QueuedRun) -> QueueStatus:
         """Return how a run stands."""
         with contextlib.suppress(FileNotFoundError):
             end = json.loads((self.place(run.number) / END_FILE).read_text(encoding="utf-8"))
-            return Standing(str(end["state"]), printable(str(end["reason"])))
+            return QueueStatus(str(end["state"]), printable(str(end["reason"])))
         if process_of(run.process) is None:
-            return Standing(LOST)
-        return Standing(WAITING if self.ahead(run.number) else RUNNING)
+            return QueueStatus(LOST)
+        return QueueStatus(WAITING if self.ahead(run.number) else RUNNING)
 
     def ahead(self, number: int) -> list[int]:
         """Return the runs before this one that still need their turn; lost ones do not hold it up."""
@@ -227,20 +227,20 @@ class RunQueue:
     def stop(self, number: int) -> str:
         """End a run, and return in words what was done. Its records stay, so that it can be asked for again."""
         run = self.get(number)
-        standing = self.standing(run)
-        if standing.is_over:
-            return f"run {number} has ended: {standing.state}"
+        status = self.status(run)
+        if status.is_over:
+            return f"run {number} has ended: {status.state}"
         process = process_of(run.process)
         if process is not None:
             process.terminate()
             _, still_there = psutil.wait_procs([process], timeout=STOP_TIMEOUT)
             for one in still_there:
                 one.kill()
-        if not self.standing(run).is_over:  # it was lost, or killed before it could record its end
+        if not self.status(run).is_over:  # it was lost, or killed before it could record its end
             self.end(number, STOPPED)
         return f"run {number} is stopped; the same settings resume it"
 
-    def follow(self, number: int, print_text: Callable[[str], None]) -> Standing:
+    def follow(self, number: int, print_text: Callable[[str], None]) -> QueueStatus:
         """Print what a detached run prints until it has ended, and return how it stands."""
         run = self.get(number)
         if not run.detached:
@@ -249,19 +249,19 @@ class RunQueue:
         with self.log(number).open(encoding="utf-8", errors="replace") as log:
             while True:
                 # Looked at before the log is read, so that what it prints last is not missed.
-                standing = self.standing(self.get(number))
+                status = self.status(self.get(number))
                 text = log.read()
                 if text:
                     print_text(text)
-                if standing.is_over or standing.state == LOST:
-                    return standing
+                if status.is_over or status.state == LOST:
+                    return status
                 time.sleep(POLL)
 
     def restart_lost(self) -> list[int]:
         """Start again the detached runs whose process is gone, as after a restart of the machine."""
         restarted = []
         for run in self.runs():
-            if run.detached and self.standing(run).state == LOST:
+            if run.detached and self.status(run).state == LOST:
                 self.start(run)
                 restarted.append(run.number)
         return restarted

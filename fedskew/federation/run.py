@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psutil
@@ -16,7 +16,7 @@ from fedskew.engines.processes import alive, running
 from fedskew.federation.database import anew, explained
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.services import SERVER_APP
-from fedskew.federation.superlink import Control, RunStatus, UnknownRun, Unreachable
+from fedskew.federation.superlink import Control, Failing, RunStatus, UnknownRun, Unreachable
 from fedskew.federation.supervision import GatewayWatch, PendingRun, gateway_answers
 from server_app.lock import FolderBusy, locked
 from server_app.run_folder import RunFolder
@@ -207,18 +207,26 @@ def wait_for_sites(
 ) -> None:
     """Return once min-sites are online again, where too few were as the run failed; it is then submitted again.
 
-    Raises `why` where enough sites are online, so that something else failed, or are not after so many seconds.
+    Raises `why` where enough sites are online, so that something else failed, where they are not after so many
+    seconds, and where the SuperLink itself fails.
     """
+    if not seconds:
+        raise why
     agreement = folder.agreement
     began = time.monotonic()
     is_outage = False
     while True:
-        with suppress(Unreachable):  # a SuperLink that is away knows of no site
+        try:
             states = control.sites(agreement)
+        except Unreachable:  # it may come back, as the sites may
+            states = {}
+        except Failing:
+            raise why from None
+        if states:
             away = [name for name, state in states.items() if state != "online"]
             if len(states) - len(away) >= agreement.min_sites:
                 break
-            if not is_outage and seconds:
+            if not is_outage:
                 names = ", ".join(away)
                 report_line(f"{why}; {names} are away: waiting {seconds / 60:g} minutes at most")
                 is_outage = True

@@ -28,11 +28,11 @@ from fedskew.federation.queue import (
     STOPPED,
     WAITING,
     QueuedRun,
+    QueueStatus,
     RunQueue,
-    Standing,
 )
 from fedskew.federation.run import SITES_LOOK, wait_for_sites
-from fedskew.federation.superlink import Unreachable
+from fedskew.federation.superlink import Failing, Unreachable
 
 GONE = "1/0.5"
 """The name of a process that has ended: process 1 began at another time."""
@@ -52,7 +52,7 @@ def enter(queue: RunQueue, process: str = "", **changes: Any) -> QueuedRun:
 
 
 def states(queue: RunQueue) -> list[str]:
-    return [queue.standing(run).state for run in queue.runs()]
+    return [queue.status(run).state for run in queue.runs()]
 
 
 def nothing() -> None:
@@ -82,7 +82,7 @@ def test_a_run_waits_for_its_turn(queue: RunQueue, monkeypatch: pytest.MonkeyPat
     waiter.join(30)
     assert not waiter.is_alive()
     assert set(lines[1:]) <= {"run 3 waits for its turn, after 1"}
-    assert queue.standing(queue.get(1)) == Standing(FAILED, "a reason")
+    assert queue.status(queue.get(1)) == QueueStatus(FAILED, "a reason")
 
 
 def number_of(path: Path) -> int:
@@ -108,7 +108,7 @@ def test_how_a_run_ends_is_recorded(queue: RunQueue) -> None:
     with pytest.raises(SystemExit), queue.recorded(4, nothing):
         raise SystemExit("the disk is full")
     assert states(queue) == [FINISHED, FAILED, STOPPED, FAILED] and ended == [3]
-    assert queue.standing(queue.get(2)).reason == "no space left"
+    assert queue.status(queue.get(2)).reason == "no space left"
 
 
 def test_one_that_is_interrupted_while_it_waits_ends_no_process_of_another(queue: RunQueue) -> None:
@@ -166,11 +166,11 @@ def test_follow_prints_to_the_end(queue: RunQueue, monkeypatch: pytest.MonkeyPat
             log.write_text("round 1\nround 2\n")
             queue.end(1, FAILED, "too few sites")
 
-    assert queue.follow(1, print_text) == Standing(FAILED, "too few sites")
+    assert queue.follow(1, print_text) == QueueStatus(FAILED, "too few sites")
     assert "".join(printed) == "round 1\nround 2\n"
     lost = enter(queue, GONE)
     queue.log(lost.number).touch()
-    assert queue.follow(lost.number, print_text) == Standing(LOST)
+    assert queue.follow(lost.number, print_text) == QueueStatus(LOST)
 
 
 def test_only_a_detached_run_has_a_log(queue: RunQueue) -> None:
@@ -225,7 +225,7 @@ def test_its_files_are_their_owner_s(queue: RunQueue) -> None:
 
 
 class Sites:
-    """A SuperLink that says which of three sites are online, an answer for each look; None does not answer."""
+    """A SuperLink that says how many of three sites are online at each look; None does not answer, and -1 fails."""
 
     def __init__(self, *online: int | None) -> None:
         self.answers = list(online)
@@ -234,6 +234,8 @@ class Sites:
         online = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if online is None:
             raise Unreachable("the SuperLink does not answer")
+        if online < 0:
+            raise Failing("the SuperLink fails at ListNodes (500)")
         return {f"site-{k}": "online" if k < online else "offline" for k in range(3)}
 
 
@@ -245,8 +247,16 @@ class Sites:
         ([1], 60.0, False),
         ([1, 2], 0.0, False),
         ([3], 60.0, False),
+        ([1, -1, 3], 60.0, False),
     ],
-    ids=["they come back", "the SuperLink too", "they stay away", "no wait", "no outage"],
+    ids=[
+        "they come back",
+        "the SuperLink too",
+        "they stay away",
+        "no wait",
+        "no outage",
+        "it fails",
+    ],
 )
 def test_a_run_waits_for_sites_only_in_an_outage_and_up_to_its_limit(
     monkeypatch: pytest.MonkeyPatch, online: list[int | None], seconds: float, resumes: bool
