@@ -125,10 +125,14 @@ class RunQueue:
     def ahead(self, number: int) -> list[int]:
         """Return the runs before this one that still need their turn; lost ones do not hold it up."""
         before = []
-        for other in self.runs():
-            is_over = (self.place(other.number) / END_FILE).exists()
-            if other.number < number and not is_over and process_of(other.process) is not None:
-                before.append(other.number)
+        for other in self.numbers():
+            if other >= number or not self.is_written(other):
+                continue
+            # Looked at twice a second: what is over is not read again.
+            if (self.place(other) / END_FILE).exists():
+                continue
+            if process_of(self.get(other).process) is not None:
+                before.append(other)
         return before
 
     # ---- a run takes its turn ----------------------------------------------------------------------------------------
@@ -209,9 +213,8 @@ class RunQueue:
                 end_server()
             self.end(number, STOPPED)
             raise
-        except (
-            BaseException
-        ) as error:  # also SystemExit: the queue must not wait for a run that is over
+        except BaseException as error:
+            # Also SystemExit: the queue must not wait for a run that is over.
             self.end(number, FAILED, " ".join(str(error).split())[:1000])
             raise
         self.end(number, FINISHED)
