@@ -32,13 +32,14 @@ def contents(folder: Path) -> set[str]:
 def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_written(
     tmp_path: Path,
 ) -> None:
-    for name in ("work", "home", "cache", "tmp"):
+    temporary = "tmp" + "-with-a-name-too-long-for-sockets" * 2
+    for name in ("work", "home", "cache", temporary):
         (tmp_path / name).mkdir()
     work = tmp_path / "work"
     (work / "experiments.yaml").write_text(EXPERIMENT)
     np.savez(work / "images.npz", images=np.zeros((3, 8, 8), np.uint8))
     given = contents(tmp_path)
-    places = {"HOME": "home", "XDG_CACHE_HOME": "cache", "TMPDIR": "tmp"}
+    places = {"HOME": "home", "XDG_CACHE_HOME": "cache", "TMPDIR": temporary}
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("XDG_")},
         **{name: str(tmp_path / place) for name, place in places.items()},
@@ -57,7 +58,7 @@ def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_wri
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout, done.stderr
 
-    with (tmp_path / "tmp" / "log").open("w") as log:
+    with (tmp_path / temporary / "log").open("w") as log:
         killed = subprocess.Popen(
             command("run", "mine"), cwd=work, env=environment, stdout=log, stderr=log
         )
@@ -69,7 +70,7 @@ def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_wri
         killed.wait()
         assert not psutil.wait_procs(children, timeout=20)[1]
     finished = len(list(work.glob("results/*/summary.json")))
-    assert 2 <= finished < 18, "killed while it ran"
+    assert 2 <= finished < 18, (tmp_path / temporary / "log").read_text()
 
     output, errors = call("run", "mine", "--json")
     assert len(json.loads(output)) == 18
@@ -89,5 +90,5 @@ def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_wri
     assert len(answer["predictions"]) == 3
 
     left = contents(tmp_path) - given
-    allowed = ("work/results/", "cache/fedskew/", "cache/matplotlib/", "tmp/")
+    allowed = ("work/results/", "cache/fedskew/", "cache/matplotlib/", f"{temporary}/")
     assert [file for file in sorted(left) if not file.startswith(allowed)] == []

@@ -22,17 +22,17 @@ from fedskew.engines.flower import Flower, LaunchFailed
 from fedskew.engines.processes import (
     PATIENCE,
     PREFIX,
-    SHORTEST,
     alive,
     claim,
     clear_leftovers,
     note_owner,
+    short_folder,
 )
 from fedskew.engines.stub_app import write_stub_app
 from fedskew.signals import one_interrupt
 
-SHORT = 32
-"""Length of a folder's name below which Ray's sockets in it stay within the 107 bytes that a socket's path may have."""
+LONGEST = 14
+"""Characters in the name of the temporary folder's parent, up to which Ray's long paths below it can name sockets."""
 HASTE = 0.1
 """Seconds that processes have to end once the result is there: none of them holds anything that is still wanted."""
 LOG_LAG = 0.6
@@ -165,7 +165,7 @@ def simulation(
         raise LaunchFailed(f"no pyproject.toml in {app}: {rule}")
     clear_leftovers()
     temporary_folder = tempfile.TemporaryDirectory(
-        prefix=PREFIX, dir=short_folder(), ignore_cleanup_errors=True
+        prefix=PREFIX, dir=short_folder(LONGEST), ignore_cleanup_errors=True
     )
     with one_interrupt(), temporary_folder as temporary:
         home = Path(temporary)
@@ -181,13 +181,6 @@ def simulation(
         except KeyboardInterrupt:
             flower.end()  # the interrupt may have hit the cleaning; there is only one, so nothing can hit this
             raise
-
-
-def short_folder() -> str:
-    """Return where temporary folders go, or /tmp where that is too long a name for Ray's sockets."""
-    default = tempfile.gettempdir()
-    name = f"{default}/{PREFIX}xxxxxxxx"  # eight random characters
-    return default if len(name) < SHORT else SHORTEST
 
 
 def _wait(

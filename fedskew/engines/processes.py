@@ -218,6 +218,16 @@ def namespace() -> str:
     return "".join(filter(str.isdigit, machine().rpartition("/")[2]))
 
 
+def short_folder(longest: int) -> str:
+    """Return where temporary folders go, or /tmp where that has too long a name: a socket's path has at most 107 bytes.
+
+    Args:
+        longest: characters that the name of the place may have.
+    """
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= longest else SHORTEST
+
+
 def clear_leftovers() -> None:
     """Delete what this machine's killed commands left: their temporary folders, but for those that Ray's processes
     still use, and their semaphores."""

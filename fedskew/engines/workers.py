@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pickle
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +40,12 @@ from client_app.state import State
 from data.renamed_settings import fields_from_stored
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
-from fedskew.engines.processes import clear_leftovers, name_semaphores, note_owner
+from fedskew.engines.processes import (
+    clear_leftovers,
+    name_semaphores,
+    note_owner,
+    short_folder,
+)
 from fedskew.engines.shared_memory import SharedMemory, TensorLocation
 from fedskew.signals import blocked
 from strategies.core.exchange import Direct, Request, WorkersLost
@@ -51,6 +57,8 @@ UNGUARDED = (
 )
 QUIET = "ignore:resource_tracker"
 """An option of Python's: its resource tracker deletes the semaphores of killed workers without a warning."""
+LONGEST = 70
+"""Characters in the name of the place for temporary folders, up to which multiprocessing can name its sockets there."""
 PARTS = 4
 """The next chunk has 1 / (PARTS * workers) of the samples that are left, so that all workers end at about one time."""
 PlacedReply = tuple[int, ClientReply | ClientFailure, Sequence[tuple[str, TensorLocation]]]
@@ -260,6 +268,7 @@ def fork_server(*preload: str) -> ForkServerContext:
     context.set_forkserver_preload([*preload])
     clear_leftovers()
     name_semaphores()
+    folder = temporary_folder()
     if QUIET not in sys.warnoptions:  # from which both processes take their options
         sys.warnoptions.append(QUIET)
     # A block each: starting the resource tracker unblocks signals.
@@ -269,8 +278,18 @@ def fork_server(*preload: str) -> ForkServerContext:
         forkserver.ensure_running()
     # A worker uses the folder of its parent, which outlives it.
     if multiprocessing.parent_process() is None:
-        note_owner(Path(get_temp_dir()))
+        note_owner(folder)
     return context
+
+
+def temporary_folder() -> Path:
+    """Return multiprocessing's folder for sockets, which is created here where the usual place has a short name."""
+    usual = tempfile.tempdir
+    tempfile.tempdir = short_folder(LONGEST)
+    try:
+        return Path(get_temp_dir())
+    finally:
+        tempfile.tempdir = usual
 
 
 def end_with(other: Connection | int) -> None:
