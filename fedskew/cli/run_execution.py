@@ -62,10 +62,13 @@ def run_choice(
         run_trials(tried, out, engine, jobs, workers, federation_config, cluster)
         cells, untuned = tuned_cells(choice, cells, out)
     if choice.suite is not None:
+        cells = one_seed_first(
+            cells
+        )  # before kept runs go: a bench's second seed waits for every bench's first
         kept = kept_runs(cells, records, out)
         of_kept = [cell for cell in cells if cell.run.run_id in kept]
         cells = [cell for cell in cells if cell.run.run_id not in kept]
-        cells = with_data(one_seed_first(cells), out) if cells else []
+        cells = with_data(cells, out) if cells else []
         if within and cells:
             cells = fitting(cells, within, out, engine, jobs, workers)
         if dry_run and not cells:
