@@ -62,11 +62,11 @@ NOT_SETTINGS = (QUESTION, PROTOCOL)
 FIX_FEATURES = f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}"
 """How features stay as they are."""
 SUITABLE_MODELS = {
-    "abide": "abide-mlp", "office": "alexnet-bn", "domainnet": "alexnet-bn",
+    "abide": "abide-mlp", "office": "alexnet-bn", "pacs": "alexnet-bn", "domainnet": "alexnet-bn",
     "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
     "scanners": "mlp-bn",
 }  # fmt: skip
-"""What `model = auto` stands for, by data set or by family of domains; all but the scanners' are the papers'."""
+"""What `model = auto` stands for, by data set or by family of domains; all but those of pacs and scanners are the papers'."""
 
 
 def groups() -> Iterator[type[Settings]]:

@@ -66,6 +66,7 @@ FAMILIES = {
     "digits": Family((3, 28, 28), 0.5, 0.5, 1.0, 0.0, resplit=True),
     "office": Family((3, 256, 256), 0.0, 1.0, 0.5, 0.4),
     "domainnet": Family((3, 256, 256), 0.0, 1.0, 0.05, 0.05),
+    "pacs": Family((3, 256, 256), 0.0, 1.0, 1.0, 0.0),
     "abide": Family((6105,), 0.0, 1.0, 1.0, 0.0),
     "scanners": Family((1, 8, 8), 0.5, 0.5, 1.0, 0.0),
 }
@@ -108,6 +109,7 @@ _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _OFFICE = (
     "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"
 )
+_PACS = "dog elephant giraffe guitar horse house person"
 _DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
 
 
@@ -127,6 +129,19 @@ def _office(domain: str) -> CatalogEntry:
         layout="office",
         family="office",
         how="unpack office_caltech_10 (Gong et al., 2012), one folder a domain, into data-root",
+    )
+
+
+def _pacs(domain: str) -> CatalogEntry:
+    return CatalogEntry(
+        tuple(_PACS.split()),
+        (3, 256, 256),
+        (0.0,) * 3,
+        (1.0,) * 3,
+        files=(f"PACS/{domain}/*",),
+        layout="pacs",
+        family="pacs",
+        how="unpack PACS (Li et al., 2017), one folder a domain, into data-root/PACS",
     )
 
 
@@ -307,6 +322,10 @@ KNOWN: dict[str, CatalogEntry] = {
     ),
     **{f"office-{domain}": _office(domain) for domain in ("amazon", "caltech", "dslr", "webcam")},
     **{
+        f"pacs-{domain.replace('_', '-')}": _pacs(domain)
+        for domain in ("art_painting", "cartoon", "photo", "sketch")
+    },
+    **{
         f"domainnet-{domain}": _domainnet(domain)
         for domain in ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
     },
@@ -319,11 +338,12 @@ KNOWN = {name: replace(known, sizes=_SIZES.get(name, (0, 0))) for name, known in
 ALIASES = {
     "digits-five": ("mnist", "svhn", "usps", "synthdigits", "mnist-m"),
     "office-caltech10": tuple(name for name in KNOWN if name.startswith("office-")),
+    "pacs": tuple(name for name in KNOWN if name.startswith("pacs-")),
     "domainnet": tuple(name for name in KNOWN if name.startswith("domainnet-")),
     "abide": tuple(name for name in KNOWN if name.startswith("abide-")),
     "digits-scanners": tuple(name for name, known in KNOWN.items() if known.family == "scanners"),
 }
-"""Names for the papers' sets of domains, in the papers' order."""
+"""Names for sets of domains, those of the papers in the papers' order."""
 
 DOMAINS_PREFIX = "domains:"
 OWN_PREFIXES = ("npz:", "folder:", "csv:", "medmnist:", "hf:")

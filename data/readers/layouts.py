@@ -115,6 +115,13 @@ def _office(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...
     return _split_80_to_20(read_split(folder, "train", folder_names, shape, settings))
 
 
+def _pacs(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
+    """DOMAIN/CLASS/* (Li et al., 2017), split 80 to 20 by class as Office-Caltech10; the authors' lists are not read."""
+    known = KNOWN[name]
+    folder = root / Path(known.files[0]).parent
+    return _split_80_to_20(read_split(folder, "train", known.class_names, shape, settings))
+
+
 def office_class_folders(folder: Path, class_names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of the class folders of one domain of Office-Caltech10, in the order of `class_names`.
 
@@ -256,6 +263,7 @@ READERS: dict[str, Callable[[str, Path, DataSettings, tuple[int, ...]], Raw]] = 
     "cinic": _cinic,
     "tiny-imagenet": _tiny_imagenet,
     "office": _office,
+    "pacs": _pacs,
     "domainnet": _domainnet,
     "mnist-m": _mnist_m,
     "imagenet-lt": _imagenet_lt,

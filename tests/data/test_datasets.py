@@ -180,6 +180,7 @@ def test_cifar100_has_100_classes_in_alphabetical_order():
         ("office-dslr", "0.0,0.0,0.0", "1.0,1.0,1.0"),
         ("office-caltech10", "0.0,0.0,0.0", "1.0,1.0,1.0"),
         ("domainnet", "0.0,0.0,0.0", "1.0,1.0,1.0"),
+        ("pacs", "0.0,0.0,0.0", "1.0,1.0,1.0"),
         ("abide", "0.0", "1.0"),
         ("digits-scanners", "0.5", "0.5"),
     ],

@@ -285,6 +285,23 @@ def test_domainnet_without_its_lists_is_split_80_to_20(tmp_path):
     )
 
 
+def test_pacs_is_split_80_to_20_by_class(tmp_path):
+    domains = ("art_painting", "cartoon", "photo", "sketch")
+    for position, domain in enumerate(domains):
+        for label, name in enumerate(KNOWN["pacs-photo"].class_names):
+            for index in range(10):
+                file = tmp_path / "PACS" / domain / name / f"{index}.jpg"
+                write_image(file, (6, 6), seed=1000 * position + 100 * label + index)
+    data = load(DataSettings("pacs", str(tmp_path), input_shape="3x8x8"))
+    assert data.domain_names == ("pacs-art-painting", "pacs-cartoon", "pacs-photo", "pacs-sketch")
+    for labels, domains_N, images in (
+        (data.train_labels, data.train_domains, 8),
+        (data.test_labels, data.test_domains, 2),
+    ):
+        for domain in range(4):
+            assert np.bincount(labels[domains_N == domain]).tolist() == [images] * 7
+
+
 def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
     folder, listed = tmp_path / "ImageNet", {"train": [], "test": [], "val": []}
     for key, numbers in (("train", range(12)), ("test", range(12, 16)), ("val", range(16, 18))):
