@@ -32,7 +32,7 @@ demo-on-ray:  # beside the picture, as each of them keeps one core busy
 	$(BIN)/fedskew run demo-tails --row iwds --seed 0 --engine ray --results results/ray > results/ray.log 2>&1 || (cat results/ray.log; false)
 
 test: install
-	$(BIN)/python -m pytest -n logical --dist worksteal
+	$(BIN)/python -m pytest -n logical --dist worksteal --durations=15
 
 fuzz: install  ## fuzz all methods with 100,000 changed replies and all readers with 10,000 changed files; writes docs/results/reliability.md
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/tables.py --write docs/results/reliability.md
@@ -43,7 +43,7 @@ mutants: install  ## mutation testing: break the code in 300 places, one at a ti
 
 slow: install
 	-$(BIN)/python -m pip install --quiet -e '.[backbone,hf,timm]'  # without them their tests are skipped by name
-	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal  # two at a time: most of them wait for other processes
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal --durations=40  # two at a time: most of them wait for other processes
 
 signals: install  ## send signals at six moments on every engine and in sweeps, and print a table; needs a quiet machine
 	PYTHONPATH=. $(BIN)/python tests/fedskew/signal_matrix.py
