@@ -315,7 +315,8 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
         if FINE_TUNED in names:
             round = int(str(request.task["round"]))
             client = runtime.client(number, round, deployed[start], {}, memory)
-            states[FINE_TUNED] = fine_tuned(client, runtime.run_spec.training)
+            run = runtime.run_spec
+            states[FINE_TUNED] = fine_tuned(client, run.training, run.variants)
         models = {name: states[name] for name in names}
         scores = {}
         for kind, samples in runtime.test_sets(number).items():

@@ -66,6 +66,8 @@ class TrainingSettings(Settings):
     finetune_epochs: Annotated[int, Ge(0)] = 0
     """Passes over its own data in which each client trains the final model for itself, after the last round; 0 is none.
     The fine-tuned models stay at the clients and are measured there beside the global model."""
+    finetune_sampling: Annotated[str, OneOf("shuffle", "method")] = "shuffle"
+    """How fine-tuning draws its samples: each once an epoch, or as the run's method draws them (iwds and its kin)."""
 
     clients_per_pass: Annotated[int, Ge(1)] = 1
     """Clients that a process trains in one pass, their models stacked; it pays for small models and small clients. Sums
@@ -75,6 +77,12 @@ class TrainingSettings(Settings):
         both = self.batch_limit and self.local_steps
         rule, remedy = "contradicts local-steps", "set one of the two"
         self.require(not both, "batch_limit", rule, remedy)
+        rule = "has no effect without finetune-epochs"
+        self.require(
+            self.finetune_epochs > 0 or self.is_default("finetune_sampling"),
+            "finetune_sampling",
+            rule,
+        )
         for field in ("second_momentum", "epsilon"):
             rule = "is for optimizer = adam or adamw"
             self.require(self.optimizer != "sgd" or self.is_default(field), field, rule)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from client_app.client import Client, Variant
+from client_app.client import Client, Variant, overrides
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
 from client_app.training import steps_of, train_round
@@ -14,17 +14,20 @@ FINE_TUNED = "fine-tuned"
 """The name of the fine-tuned models among a run's models."""
 
 
-def fine_tuned(client: Client, settings: TrainingSettings) -> State:
+def fine_tuned(
+    client: Client, settings: TrainingSettings, variants: Sequence[Variant] = ()
+) -> State:
     """Train `client.model` for finetune-epochs on the client's own samples and return its state.
 
     w <- w - rate grad CE(f(x; w), y), from the weights that are loaded: the last round's average with what the client
     keeps. The loss is the plain cross-entropy without the run's variants, as the model is for this client alone. Every
     parameter that trains in the run trains here, with the run's optimizer and batches, at the rate with which the
-    client's last round begins.
+    client's last round begins. With finetune-sampling = method the run's variant that samples draws them here too.
 
     Args:
         client: with the round that was the last; its model is changed in place.
         settings: of the run.
+        variants: of the run.
     """
     steps = steps_of(len(client.samples), settings)
     own = replace(
@@ -39,7 +42,13 @@ def fine_tuned(client: Client, settings: TrainingSettings) -> State:
         warm_up=0,
     )
     seed = seed_of(client.seed, FINE_TUNED)  # other batches than those of the round
-    return train_round(replace(client, seed=seed), (), own).trained.state
+    drawing = samplers(variants) if settings.finetune_sampling == "method" else []
+    return train_round(replace(client, seed=seed), drawing, own).trained.state
+
+
+def samplers(variants: Sequence[Variant]) -> list[Variant]:
+    """Return the variants that draw a client's samples: one at most in a run."""
+    return [variant for variant in variants if overrides(variant, "sample_weights")]
 
 
 def is_personal(model: str, variants: Sequence[Variant]) -> bool:

@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import tomli_w
 import torch
 
-from client_app.client import affects_training
+from client_app.client import Variant, affects_training, overrides
 from client_app.local_site import QUESTION
 from client_app.models import (
     FIXED_FEATURES,
@@ -66,7 +66,7 @@ SUITABLE_MODELS = {
     "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
     "scanners": "mlp-bn",
 }  # fmt: skip
-"""What `model = auto` stands for, by data set or by family of domains; all but those of pacs and scanners are the papers'."""
+"""What `model = auto` stands for, by data set or by family of domains; the papers' but for pacs and scanners."""
 
 
 def groups() -> Iterator[type[Settings]]:
@@ -126,7 +126,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     check_keep_best(general, data)
     training = with_schedule(training, general.rounds)
     check_training(training, sections, parts)
-    check_finetuning(training, general)
+    check_finetuning(training, general, [VARIANTS[name] for name in parts.variants])
     model = suitable_model(data) if general.model == "auto" else general.model
     if about.weights and is_backbone(model):
         data = normalized(data, values, model)
@@ -295,10 +295,18 @@ def check_training(
             training.require(training.clients_per_pass == 1, "clients_per_pass", rule)
 
 
-def check_finetuning(training: TrainingSettings, general: GeneralSettings) -> None:
-    """Raise SettingError for fine-tuning of a run that trains no model, or whose rate is 0 at its end."""
+def check_finetuning(
+    training: TrainingSettings, general: GeneralSettings, variants: Sequence[type[Variant]]
+) -> None:
+    """Raise SettingError for fine-tuning that could not be as it is stated.
+
+    That of a run that trains no model, or whose rate is 0 at its end, or with the draws of a method that has none.
+    """
     if not training.finetune_epochs:
         return
+    draws = any(overrides(variant, "sample_weights") for variant in variants)
+    rule = "needs a method that draws samples, as iwds"
+    training.require(training.finetune_sampling == "shuffle" or draws, "finetune_sampling", rule)
     rule = "has no model to begin with: nobody trains with rounds = 0"
     training.require(general.rounds > 0, "finetune_epochs", rule)
     rule = "has no effect: the learning rate of the last round is 0"

@@ -116,7 +116,7 @@ def _office(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...
 
 
 def _pacs(name: str, root: Path, settings: DataSettings, shape: tuple[int, ...]) -> Raw:
-    """DOMAIN/CLASS/* (Li et al., 2017), split 80 to 20 by class as Office-Caltech10; the authors' lists are not read."""
+    """DOMAIN/CLASS/* (Li et al., 2017), split 80 to 20 by class as Office-Caltech10, without the authors' lists."""
     known = KNOWN[name]
     folder = root / Path(known.files[0]).parent
     return _split_80_to_20(read_split(folder, "train", known.class_names, shape, settings))

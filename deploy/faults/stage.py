@@ -51,9 +51,15 @@ def shell(*words: str) -> None:
 
 
 class Line:
-    """A virtual line between this machine and a network namespace, which can be cut."""
+    """A virtual line between this machine and a network namespace, which can be cut.
 
-    def __init__(self) -> None:
+    Args:
+        mtu: bytes of the largest packet.
+        loss: share of the packets that get lost, either way.
+    """
+
+    def __init__(self, mtu: int = 1500, loss: float = 0.0) -> None:
+        self.mtu, self.loss = mtu, loss
         number = os.getpid() % 250
         self.name, self.here, self.there = (
             f"fedskew-{os.getpid()}",
@@ -71,6 +77,13 @@ class Line:
         for words in (("addr", "add", f"{self.other}/24", "dev", self.there), ("link", "set", self.there, "up"),
                       ("link", "set", "lo", "up")):  # fmt: skip
             shell("ip", "-n", self.name, *words)
+        shell("ip", "link", "set", self.here, "mtu", str(self.mtu))
+        shell("ip", "-n", self.name, "link", "set", self.there, "mtu", str(self.mtu))
+        if self.loss:
+            for chain, option in (("PREROUTING", "-i"), ("POSTROUTING", "-o")):
+                rule = ["-A", chain, option, self.there, "-m", "statistic", "--mode", "random"]
+                drop = ["--probability", str(self.loss), "-j", "DROP"]
+                shell("ip", "netns", "exec", self.name, "iptables", "-t", "mangle", *rule, *drop)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -101,6 +114,24 @@ class OfflineRounds(RehearsalGrid):
         return super().answer_here(message)
 
 
+def clock_words(seconds: float) -> tuple[str, ...]:
+    """Return what stands before a command so that its clock is so many seconds ahead; nothing for no seconds.
+
+    Time that a process measures, as for a timeout, stays as it is. Raises RuntimeError where libfaketime is missing.
+    """
+    if not seconds:
+        return ()
+    libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    if not libraries:
+        raise RuntimeError("another clock needs libfaketime, or --clock 0")
+    return (
+        "env",
+        f"LD_PRELOAD={libraries[0]}",
+        f"FAKETIME={seconds:+g}s",
+        "FAKETIME_DONT_FAKE_MONOTONIC=1",
+    )
+
+
 class Stage:
     """The federation, its processes and its runs."""
 
@@ -108,6 +139,8 @@ class Stage:
         self.work, self.line, self.federation = work, line, LocalFederation(work)
         self.port, self.secret = free_port(), work / "secret"
         self.names: list[str] = []
+        self.clock: tuple[str, ...] = ()
+        """What stands before the victim's commands so that its clock is another one: see `clock_words`."""
 
     def found(self, sites: int = 4) -> None:
         """Found the federation of so many sites, two of which make a round."""
@@ -137,6 +170,7 @@ class Stage:
             "netns",
             "exec",
             self.line.name,
+            *self.clock,
         )
 
     def revive(self) -> None:

@@ -37,7 +37,6 @@ OVER_CLIENTS = (
     "client-balanced-accuracy",
     "client-auroc",
     "local-accuracy",
-    "own-accuracy",
 )
 """Numbers over the clients: NAME.mean, NAME.worst, NAME.worst-decile or NAME.SITE."""
 TEST_NAME = re.compile(r"tests/[\w/]+\.py::\w+")

@@ -113,10 +113,11 @@ def local_round(
     """
     if "clients_per_pass" in training:
         raise TypeError("clients_per_pass is no setting here: a node of Flower's runs one client")
-    if "finetune_epochs" in training:
-        raise TypeError(
-            "finetune_epochs is no setting here: `fedskew run` alone fine-tunes the final model"
-        )
+    for name in ("finetune_epochs", "finetune_sampling"):
+        if name in training:
+            raise TypeError(
+                f"{name} is no setting here: `fedskew run` alone fine-tunes the final model"
+            )
     config = config_of(message)
     chosen = with_servers_mu(variants_of(variants), config)
     settings = TrainingSettings(

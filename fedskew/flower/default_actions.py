@@ -58,7 +58,8 @@ class NodeClient:
         training = asdict(self.settings.training)
         # A node is one client, so there is nobody to train with in one pass.
         del training["clients_per_pass"]
-        del training["finetune_epochs"]  # FedSkew's own protocol alone has it
+        for own in ("finetune_epochs", "finetune_sampling"):  # FedSkew's own protocol alone has it
+            del training[own]
         learning_rate = training.pop("learning_rate")
         return local_round(
             message,

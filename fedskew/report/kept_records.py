@@ -69,7 +69,6 @@ OVER_CLIENTS = (
     "client-balanced-accuracy",
     "client-auroc",
     "local-accuracy",
-    "own-accuracy",
 )
 """The numbers over the clients that are kept; statements can name them."""
 ROUND_KEYS = (

@@ -23,13 +23,14 @@ from client_app.client import Client, Variant
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum
 from client_app.personal import FINE_TUNED, fine_tuned, is_personal, model_of_variant
-from client_app.state import State, difference, norm, weighted_mean
+from client_app.state import State, difference, norm, seed_of, weighted_mean
 from client_app.training import batches, train_round
 from client_app.variants.head_then_features import HeadThenFeatures
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_head import LocalHead
 from client_app.variants.local_model import LocalModel
 from client_app.variants.personal_model import PersonalModel
+from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
 
 SETTINGS = TrainingSettings(local_epochs=1, batch_size=4, learning_rate=0.1, momentum=0.5)
@@ -124,6 +125,22 @@ def test_fine_tuning_draws_other_batches_than_the_round() -> None:
     tuned = fine_tuned(small_client(), settings)
     assert same(tuned, fine_tuned(small_client(), settings))
     assert not same(tuned, rounds)
+
+
+def test_fine_tuning_draws_samples_as_the_method_where_it_is_told_to() -> None:
+    """Class-balanced draws end in other weights than an epoch's shuffle; the method's other terms stay out."""
+    settings = TrainingSettings(local_epochs=1, batch_size=4, finetune_epochs=1)
+    variants = [Resampling(), Proximal(mu=10.0)]
+    plain = fine_tuned(small_client(), settings)
+    assert same(plain, fine_tuned(small_client(), settings, variants))
+
+    drawn = replace(settings, finetune_sampling="method")
+    tuned = fine_tuned(small_client(), drawn, variants)
+    assert not same(tuned, plain)
+    assert same(tuned, fine_tuned(small_client(), drawn, variants[:1]))
+    client = small_client()
+    client = replace(client, seed=seed_of(client.seed, FINE_TUNED))
+    assert same(tuned, train_round(client, variants[:1], settings).trained.state)
 
 
 def trained_apart(client: Client, names: set[str], settings: TrainingSettings, stream: str) -> None:

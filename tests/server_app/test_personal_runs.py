@@ -192,6 +192,18 @@ def test_fine_tuning_that_could_not_be_is_refused(changes: dict[str, Any], rule:
     assert parse({"rounds": 4, "finetune-epochs": 1}).training.finetune_epochs == 1
 
 
+def test_draws_of_a_method_that_has_none_are_refused() -> None:
+    drawn = {"finetune-epochs": 1, "finetune-sampling": "method"}
+    with pytest.raises(SettingError) as refused:
+        parse({"method": "fedprox", **drawn})
+    assert refused.value.key == "finetune-sampling"
+    assert "draws samples" in refused.value.rule
+    assert parse({"method": "fedprox+iwds", **drawn}).training.finetune_sampling == "method"
+    with pytest.raises(SettingError) as refused:
+        parse({"method": "iwds", "finetune-sampling": "method"})
+    assert "without finetune-epochs" in refused.value.rule
+
+
 def test_the_last_table_has_every_model_at_every_client(train: Train) -> None:
     """Alone, global and personal side by side, and the worst client of each."""
     runs = {

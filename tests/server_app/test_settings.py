@@ -121,6 +121,7 @@ OTHER_VALUE: dict[str, Scalar] = {
 
 NEEDED: dict[str, dict[str, Scalar]] = {
     "patience": {"keep-best": "loss"},
+    "finetune-sampling": {"method": "iwds", "finetune-epochs": 1},
     "head-start": {"model": "linear"},
     **{
         key: {"dataset": "npz:x", "classes": "10", "input-shape": "1x8x8"}
@@ -608,7 +609,7 @@ def test_suitable_models() -> None:
     expected = {
         "digits": "small-cnn", "mnist": "mcmahan-cnn", "usps": "small-cnn", "cifar10": "resnet-8",
         "domains:mnist,usps": "digit-model", "digits-five": "digit-model", "office-caltech10": "alexnet-bn",
-        "domainnet": "alexnet-bn", "pacs": "alexnet-bn", "abide": "abide-mlp", "abide-nyu": "abide-mlp", "cinic10": "resnet-18",
-        "tiny-imagenet": "resnet-50",
+        "domainnet": "alexnet-bn", "pacs": "alexnet-bn", "abide": "abide-mlp", "abide-nyu": "abide-mlp",
+        "cinic10": "resnet-18", "tiny-imagenet": "resnet-50",
     }  # fmt: skip
     assert {dataset: parse({"dataset": dataset}).general.model for dataset in expected} == expected
