@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -200,7 +201,7 @@ def report_papers(
         console(stderr=True).print(f"written: {html}", markup=False)
     with to_stdout():
         if "--markdown" in forms:
-            sys.stdout.write(papers.markdown(judged))
+            sys.stdout.write(papers.markdown(judged, date.today()))
         elif "--json" in forms:
             print(json.dumps(papers.as_json(judged), indent=2))
         elif html is None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -211,13 +212,13 @@ def hashes(report: PapersReport, verdict: Judged) -> str:
     return ""
 
 
-def markdown(report: PapersReport) -> str:
-    """Return the page as Markdown."""
+def markdown(report: PapersReport, day: date) -> str:
+    """Return the page as Markdown, which says the day on which it is made."""
     lines = [
         "# The papers' statements",
         "",
         f"{report.suite.title}. Made by `{report.command}` and `fedskew report {report.suite.name} --markdown`, "
-        f"{SCALE[report.suite.size]}.",
+        f"on {day.isoformat()}, {SCALE[report.suite.size]}.",
         about_runs(report),
         "",
     ]
