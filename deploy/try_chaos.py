@@ -3,8 +3,8 @@
     python deploy/try_chaos.py [--seeds 0 1 2] [--rounds 30] [--every 20] [--write docs/results/reliability.md]
 
 Three sites on digits, one of them in two halves behind a line of its own: a network namespace with packets of at most
-1,280 bytes, of which one in a hundred gets lost, and a clock that is two minutes slow. That needs iptables and
-libfaketime; `--loss 0 --clock 0` does without. A fault is drawn with
+1,280 bytes, of which one in a hundred gets lost. That needs iptables; `--loss 0` does without. All clocks are this
+machine's: libfaketime, which could set a site's apart, stops Python's threads. A fault is drawn with
 the seed among FAULTS; what it ended is started again at once, as by systemd. Right is a run that ends without help,
 with the hash of everything of the run in one process in which the same sites miss the same rounds, no process left, and
 no half-written file. Exit status 1 on a miss.
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from faults.stage import LINK, TRAIN, Line, Stage, clock_words
+from faults.stage import LINK, TRAIN, Line, Stage
 from faults.trial_result import SLOW, TrialResult, same
 from local_federation import Job, write_between
 
@@ -116,9 +116,6 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--every", type=float, default=20.0, help="Seconds between two faults.")
     parser.add_argument("--loss", type=float, default=1.0, help="Percent of the line's packets.")
-    parser.add_argument(
-        "--clock", type=float, default=-120.0, help="Seconds by which the site's clock is ahead."
-    )
     parser.add_argument("--write", type=Path, help="The text whose table gets the rows.")
     return parser.parse_args(words)
 
@@ -133,7 +130,6 @@ def main() -> int:
     line = Line(MTU, options.loss / 100)
     with tempfile.TemporaryDirectory(prefix="fedskew-") as work, line:
         stage = Stage(Path(work), line)
-        stage.clock = clock_words(options.clock)
         stage.found(SITES)
         try:
             for seed in options.seeds:

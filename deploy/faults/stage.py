@@ -114,24 +114,6 @@ class OfflineRounds(RehearsalGrid):
         return super().answer_here(message)
 
 
-def clock_words(seconds: float) -> tuple[str, ...]:
-    """Return what stands before a command so that its clock is so many seconds ahead; nothing for no seconds.
-
-    Time that a process measures, as for a timeout, stays as it is. Raises RuntimeError where libfaketime is missing.
-    """
-    if not seconds:
-        return ()
-    libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-    if not libraries:
-        raise RuntimeError("another clock needs libfaketime, or --clock 0")
-    return (
-        "env",
-        f"LD_PRELOAD={libraries[0]}",
-        f"FAKETIME={seconds:+g}s",
-        "FAKETIME_DONT_FAKE_MONOTONIC=1",
-    )
-
-
 class Stage:
     """The federation, its processes and its runs."""
 
@@ -139,8 +121,6 @@ class Stage:
         self.work, self.line, self.federation = work, line, LocalFederation(work)
         self.port, self.secret = free_port(), work / "secret"
         self.names: list[str] = []
-        self.clock: tuple[str, ...] = ()
-        """What stands before the victim's commands so that its clock is another one: see `clock_words`."""
 
     def found(self, sites: int = 4) -> None:
         """Found the federation of so many sites, two of which make a round."""
@@ -170,7 +150,6 @@ class Stage:
             "netns",
             "exec",
             self.line.name,
-            *self.clock,
         )
 
     def revive(self) -> None:
