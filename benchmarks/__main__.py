@@ -50,7 +50,8 @@ def table(rows: list[Row]) -> list[str]:
             goal = "" if row["goal"] is None else row["goal"]
             lines.append(f"| {row['name']} | {row['ratio']} | {spread} | {goal} |")
         if "seconds" in row:
-            times.append(f"{row['name']} {row['seconds']}")
+            goal = "" if row["goal"] is None else f" (goal {row['goal']})"
+            times.append(f"{row['name']} {row['seconds']}{goal}")
     if times:
         lines += ["", f"Seconds: {'; '.join(times)}."]
     return lines

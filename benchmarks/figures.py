@@ -34,9 +34,9 @@ def row(name: str, ratios: Sequence[float], goal: float | None = None) -> Row:
     }
 
 
-def seconds(name: str, measured: Sequence[float]) -> Row:
-    """Return the row of a time, which says something of the machine as well."""
-    return {"name": name, "seconds": rounded(statistics.median(measured))}
+def seconds(name: str, measured: Sequence[float], goal: float | None = None) -> Row:
+    """Return the row of a time, which says something of the machine as well; `goal` is in seconds."""
+    return {"name": name, "seconds": rounded(statistics.median(measured)), "goal": goal}
 
 
 def rounded(value: float) -> float:

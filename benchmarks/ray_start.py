@@ -143,7 +143,7 @@ def rows() -> Iterator[Row]:
         for ours, theirs in zip(*parts.values(), strict=True):
             ratios.append(ours[what] / theirs[what])
         yield row(f"FedSkew on Ray / stock Flower, {ROUNDS} rounds, {what}", ratios, goal)
-    yield row("fixed seconds of a sweep's second run on Ray", second_runs, SECOND_RUN_GOAL)
+    yield seconds("fixed cost of a sweep's second run on Ray", second_runs, SECOND_RUN_GOAL)
     for name, measured in parts.items():
         for part in measured[0]:
             yield seconds(f"{name}, {part}", [fixed[part] for fixed in measured])

@@ -34,7 +34,8 @@ def test_every_benchmark_is_there_and_has_its_place() -> None:
 def test_rows_become_a_table_between_their_marks(tmp_path: Path) -> None:
     rows = [
         figure("ours / theirs", [2.0, 3.0, 9.0], [2.0, 2.0, 3.0], goal=1.2),
-        seconds("ours", [2.0, 3.0, 9.0]),
+        seconds("ours", [2.0, 3.0, 9.0], goal=4.0),
+        seconds("theirs", [2.0, 2.0, 3.0]),
     ]
     assert rows[0] == {
         "name": "ours / theirs",
@@ -48,7 +49,7 @@ def test_rows_become_a_table_between_their_marks(tmp_path: Path) -> None:
     file.write_text("before\n<!-- a -->\nold\n<!-- end of a -->\nafter\n")
     write(file, "a", table(rows))
     assert (
-        "| ours / theirs | 1.5 | 1.0 to 3.0 of 3 | 1.2 |\n\nSeconds: ours 3.0.\n<!-- end of a -->"
+        "| ours / theirs | 1.5 | 1.0 to 3.0 of 3 | 1.2 |\n\nSeconds: ours 3.0 (goal 4.0); theirs 2.0.\n<!-- end of a -->"
         in file.read_text()
     )
     assert file.read_text().startswith("before\n<!-- a -->\n|") and "old" not in file.read_text()
