@@ -594,12 +594,19 @@ def backup(
         typer.Option(help="The folder of the runs' folders.", show_default="no runs"),
     ] = None,
 ) -> None:
-    """Write the federation's files and its runs into an archive. Keep it as safe as ca.key, which is in it."""
+    """Write the federation's files and its runs into an archive. Keep it as safe as the keys that are in it."""
     from fedskew.federation.backup import backup
     from fedskew.federation.folder import FederationFolder
 
-    number = backup(FederationFolder(folder), file, results)
+    federation = FederationFolder(folder)
+    number = backup(federation, file, results)
     console().print(f"{file}: {number} files")
+    keys = [federation.authority[1]]
+    if federation.agreement.run_key:
+        keys.append(federation.coordinator_key)
+    for key in keys:
+        if not key.exists():
+            console().print(f"{key.name} is not in it, as it is not in {folder}: keep a copy of it")
 
 
 @application.command()
