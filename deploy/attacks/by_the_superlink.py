@@ -1,4 +1,4 @@
-"""Attacks by who holds the gateway's machine, its keys, its SuperLink and their state, but not the key that signs runs."""
+"""Attacks by who holds the gateway's machine, its keys, its SuperLink and its state, and not the coordinator's key."""
 
 import time
 from dataclasses import replace
