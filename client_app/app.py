@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from client_app.handlers import ClientFailure, ClientReply, ClientRequest, ExpectedState, answers
-from client_app.local_site import OWN_DATA, NotAgreed, installed
+from client_app.local_site import OWN_DATA, QUESTION, RUN_SIGNATURE, NotAgreed, installed
 from client_app.messages import ACTION, kind_of, pack, unpack
 from client_app.state import State
 from data import SettingError
@@ -82,6 +82,8 @@ def reply(message: Message, context: Context) -> Message:
         states=states(message),
         run_spec=str(task["assignment"]),
         node_config=context.node_config,
+        signature=str(context.run_config.get(RUN_SIGNATURE, "")),
+        of_status=bool(context.run_config.get(QUESTION)),
     )
     content = RecordDict()
     for number, answer in answers(request, expected_states(task)):

@@ -19,11 +19,13 @@ from torch import Tensor
 from client_app.client import Client, Report
 from client_app.local_site import (
     NOT_FINITE,
+    NOT_SIGNED,
     POLICY,
     QUESTION,
     DataChanged,
     NotAgreed,
     NotAllowed,
+    RunNotSigned,
     installed,
 )
 from client_app.memory import BEST_ROUNDS, MemoryLost
@@ -62,6 +64,7 @@ FAILURE_KINDS: Mapping[type[Exception], str] = {
     DataChanged: "data changed",
     NotAgreed: "agreement",
     NotAllowed: POLICY,
+    RunNotSigned: NOT_SIGNED,
 }
 """All that leaves a site about an error of one of these classes, with a number; of any other class: failure.
 
@@ -96,6 +99,16 @@ class ClientRequest:
     run_spec: str
     node_config: Mapping[str, object] = field(default_factory=dict)
     """The node's configuration; empty in a simulation."""
+    signature: str = ""
+    """The coordinator's of the run; "" without one."""
+    of_status: bool = False
+    """Whether the run only asks whether sites are ready, as `fedskew federation status` does."""
+
+    @property
+    def signature_to_check(self) -> str | None:
+        """The signature; None for the one question that needs none, as it trains nothing and leaves nothing behind."""
+        is_readiness = self.kind == "query" and self.task.get("question") == QUESTION
+        return None if self.of_status and is_readiness else self.signature
 
     def named(self, kind: str) -> dict[str, State]:
         """Return the states named `kind/NAME`, by NAME."""
@@ -127,7 +140,7 @@ class ClientFailure:
     kind: str = ""
     """One of FAILURE_KINDS, or failure."""
     permission: str = ""
-    """Of kind POLICY: the permission that the site lacks, or the key of its policy."""
+    """Of kind POLICY and NOT_SIGNED: the permission that the site lacks, or the key of its policy or the agreement."""
     number: int = 0
     """Of the line in the site's log; 0 in a simulation."""
 
@@ -159,7 +172,7 @@ def answers(
         threads = sites[number].threads if number in sites else 1
         make_deterministic(threads)
         try:
-            runtime = runtime_of(request.run_spec, number)
+            runtime = runtime_of(request.run_spec, number, request.signature_to_check)
             runtime.check_data(expected.data)
             outcome: ClientReply | ClientFailure = handle(runtime, number, expected)
         except Exception as error:

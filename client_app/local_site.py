@@ -36,10 +36,13 @@ OWN_DATA = "data-path"
 """The entry of a node's configuration that names the file or folder of its own data."""
 QUESTION = "readiness"
 """The question whether a site can do its part of a run, which every site is asked before round 1."""
+RUN_SIGNATURE = "run-signature"
+"""The key of flwr's run config with the coordinator's signature of a run, which sites check where they have its key."""
 NOT_A_PARTICIPANT = 100
 """The code of the error by which a gateway declines a message to a site outside the run; flwr's codes are below."""
-POLICY, NOT_FINITE = "policy", "not finite"
-"""The kinds of a failure that a site's policy is the cause of, and that values which are not finite are."""
+POLICY, NOT_FINITE, NOT_SIGNED = "policy", "not finite", "not signed"
+"""The kinds of a failure that a site's policy is the cause of, that values which are not finite are, and that a run
+without the coordinator's signature is."""
 
 
 class DataChanged(RuntimeError):
@@ -65,6 +68,14 @@ class RunNotAllowed(NotAllowed):
     def __init__(self, key: str, reason: str) -> None:
         PermissionError.__init__(self, f"policy: {key}: {reason}")
         self.permission = key
+
+
+class RunNotSigned(RunNotAllowed):
+    """A run that the coordinator's key, federation.toml's run-key, has not signed."""
+
+    def __init__(self, reason: str) -> None:
+        PermissionError.__init__(self, f"{NOT_SIGNED}: {reason}")
+        self.permission = "run-key"
 
 
 def hash_of(settings: str) -> str:
@@ -160,6 +171,9 @@ class LocalSite(Protocol):
 
     def run_folder(self, run: str) -> Path:
         """Return the folder of a run's memory. Raises NotAgreed for a text that is not a run's id."""
+
+    def check_signed(self, settings: str, signature: str) -> None:
+        """Raise RunNotSigned for a run that the coordinator has to sign and has not; `signature` is "" without one."""
 
     def check_approved(self, settings: str) -> None:
         """Raise RunNotAllowed for settings of a run that need an approval and have none."""

@@ -184,16 +184,21 @@ def initial_seed(run_seed: int) -> int:
     return seed_of(run_seed, "model")
 
 
-def runtime_of(run_spec: str, client: int) -> ClientRuntime:
+def runtime_of(run_spec: str, client: int, signature: str | None = "") -> ClientRuntime:
     """Return the runtime of a client from a RunSpec's JSON; in a process of sites, the runtime of the client's site.
 
-    Raises NotAgreed for a client that is not a site of this process.
+    `signature` is the coordinator's of the run; None for a question that needs none.
+
+    Raises NotAgreed for a client that is not a site of this process, RunNotSigned and RunNotAllowed for a run that the
+    site does not take.
     """
     sites = installed()
     if sites and client not in sites:
         raise NotAgreed(f"client {client} is not run here")
     if not sites:
         return simulation_runtime(run_spec)
+    if signature is not None:
+        sites[client].check_signed(run_spec, signature)
     sites[client].check_approved(run_spec)
     return site_runtime(run_spec, sites[client])
 

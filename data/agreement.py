@@ -31,6 +31,7 @@ KEYS = (
     "mean",
     "std",
     "min-sites",
+    "run-key",
     "sums",
     "backbone",
     "weights",
@@ -100,6 +101,8 @@ class Agreement:
     """The module with the federation's own models and methods, which every site has as a file; empty without one."""
     module_sha256: str = ""
     """sha256 of that file."""
+    run_key: str = ""
+    """The public key that signs runs, in OpenSSH's form; without one the sites take every run of the SuperLink."""
 
     @property
     def weights_in_messages(self) -> str:
@@ -227,6 +230,7 @@ def read_agreement(path: Path) -> Agreement:
     sums = sums_of(table, sites)
     backbone, weights = backbone_of(table)
     module, module_sha256 = module_of(table)
+    run_key = run_key_of(table, sites)
     return Agreement(
         name=inputs.name,
         classes=inputs.classes,
@@ -242,6 +246,7 @@ def read_agreement(path: Path) -> Agreement:
         weights=weights,
         module=module,
         module_sha256=module_sha256,
+        run_key=run_key,
     )
 
 
@@ -331,18 +336,36 @@ def members_of(table: Table, path: Path) -> tuple[Member, ...]:
 
 def public_key(site: Table) -> str:
     """Return the key of a site without its comment. Raises DataError for one of another kind than a node's."""
-    stated = site.take("key", str)
     rule = f"must be a node's public key: {KEY_KIND} and its base64 form, as `fedskew-site key` prints it"
+    return ecdsa_key(site, "key", rule)
+
+
+def run_key_of(table: Table, sites: Sequence[Member]) -> str:
+    """Return the key that signs runs without its comment, or "" without one.
+
+    Raises DataError for a key of another kind, and for a site's, which another machine has.
+    """
+    if "run-key" not in table.entries:
+        return ""
+    rule = f"must be a public key: {KEY_KIND} and its base64 form, as `fedskew federation new` writes it"
+    key = ecdsa_key(table, "run-key", rule)
+    table.require(key not in [site.key for site in sites], "run-key", "is a site's key as well")
+    return key
+
+
+def ecdsa_key(table: Table, entry: str, rule: str) -> str:
+    """Return an entry's ECDSA P-384 public key without its comment. Raises DataError with `rule` for another kind."""
+    stated = table.take(entry, str)
     kind, _, rest = stated.strip().partition(" ")
     base64_form = rest.split(" ")[0]  # a comment follows it
     text = f"{kind} {base64_form}"
     try:
         key = load_ssh_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm):
-        raise site.error("key", stated, rule) from None
-    # The text states a kind and the key has one: both must be a node's.
-    is_of_node = isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)
-    site.require(kind == KEY_KIND and is_of_node, "key", rule)
+        raise table.error(entry, stated, rule) from None
+    # The text states a kind and the key has one: both must be the same.
+    is_p384 = isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)
+    table.require(kind == KEY_KIND and is_p384, entry, rule)
     return text
 
 

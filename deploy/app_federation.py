@@ -18,6 +18,7 @@ from local_federation import BIN, LocalFederation, fedskew, fedskew_site
 from stock_nodes import StockNodes
 
 from fedskew.engines.processes import free_port
+from fedskew.federation.coordinator_key import DECLARED
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SITES = ("east", "north", "west")
@@ -48,8 +49,15 @@ PATIENCE = 240.0
 
 
 def copied_app(name: str, folder: Path) -> Path:
-    """Copy an example to a folder, the quickstart with CReFF's patch, and return the folder."""
+    """Copy an example to a folder, the quickstart with CReFF's patch, and return the folder.
+
+    The copy's run config has a place for the signature of its runs.
+    """
     shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    pyproject = folder / "pyproject.toml"
+    table = "[tool.flwr.app.config]\n"
+    before, _, after = pyproject.read_text().partition(table)
+    pyproject.write_text(f"{before}{table}{DECLARED}\n{after}")
     patch = folder / "patches" / "creff.diff"
     if patch.exists():
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}

@@ -33,6 +33,7 @@ from attacks import (
     by_masked_sums,
     by_own_code,
     by_the_coordinator,
+    by_the_superlink,
     by_users,
     impostors,
     replies,
@@ -56,12 +57,17 @@ METHOD = "fedshift+fedbn"
 DURING = [*replies.DURING, *at_the_gate.ATTACKS, *by_users.ATTACKS]
 """What is tried while the sites train."""
 ROGUE_SITE = Path(__file__).parent / "attacks" / "rogue_site.py"
-AFTER = [*by_the_coordinator.AT_WORK_ATTACKS, *impostors.ATTACKS]
+AFTER = [
+    *by_the_coordinator.AT_WORK_ATTACKS,
+    *by_the_superlink.AT_WORK_ATTACKS,
+    *impostors.ATTACKS,
+]
 """What is tried when they have, while the federation is still up."""
 LAST = by_hand.ATTACKS
 """What is tried then by sites that this script operates by hand; the last of them removes a site."""
 IN_PROCESS = [
     *by_the_coordinator.ATTACKS,
+    *by_the_superlink.ATTACKS,
     *by_masked_sums.ATTACKS,
     *by_own_code.ATTACKS,
     *by_files.ATTACKS,

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from client_app.local_site import QUESTION
+from client_app.local_site import QUESTION, RUN_SIGNATURE
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import to_flower
@@ -66,6 +66,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run what flwr's run config states; where that names a file for it, only ask the sites whether they are ready."""
     config = dict(context.run_config)
     file = str(config.pop(QUESTION, ""))
+    config.pop(RUN_SIGNATURE, None)  # the sites read it from their own copy of the run config
     protocol = config.pop(PROTOCOL, PROTOCOLS[0])
     require(protocol in PROTOCOLS, PROTOCOL, protocol, f"must be one of {', '.join(PROTOCOLS)}")
     if protocol == "plain":

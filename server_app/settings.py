@@ -17,7 +17,7 @@ import tomli_w
 import torch
 
 from client_app.client import Variant, affects_training, overrides
-from client_app.local_site import QUESTION
+from client_app.local_site import QUESTION, RUN_SIGNATURE
 from client_app.models import (
     FIXED_FEATURES,
     RANDOM_CONV,
@@ -57,7 +57,7 @@ from strategies.core.server import needs_holdout
 Group = TypeVar("Group", bound=Settings)
 PROTOCOL, PROTOCOLS = "protocol", ("clients", "plain")
 """The key of flwr's run config that names the protocol, and its values: FedSkew's own messages, or those of FedAvg."""
-NOT_SETTINGS = (QUESTION, PROTOCOL)
+NOT_SETTINGS = (QUESTION, RUN_SIGNATURE, PROTOCOL)
 """Keys of flwr's run config that are no settings of a run."""
 FIX_FEATURES = f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}"
 """How features stay as they are."""
@@ -582,10 +582,11 @@ def explanations() -> dict[str, str]:
 def as_toml() -> str:
     """Return the block [tool.flwr.app.config]: every key that `flwr run --run-config` may override.
 
-    Two of them are no settings. QUESTION may name a file: then the sites are asked whether they are ready for the run,
-    and nothing else, and their answers go there. PROTOCOL says how the server speaks to the nodes.
+    Three of them are no settings. QUESTION may name a file: then the sites are asked whether they are ready for the
+    run, and nothing else, and their answers go there. RUN_SIGNATURE is the coordinator's, which the sites read.
+    PROTOCOL says how the server speaks to the nodes.
     """
-    config: dict[str, Any] = {QUESTION: "", PROTOCOL: PROTOCOLS[0]}
+    config: dict[str, Any] = {QUESTION: "", RUN_SIGNATURE: "", PROTOCOL: PROTOCOLS[0]}
     for key, value in defaults().items():
         section, _, name = key.rpartition(".")
         table = config.setdefault(section, {}) if section else config

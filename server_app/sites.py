@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from client_app.local_site import POLICY, QUESTION, RUN_KEYS, hash_of
+from client_app.local_site import NOT_SIGNED, POLICY, QUESTION, RUN_KEYS, hash_of
 from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
-from data import Federation, SettingError
+from data import DataError, Federation, SettingError
 from data.agreement import Agreement
 from data.sites import file_of
 from data.text import LineSink
@@ -28,7 +28,8 @@ def ask_sites(
 ) -> None:
     """Ask every site whether it can do its part, and report why one cannot.
 
-    Raises SettingError for what a site does not let leave, TooFewReplies when fewer than min-sites are ready.
+    Raises SettingError for what a site does not let leave, DataError for a run that a site refuses as nobody has signed
+    it, TooFewReplies when fewer than min-sites are ready.
     """
     names = ", ".join(agreement.without_samples)
     if names:
@@ -40,9 +41,12 @@ def ask_sites(
     for client, reason in failures.items():
         report_line(f"site {agreement.names[client]} is not ready: {reason}")
     for client, failure in sorted(exchange.reported.items()):
+        name = agreement.names[client]
+        if failure.kind == NOT_SIGNED:
+            reason = f"site {name} refuses the run, as run-key has not signed it: {failure.reason}, a line of its log"
+            raise DataError(reason, where="federation.toml")
         if failure.kind != POLICY:
             continue
-        name = agreement.names[client]
         kept = f"{failure.permission} {failure.number}"
         if failure.permission in RUN_KEYS:
             rule = f"the policy of site {name} refuses the run: {kept}, a line of its log"

@@ -18,6 +18,7 @@ from site_agent.app_files import app_hash, packed_app, packed_files
 from site_agent.config import Site
 from site_agent.module import module_lines
 from site_agent.policy import check_names
+from site_agent.run_signature import run_key_lines
 
 CLASS_COUNTS = "class-counts"
 """Of PERMISSIONS, the one for training samples by class."""
@@ -54,6 +55,7 @@ def summary(site: Site, app: str) -> str:
         *two_sites(site),
         f"sums        {sums_in_words(agreement)}",
         *membership_lines(site),
+        *run_key_lines(site),
         *backbone_lines(agreement),
         *module_lines(site),
         f"limits      per class at least {site.min_class_samples} training samples, for scores at least "
@@ -135,6 +137,7 @@ def app_summary(site: Site, app: str, files: Mapping[str, bytes]) -> str:
             f"sha256      {agreement.sha256}",
             f"app         {app}, {len(files)} files: all of its code runs here, so read it first",
             f"this site   {site.name}, gives the app {site.data.partition(':')[2]} as data-path",
+            *run_key_lines(site),
             f"may leave   arrays: {any_of(policy.arrays)}; metrics: {any_of(policy.metrics)}; "
             f"configs: {any_of(policy.configs)}",
             f"limits      norm of a change: {limit}; size of a reply: {size}; "

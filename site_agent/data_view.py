@@ -28,6 +28,7 @@ from site_agent.config import Site
 from site_agent.module import load_module
 from site_agent.policy import Policy, check_names, check_run
 from site_agent.run_approval import check_approved
+from site_agent.run_signature import check_signed
 from site_agent.sum_ledger import SumLedger
 from site_agent.weights import check_model, own_model_settings
 
@@ -132,6 +133,8 @@ class ConfiguredSite:
     """Implements `client_app.local_site.LocalSite` from a site.toml."""
 
     site: Site
+    signed_runs: bool = True
+    """Whether it takes signed runs alone, where federation.toml has a run-key."""
 
     @property
     def name(self) -> str:
@@ -156,6 +159,11 @@ class ConfiguredSite:
     def run_folder(self, run: str) -> Path:
         """Return the folder of a run's memory. Raises NotAgreed for a text that is not a run's id."""
         return self.site.run_folder(run)
+
+    def check_signed(self, settings: str, signature: str) -> None:
+        """Raise RunNotSigned for a run that the coordinator has to sign and has not."""
+        if self.signed_runs:
+            check_signed(self.site.agreement, settings, signature)
 
     def check_approved(self, settings: str) -> None:
         """Raise RunNotAllowed for settings of a run that need an approval and have none."""
@@ -199,9 +207,13 @@ class ConfiguredSite:
         return Policy(self.site, run_spec.variants, data.counts_C, data.tested, run_spec.training)
 
 
-def install(sites: Mapping[int, Site]) -> None:
-    """Let this process act for these sites, by number, in place of those before."""
-    local_site.install({number: ConfiguredSite(site) for number, site in sites.items()})
+def install(sites: Mapping[int, Site], signed_runs: bool = True) -> None:
+    """Let this process act for these sites, by number, in place of those before.
+
+    `signed_runs` is False in a rehearsal: whoever makes one has the sites' data, and needs no coordinator.
+    """
+    installed = {number: ConfiguredSite(site, signed_runs) for number, site in sites.items()}
+    local_site.install(installed)
 
 
 def view(site: Site, run_spec: RunSpec) -> SiteView:

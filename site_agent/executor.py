@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 
 from client_app.flower_internals import message_from_proto
-from client_app.local_site import hash_of
+from client_app.local_site import RUN_SIGNATURE, hash_of
 from client_app.messages import ACTION, NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
 from data import DataError
@@ -40,6 +40,7 @@ from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import REFUSED, Pool, TaskAbandoned
 from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
 from site_agent.run_facts import facts_of, round_of
+from site_agent.run_signature import LONGEST as LONGEST_SIGNATURE
 
 logger = logging.getLogger("fedskew.site")
 CLIENT_TASK = "flwr-clientapp"
@@ -127,8 +128,8 @@ class Executor:
         self.pending_task = PendingTask(pending_file)
         self.plain = plain
         self.following: AcquireTaskResponse | None = None
-        self.logged: set[str] = set()
-        """Hashes of the settings that this process has written into the audit log."""
+        self.logged: set[tuple[str, str]] = set()
+        """Hash and signature of the settings that this process has written into the audit log."""
         method = "/flwr.proto.Runtime/AcquireTask"
         self.link = connect(
             address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[method])
@@ -212,7 +213,7 @@ class Executor:
                         logger.error("refused: %s (run %s)", refused, run.run_id)
                         self.audit.write("refused", **entry, why=refused)
                     else:
-                        self.log_settings(message, entry)
+                        self.log_settings(message, context, entry)
                         reply, status = self.run_task(client, message, context, entry)
                 except OSError as error:  # what is not in the audit log does not leave
                     reply = Message(Error(CRASHED, UNLOGGED), reply_to=message)
@@ -292,8 +293,11 @@ class Executor:
             return ""
         return f"the app {code[:16]} is not approved at this site"
 
-    def log_settings(self, message: Message, entry: dict[str, Any]) -> None:
-        """Write a run's settings into the audit log, once, and hash, run, methods and round into each entry."""
+    def log_settings(self, message: Message, context: Context, entry: dict[str, Any]) -> None:
+        """Write a run's settings into the audit log, once, and hash, run, methods and round into each entry.
+
+        A signature stands beside the settings as it came: it shows later that the coordinator has asked for the run.
+        """
         if not message.has_content() or "task" not in message.content.config_records:
             return
         task = message.content.config_records["task"]
@@ -303,10 +307,12 @@ class Executor:
         entry["settings"] = code = hash_of(settings)
         facts = facts_of(settings)
         entry |= {**round_of(task), **facts}
-        if code not in self.logged:
+        signature = str(context.run_config.get(RUN_SIGNATURE, ""))[:LONGEST_SIGNATURE]
+        if (code, signature) not in self.logged:
             text = settings if len(settings) <= LONGEST_SETTINGS else f"{len(settings)} characters"
-            self.audit.write("run", run=entry["run"], settings=code, **facts, text=text)
-            self.logged.add(code)
+            signed = {"signature": signature} if signature else {}
+            self.audit.write("run", run=entry["run"], settings=code, **facts, **signed, text=text)
+            self.logged.add((code, signature))
 
     def run_task(
         self,

@@ -22,6 +22,7 @@ from client_app.messages import bytes_of
 from data import DataError
 from site_agent.app_files import app_hash
 from site_agent.config import AppPolicy, Site
+from site_agent.run_signature import check_app_signed
 
 SAMPLES = "num-examples"
 """The metric by which flwr's strategies weigh a reply."""
@@ -44,6 +45,8 @@ class InstalledApp:
         """
         assert site.app is not None
         self.policy = site.app
+        self.agreement = site.agreement
+        self.name = site.name
         self.hash = app_hash(files)
         self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.app.node_config}
         self.folder = site.state / "app"
@@ -58,7 +61,13 @@ class InstalledApp:
             file.write_bytes(content)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Return the app's reply. Raises RunNotAllowed for one that must not leave, or a copy that was changed."""
+        """Return the app's reply.
+
+        Raises:
+            RunNotSigned: the run is not signed with federation.toml's run-key; the app is not imported then.
+            RunNotAllowed: a reply that must not leave, or a copy that was changed.
+        """
+        check_app_signed(self.agreement, self.name, context.run_config)
         if self.app is None:
             self.app = self.load()
         context.node_config = {**context.node_config, **self.node_config}

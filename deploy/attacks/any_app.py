@@ -14,6 +14,9 @@ from typing import Any
 from app_federation import TRAINED, AppFederation, model_hash, stock_run
 
 from attacks.stage import Attack, ControlFailed, Refusal, Succeeded
+from client_app.local_site import RUN_SIGNATURE
+from fedskew.federation.coordinator_key import sign_app_run
+from fedskew.federation.flower_internals import fused_config
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.superlink import Control
 
@@ -97,6 +100,33 @@ def other_app(stage: Any) -> list[Refusal]:
     return list(stage.refusals_during(run))
 
 
+def past_the_command(stage: Any, overrides: dict[str, Any]) -> None:
+    """Start the approved app at the SuperLink with a run config, and wait for its end."""
+    federation: AppFederation = stage.federation
+    folder = FederationFolder(federation.folder)
+    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    number, until = control.submit(federation.app, overrides), time.monotonic() + SECONDS
+    while not control.status(number).finished and time.monotonic() < until:
+        time.sleep(0.5)
+
+
+def unsigned(stage: Any) -> list[Refusal]:
+    """Start a run without a signature."""
+    return list(stage.refusals_during(lambda: past_the_command(stage, {"num-server-rounds": 1})))
+
+
+def other_config(stage: Any) -> list[Refusal]:
+    """Start a run with the signature of one that has fewer rounds."""
+    federation: AppFederation = stage.federation
+    folder = FederationFolder(federation.folder)
+    pyproject = (federation.app / "pyproject.toml").read_bytes()
+    config = fused_config(pyproject, {"num-server-rounds": 1})
+    del config[RUN_SIGNATURE]
+    signature = sign_app_run(folder.agreement, TRAINED, config, folder.coordinator_key)
+    overrides = {"num-server-rounds": 2, RUN_SIGNATURE: signature}
+    return list(stage.refusals_during(lambda: past_the_command(stage, overrides)))
+
+
 def changed_copy(stage: Any) -> list[Refusal]:
     """Change the copy from which the site runs the app."""
     federation: AppFederation = stage.federation
@@ -146,6 +176,7 @@ def not_asked(stage: Any) -> list[Refusal]:
 
 
 COORDINATOR, USER = "the coordinator", "a user of the site's machine"
+GATEWAY = "who holds the gateway's machine"
 
 
 def attacks(name: str) -> list[Attack]:
@@ -158,6 +189,10 @@ def attacks(name: str) -> list[Attack]:
                (Refusal("refused", "is not approved at this site"),)),
         Attack("one comment more in the copy of the app that the site runs", USER, where, honest, changed_copy,
                (Refusal("refused", "is not what was approved"),)),
+        Attack("a Flower app's run without a signature", GATEWAY, where, honest, unsigned,
+               (Refusal("refused", "nobody has signed this run config"),)),
+        Attack("a Flower app's run with the signature of another run config", GATEWAY, where, honest, other_config,
+               (Refusal("refused", "is not one of the run-key in federation.toml"),)),
         Attack("a Flower app's update of fewer samples than min-samples", COORDINATOR, where, honest, too_few_samples,
                (Refusal("refused", "at least 100000 are asked for"),)),
         Attack("a Flower app's update of a norm above max-norm", COORDINATOR, where, honest, too_large_norm,

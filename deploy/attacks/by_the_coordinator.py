@@ -21,9 +21,11 @@ from attacks.stage import (
     require,
 )
 from client_app.app import app
+from client_app.local_site import RUN_SIGNATURE
 from client_app.messages import handing_over
 from client_app.models import build
 from fedskew.engines.local import identify
+from fedskew.federation.coordinator_key import sign_run
 from server_app.settings import parse
 from site_agent.app_files import app_files, app_hash
 from site_agent.config import Site, read_site
@@ -111,6 +113,14 @@ def aside(stage: Stage) -> Site:
     )
 
 
+def signed_config(stage: Stage, assignment: str) -> dict[str, Any]:
+    """Return the run config of a coordinator gone bad: it has its key, and signs what it likes."""
+    agreement = stage.folder.agreement
+    if not agreement.run_key:
+        return {}
+    return {RUN_SIGNATURE: sign_run(agreement, assignment, stage.folder.coordinator_key)}
+
+
 def ask(
     stage: Stage,
     change: Change = same,
@@ -121,10 +131,12 @@ def ask(
     norm: str = "batch",
     policy: Callable[[Site], Site] = lambda site: site,
     more: Mapping[str, str] | None = None,
+    run_config: Callable[[Stage, str], dict[str, Any]] = signed_config,
 ) -> tuple[RecordDict, Words]:
     """Let the site's code answer a message whose assignment is changed, past readiness; return the reply and its words.
 
-    `policy` changes what the site's file says; `more` are more words of the task.
+    `policy` changes what the site's file says; `more` are more words of the task; `run_config` returns flwr's run
+    config for an assignment.
     """
     site = policy(aside(stage))
     honest = settings_of(stage, "hostile", method=method, norm=norm).run_spec()
@@ -144,7 +156,8 @@ def ask(
                 1, [client]
             )
             message.metadata.__dict__["_message_id"] = "1"
-            content = app(message, Context(1, 1, {}, RecordDict(), {})).content
+            config = run_config(stage, json.dumps(run_spec))
+            content = app(message, Context(1, 1, {}, RecordDict(), config)).content
     finally:
         install({})
         logger.removeHandler(words)

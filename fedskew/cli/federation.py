@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,15 +13,13 @@ import typer
 from data import SettingError, require
 from data.text import any_number
 from fedskew.cli.terminal import TYPER_SUGGESTS, console
+from fedskew.federation import PASSPHRASE
 
 # Commands import what they use, so that `--help` and the completion of words wait for none of it.
 if TYPE_CHECKING:
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.membership import Change
-
-
-PASSPHRASE = "FEDSKEW_PASSPHRASE"
-"""The environment variable with the passphrase of the authority's key, where nobody can be asked for it."""
+    from server_app.run_settings import RunSettings
 
 
 class Service(StrEnum):
@@ -37,6 +36,19 @@ application = typer.Typer(
 )
 Folder = Annotated[
     Path, typer.Argument(help="The federation's folder at its coordinator.", show_default=False)
+]
+
+
+CoordinatorKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--coordinator-key",
+        help="File of the key that signs runs.",
+        show_default="FOLDER/coordinator.key",
+    ),
+]
+RunSettingWords = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")
 ]
 
 
@@ -84,12 +96,21 @@ def new(
             show_default="FOLDER/ca.key",
         ),
     ] = None,
+    coordinator_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the key that signs runs, as on a machine without the gateway.",
+            show_default="FOLDER/coordinator.key",
+        ),
+    ] = None,
     encrypt: Annotated[
-        bool, typer.Option("--encrypt", help=f"Encrypt that key with a passphrase ({PASSPHRASE}).")
+        bool,
+        typer.Option("--encrypt", help=f"Encrypt both keys with a passphrase ({PASSPHRASE})."),
     ] = False,
 ) -> None:
-    """Create certificates and a federation.toml without sites."""
+    """Create certificates, the key that signs runs, and a federation.toml without sites."""
     from fedskew.federation.certificates import read_certificate
+    from fedskew.federation.coordinator_key import DECLARED
     from fedskew.federation.folder import begin
 
     for option, value in (("--classes", classes), ("--input-shape", input_shape)):
@@ -109,6 +130,7 @@ def new(
         app,
         authority_key,
         passphrase(confirm=True) if encrypt else "",
+        coordinator_key,
     )
     agreement = federation.agreement_file
     certificate = federation.server[0]
@@ -119,6 +141,14 @@ def new(
     out = console()
     out.print(f"{agreement}: name, classes, shape and the app's hash; sites are added by `add`")
     out.print(f"{certificate}: holds until {last:%Y-%m-%d}; {renew}")
+    key_file = coordinator_key or federation.coordinator_key
+    if key_file.exists():
+        out.print(f"{key_file}: signs runs; neither gateway nor SuperLink needs it")
+    else:
+        out.print(
+            f"Its runs are not signed: the app has no {DECLARED} under [tool.flwr.app.config].",
+            markup=False,
+        )
     handed_out = f"{agreement.name} and {federation.authority[0].name}"
     out.print(f"Sites get {handed_out}. Nobody gets a .key file.")
 
@@ -240,6 +270,36 @@ def update(folder: Folder) -> None:
 
 
 @application.command()
+def coordinator_key(
+    folder: Folder,
+    coordinator_key: CoordinatorKey = None,
+    encrypt: Annotated[
+        bool, typer.Option("--encrypt", help=f"Encrypt it with a passphrase ({PASSPHRASE}).")
+    ] = False,
+) -> None:
+    """Make another key that signs runs, in a new file, and agree to it. Sites then refuse what the former one signs."""
+    from data import DataError
+    from fedskew.federation.coordinator_key import DECLARED, make_key, takes_signature
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import replace_run_key
+    from site_agent.app_files import app_files
+
+    federation = FederationFolder(folder)
+    if not takes_signature(app_files(federation.app)):
+        rule = f"needs {DECLARED} under [tool.flwr.app.config] for its runs to be signed"
+        raise DataError(rule, where=str(federation.app))
+    file = coordinator_key or federation.coordinator_key
+    public = make_key(file, passphrase(confirm=True) if encrypt else "")
+    try:
+        change = replace_run_key(federation, public)
+    except BaseException:
+        file.unlink()  # nothing names it
+        raise
+    announce(federation, change)
+    console().print(f"{file}: signs runs from now on")
+
+
+@application.command()
 def renew(
     folder: Folder,
     authority_key: Annotated[
@@ -338,11 +398,30 @@ def status(
 
 
 @application.command()
+def sign(
+    folder: Folder,
+    settings: RunSettingWords = None,
+    coordinator_key: CoordinatorKey = None,
+) -> None:
+    """Print the signature of a run, for `run --signature` on a machine that does not have the coordinator's key."""
+    from data import DataError
+    from fedskew.federation.folder import FederationFolder
+
+    federation = FederationFolder(folder)
+    federation.require_own_app(own=False)
+    if not federation.agreement.run_key:
+        rule = "is missing, so no run is signed: `fedskew federation coordinator-key` adds it"
+        raise DataError(rule, where=str(federation.agreement_file), key="run-key")
+    planned = planned_run(federation, settings or [])
+    # The signature alone on stdout, so that a script can pass it on.
+    console(stderr=True).print(f"{planned.run_id}, as {folder / 'federation.toml'} is now")
+    print(signed(federation, planned, coordinator_key))
+
+
+@application.command()
 def run(
     folder: Folder,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting.")
-    ] = None,
+    settings: RunSettingWords = None,
     results: Annotated[
         str, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = "results",
@@ -361,6 +440,13 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, progress to stderr.")
     ] = False,
+    coordinator_key: CoordinatorKey = None,
+    signature: Annotated[
+        str,
+        typer.Option(
+            help="The run's signature, as `sign` prints it.", show_default="made with that key"
+        ),
+    ] = "",
     queued: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
     """Train on the sites, after the runs that were asked for before; a run whose process is lost resumes."""
@@ -368,32 +454,34 @@ def run(
     from fedskew.federation.queue import RunQueue
     from fedskew.federation.run import end_orphans, run
     from fedskew.signals import one_interrupt
-    from server_app.settings import parse, parse_texts
 
-    given = parse_texts(settings or [])
-    rule = "is the sites' own in a federation"
-    require("dataset" not in given, "dataset", given.get("dataset"), rule)
     if detach and as_json:
         raise typer.BadParameter("a detached run prints no summary", param_hint="--json")
     federation = FederationFolder(folder)
     federation.require_own_app(own=False)
-    dataset = f"sites:{federation.agreement_file.resolve()}"
+    words = settings or []
     results_path = str(Path(results).resolve())
     out = console(stderr=as_json)
     queue = RunQueue(federation)
     seconds = None if wait is None else 60 * wait
     with one_interrupt():
-        planned = parse({**given, "dataset": dataset, "results": results_path})
+        if queued:
+            entered = queue.get(queued)
+        else:
+            planned = planned_run(federation, words, results_path)
+            signature = signed(federation, planned, coordinator_key, signature)
+            entered = queue.enter(words, results_path, wait, detach, signature)
         if detach:
-            entered = queue.enter(settings or [], results_path, wait, detached=True)
             queue.start(entered)
             out.print(f"run {entered.number} takes its turn by itself: {planned.folder}")
             out.print(f"`fedskew federation follow {folder} {entered.number}` prints what it does.")
             return
-        number = queued or queue.enter(settings or [], results_path, wait, detached=False).number
-        with queue.recorded(number, lambda: end_orphans(federation)):
-            queue.wait_for_turn(number, out.print)
-            summary = run(federation, planned, out.print, seconds)
+        with queue.recorded(entered.number, lambda: end_orphans(federation)):
+            queue.wait_for_turn(entered.number, out.print)
+            # Read once more: federation.toml may have changed while other runs had their turn.
+            planned = planned_run(federation, words, results_path)
+            require_signed(planned, entered.signature)
+            summary = run(federation, planned, out.print, seconds, entered.signature)
     if as_json:
         print(json.dumps(summary, indent=2))
 
@@ -477,14 +565,24 @@ def submit(
     config: Annotated[
         str, typer.Option(metavar="'KEY=VALUE ...'", help="The app's run config, as of flwr run.")
     ] = "",
+    coordinator_key: CoordinatorKey = None,
 ) -> None:
     """Run the Flower app of a federation made by `new --app`, and wait for its end."""
+    from fedskew.federation.certificates import is_encrypted
+    from fedskew.federation.coordinator_key import sign_app_run
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.submission import submit
     from fedskew.signals import one_interrupt
 
+    federation = FederationFolder(folder)
+    file = coordinator_key or federation.coordinator_key
+
+    def sign(sites: Sequence[str], run_config: Mapping[str, Any]) -> str:
+        secret = passphrase() if is_encrypted(file) else ""
+        return sign_app_run(federation.agreement, sites, run_config, file, secret)
+
     with one_interrupt():
-        submit(FederationFolder(folder), site, config, console().print)
+        submit(federation, site, config, console().print, sign)
 
 
 @application.command()
@@ -496,12 +594,19 @@ def backup(
         typer.Option(help="The folder of the runs' folders.", show_default="no runs"),
     ] = None,
 ) -> None:
-    """Write the federation's files and its runs into an archive. Keep it as safe as ca.key, which is in it."""
+    """Write the federation's files and its runs into an archive. Keep it as safe as the keys that are in it."""
     from fedskew.federation.backup import backup
     from fedskew.federation.folder import FederationFolder
 
-    number = backup(FederationFolder(folder), file, results)
+    federation = FederationFolder(folder)
+    number = backup(federation, file, results)
     console().print(f"{file}: {number} files")
+    keys = [federation.authority[1]]
+    if federation.agreement.run_key:
+        keys.append(federation.coordinator_key)
+    for key in keys:
+        if not key.exists():
+            console().print(f"{key.name} is not in it, as it is not in {folder}: keep a copy of it")
 
 
 @application.command()
@@ -535,12 +640,57 @@ def down(folder: Folder) -> None:
     console().print("ended" if down(FederationFolder(folder)) else "nothing was running")
 
 
+def planned_run(
+    federation: "FederationFolder", words: list[str], results: str = "results"
+) -> "RunSettings":
+    """Return the settings of a run between the sites. Raises SettingError for words that are none."""
+    from server_app.settings import parse, parse_texts
+
+    given = parse_texts(words)
+    rule = "is the sites' own in a federation"
+    require("dataset" not in given, "dataset", given.get("dataset"), rule)
+    dataset = f"sites:{federation.agreement_file.resolve()}"
+    return parse({**given, "dataset": dataset, "results": results})
+
+
+def signed(
+    federation: "FederationFolder",
+    planned: "RunSettings",
+    key_file: Path | None,
+    signature: str = "",
+) -> str:
+    """Return the signature of a run, which is made with the coordinator's key unless it is given.
+
+    It is empty where federation.toml has no run-key. Raises DataError for a key that is missing or another one.
+    """
+    from fedskew.federation.certificates import is_encrypted
+    from fedskew.federation.coordinator_key import sign_run
+
+    agreement = planned.agreement
+    assert agreement is not None
+    if signature or not agreement.run_key:
+        require_signed(planned, signature)
+        return signature
+    file = key_file or federation.coordinator_key
+    secret = passphrase() if is_encrypted(file) else ""
+    return sign_run(agreement, planned.run_spec().to_json(), file, secret)
+
+
+def require_signed(planned: "RunSettings", signature: str) -> None:
+    """Raise DataError unless a signature is the coordinator's for a run, where federation.toml has a run-key."""
+    from fedskew.federation.coordinator_key import require_signature
+
+    assert planned.agreement is not None
+    require_signature(planned.agreement, planned.run_spec().to_json(), signature)
+
+
 def passphrase(confirm: bool = False) -> str:
-    """Return the passphrase of the authority's key: the environment's, or what is typed."""
+    """Return the passphrase of the coordinator's keys: the environment's, or what is typed."""
     given = os.environ.get(PASSPHRASE, "")
     if given:
         return given
-    typed: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm)
+    # On stderr: what a command prints may be for a script.
+    typed: str = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True)
     return typed
 
 

@@ -35,7 +35,7 @@ class RehearsalGrid(LocalGrid):
 
     def __enter__(self) -> "RehearsalGrid":
         super().__enter__()
-        install(self.sites)
+        install(self.sites, signed_runs=False)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,6 +1,7 @@
 """A coordinator's backup in one file: its folder without flwr's state, and the folders of its runs.
 
-The SuperLink's database is left out. It has nothing of a run, and `up` makes another and registers the sites.
+The SuperLink's database is left out. It has nothing of a run, and `up` makes another and registers the sites. Keys that
+are kept elsewhere, ca.key or coordinator.key, are not in it.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ def backup(folder: FederationFolder, file: Path, results: Path | None = None) ->
 
     Args:
         folder: The coordinator's.
-        file: The archive, .tar.gz, for its owner alone: it has the authority's private key.
+        file: The archive, .tar.gz, for its owner alone: it has the private keys that are in the folder.
         results: The folder of the runs' folders; None for no runs.
 
     Raises:

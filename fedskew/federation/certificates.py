@@ -57,7 +57,7 @@ def write_authority(name: str, certificate: Path, key: Path, passphrase: str = "
         .add_extension(usage, critical=True)
         .sign(private, hashes.SHA384())
     )
-    write_private(key, _pem(private, passphrase))
+    write_private(key, pem(private, passphrase))
     certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
 
@@ -104,7 +104,7 @@ def write_server(
         .add_extension(names, critical=False)
         .sign(signer, hashes.SHA384())
     )
-    write_private(key, _pem(private))
+    write_private(key, pem(private))
     certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
 
@@ -165,7 +165,8 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey, passphrase: str = "") -> bytes:
+def pem(key: ec.EllipticCurvePrivateKey, passphrase: str = "") -> bytes:
+    """Return a private key as its file has it, encrypted where there is a passphrase."""
     form = serialization.PrivateFormat.PKCS8
     encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if passphrase:

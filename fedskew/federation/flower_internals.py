@@ -4,6 +4,8 @@ The gateway reads and checks what SuperNodes send to the SuperLink, and the coor
 control interface. See also client_app/flower_internals.py.
 """
 
+import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, TIMESTAMP_HEADER
@@ -64,6 +66,7 @@ __all__ = [
     "cli_version_header",
     "error_reply",
     "fab_to_proto",
+    "fused_config",
     "run_config_of",
     "user_config_from_proto",
     "user_config_to_proto",
@@ -108,3 +111,19 @@ def run_config_of(text: str) -> dict[str, Any]:
         return dict(parse_config_args([text] if text else None))
     except Exception as error:  # typer's, or toml's
         raise SettingError("--config", text, f"must be 'KEY=VALUE ...': {error}") from None
+
+
+def fused_config(pyproject: bytes, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run config as an app gets it: its defaults, and what a run sets.
+
+    Raises SettingError for a key that the app does not declare.
+    """
+    from flwr.common.config import flatten_dict, fuse_dicts
+
+    from data import SettingError
+
+    table = tomllib.loads(pyproject.decode())["tool"]["flwr"]["app"]
+    try:
+        return dict(fuse_dicts(flatten_dict(table.get("config", {})), dict(overrides)))
+    except ValueError as error:
+        raise SettingError("--config", str(dict(overrides)), str(error)) from None

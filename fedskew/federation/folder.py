@@ -4,6 +4,7 @@ FOLDER/federation.toml    what all parties agree to; sites get it, and compare i
       /coordinator.toml   the address that sites use, and the ports
       /app.fab            the app, where it is another one than FedSkew's
       /ca.crt, ca.key     the authority; sites get the certificate, nobody the key, which only `renew` needs
+      /coordinator.key    signs runs; needed by who starts them, and by neither gateway nor SuperLink
       /server.crt, .key   what gateway and SuperLink show
       /superlink/         flwr's state, home and logs; 0700
 """
@@ -29,6 +30,7 @@ from data.toml_file import Table, parse_toml, read_toml
 from fedskew.engines import APP
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import check_server, write_authority, write_server
+from fedskew.federation.coordinator_key import DECLARED, make_key, takes_signature
 from site_agent.app_files import app_files, app_hash, packed_app, packed_files
 
 DATABASE = "state.db"
@@ -85,6 +87,11 @@ class FederationFolder:
     def server(self) -> tuple[Path, Path]:
         """Certificate and key of gateway and SuperLink."""
         return self.path / "server.crt", self.path / "server.key"
+
+    @property
+    def coordinator_key(self) -> Path:
+        """The key that signs runs, where it is kept in the folder."""
+        return self.path / "coordinator.key"
 
     @property
     def app(self) -> Path:
@@ -195,7 +202,7 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
 def begin(
     path: Path, name: str, classes: Sequence[str], shape: str, mean: Sequence[float], std: Sequence[float],
     min_sites: int | None, address: str, listen: str, app: Path | None = None, authority_key: Path | None = None,
-    passphrase: str = "",
+    passphrase: str = "", coordinator_key: Path | None = None,
 ) -> FederationFolder:  # fmt: skip
     """Make a folder with certificates and a federation.toml that has no sites yet.
 
@@ -211,19 +218,19 @@ def begin(
         listen: address that the gateway listens on.
         app: another Flower app's folder or .fab.
         authority_key: file for the authority's key; ca.key in the folder by default.
-        passphrase: encrypts that file.
+        passphrase: encrypts that file, and the next one.
+        coordinator_key: file for the key that signs runs; coordinator.key in the folder by default. Another Flower app
+            has none where its run config has no place for a signature.
 
     Raises:
-        SettingError: something is in the folder, or in the key's place, already; nothing is written.
+        SettingError: something is in the folder, or in a key's place, already; or a key for an app that takes no
+            signature. Nothing is written.
         DataError: an address that is none; classes, a shape or a scale that no reader of federation.toml takes.
             Nothing is written.
     """
     rule = "must be empty: what is in a federation's folder is never written over"
     require_empty("FOLDER", path, rule)
-    if authority_key is not None:
-        require(
-            not authority_key.exists(), "--authority-key", str(authority_key), "is there already"
-        )
+    require_new_keys(authority_key, coordinator_key)
     host, _ = host_and_port(address, "--address")
     folder = FederationFolder(path)
     fab = b""
@@ -246,8 +253,14 @@ def begin(
         # Without it `read_agreement` takes more than half of the sites that there are by then.
         agreed["min-sites"] = min_sites
     agreed_inputs(agreed, folder.agreement_file)
+    is_signed = takes_signature(files)
+    if coordinator_key is not None:
+        rule = f"has no effect: the app needs {DECLARED} under [tool.flwr.app.config]"
+        require(is_signed, "--coordinator-key", str(coordinator_key), rule)
     path.mkdir(parents=True, exist_ok=True)
     folder.state.mkdir(mode=0o700)
+    if is_signed:
+        agreed["run-key"] = make_key(coordinator_key or folder.coordinator_key, passphrase)
     coordinator: dict[str, object] = {
         "address": address,
         "listen": listen,
@@ -262,6 +275,19 @@ def begin(
     write_authority(name, certificate, key_file, passphrase)
     write_server(name, [host], (certificate, key_file), *folder.server, passphrase)
     return folder
+
+
+def require_new_keys(authority_key: Path | None, coordinator_key: Path | None) -> None:
+    """Raise SettingError where a key would be written over another file, or over the other key."""
+    for option, file in (
+        ("--authority-key", authority_key),
+        ("--coordinator-key", coordinator_key),
+    ):
+        if file is not None:
+            require(not file.exists(), option, str(file), "is there already")
+    is_same = coordinator_key is not None and coordinator_key == authority_key
+    rule = "must be another file than --authority-key"
+    require(not is_same, "--coordinator-key", str(coordinator_key), rule)
 
 
 def add(

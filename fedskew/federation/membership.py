@@ -78,6 +78,15 @@ def update(folder: FederationFolder) -> Change:
     return supersede(folder, changed, {**entries, "app": code})
 
 
+def replace_run_key(folder: FederationFolder, key: str) -> Change:
+    """Agree to another key that signs runs, or to the first one. Raises DataError for a key that is none."""
+    text, entries = read(folder)
+    first = ANY_HEADER.search(text)  # what follows a header is not of the file's own table
+    end = first.start() if first else len(text)
+    changed = with_values(text[:end], {"run-key": key}) + text[end:]
+    return supersede(folder, changed, {**entries, "run-key": key})
+
+
 def change_site(folder: FederationFolder, name: str, changes: dict[str, str]) -> Change:
     """Write other values into a site's entry."""
     number = site_number(folder, name)

@@ -8,6 +8,7 @@ FOLDER/runs/N/run.json     what was asked for, by whom and when, and the process
 import contextlib
 import getpass
 import json
+import os
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from data import DataError
 from data.private_files import owner_only
 from data.text import LineSink, printable
 from fedskew.engines.processes import identity, process_of
+from fedskew.federation import PASSPHRASE
 from fedskew.federation.folder import FederationFolder
 from server_app.run_folder import write_text
 
@@ -52,6 +54,8 @@ class QueuedRun:
     detached: bool
     process: str
     """What names the process that does it, and no later one with its process id."""
+    signature: str = ""
+    """The coordinator's, made when the run was asked for; empty where federation.toml has no run-key."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,12 @@ class RunQueue:
     # ---- a run takes its turn ----------------------------------------------------------------------------------------
 
     def enter(
-        self, words: Sequence[str], results: str, wait: float | None, detached: bool
+        self,
+        words: Sequence[str],
+        results: str,
+        wait: float | None,
+        detached: bool,
+        signature: str = "",
     ) -> QueuedRun:
         """Put a run at the end of the queue, done by this process until `start` gives it one of its own."""
         with owner_only():
@@ -152,6 +161,7 @@ class RunQueue:
                 asked=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}",
                 detached=detached,
                 process=identity(),
+                signature=signature,
             )
             self.write(run)
         return run
@@ -181,9 +191,12 @@ class RunQueue:
             command += ["--wait", f"{run.wait:g}"]
         with owner_only():
             log = self.log(run.number).open("ab")
+        # It has the run's signature, and so no need of the key.
+        environment = {key: value for key, value in os.environ.items() if key != PASSPHRASE}
         with log:
             process = subprocess.Popen(
                 command,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 
+from client_app.local_site import RUN_SIGNATURE
 from data import federate
 from data.text import LineSink, printable
 from fedskew.engines import APP, following
@@ -52,6 +53,7 @@ def run(
     settings: RunSettings,
     report_line: LineSink,
     wait: float | None = None,
+    signature: str = "",
 ) -> dict[str, Any]:
     """Run the settings in the federation and return the summary.
 
@@ -63,6 +65,7 @@ def run(
         report_line: gets a line about each round, and about what holds the run up.
         wait: seconds to wait for a SuperLink that does not answer, and for sites where fewer than min-sites are
             online; None is PATIENCE for the SuperLink, and for sites no longer than node-wait.
+        signature: the coordinator's of the run; a run that is submitted again has the same.
 
     Raises:
         LaunchFailed: the app itself failed, is lost again and again or is never begun, or the SuperLink stays away or
@@ -79,7 +82,7 @@ def run(
     if warning:
         report_line(warning)
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
-    config = settings.going_on().run_config()
+    config = {**settings.going_on().run_config(), RUN_SIGNATURE: signature}
     minutes = f"{patience / 60:g} minutes"
     losses: list[int] = []  # the size of the records at each loss
     away: float | None = None  # since when the SuperLink has not answered

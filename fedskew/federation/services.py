@@ -14,6 +14,7 @@ import psutil
 from data.private_files import owner_only
 from fedskew.engines.flower import DEFAULTS, LaunchFailed, search_path
 from fedskew.engines.processes import end, mark, marked, running
+from fedskew.federation import PASSPHRASE
 from fedskew.federation.database import damage_of, explained
 from fedskew.federation.folder import DATABASE, FederationFolder
 from fedskew.federation.superlink import Control
@@ -72,7 +73,10 @@ PROGRAMS = {"superlink": SUPERLINK, "gate": GATEWAY}
 
 
 def environment(folder: FederationFolder) -> dict[str, str]:
-    """Return the environment of a service: flwr's home in the folder, no proxy for what is on this machine."""
+    """Return the environment of a service: flwr's home in the folder, no proxy for what is on this machine.
+
+    The passphrase of the coordinator's keys is not in it: whoever is in a service could read it there.
+    """
     home = (folder.state / "home").resolve()
     home.mkdir(mode=0o700, exist_ok=True)
     local = {
@@ -80,7 +84,8 @@ def environment(folder: FederationFolder) -> dict[str, str]:
         "PATH": search_path(),
         "NO_PROXY": "127.0.0.1,localhost",
     }
-    return DEFAULTS | SELDOM | os.environ | mark(folder.path) | local
+    inherited = {key: value for key, value in os.environ.items() if key != PASSPHRASE}
+    return DEFAULTS | SELDOM | inherited | mark(folder.path) | local
 
 
 def up(folder: FederationFolder) -> None:

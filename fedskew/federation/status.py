@@ -20,7 +20,7 @@ from fedskew.federation.superlink import Control
 from fedskew.federation.supervision import PendingRun
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
-from server_app.settings import parse
+from server_app.settings import NOT_SETTINGS, parse
 from strategies.core.node_assignment import is_absence_of
 
 log = logging.getLogger("fedskew")
@@ -79,7 +79,8 @@ def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str
     for config in control.unfinished():
         if config.get(QUESTION):
             continue
-        run = RunFolder(parse(config).folder)
+        stated = {key: value for key, value in config.items() if key not in NOT_SETTINGS}
+        run = RunFolder(parse(stated).folder)
         records = run.rounds()
         if not records:
             return f"{run.run} has begun, and no round of it is over", everybody | away

@@ -1,19 +1,28 @@
 """`fedskew federation submit`: a run of a federation's own Flower app, with the sites that take part in it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from client_app.local_site import RUN_SIGNATURE
 from data import DataError
 from data.text import LineSink, printable
 from fedskew.engines.flower import LaunchFailed
-from fedskew.federation.flower_internals import run_config_of
+from fedskew.federation.flower_internals import fused_config, run_config_of
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.participants import Participants
 from fedskew.federation.superlink import Control
+from site_agent.app_files import app_files
 
+Sign = Callable[[Sequence[str], Mapping[str, Any]], str]
 POLL = 0.5
 """Seconds between two looks for the run's end."""
 COMPLETED = "finished:completed"
+
+
+def unsigned(sites: Sequence[str], config: Mapping[str, Any]) -> str:
+    """Return no signature."""
+    return ""
 
 
 def submit(
@@ -21,6 +30,7 @@ def submit(
     sites: Sequence[str] | None,
     config: str,
     report_line: LineSink,
+    sign: Sign = unsigned,
 ) -> int:
     """Submit the app, wait for its end, and return the run's id.
 
@@ -29,6 +39,7 @@ def submit(
         sites: names of those that take part; all of the agreement's where there are none.
         config: the app's run config, as `flwr run --run-config` takes it.
         report_line: gets the run's id and how it ended.
+        sign: returns the run's signature for its sites and its run config, "" where no run is signed.
 
     Raises:
         DataError: FedSkew's own app, fewer than min-sites sites, or one that is not the agreement's.
@@ -46,7 +57,13 @@ def submit(
         rule = f"must be at least min-sites = {agreement.min_sites} sites"
         raise DataError(rule, where=where, key="--site", value=", ".join(names))
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
-    run = control.submit(folder.app, run_config_of(config))
+    overrides = run_config_of(config)
+    if agreement.run_key:
+        pyproject = app_files(folder.app)["pyproject.toml"]
+        whole = fused_config(pyproject, overrides)
+        whole.pop(RUN_SIGNATURE, None)
+        overrides[RUN_SIGNATURE] = sign(names, whole)
+    run = control.submit(folder.app, overrides)
     # The ServerApp's process takes seconds to start, so the gateway reads this before its first message.
     Participants(folder.state).set(run, names)
     report_line(f"run {run}: {', '.join(names)}")

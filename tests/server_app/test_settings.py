@@ -589,8 +589,9 @@ def test_defaults_of_the_flower_app() -> None:
         for n, v in part.items()
     }
     flat |= {key: value for key, value in written.items() if not isinstance(value, dict)}
-    # No settings: the first names a file for the sites' answers, the second the protocol.
-    assert (flat.pop("readiness"), flat.pop("protocol")) == ("", "clients")
+    # No settings: a file for the sites' answers, the coordinator's signature, and the protocol.
+    assert (flat.pop("readiness"), flat.pop("run-signature")) == ("", "")
+    assert flat.pop("protocol") == "clients"
     for new_name, old_name in OLD_NAMES.items():
         assert flat.pop(old_name) == flat[new_name]
     assert {key: (type(value), value) for key, value in flat.items()} == {

@@ -281,4 +281,4 @@ def test_an_app_between_sites_gives_flwrs_model_and_refuses_what_it_must(name: s
     command = [sys.executable, "-W", "ignore", "deploy/try_attacks.py", "--only-app", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=880)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "5 rows: 5 refused" in done.stdout
+    assert "7 rows: 7 refused" in done.stdout
