@@ -49,6 +49,14 @@ class Pool:
         self.run = 0
         self.messages = 0
 
+    def use(self, app: App, describe: Describe | None) -> None:
+        """Run another app from now on: the worker of the one before ends. Both are as of `__init__`."""
+        if app is self.app:
+            return
+        self.end()
+        self.app = app
+        self.describe = describe
+
     def run_task(
         self,
         run: int,

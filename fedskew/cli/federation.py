@@ -147,7 +147,7 @@ def add(
     from data import DataError
     from data.agreement import read_agreement, subtraction_warning
     from fedskew.federation.folder import FederationFolder, add
-    from fedskew.federation.membership import check_is_new
+    from fedskew.federation.membership import check_is_new, keep
 
     site_key, printed_mask_key, printed_samples = printed_keys(key)
     samples = samples if samples is not None else printed_samples
@@ -159,8 +159,10 @@ def add(
         before = read_agreement(federation.agreement_file)
     except DataError:  # it may still have too few sites for an agreement
         before = None
+    former = federation.agreement_file.read_bytes()
     member = add(federation, name, site_key, samples, mask_key)
     if before is not None and federation.has_run:
+        keep(federation, former)  # a run may be going on with it
         warning = subtraction_warning(before, federation.agreement)
         take_over(federation)
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
@@ -230,13 +232,21 @@ def rename(
 
 
 @application.command()
-def update(folder: Folder) -> None:
-    """Agree to the app that is installed here, after an upgrade of FedSkew or a change of app.fab."""
+def update(
+    folder: Folder,
+    text: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[TEXT]", help="A file with a new federation.toml.", show_default="as it is"
+        ),
+    ] = None,
+) -> None:
+    """Agree to the app that is installed here, as after an upgrade, or also to another text."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.membership import update
 
     federation = FederationFolder(folder)
-    announce(federation, update(federation))
+    announce(federation, update(federation, text))
 
 
 @application.command()
@@ -308,6 +318,15 @@ def register(folder: Folder) -> None:
     register(FederationFolder(folder))
 
 
+Former = Annotated[
+    bool,
+    typer.Option(
+        "--former",
+        help="With the text before the last change, from superseded/. The sites' keys are those of federation.toml.",
+    ),
+]
+
+
 @application.command()
 def status(
     folder: Folder,
@@ -315,16 +334,19 @@ def status(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the planned run."),
     ] = None,
+    former: Former = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Ask every site whether it is ready, or show those of the current run; exit status 0 if min-sites are."""
     from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import former_agreement
     from fedskew.federation.status import READY, site_status
     from server_app.settings import parse_texts
 
     federation = FederationFolder(folder)
     federation.require_own_app(own=False)
-    basis, sites = site_status(federation, parse_texts(settings or []))
+    agreement = former_agreement(federation) if former else federation.agreement
+    basis, sites = site_status(federation, parse_texts(settings or []), agreement)
     if as_json:
         by_name = {name: vars(site) for name, site in sites.items()}
         print(json.dumps({"basis": basis, "sites": by_name}, indent=2))
@@ -333,7 +355,7 @@ def status(
         for name, site in sites.items():
             console().print(f"{name}: {site}")
     ready = sum(site.state == READY for site in sites.values())
-    if ready < federation.agreement.min_sites:
+    if ready < agreement.min_sites:
         raise typer.Exit(1)
 
 
@@ -361,10 +383,13 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, progress to stderr.")
     ] = False,
+    former: Former = False,
     queued: Annotated[int, typer.Option(hidden=True)] = 0,
+    text: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Train on the sites, after the runs that were asked for before; a run whose process is lost resumes."""
     from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import former_agreement
     from fedskew.federation.queue import RunQueue
     from fedskew.federation.run import end_orphans, run
     from fedskew.signals import one_interrupt
@@ -377,7 +402,9 @@ def run(
         raise typer.BadParameter("a detached run prints no summary", param_hint="--json")
     federation = FederationFolder(folder)
     federation.require_own_app(own=False)
-    dataset = f"sites:{federation.agreement_file.resolve()}"
+    if not text:  # else a run of the queue, which keeps the text that it was asked for with
+        text = (former_agreement(federation) if former else federation.agreement).sha256
+    dataset = federation.dataset(text)
     results_path = str(Path(results).resolve())
     out = console(stderr=as_json)
     queue = RunQueue(federation)
@@ -385,12 +412,15 @@ def run(
     with one_interrupt():
         planned = parse({**given, "dataset": dataset, "results": results_path})
         if detach:
-            entered = queue.enter(settings or [], results_path, wait, detached=True)
+            entered = queue.enter(settings or [], results_path, wait, detached=True, text=text)
             queue.start(entered)
             out.print(f"run {entered.number} takes its turn by itself: {planned.folder}")
             out.print(f"`fedskew federation follow {folder} {entered.number}` prints what it does.")
             return
-        number = queued or queue.enter(settings or [], results_path, wait, detached=False).number
+        number = queued
+        if not number:
+            entered = queue.enter(settings or [], results_path, wait, detached=False, text=text)
+            number = entered.number
         with queue.recorded(number, lambda: end_orphans(federation)):
             queue.wait_for_turn(number, out.print)
             summary = run(federation, planned, out.print, seconds)
@@ -409,13 +439,18 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List the federation's runs in their order: how each stands, who asked for it, and its settings."""
+    from data.sites import has_hash
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.queue import RunQueue
 
-    queue = RunQueue(FederationFolder(folder))
+    federation = FederationFolder(folder)
+    queue = RunQueue(federation)
     rows: list[dict[str, Any]] = []
+    with_former_text = set()
     for queued_run in queue.runs():
         status = queue.status(queued_run)
+        if queued_run.text and not has_hash(federation.agreement_file, queued_run.text):
+            with_former_text.add(queued_run.number)
         rows.append(
             {
                 "run": queued_run.number,
@@ -432,6 +467,8 @@ def runs(
         return
     for row in rows:
         words = " ".join(row["settings"])
+        if row["run"] in with_former_text:
+            words += " (a former text)"
         line = f"{row['run']}  {row['state']}  {row['asked']} UTC by {row['user']}  {words}"
         console().print(f"{line}  ({row['reason']})" if row["reason"] else line)
     if not rows:
@@ -575,7 +612,8 @@ def announce(folder: "FederationFolder", change: "Change") -> None:
         take_over(folder)
     out.print(
         "Send federation.toml to every site: `fedskew-site approve` shows this difference. A run that is going on "
-        "keeps the former text until its end; the next one needs the new approvals."
+        "keeps the former text, and a site answers it until it approves the new one, or with `--keep-former HOURS` for "
+        "so long after that. The next run needs the new approvals; `run --former` takes the former text."
     )
 
 

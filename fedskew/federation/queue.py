@@ -52,6 +52,8 @@ class QueuedRun:
     detached: bool
     process: str
     """What names the process that does it, and no later one with its process id."""
+    text: str = ""
+    """The sha256 of the federation.toml that it keeps; empty in a file of an earlier version."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,12 @@ class RunQueue:
     # ---- a run takes its turn ----------------------------------------------------------------------------------------
 
     def enter(
-        self, words: Sequence[str], results: str, wait: float | None, detached: bool
+        self,
+        words: Sequence[str],
+        results: str,
+        wait: float | None,
+        detached: bool,
+        text: str = "",
     ) -> QueuedRun:
         """Put a run at the end of the queue, done by this process until `start` gives it one of its own."""
         with owner_only():
@@ -152,6 +159,7 @@ class RunQueue:
                 asked=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}",
                 detached=detached,
                 process=identity(),
+                text=text,
             )
             self.write(run)
         return run
@@ -177,6 +185,8 @@ class RunQueue:
         for word in run.words:
             command += ["--set", word]
         command += ["--results", run.results, "--queued", str(run.number)]
+        if run.text:
+            command += ["--text", run.text]
         if run.wait is not None:
             command += ["--wait", f"{run.wait:g}"]
         with owner_only():

@@ -28,6 +28,7 @@ from client_app.messages import FOLDED, NONCE, NONCE_BYTES, folded, pack, unfold
 from client_app.polling import PollingClient
 from site_agent import executor as module
 from site_agent.app_files import app_hash, packed_files
+from site_agent.approved_texts import ApprovedText
 from site_agent.audit import Audit
 from site_agent.executor import CLIENT_TASK, TASKS, Executor, connect, push_message
 from site_agent.pending_task import MessageRecorder, PendingTask
@@ -77,8 +78,9 @@ class Site:
         monkeypatch.setattr(module, "HEARTBEAT", 0.0)
         self.audit, self.pool = Audit(folder / "audit.jsonl"), Pool(app)
         approved = app_hash(packed_files(fab()))
+        text = ApprovedText("", approved)
         self.executor = Executor(
-            "loopback", b"secret", approved, self.pool, self.audit, folder / "task", lambda: None
+            "loopback", b"secret", text, self.pool, self.audit, folder / "task", lambda: None
         )
 
     def pull(self, client: object) -> Any:
@@ -152,8 +154,8 @@ def test_the_first_digits_of_a_hash_are_not_the_hash(
     """flwr keeps unpacked apps under eight of them."""
     site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it runs"))
     site.fab = fab("app = 2")
-    other, agreed = app_hash(packed_files(site.fab)), site.executor.approved
-    site.executor.approved = other[:8] + agreed[8:]
+    other, agreed = app_hash(packed_files(site.fab)), site.executor.texts.current.app
+    site.executor.texts = ApprovedText("", other[:8] + agreed[8:])
     assert "not approved" in str(site.serve().error.reason) and site.entry()["event"] == "refused"
 
 
