@@ -45,6 +45,10 @@ class NotApproved(Exception):
     """A message that is not answered. The sentence leaves the site: it has hashes and a time, and no path."""
 
 
+class TextNotApproved(NotApproved):
+    """The same, because of the federation.toml that the message states."""
+
+
 @dataclass(frozen=True)
 class ApprovedText:
     """One federation.toml with its app, and what answers messages under it."""
@@ -75,13 +79,19 @@ class ApprovedText:
             app: The hash of the app that came with it.
 
         Raises:
-            NotApproved: another app, a former text whose time is over, or one that cannot be answered.
+            TextNotApproved: another text, a former one whose time is over, or one that cannot be answered.
+            NotApproved: another app.
         """
+        if stated and self.federation and stated != self.federation:
+            name = f"federation.toml {stated[:SHOWN]}"
+            raise TextNotApproved(f"{name} is not approved at this site")
         former = f"the former federation.toml {self.federation[:SHOWN]}"
         if self.until is not None and now() >= self.until:
-            raise NotApproved(f"{former} was approved at this site until {in_words(self.until)}")
+            raise TextNotApproved(
+                f"{former} was approved at this site until {in_words(self.until)}"
+            )
         if self.refusal:
-            raise NotApproved(self.refusal)
+            raise TextNotApproved(self.refusal)
         if app != self.app:
             of_former = f" for {former}" if self.until else ""
             raise NotApproved(f"the app {app[:SHOWN]} is not approved at this site{of_former}")

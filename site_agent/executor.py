@@ -11,13 +11,15 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 
+from client_app.app import records_of
 from client_app.flower_internals import message_from_proto
+from client_app.handlers import ClientFailure
 from client_app.local_site import hash_of
 from client_app.messages import ACTION, NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
 from data import DataError
 from site_agent.app_files import app_hash, packed_files
-from site_agent.approved_texts import ApprovedText, ApprovedTexts, NotApproved
+from site_agent.approved_texts import ApprovedText, ApprovedTexts, NotApproved, TextNotApproved
 from site_agent.audit import Audit
 from site_agent.flower_internals import (
     AcquireTaskRequest,
@@ -59,6 +61,8 @@ connection that was idle for 5 seconds, and what is sent at that moment is lost;
 SuperNode would wait for it for ever."""
 LOOK = 1.0
 """Seconds between two questions for the next task while a message is awaited."""
+MOST_NAMED = 16
+"""Clients of a message that a refusal names at most; FedSkew's messages to a site name one."""
 HEARTBEAT = 10.0
 """Seconds between signs of life for a task; flwr gives one up after 60 without."""
 
@@ -101,6 +105,26 @@ def settings_of(message: Message) -> str:
         return ""
     settings = message.content.config_records["task"].get("assignment")
     return settings if isinstance(settings, str) else ""
+
+
+def refusal_of(message: Message, refusal: NotApproved) -> tuple[Message, str]:
+    """Return the reply to a message that is not answered, and its task's status.
+
+    Of an error flwr's ServerApp learns no client, so one site's reason could be read as another's. A text that is not
+    approved is therefore a failure of the clients that the message names.
+    """
+    if isinstance(refusal, TextNotApproved) and settings_of(message):
+        clients = message.content.config_records["task"].get("clients")
+        listed = clients if isinstance(clients, list) else []
+        numbers = [number for number in listed if isinstance(number, int)]
+        failure = ClientFailure(f"agreement: {refusal}", kind="agreement")
+        content = RecordDict()
+        for number in numbers[:MOST_NAMED]:
+            for name, record in records_of(failure).items():
+                content[f"{number}/{name}"] = record
+        if content:
+            return Message(content, reply_to=message), "completed"
+    return Message(Error(REFUSED, str(refusal)), reply_to=message), "failed"
 
 
 def push_message(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
@@ -216,12 +240,11 @@ class Executor:
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
                 entry["kind"] = logged_kind(message)
                 try:
-                    stated = text_of(settings_of(message))
+                    stated = "" if self.plain else text_of(settings_of(message))
                     try:
                         text = self.chosen(task, fab.content, stated)
                     except NotApproved as refusal:
-                        reply = Message(Error(REFUSED, str(refusal)), reply_to=message)
-                        status = "failed"
+                        reply, status = refusal_of(message, refusal)
                         logger.error("refused: %s (run %s)", refusal, run.run_id)
                         about = {"federation": stated} if stated else {}
                         self.audit.write("refused", **entry, **about, why=str(refusal))
