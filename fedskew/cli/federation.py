@@ -388,6 +388,7 @@ def run(
     text: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Train on the sites, after the runs that were asked for before; a run whose process is lost resumes."""
+    from data.agreement import subtraction_warning
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.membership import former_agreement
     from fedskew.federation.queue import RunQueue
@@ -402,11 +403,17 @@ def run(
         raise typer.BadParameter("a detached run prints no summary", param_hint="--json")
     federation = FederationFolder(folder)
     federation.require_own_app(own=False)
-    if not text:  # else a run of the queue, which keeps the text that it was asked for with
-        text = (former_agreement(federation) if former else federation.agreement).sha256
+    out = console(stderr=as_json)
+    if former:
+        agreement = former_agreement(federation)
+        text = agreement.sha256
+        warning = subtraction_warning(agreement, federation.agreement)
+        if warning:
+            out.print(f"Warning: {warning}.")
+    # A run of the queue keeps the text that it was asked for with.
+    text = text or federation.agreement.sha256
     dataset = federation.dataset(text)
     results_path = str(Path(results).resolve())
-    out = console(stderr=as_json)
     queue = RunQueue(federation)
     seconds = None if wait is None else 60 * wait
     with one_interrupt():
