@@ -237,7 +237,7 @@ def update(
     text: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[TEXT]", help="A file with a new federation.toml.", show_default="as it is"
+            metavar="TEXT", help="A file with a new federation.toml.", show_default="as it is"
         ),
     ] = None,
 ) -> None:

@@ -18,6 +18,7 @@ from site_agent.app_files import app_hash, build, packed_files
 from site_agent.approval import approve, approved_app, former_status
 from site_agent.approved_texts import ApprovedTexts, NotApproved, SiteApp, TextNotApproved
 from site_agent.config import Site, read_site
+from site_agent.flower_app import InstalledApp
 from site_agent.former_approval import FORMER, as_former, kept_former, read_approval
 from site_agent.preflight import offline
 from site_agent.report import report
@@ -536,3 +537,50 @@ def test_check_status_and_report_say_until_when(
         f"{first[:16]}, app {site.agreement.app[:16]}: ended 2026-11-26 13:00:00 UTC"
         in capsys.readouterr().out
     )
+
+
+# ---- another app than FedSkew's --------------------------------------------------------------------------------------
+
+
+def own_app(folder: Path, text: str) -> Path:
+    """Write a Flower app of one module, and return its folder."""
+    folder.mkdir()
+    (folder / "ward_app.py").write_text(text)
+    components = {"serverapp": "ward_app:app", "clientapp": "ward_app:app"}
+    project = {
+        "project": {"name": "ward", "version": "1.0.0", "description": "An app.",
+                    "license": {"text": "Apache-2.0"}},
+        "tool": {"flwr": {"app": {"publisher": "nobody", "components": components}}},
+    }  # fmt: skip
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(project))
+    return folder
+
+
+def test_another_app_is_told_from_its_former_one_by_its_hash(tmp_path: Path, clock: Clock) -> None:
+    """Its messages state no federation.toml."""
+    hospital = Hospital(tmp_path, own_app(tmp_path / "first", "app = 1\n"))
+    write(hospital.site_file, site_entries(app={}))
+    hospital.receive()
+    hospital.approve()
+
+    def make_code(site: Site, files: Mapping[str, bytes], folder: Path) -> Any:
+        return InstalledApp(site, files, folder), None
+
+    texts = ApprovedTexts(hospital.site_file, hospital.site, make_code)
+    first = texts.current.app
+    assert texts.chosen("", first) is texts.current
+    hospital.app = own_app(tmp_path / "second", "app = 2\n")
+    hospital.receive()
+    hospital.approve(hours=1)
+    second = app_hash(packed_files(build(hospital.app)))
+    assert texts.chosen("", second) is texts.current
+    former = texts.chosen("", first)
+    assert former is texts.former
+    copies = [text.code.folder / "ward_app.py" for text in (texts.current, former)]  # type: ignore[union-attr]
+    assert [copy.read_text() for copy in copies] == ["app = 2\n", "app = 1\n"]
+    with pytest.raises(NotApproved, match=r"^the app 0{16} is not approved at this site$"):
+        texts.chosen("", "0" * 64)
+    clock.advance(hours=1)
+    with pytest.raises(TextNotApproved, match="was approved at this site until"):
+        texts.chosen("", first)
+    assert texts.chosen("", second) is texts.current
