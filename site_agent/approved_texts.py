@@ -11,14 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
-
 from data import DataError
 from data.package_files import canonical
 from site_agent.app_files import app_hash
 from site_agent.approval import SITE_PACKAGES, approved_files, check_can_run
 from site_agent.config import Site, read_site
-from site_agent.data_view import install
 from site_agent.former_approval import (
     APP,
     APPROVED,
@@ -96,22 +93,6 @@ class ApprovedText:
             of_former = f" for {former}" if self.until else ""
             raise NotApproved(f"the app {app[:SHOWN]} is not approved at this site{of_former}")
         return self
-
-
-@dataclass
-class SiteApp:
-    """FedSkew's own app, acting for one site under one text."""
-
-    site: Site
-    code: App
-    is_installed: bool = False
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        """Return the app's reply. A worker runs this for one site alone."""
-        if not self.is_installed:
-            install({self.site.number: self.site})
-            self.is_installed = True
-        return self.code(message, context)
 
 
 MakeCode = Callable[[Site, Mapping[str, bytes], Path], tuple[App, Describe | None]]

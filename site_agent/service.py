@@ -95,9 +95,9 @@ def execute(
     from client_app.app import app as code
     from client_app.models.backbone import TORCHVISION, load_torchvision
     from site_agent import flower_app
-    from site_agent.approved_texts import ApprovedTexts, SiteApp
+    from site_agent.approved_texts import ApprovedTexts
     from site_agent.executor import Executor
-    from site_agent.pool import Pool
+    from site_agent.pool import Pool, SiteApp
 
     # Takes seconds: a worker would load it again for every run.
     if site.agreement.backbone.startswith(TORCHVISION):

@@ -16,10 +16,11 @@ from data.agreement import read_agreement
 from site_agent import approval, approved_texts, former_approval
 from site_agent.app_files import app_hash, build, packed_files
 from site_agent.approval import approve, approved_app, former_status
-from site_agent.approved_texts import ApprovedTexts, NotApproved, SiteApp, TextNotApproved
+from site_agent.approved_texts import ApprovedTexts, NotApproved, TextNotApproved
 from site_agent.config import Site, read_site
 from site_agent.flower_app import InstalledApp
 from site_agent.former_approval import FORMER, as_former, kept_former, read_approval
+from site_agent.pool import SiteApp
 from site_agent.preflight import offline
 from site_agent.report import report
 from site_agent.sum_ledger import SumLedger
