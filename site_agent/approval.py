@@ -30,8 +30,9 @@ from site_agent.former_approval import (
     store_former,
     warning_of,
 )
-from site_agent.module import module_lines
+from site_agent.module import module_lines, own_module
 from site_agent.policy import check_names
+from site_agent.weights import own_weights
 
 CLASS_COUNTS = "class-counts"
 """Of PERMISSIONS, the one for training samples by class."""
@@ -222,12 +223,18 @@ def check_can_be_kept(site: Site, former: StoredApproval | None, hours: float) -
     key = "--keep-former"
     if former is None:
         rule = "has no effect: no other federation.toml was approved here before"
-        raise DataError(rule, key=key, value=f"{hours:g}")
+        raise DataError(rule, key=key, value=hours)
     try:
-        check_can_run(as_former(site, former), former.files, str(former.folder / "app.fab"))
+        former_site = as_former(site, former)
+        check_can_run(former_site, former.files, str(former.folder / "app.fab"))
+        # site.toml names one file of each, which may be the new text's by now.
+        if former.agreement.module:
+            own_module(former_site)
+        if former.agreement.backbone:
+            own_weights(former_site)
     except DataError as error:
         rule = f"the former approval cannot be kept: {error}"
-        raise DataError(rule, key=key, value=f"{hours:g}") from None
+        raise DataError(rule, key=key, value=hours) from None
 
 
 @dataclass(frozen=True)

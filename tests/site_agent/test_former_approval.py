@@ -1,5 +1,6 @@
 """A site keeps its former approval for some hours: what is kept, who is answered under it, and when it ends."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+import torch
+from safetensors.torch import save_file
 
 from data import DataError
 from data.agreement import read_agreement
@@ -306,6 +309,35 @@ def test_another_server_can(hospital: Hospital, app: Path) -> None:
         texts.chosen(first, texts.current.app)
     with pytest.raises(NotApproved, match=r"^the app [0-9a-f]{16} is not approved at this site$"):
         texts.chosen(second, texts.former.app)
+
+
+@pytest.mark.parametrize("kind", ["module", "weights"])
+def test_the_files_of_the_former_text_must_be_there(hospital: Hospital, kind: str) -> None:
+    """site.toml names one module and one file of weights, and the texts may agree to different ones."""
+    models = pytest.importorskip("torchvision.models")
+    file = hospital.folder / {"module": "agreed_file.py", "weights": "a.safetensors"}[kind]
+
+    def write_file(number: int) -> None:
+        if kind == "module":
+            file.write_text(f"x = {number}\n")
+        else:
+            torch.manual_seed(number)
+            save_file(models.shufflenet_v2_x0_5(weights=None).state_dict(), file)
+
+    write_file(1)
+    code = hashlib.sha256(file.read_bytes()).hexdigest()
+    agreed_to: dict[str, Any] = {"module": {"name": "agreed_file", "sha256": code}}
+    if kind == "weights":
+        agreed_to = {"backbone": "torchvision:shufflenet_v2_x0_5", "weights": code}
+    write(hospital.site_file, site_entries(**{kind: file.name}))
+    hospital.receive(**agreed_to)
+    hospital.approve()
+    write_file(2)
+    hospital.receive()
+    with pytest.raises(DataError, match=f"cannot be kept.*has sha256.*{code}"):
+        hospital.approve(hours=1)
+    write_file(1)
+    hospital.approve(hours=1)  # the control
 
 
 def test_a_site_has_another_number_and_name_in_the_former_text(hospital: Hospital) -> None:
