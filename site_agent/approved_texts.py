@@ -141,16 +141,26 @@ class ApprovedTexts:
 
     def refresh(self) -> None:
         """Take over what was approved since the last look. Raises OSError where the audit log cannot be written."""
-        stamps = self.look()
-        if stamps == self.stamps:
+        before, stamps = self.stamps, self.look()
+        if stamps == before:
             return
         self.stamps = stamps
+        # The former approval is written first: until the new one is there, the current text stays as it is.
+        is_other_text = stamps[0] != before[0]
+        if is_other_text and not self.take_over():
+            return
+        self.former = self.former_text()
+        logger.info("approved now: federation.toml %s", self.current.federation)
+        self.site.audit.write("taken over", **self.entry())
+
+    def take_over(self) -> bool:
+        """Make the approved text the current one, and return whether there is one that is complete."""
         try:
             approved = read_approval(self.folder)
         except DataError as error:
             # It is being written at this moment: its last file changes the stamps once more.
             logger.info("the approval stays as it was: %s", error)
-            return
+            return False
         try:
             self.site = self.checked_site(approved)
             self.current = self.text(self.site, approved.files)
@@ -159,9 +169,7 @@ class ApprovedTexts:
             name = f"federation.toml {approved.sha256[:SHOWN]}"
             refusal = f"this site has approved {name} and has to be started again for it"
             self.current = ApprovedText(approved.sha256, approved.app, refusal=refusal)
-        self.former = self.former_text()
-        logger.info("approved now: federation.toml %s", self.current.federation)
-        self.site.audit.write("taken over", **self.entry())
+        return True
 
     def checked_site(self, approved: StoredApproval) -> Site:
         """Return the site as site.toml says now, which `approve` has shown, under a new text.

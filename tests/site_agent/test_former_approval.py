@@ -440,6 +440,30 @@ def test_a_crash_between_the_two_leaves_the_former_text_valid(
     assert text_for(texts, first).until is not None
 
 
+def test_a_message_between_the_two_writes_is_answered(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former approval is there, the new one not yet, and site.toml has the new text's name already."""
+    first = hospital.receive()
+    hospital.approve()
+    texts = hospital.texts()
+    second = hospital.receive(site=[{**THREE[0], "name": "far-north"}, *THREE[1:]])
+    write(hospital.site_file, site_entries(name="far-north"))
+    answered: list[str] = []
+
+    def store(*arguments: Any) -> None:
+        text = text_for(texts, first)
+        answered.append(text.code.site.name)
+        assert text.until is None, "it is the current text still"
+        former_approval.store(*arguments)
+
+    monkeypatch.setattr(approval, "store", store)
+    hospital.approve(hours=1)
+    assert answered == ["north"]
+    assert text_for(texts, second).code.site.name == "far-north"
+    assert text_for(texts, first).until is not None
+
+
 def test_another_release_needs_a_start(
     hospital: Hospital, app: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
