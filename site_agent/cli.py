@@ -83,6 +83,15 @@ def approve(
     federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="federation.toml.")],
     app: Annotated[Path, typer.Argument(metavar="APP", help="A clone's folder, or a .fab.")],
     site: SiteFile = SITE_FILE,
+    keep_former: Annotated[
+        float,
+        typer.Option(
+            "--keep-former",
+            metavar="HOURS",
+            show_default=False,
+            help="Hours for which runs with the text approved before are still answered; default 0, not at all.",
+        ),
+    ] = 0.0,
     yes: Yes = False,
 ) -> int:
     """Show both hashes and what a run may ask of this site, ask for approval, and keep a copy."""
@@ -93,7 +102,7 @@ def approve(
         print(text)
         return yes or confirmed("Approve? [y/N] ")
 
-    if decide(read_site(site), federation, app, ask):
+    if decide(read_site(site), federation, app, ask, keep_former):
         print("approved")
         return 0
     print("not approved")
@@ -198,7 +207,7 @@ def start(
 
     try:
         if only is None:
-            service.start(read_site(site), read_link(site), metrics)
+            service.start(site, read_site(site), read_link(site), metrics)
             return
         if secret is None:
             raise DataError(f"--only {only}: --secret must name the file that both halves read")
@@ -206,7 +215,7 @@ def start(
             state = path_in(table_of(site), site, "state")
             service.link_only(read_link(site), state, port, secret)
         else:
-            service.train_only(read_site(site), port, secret, metrics)
+            service.train_only(site, read_site(site), port, secret, metrics)
     except SystemExit:  # everything has ended; to unload torch takes seconds
         os._exit(0)
 
@@ -223,7 +232,7 @@ def status(
 ) -> int:
     """Show what is approved, whether this site is running, its last exchange, and the memory of its runs."""
     from data import DataError
-    from site_agent.approval import approved_app
+    from site_agent.approval import approved_app, former_status
     from site_agent.config import read_site
     from site_agent.service import is_at_work
 
@@ -236,6 +245,9 @@ def status(
         print(f"approved   {agreement.name} {agreement.sha256[:16]}, app {app[:16]}")
     except DataError as error:
         print(f"approved   no: {error}")
+    former = former_status(this_site)
+    if former is not None:
+        print(f"former     {former.text}")
     this_site.state.mkdir(parents=True, exist_ok=True)
     print(f"at work    {'yes' if is_at_work(this_site.state) else 'no'}")
     lines = this_site.audit.lines()

@@ -153,13 +153,15 @@ class Link:
     """The federation's certificate authority."""
 
 
-def read_site(path: Path) -> Site:
+def read_site(path: Path, agreement: Agreement | None = None) -> Site:
     """Return what site.toml says. Raises DataError, one sentence, for what a site cannot be run with.
 
     Relative paths start at the file's folder. Nothing is made, and of the data only that they are there is looked at.
+    `agreement` takes the place of the file that `federation` names.
     """
     table = table_of(path)
-    agreement = read_agreement(path_in(table, path, "federation"))
+    if agreement is None:
+        agreement = read_agreement(path_in(table, path, "federation"))
     name = table.take("name", str)
     try:
         number = agreement.number(name)

@@ -11,12 +11,15 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 
+from client_app.app import records_of
 from client_app.flower_internals import message_from_proto
+from client_app.handlers import ClientFailure
 from client_app.local_site import RUN_SIGNATURE, hash_of
 from client_app.messages import ACTION, NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
 from data import DataError
 from site_agent.app_files import app_hash, packed_files
+from site_agent.approved_texts import ApprovedText, ApprovedTexts, NotApproved, TextNotApproved
 from site_agent.audit import Audit
 from site_agent.flower_internals import (
     AcquireTaskRequest,
@@ -39,7 +42,7 @@ from site_agent.flower_internals import push_message as push_as_it_is
 from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import REFUSED, Pool, TaskAbandoned
 from site_agent.run_approval import LONGEST as LONGEST_SETTINGS
-from site_agent.run_facts import facts_of, round_of
+from site_agent.run_facts import facts_of, round_of, text_of
 from site_agent.run_signature import LONGEST as LONGEST_SIGNATURE
 
 logger = logging.getLogger("fedskew.site")
@@ -59,6 +62,8 @@ connection that was idle for 5 seconds, and what is sent at that moment is lost;
 SuperNode would wait for it for ever."""
 LOOK = 1.0
 """Seconds between two questions for the next task while a message is awaited."""
+MOST_NAMED = 16
+"""Clients of a message that a refusal names at most; FedSkew's messages to a site name one."""
 HEARTBEAT = 10.0
 """Seconds between signs of life for a task; flwr gives one up after 60 without."""
 
@@ -95,6 +100,34 @@ def logged_kind(message: Message) -> str:
     return message.metadata.message_type.removesuffix(f".{ACTION}")
 
 
+def settings_of(message: Message) -> str:
+    """Return the settings of the run that a message states, a JSON text; "" where it states none."""
+    if not message.has_content() or "task" not in message.content.config_records:
+        return ""
+    settings = message.content.config_records["task"].get("assignment")
+    return settings if isinstance(settings, str) else ""
+
+
+def refusal_of(message: Message, refusal: NotApproved) -> tuple[Message, str]:
+    """Return the reply to a message that is not answered, and its task's status.
+
+    Of an error flwr's ServerApp learns no client, so one site's reason could be read as another's. A text that is not
+    approved is therefore a failure of the clients that the message names.
+    """
+    if isinstance(refusal, TextNotApproved) and settings_of(message):
+        clients = message.content.config_records["task"].get("clients")
+        listed = clients if isinstance(clients, list) else []
+        numbers = [number for number in listed if isinstance(number, int)]
+        failure = ClientFailure(f"agreement: {refusal}", kind="agreement")
+        content = RecordDict()
+        for number in numbers[:MOST_NAMED]:
+            for name, record in records_of(failure).items():
+                content[f"{number}/{name}"] = record
+        if content:
+            return Message(content, reply_to=message), "completed"
+    return Message(Error(REFUSED, str(refusal)), reply_to=message), "failed"
+
+
 def push_message(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
     """Push a reply, its records in one, with random bytes that no state or digest knows of."""
     if reply.has_content():
@@ -105,15 +138,16 @@ def push_message(client: RuntimeHttpClient, reply: Message, context: Context) ->
 class Executor:
     """Serves one SuperNode, task by task.
 
-    `approved` is the hash of the app that this site agreed to. `idle` is called at least once a second. `pending_file`
-    is the file of the task in hand. A `plain` app is another than FedSkew's: its replies leave as it makes them.
+    `texts` are what this site has approved: one text, or for a time the former one with it. `idle` is called at least
+    once a second. `pending_file` is the file of the task in hand. A `plain` app is another than FedSkew's: its replies
+    leave as it makes them.
     """
 
     def __init__(
         self,
         address: str,
         secret: bytes,
-        approved: str,
+        texts: ApprovedText | ApprovedTexts,
         pool: Pool,
         audit: Audit,
         pending_file: Path,
@@ -121,7 +155,7 @@ class Executor:
         plain: bool = False,
     ) -> None:
         self.address = address
-        self.approved = approved
+        self.texts = texts
         self.pool = pool
         self.audit = audit
         self.idle = idle
@@ -189,7 +223,8 @@ class Executor:
         about = message.metadata
         kind = logged_kind(message)
         entry = {"run": about.run_id, "message": about.message_id, "kind": kind}
-        self.audit.write("failed", **entry, app=self.approved, left=[], why=KILLED)
+        app = self.texts.current.app
+        self.audit.write("failed", **entry, app=app, left=[], why=KILLED)
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
         reply = Message(Error(CRASHED, KILLED), reply_to=message)
         push_message(client, reply, context)
@@ -206,14 +241,19 @@ class Executor:
                 entry = {"run": run.run_id, "message": message.metadata.message_id}
                 entry["kind"] = logged_kind(message)
                 try:
-                    refused = self.refused(task, fab.content)
-                    if refused:
-                        reply = Message(Error(REFUSED, refused), reply_to=message)
-                        status = "failed"
-                        logger.error("refused: %s (run %s)", refused, run.run_id)
-                        self.audit.write("refused", **entry, why=refused)
+                    stated = "" if self.plain else text_of(settings_of(message))
+                    try:
+                        text = self.chosen(task, fab.content, stated)
+                    except NotApproved as refusal:
+                        reply, status = refusal_of(message, refusal)
+                        logger.error("refused: %s (run %s)", refusal, run.run_id)
+                        about = {"federation": stated} if stated else {}
+                        self.audit.write("refused", **entry, **about, why=str(refusal))
                     else:
+                        entry |= {"federation": text.federation, "app": text.app}
                         self.log_settings(message, context, entry)
+                        if text.code is not None:
+                            self.pool.use(text.code, text.describe)
                         reply, status = self.run_task(client, message, context, entry)
                 except OSError as error:  # what is not in the audit log does not leave
                     reply = Message(Error(CRASHED, UNLOGGED), reply_to=message)
@@ -281,29 +321,35 @@ class Executor:
 
         return beat
 
-    def refused(self, task: Task, fab: bytes) -> str:
-        """Return why a task is not answered, or nothing."""
+    def chosen(self, task: Task, fab: bytes, stated: str = "") -> ApprovedText:
+        """Return the text under which a task is answered.
+
+        Args:
+            task: What is asked for.
+            fab: The app that came with it.
+            stated: The sha256 of federation.toml that its message states; empty for none.
+
+        Raises:
+            NotApproved: a task that is not answered; the sentence says why, and leaves the site.
+        """
         if task.type != CLIENT_TASK:
-            return f"this site runs no task of kind {task.type}"
+            raise NotApproved(f"this site runs no task of kind {task.type}")
         try:
             code = packed_hash(fab)
         except DataError as error:
-            return f"the app is not approved at this site: {error}"
-        if code == self.approved:
-            return ""
-        return f"the app {code[:16]} is not approved at this site"
+            reason = f"the app is not approved at this site: {error}"
+            raise NotApproved(reason) from None
+        return self.texts.chosen(stated, code)
 
     def log_settings(self, message: Message, context: Context, entry: dict[str, Any]) -> None:
         """Write a run's settings into the audit log, once, and hash, run, methods and round into each entry.
 
         A signature stands beside the settings as it came: it shows later that the coordinator has asked for the run.
         """
-        if not message.has_content() or "task" not in message.content.config_records:
+        settings = settings_of(message)
+        if not settings:
             return
         task = message.content.config_records["task"]
-        settings = task.get("assignment")
-        if not isinstance(settings, str):
-            return
         entry["settings"] = code = hash_of(settings)
         facts = facts_of(settings)
         entry |= {**round_of(task), **facts}
@@ -311,7 +357,16 @@ class Executor:
         if (code, signature) not in self.logged:
             text = settings if len(settings) <= LONGEST_SETTINGS else f"{len(settings)} characters"
             signed = {"signature": signature} if signature else {}
-            self.audit.write("run", run=entry["run"], settings=code, **facts, **signed, text=text)
+            federation = entry["federation"]
+            self.audit.write(
+                "run",
+                run=entry["run"],
+                federation=federation,
+                settings=code,
+                **facts,
+                **signed,
+                text=text,
+            )
             self.logged.add((code, signature))
 
     def run_task(
@@ -331,14 +386,14 @@ class Executor:
             reply, leaving = answered
             if reply.has_error() and reply.error.code == REFUSED:
                 why = leaving[0]["why"]
-                self.audit.write("refused", **entry, app=self.approved, left=[], why=why)
+                self.audit.write("refused", **entry, left=[], why=why)
                 return reply, "failed"
             seconds = round(time.monotonic() - began, 3)
             event = "failed" if reply.has_error() else "answered"
             status = "failed" if reply.has_error() else "completed"
-            self.audit.write(event, **entry, app=self.approved, seconds=seconds, left=leaving)
+            self.audit.write(event, **entry, seconds=seconds, left=leaving)
             return reply, status
         why = "the worker died twice"
-        self.audit.write("failed", **entry, app=self.approved, left=[], why=why)
+        self.audit.write("failed", **entry, left=[], why=why)
         error = Error(CRASHED, f"{why}; see the site's log")
         return Message(error, reply_to=message), "failed"

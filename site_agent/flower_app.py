@@ -33,12 +33,13 @@ COUNTED = ("train", "evaluate")
 class InstalledApp:
     """The approved app of a site, imported by the first message that a process gets."""
 
-    def __init__(self, site: Site, files: Mapping[str, bytes]) -> None:
+    def __init__(self, site: Site, files: Mapping[str, bytes], folder: Path | None = None) -> None:
         """Write the files below the site's state, in place of what is there.
 
         Args:
             site: whose `app` is the policy for the replies.
             files: the approved app's, by name.
+            folder: for the copy; STATE/app by default.
 
         Raises:
             DataError: an app without a ClientApp, or with a module whose name is taken.
@@ -49,7 +50,7 @@ class InstalledApp:
         self.name = site.name
         self.hash = app_hash(files)
         self.node_config = {OWN_DATA: site.data.partition(":")[2], **site.app.node_config}
-        self.folder = site.state / "app"
+        self.folder = folder or site.state / "app"
         self.reference = client_app_of(files, str(self.folder))
         self.app: Any = None
         check_module_names(files, self.folder)

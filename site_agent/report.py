@@ -204,8 +204,11 @@ def decisions(entries: Iterable[dict[str, Any]]) -> list[str]:
     rows = []
     for entry in entries:
         if entry["event"] in ("approved", "run approved", "forgotten"):
-            what = entry.get("settings") or entry.get("federation") or entry.get("run") or ""
-            rows.append([entry["time"][:19], entry["event"], str(what)])
+            what = str(entry.get("settings") or entry.get("federation") or entry.get("run") or "")
+            if "until" in entry:
+                former = str(entry.get("former", ""))[:SHOWN]
+                what += f", and the former {former} until {str(entry['until'])[:19]}"
+            rows.append([entry["time"][:19], entry["event"], what])
     return table("What was decided here", ["time", "event", "of"], rows)
 
 

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from data.agreement import SHA256
+from data.readers.catalog import SITES_PREFIX
 from site_agent.config import RUN
 
 PLAIN = "plain training"
@@ -27,6 +29,21 @@ def facts_of(settings: str) -> dict[str, str]:
     if isinstance(variants, dict):
         facts["method"] = ("+".join(variants) or PLAIN)[:LONGEST]
     return facts
+
+
+def text_of(settings: str) -> str:
+    """Return the sha256 of federation.toml that a run's settings, a message's JSON text, state; "" without one.
+
+    It only chooses under which text a message is answered. The code that answers compares the two once more.
+    """
+    try:
+        dataset = json.loads(settings)["data"]["dataset"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return ""
+    if not isinstance(dataset, str) or not dataset.startswith(SITES_PREFIX):
+        return ""
+    code = dataset.removeprefix(SITES_PREFIX)
+    return code if SHA256.fullmatch(code) else ""
 
 
 def round_of(task: Any) -> dict[str, int]:

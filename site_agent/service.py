@@ -7,24 +7,25 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from filelock import FileLock, Timeout
 
 from data import DataError, SettingError
 from data.log_files import KEPT, LARGEST
-from site_agent.app_files import app_hash
 from site_agent.approval import approved_files
 from site_agent.config import Link, Site
-from site_agent.data_view import install
 from site_agent.metrics import serve
 from site_agent.supernode_watch import SuperNode, command_of, environment
+
+if TYPE_CHECKING:  # with flwr, which `approve` and most commands do without
+    from site_agent.pool import App, Describe
 
 PORT = 9094
 """Of the loopback between the two halves, where they are started apart."""
@@ -61,15 +62,15 @@ def link_only(link: Link, state: Path, port: int, secret: Path) -> NoReturn:
     os.execv(sys.executable, keeper)  # leaves torch behind, which read site.toml with us
 
 
-def train_only(site: Site, port: int, secret: Path, metrics: int) -> None:
-    """Run the tasks of a SuperNode that another process keeps running."""
+def train_only(file: Path, site: Site, port: int, secret: Path, metrics: int) -> None:
+    """Run the tasks of a SuperNode that another process keeps running. `site` is what `file` says, site.toml."""
     site.state.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
-        execute(site, port, read_secret(secret), None, metrics)
+        execute(file, site, port, read_secret(secret), None, metrics)
 
 
-def start(site: Site, link: Link, metrics: int) -> None:
-    """Keep a SuperNode and run its tasks."""
+def start(file: Path, site: Site, link: Link, metrics: int) -> None:
+    """Keep a SuperNode and run its tasks. `site` is what `file` says, site.toml."""
     home = site.state / "link"
     home.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
@@ -78,13 +79,14 @@ def start(site: Site, link: Link, metrics: int) -> None:
         secret.write_text(secrets.token_hex(32))
         assert link.key and link.ca
         node = SuperNode(command_of(link.address, link.key, link.ca, port, secret), home)
-        execute(site, port, secret.read_bytes(), node, metrics)
+        execute(file, site, port, secret.read_bytes(), node, metrics)
 
 
-def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metrics: int) -> None:
-    """Serve tasks until a signal comes."""
-    files = approved_files(site)
-    app = app_hash(files)
+def execute(
+    file: Path, site: Site, port: int, secret: bytes, node: SuperNode | None, metrics: int
+) -> None:
+    """Serve tasks until a signal comes. `file` is site.toml, which is read again when another text is approved."""
+    approved_files(site)  # raises DataError before torch is imported, which takes seconds
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
@@ -93,23 +95,32 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     from client_app.app import app as code
     from client_app.models.backbone import TORCHVISION, load_torchvision
     from site_agent import flower_app
+    from site_agent.approved_texts import ApprovedTexts
     from site_agent.executor import Executor
-    from site_agent.pool import Pool
+    from site_agent.pool import Pool, SiteApp
 
     # Takes seconds: a worker would load it again for every run.
     if site.agreement.backbone.startswith(TORCHVISION):
         with suppress(SettingError):
             load_torchvision()
-    install({site.number: site})
+
+    def make_code(
+        site: Site, files: Mapping[str, bytes], folder: Path
+    ) -> "tuple[App, Describe | None]":
+        """Return what answers messages under a text, as of `ApprovedTexts`."""
+        if site.app is None:
+            return SiteApp(site, code), None
+        return flower_app.InstalledApp(site, files, folder), flower_app.leaving
+
+    if site.app is not None:
+        torch.set_num_threads(site.threads)
+    texts = ApprovedTexts(file, site, make_code)
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     audit = site.audit
-    if site.app is None:
-        pool = Pool(code)
-    else:
-        torch.set_num_threads(site.threads)
-        pool = Pool(flower_app.InstalledApp(site, files), flower_app.leaving)
-    audit.write("started", app=app, federation=site.agreement.sha256)
+    assert texts.current.code is not None
+    pool = Pool(texts.current.code, texts.current.describe)
+    audit.write("started", **texts.entry())
     if metrics:
         arguments = (site.state, metrics, os.getpid())
         process = get_context("fork").Process(target=serve, args=arguments, daemon=True)
@@ -118,7 +129,7 @@ def execute(site: Site, port: int, secret: bytes, node: SuperNode | None, metric
     executor = Executor(
         f"127.0.0.1:{port}",
         secret,
-        app,
+        texts,
         pool,
         audit,
         site.state / "task",

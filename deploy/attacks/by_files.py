@@ -23,6 +23,7 @@ from client_app.messages import pack
 from data import DataSettings
 from site_agent.app_files import app_hash, build, packed_files
 from site_agent.approval import approve
+from site_agent.approved_texts import ApprovedText, NotApproved
 from site_agent.audit import Audit
 from site_agent.config import read_site
 from site_agent.data_view import SiteView
@@ -39,7 +40,7 @@ def executor(stage: Stage, approved: str) -> Executor:
     return Executor(
         "127.0.0.1:9",
         bytes(32),
-        approved,
+        ApprovedText("", approved),
         Pool(lambda *_: None),
         audit,
         audit.path.with_name("task"),
@@ -49,15 +50,19 @@ def executor(stage: Stage, approved: str) -> Executor:
 
 def refusal(executor: Executor, fab: bytes, kind: str = CLIENT_TASK) -> Refusal:
     """Return why an executor does not run a task. Raises Succeeded where it would."""
-    if reason := executor.refused(Task(type=kind), fab):
+    try:
+        executor.chosen(Task(type=kind), fab)
+    except NotApproved as reason:
         return Refusal("refused", f"refused: {reason}")
     raise Succeeded("the task would be run")
 
 
 def runs_task(executor: Executor, fab: bytes) -> str:
     """Return that an executor runs a task with an approved app. Raises ControlFailed where it does not."""
-    reason = executor.refused(Task(type=CLIENT_TASK), fab)
-    require(not reason, f"refused: {reason}")
+    try:
+        executor.chosen(Task(type=CLIENT_TASK), fab)
+    except NotApproved as reason:
+        require(False, f"refused: {reason}")
     return f"a task of kind {CLIENT_TASK} with the approved app would be run"
 
 

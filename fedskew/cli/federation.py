@@ -177,7 +177,7 @@ def add(
     from data import DataError
     from data.agreement import read_agreement, subtraction_warning
     from fedskew.federation.folder import FederationFolder, add
-    from fedskew.federation.membership import check_is_new
+    from fedskew.federation.membership import check_is_new, keep
 
     site_key, printed_mask_key, printed_samples = printed_keys(key)
     samples = samples if samples is not None else printed_samples
@@ -189,8 +189,10 @@ def add(
         before = read_agreement(federation.agreement_file)
     except DataError:  # it may still have too few sites for an agreement
         before = None
+    former = federation.agreement_file.read_bytes()
     member = add(federation, name, site_key, samples, mask_key)
     if before is not None and federation.has_run:
+        keep(federation, former)  # a run may be going on with it
         warning = subtraction_warning(before, federation.agreement)
         take_over(federation)
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
@@ -260,13 +262,21 @@ def rename(
 
 
 @application.command()
-def update(folder: Folder) -> None:
-    """Agree to the app that is installed here, after an upgrade of FedSkew or a change of app.fab."""
+def update(
+    folder: Folder,
+    text: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TEXT", help="A file with a new federation.toml.", show_default="as it is"
+        ),
+    ] = None,
+) -> None:
+    """Agree to the app that is installed here, as after an upgrade, or also to another text."""
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.membership import update
 
     federation = FederationFolder(folder)
-    announce(federation, update(federation))
+    announce(federation, update(federation, text))
 
 
 @application.command()
@@ -368,6 +378,15 @@ def register(folder: Folder) -> None:
     register(FederationFolder(folder))
 
 
+Former = Annotated[
+    bool,
+    typer.Option(
+        "--former",
+        help="With the text before the last change, from superseded/. The sites' keys are those of federation.toml.",
+    ),
+]
+
+
 @application.command()
 def status(
     folder: Folder,
@@ -375,16 +394,19 @@ def status(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the planned run."),
     ] = None,
+    former: Former = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Ask every site whether it is ready, or show those of the current run; exit status 0 if min-sites are."""
     from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import former_agreement
     from fedskew.federation.status import READY, site_status
     from server_app.settings import parse_texts
 
     federation = FederationFolder(folder)
     federation.require_own_app(own=False)
-    basis, sites = site_status(federation, parse_texts(settings or []))
+    agreement = former_agreement(federation) if former else federation.agreement
+    basis, sites = site_status(federation, parse_texts(settings or []), agreement)
     if as_json:
         by_name = {name: vars(site) for name, site in sites.items()}
         print(json.dumps({"basis": basis, "sites": by_name}, indent=2))
@@ -393,7 +415,7 @@ def status(
         for name, site in sites.items():
             console().print(f"{name}: {site}")
     ready = sum(site.state == READY for site in sites.values())
-    if ready < federation.agreement.min_sites:
+    if ready < agreement.min_sites:
         raise typer.Exit(1)
 
 
@@ -402,6 +424,7 @@ def sign(
     folder: Folder,
     settings: RunSettingWords = None,
     coordinator_key: CoordinatorKey = None,
+    former: Former = False,
 ) -> None:
     """Print the signature of a run, for `run --signature` on a machine that does not have the coordinator's key."""
     from data import DataError
@@ -412,9 +435,10 @@ def sign(
     if not federation.agreement.run_key:
         rule = "is missing, so no run is signed: `fedskew federation coordinator-key` adds it"
         raise DataError(rule, where=str(federation.agreement_file), key="run-key")
-    planned = planned_run(federation, settings or [])
+    text = chosen_text(federation, former)
+    planned = planned_run(federation, settings or [], "results", text)
     # The signature alone on stdout, so that a script can pass it on.
-    console(stderr=True).print(f"{planned.run_id}, as {folder / 'federation.toml'} is now")
+    console(stderr=True).print(f"{planned.run_id}, with the federation.toml of sha256 {text}")
     print(signed(federation, planned, coordinator_key))
 
 
@@ -447,9 +471,11 @@ def run(
             help="The run's signature, as `sign` prints it.", show_default="made with that key"
         ),
     ] = "",
+    former: Former = False,
     queued: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
     """Train on the sites, after the runs that were asked for before; a run whose process is lost resumes."""
+    from data.agreement import subtraction_warning
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.queue import RunQueue
     from fedskew.federation.run import end_orphans, run
@@ -460,17 +486,24 @@ def run(
     federation = FederationFolder(folder)
     federation.require_own_app(own=False)
     words = settings or []
-    results_path = str(Path(results).resolve())
     out = console(stderr=as_json)
+    results_path = str(Path(results).resolve())
     queue = RunQueue(federation)
     seconds = None if wait is None else 60 * wait
     with one_interrupt():
         if queued:
             entered = queue.get(queued)
+            planned = planned_run(federation, words, results_path, entered.text)
         else:
-            planned = planned_run(federation, words, results_path)
+            # A run of the queue keeps the text that it was asked for with.
+            text = chosen_text(federation, former)
+            planned = planned_run(federation, words, results_path, text)
+            assert planned.agreement is not None
+            warning = subtraction_warning(planned.agreement, federation.agreement)
+            if warning:
+                out.print(f"Warning: {warning}.")
             signature = signed(federation, planned, coordinator_key, signature)
-            entered = queue.enter(words, results_path, wait, detach, signature)
+            entered = queue.enter(words, results_path, wait, detach, signature, text)
         if detach:
             queue.start(entered)
             out.print(f"run {entered.number} takes its turn by itself: {planned.folder}")
@@ -478,8 +511,6 @@ def run(
             return
         with queue.recorded(entered.number, lambda: end_orphans(federation)):
             queue.wait_for_turn(entered.number, out.print)
-            # Read once more: federation.toml may have changed while other runs had their turn.
-            planned = planned_run(federation, words, results_path)
             require_signed(planned, entered.signature)
             summary = run(federation, planned, out.print, seconds, entered.signature)
     if as_json:
@@ -497,13 +528,18 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List the federation's runs in their order: how each stands, who asked for it, and its settings."""
+    from data.sites import has_hash
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.queue import RunQueue
 
-    queue = RunQueue(FederationFolder(folder))
+    federation = FederationFolder(folder)
+    queue = RunQueue(federation)
     rows: list[dict[str, Any]] = []
+    with_former_text = set()
     for queued_run in queue.runs():
         status = queue.status(queued_run)
+        if queued_run.text and not has_hash(federation.agreement_file, queued_run.text):
+            with_former_text.add(queued_run.number)
         rows.append(
             {
                 "run": queued_run.number,
@@ -520,6 +556,8 @@ def runs(
         return
     for row in rows:
         words = " ".join(row["settings"])
+        if row["run"] in with_former_text:
+            words += " (a former text)"
         line = f"{row['run']}  {row['state']}  {row['asked']} UTC by {row['user']}  {words}"
         console().print(f"{line}  ({row['reason']})" if row["reason"] else line)
     if not rows:
@@ -640,16 +678,31 @@ def down(folder: Folder) -> None:
     console().print("ended" if down(FederationFolder(folder)) else "nothing was running")
 
 
+def chosen_text(federation: "FederationFolder", former: bool) -> str:
+    """Return the sha256 of the federation.toml for a run: the current one, or the one before the last change."""
+    from fedskew.federation.membership import former_agreement
+
+    agreement = former_agreement(federation) if former else federation.agreement
+    return agreement.sha256
+
+
 def planned_run(
-    federation: "FederationFolder", words: list[str], results: str = "results"
+    federation: "FederationFolder", words: list[str], results: str, text: str
 ) -> "RunSettings":
-    """Return the settings of a run between the sites. Raises SettingError for words that are none."""
+    """Return the settings of a run between the sites. Raises SettingError for words that are none.
+
+    Args:
+        federation: The coordinator's folder.
+        words: The settings, each as KEY=VALUE.
+        results: The folder of the runs' folders.
+        text: The sha256 of the federation.toml that the run keeps; empty in a queue of an earlier version.
+    """
     from server_app.settings import parse, parse_texts
 
     given = parse_texts(words)
     rule = "is the sites' own in a federation"
     require("dataset" not in given, "dataset", given.get("dataset"), rule)
-    dataset = f"sites:{federation.agreement_file.resolve()}"
+    dataset = federation.dataset(text or federation.agreement.sha256)
     return parse({**given, "dataset": dataset, "results": results})
 
 
@@ -725,7 +778,8 @@ def announce(folder: "FederationFolder", change: "Change") -> None:
         take_over(folder)
     out.print(
         "Send federation.toml to every site: `fedskew-site approve` shows this difference. A run that is going on "
-        "keeps the former text until its end; the next one needs the new approvals."
+        "keeps the former text, and a site answers it until it approves the new one, or with `--keep-former HOURS` for "
+        "so long after that. The next run needs the new approvals; `run --former` takes the former text."
     )
 
 

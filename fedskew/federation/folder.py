@@ -25,6 +25,7 @@ from data.agreement import (
     members_of,
     read_agreement,
 )
+from data.readers.catalog import SITES_PREFIX
 from data.text import is_whole
 from data.toml_file import Table, parse_toml, read_toml
 from fedskew.engines import APP
@@ -117,6 +118,10 @@ class FederationFolder:
     def agreement(self) -> Agreement:
         """What federation.toml says. Raises DataError as `read_agreement`."""
         return read_agreement(self.agreement_file)
+
+    def dataset(self, code: str) -> str:
+        """Return how a run's settings name the data of the sites, with the sha256 of the text that the run keeps."""
+        return f"{SITES_PREFIX}{self.agreement_file.resolve()}#{code}"
 
     def replace_agreement(self, draft: Path) -> None:
         """Put a draft in the place of federation.toml, so that `agreement` is what it says."""

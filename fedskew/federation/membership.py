@@ -7,19 +7,25 @@ takes the change over with its next request. Sites approve the new text before t
 import difflib
 import hashlib
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from data import DataError
 from data.agreement import Agreement, read_agreement, subtraction_warning
+from data.sites import FORMER_TEXTS
 from data.toml_file import parse_toml, read_toml
 from fedskew.federation.folder import FederationFolder, lines_of
 from site_agent.app_files import app_files, app_hash
 
-SUPERSEDED = "superseded"
+SUPERSEDED = FORMER_TEXTS
 """Folder of the former texts of federation.toml, below the federation's folder."""
+STAMP = "%Y-%m-%dT%H%M%SZ"
+"""The form of the time that a former text's name begins with. The names' order is the order of the changes."""
 SITE_HEADER = re.compile(r"^[ \t]*\[\[\s*site\s*\]\]", re.MULTILINE)
 ANY_HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
@@ -68,9 +74,20 @@ def rename(folder: FederationFolder, name: str, new_name: str) -> Change:
     return change_site(folder, name, {"name": new_name})
 
 
-def update(folder: FederationFolder) -> Change:
-    """Agree to the app as it is installed here, or to the app.fab of the folder."""
-    text, entries = read(folder)
+def update(folder: FederationFolder, file: Path | None = None) -> Change:
+    """Agree to the app as it is installed here, or to the app.fab of the folder.
+
+    Args:
+        folder: The federation's.
+        file: Another federation.toml, whose text takes the place of the one that is agreed to; its app is replaced as
+            well. None changes the app alone.
+
+    Raises DataError for a text that cannot be agreed to, has another federation's name, or a key that is not valid.
+    """
+    if file is None:
+        text, entries = read(folder)
+    else:
+        text, entries = new_text(folder, file)
     code = app_hash(app_files(folder.app))
     first = SITE_HEADER.search(text)
     end = first.start() if first else len(text)
@@ -85,6 +102,19 @@ def replace_run_key(folder: FederationFolder, key: str) -> Change:
     end = first.start() if first else len(text)
     changed = with_values(text[:end], {"run-key": key}) + text[end:]
     return supersede(folder, changed, {**entries, "run-key": key})
+
+
+def new_text(folder: FederationFolder, file: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of another federation.toml, and what it says. Raises DataError as `update`."""
+    content, entries = read_toml(file)
+    proposed = read_agreement(file)
+    name = folder.agreement.name
+    if proposed.name != name:
+        rule = f"must be that of the federation, {name}"
+        raise DataError(rule, where=str(file), key="name", value=proposed.name)
+    for site in proposed.sites:
+        check_is_new(folder, site.key)
+    return content.decode(), entries
 
 
 def change_site(folder: FederationFolder, name: str, changes: dict[str, str]) -> Change:
@@ -186,11 +216,49 @@ def supersede(folder: FederationFolder, text: str, wanted: dict[str, Any]) -> Ch
 
 def keep(folder: FederationFolder, content: bytes) -> str:
     """Save a former text of federation.toml, and return the file's name below the federation's folder."""
-    time = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
-    file = folder.path / SUPERSEDED / f"{time}-{hashlib.sha256(content).hexdigest()[:16]}.toml"
+    stamp = next_stamp(former_texts(folder))
+    file = folder.path / SUPERSEDED / f"{stamp}-{hashlib.sha256(content).hexdigest()[:16]}.toml"
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(content)
     return f"{SUPERSEDED}/{file.name}"
+
+
+def next_stamp(files: Sequence[Path]) -> str:
+    """Return the time of a change, later than those that the names of former texts state.
+
+    Two changes in one second, or a clock that was set back, must not turn the order of the texts round.
+    """
+    time = datetime.now(UTC)
+    if files:
+        with suppress(ValueError):
+            last = datetime.strptime(files[-1].name.partition("Z-")[0] + "Z", STAMP)
+            time = max(time, last.replace(tzinfo=UTC) + timedelta(seconds=1))
+    return time.strftime(STAMP)
+
+
+def former_texts(folder: FederationFolder) -> list[Path]:
+    """Return the files of the former texts of federation.toml, the oldest first."""
+    return sorted((folder.path / SUPERSEDED).glob("*.toml"))
+
+
+def former_agreement(folder: FederationFolder) -> Agreement:
+    """Return the text before the last change, with which a run can go on.
+
+    Raises DataError where nothing was changed yet, and where the app that is installed here is not that text's: the
+    sites would refuse it.
+    """
+    files = former_texts(folder)
+    if not files:
+        rule = "has no former text: no command has changed it yet"
+        raise DataError(rule, where=str(folder.agreement_file))
+    former = read_agreement(files[-1])
+    here = app_hash(app_files(folder.app))
+    if former.app != here:
+        rule = f"is another than the app that is installed here, {here[:16]}..."
+        remedy = "run the command of the release that was installed before"
+        value = f"{former.app[:16]}..."
+        raise DataError(rule, where=str(files[-1]), key="app", value=value, remedy=remedy)
+    return former
 
 
 def check_is_new(folder: FederationFolder, key: str) -> None:
@@ -206,7 +274,7 @@ def check_is_new(folder: FederationFolder, key: str) -> None:
 def former_keys(folder: FederationFolder) -> set[str]:
     """Return the keys in the former texts of federation.toml, without comments."""
     keys = set()
-    for file in (folder.path / SUPERSEDED).glob("*.toml"):
+    for file in former_texts(folder):
         for site in read_toml(file)[1].get("site", []):
             keys.add(without_comment(str(site.get("key", ""))))
     return keys

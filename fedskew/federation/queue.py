@@ -56,6 +56,8 @@ class QueuedRun:
     """What names the process that does it, and no later one with its process id."""
     signature: str = ""
     """The coordinator's, made when the run was asked for; empty where federation.toml has no run-key."""
+    text: str = ""
+    """The sha256 of the federation.toml that it keeps; empty in a file of an earlier version."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ class RunQueue:
         wait: float | None,
         detached: bool,
         signature: str = "",
+        text: str = "",
     ) -> QueuedRun:
         """Put a run at the end of the queue, done by this process until `start` gives it one of its own."""
         with owner_only():
@@ -162,6 +165,7 @@ class RunQueue:
                 detached=detached,
                 process=identity(),
                 signature=signature,
+                text=text,
             )
             self.write(run)
         return run

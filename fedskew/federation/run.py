@@ -9,6 +9,7 @@ import psutil
 
 from client_app.local_site import RUN_SIGNATURE
 from data import federate
+from data.agreement import Agreement
 from data.text import LineSink, printable
 from fedskew.engines import APP, following
 from fedskew.engines.flower import LaunchFailed
@@ -119,7 +120,7 @@ def run(
                 report_line(f"{error}: submitting the run again")
                 time.sleep(LOOK)
             except LaunchFailed as error:
-                wait_for_sites(folder, control, wait or 0.0, error, report_line)
+                wait_for_sites(settings.agreement, control, wait or 0.0, error, report_line)
     summary = results.summary()
     assert summary is not None
     return summary
@@ -202,7 +203,7 @@ def wait_for_gateway(folder: FederationFolder, why: Exception) -> None:
 
 
 def wait_for_sites(
-    folder: FederationFolder,
+    agreement: Agreement | None,
     control: Control,
     seconds: float,
     why: LaunchFailed,
@@ -210,12 +211,11 @@ def wait_for_sites(
 ) -> None:
     """Return once min-sites are online again, where too few were as the run failed; it is then submitted again.
 
-    Raises `why` where enough sites are online, so that something else failed, where they are not after so many
-    seconds, and where the SuperLink itself fails.
+    `agreement` is the run's. Raises `why` where enough sites are online, so that something else failed, where they are
+    not after so many seconds, and where the SuperLink itself fails.
     """
-    if not seconds:
+    if not seconds or agreement is None:
         raise why
-    agreement = folder.agreement
     began = time.monotonic()
     is_outage = False
     while True:

@@ -50,7 +50,11 @@ Sites = Mapping[str, SiteStatus]
 """By name."""
 
 
-def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str, Sites]:
+def site_status(
+    folder: FederationFolder,
+    given: Mapping[str, Any],
+    former: Agreement | None = None,
+) -> tuple[str, Sites]:
     """Return the source of the information, in words, and the status of each site by name.
 
     While a run is in progress its last record is the source. Otherwise the sites are asked whether they are ready.
@@ -58,6 +62,7 @@ def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str
     Args:
         folder: of the federation.
         given: settings of the planned run.
+        former: the former text, where the sites are asked about a run with that one.
 
     Raises:
         Unreachable: the SuperLink does not answer.
@@ -65,7 +70,7 @@ def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str
         SettingError: settings that make no run between sites.
     """
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
-    agreement = folder.agreement
+    agreement = former or folder.agreement
     with explained(folder):
         states = control.sites(agreement)
         since = control.absent_since(agreement)
@@ -74,18 +79,19 @@ def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str
         if state != "online":
             away[name] = SiteStatus(AWAY, since[name])
     everybody = dict.fromkeys(agreement.names, SiteStatus(NOT_ASKED))
-    dataset = f"sites:{folder.agreement_file.resolve()}"
-    settings = parse({**QUICK, **given, "dataset": dataset})
+    settings = parse({**QUICK, **given, "dataset": folder.dataset(agreement.sha256)})
     for config in control.unfinished():
         if config.get(QUESTION):
             continue
         stated = {key: value for key, value in config.items() if key not in NOT_SETTINGS}
-        run = RunFolder(parse(stated).folder)
+        going_on = parse(stated)
+        run = RunFolder(going_on.folder)
         records = run.rounds()
         if not records:
             return f"{run.run} has begun, and no round of it is over", everybody | away
         source = f"round {records[-1].round} of {run.run}, which goes on"
-        return source, recorded(agreement, records)
+        # It keeps the text that it began with, whose sites may be others by now.
+        return source, recorded(going_on.agreement or agreement, records)
     if len(agreement.names) - len(away) < agreement.min_sites:
         return f"fewer than {agreement.min_sites} sites are online", everybody | away
     answers = ask(folder, control, settings.run_config())

@@ -9,6 +9,7 @@ import socket
 import threading
 import zipfile
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,10 +29,13 @@ from client_app.messages import FOLDED, NONCE, NONCE_BYTES, folded, pack, unfold
 from client_app.polling import PollingClient
 from site_agent import executor as module
 from site_agent.app_files import app_hash, packed_files
+from site_agent.approved_texts import ApprovedText
 from site_agent.audit import Audit
 from site_agent.executor import CLIENT_TASK, TASKS, Executor, connect, push_message
 from site_agent.pending_task import MessageRecorder, PendingTask
 from site_agent.pool import MOST_MESSAGES, Pool, TaskAbandoned, leaving
+from site_agent.run_facts import text_of
+from strategies.core.exchange import Exchange
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +81,9 @@ class Site:
         monkeypatch.setattr(module, "HEARTBEAT", 0.0)
         self.audit, self.pool = Audit(folder / "audit.jsonl"), Pool(app)
         approved = app_hash(packed_files(fab()))
+        text = ApprovedText("", approved)
         self.executor = Executor(
-            "loopback", b"secret", approved, self.pool, self.audit, folder / "task", lambda: None
+            "loopback", b"secret", text, self.pool, self.audit, folder / "task", lambda: None
         )
 
     def pull(self, client: object) -> Any:
@@ -152,8 +157,8 @@ def test_the_first_digits_of_a_hash_are_not_the_hash(
     """flwr keeps unpacked apps under eight of them."""
     site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it runs"))
     site.fab = fab("app = 2")
-    other, agreed = app_hash(packed_files(site.fab)), site.executor.approved
-    site.executor.approved = other[:8] + agreed[8:]
+    other, agreed = app_hash(packed_files(site.fab)), site.executor.texts.current.app
+    site.executor.texts = ApprovedText("", other[:8] + agreed[8:])
     assert "not approved" in str(site.serve().error.reason) and site.entry()["event"] == "refused"
 
 
@@ -591,3 +596,99 @@ def test_the_reason_of_a_failure_leaves_though_flwr_cannot_count_empty_texts() -
     filled = ConfigRecord({"kind": "policy", "reason": "data 1", "number": 1})
     (other,) = leaving(Message(RecordDict({"0/error": filled}), reply_to=question), question)
     assert other["bytes"] == filled.count_bytes()
+
+
+# ---- two approved texts ----------------------------------------------------------------------------------------------
+
+
+def triple(message: Message, context: Context) -> Message:
+    state = unpack(message.content.array_records["model"])
+    return Message(RecordDict({"0/model": pack({"w": state["w"] * 3})}), reply_to=message)
+
+
+class TwoTexts:
+    """What a site has approved: `now` as long as it counts, and the one before."""
+
+    def __init__(self) -> None:
+        app = app_hash(packed_files(fab()))
+        self.current = ApprovedText("a" * 64, app, triple)
+        self.former = ApprovedText("b" * 64, app, double, until=datetime(2999, 1, 1, tzinfo=UTC))
+
+    def chosen(self, stated: str, app: str) -> ApprovedText:
+        text = self.former if stated == self.former.federation else self.current
+        return text.chosen(stated, app)
+
+
+def stating(text: str, clients: object = (2,)) -> Message:
+    """Return a message of a run with a text, for the client with the site's number."""
+    message = asked(w=[1, 2])
+    settings = json.dumps({"data": {"dataset": f"sites:{text}"}, "folder": "r", "variants": {}})
+    task: dict[str, Any] = {"round": 4, "assignment": settings}
+    if isinstance(clients, tuple):
+        task["clients"] = list(clients)
+    message.content["task"] = ConfigRecord(task)
+    return message
+
+
+def test_a_message_is_answered_under_the_text_that_it_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it runs"))
+    texts: Any = TwoTexts()
+    site.executor.texts = texts
+    seen = []
+    try:
+        for code in ("a" * 64, "b" * 64, "a" * 64):
+            site.message = stating(code)
+            reply = site.serve()
+            seen.append(unpack(reply.content.array_records["0/model"])["w"].tolist())
+            assert site.entry()["federation"] == code and site.entry()["event"] == "answered"
+    finally:
+        site.pool.end()
+    assert seen == [[3, 6], [2, 4], [3, 6]], "within one run of flwr's, each with its own worker"
+    runs = [json.loads(line) for line in site.audit.lines()]
+    stated = [entry["federation"] for entry in runs if entry["event"] == "run"]
+    assert stated == ["a" * 64, "b" * 64]
+
+
+def test_a_text_that_is_not_approved_is_a_failure_of_the_site_s_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server reads it as this site's, and asks no second time."""
+    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it runs"))
+    texts: Any = TwoTexts()
+    site.executor.texts = texts
+    site.message = stating("c" * 64)
+    reply = site.serve()
+    exchange = Exchange([0, 2])
+    exchange.receive([reply], {reply.metadata.src_node_id: [2]})
+    reason = f"agreement: federation.toml {'c' * 16} is not approved at this site"
+    assert exchange.failures == {2: reason} and exchange.reported[2].kind == "agreement"
+    entry = site.entry()
+    assert (entry["event"], entry["federation"]) == ("refused", "c" * 64)
+    assert site.ended == ["completed"] and site.pool.process is None
+
+
+@pytest.mark.parametrize("clients", [None, (), ("two",)])
+def test_without_a_client_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clients: object
+) -> None:
+    site = Site(tmp_path, monkeypatch, lambda *_: pytest.fail("it runs"))
+    texts: Any = TwoTexts()
+    site.executor.texts = texts
+    site.message = stating("c" * 64, clients)
+    reply = site.serve()
+    assert reply.error.code == 7 and "is not approved at this site" in str(reply.error.reason)
+
+
+@pytest.mark.parametrize(
+    "dataset", [f"npz:{'a' * 64}", "sites:" + "A" * 64, "sites:", "sites:../" + "a" * 64, 7, None]
+)
+def test_what_states_no_text_states_none(dataset: object) -> None:
+    assert text_of(json.dumps({"data": {"dataset": dataset}})) == ""
+    assert text_of(json.dumps({"data": {"dataset": "sites:" + "a" * 64}})) == "a" * 64
+
+
+@pytest.mark.parametrize("settings", ["", "{", "[]", "7", '{"data": []}', "[" * 100_000])
+def test_settings_of_another_form_state_no_text(settings: str) -> None:
+    assert text_of(settings) == ""

@@ -268,15 +268,15 @@ def test_a_run_waits_for_sites_only_in_an_outage_and_up_to_its_limit(
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
     monkeypatch.setattr(run_module, "time", clock)
-    folder: Any = SimpleNamespace(agreement=SimpleNamespace(min_sites=2))
+    agreement: Any = SimpleNamespace(min_sites=2)
     lines: list[str] = []
     control: Any = Sites(*online)
     failure = LaunchFailed("1 good reply of 2")
     if resumes:
-        wait_for_sites(folder, control, seconds, failure, lines.append)
+        wait_for_sites(agreement, control, seconds, failure, lines.append)
         assert len(lines) == 2 and lines[0].startswith("1 good reply of 2; site-1, site-2 are away")
     else:
         with pytest.raises(LaunchFailed) as raised:
-            wait_for_sites(folder, control, seconds, failure, lines.append)
+            wait_for_sites(agreement, control, seconds, failure, lines.append)
         assert raised.value is failure
     assert now[0] <= seconds + SITES_LOOK

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -244,22 +245,29 @@ def test_a_detached_run_has_the_signature_and_neither_key_nor_passphrase(
     assert followed.signatures == [signature]
 
 
-def test_a_run_that_was_signed_for_a_former_text_fails_with_a_sentence(
+def test_a_run_keeps_the_text_that_it_was_signed_for(
     folder: FederationFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed = Followed(monkeypatch)
     monkeypatch.setattr(RunQueue, "start", lambda self, run: run)
     words = ["federation", "run", folder.path, *SET, "--results", tmp_path / "results"]
     fedskew(*words, "--detach")
+    former = folder.agreement
     rename(folder, "east", "west")
+    fedskew(*words, "--queued", "1")
+    queue = RunQueue(folder)
+    assert followed.signatures == [queue.get(1).signature]
+    check_signed(former, followed.texts[0], followed.signatures[0])
+
+    # An entry that names no text, as of an earlier version, is for the text of today.
+    queue.write(replace(queue.get(1), text=""))
     with pytest.raises(DataError, match="has changed since it was signed: ask for the run again"):
         fedskew(*words, "--queued", "1")
-    queue = RunQueue(folder)
     status = queue.status(queue.get(1))
     assert status.state == "failed" and "has changed since it was signed" in status.reason
-    assert followed.signatures == []
-    fedskew(*words)
     assert len(followed.signatures) == 1
+    fedskew(*words)
+    assert len(followed.signatures) == 2
 
 
 def test_without_run_key_nothing_is_signed_and_old_entries_are_read(
