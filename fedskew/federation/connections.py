@@ -1,19 +1,22 @@
 """The gateway's connections: how many there are of each address and each site, and how long they may say nothing.
 
-uvicorn counts connections after their TLS handshake, and waits for a request's head for ever. So `Connection` stands
-before it: it counts a connection when it is accepted, makes the handshake itself, and closes a connection whose
-handshake, head or answer takes too long. Nothing of this needs a signature; a site is known once it has signed.
+uvicorn sees a connection after its TLS handshake, and waits for a request's head for ever. So `Server` accepts
+connections itself: it counts each before its handshake, and closes one whose handshake, head or answer takes too long.
+Nothing of this needs a signature; a site is known once it has signed.
 """
 
 import asyncio
+import contextlib
 import logging
+import socket
 import ssl
+import struct
+import sys
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+import uvicorn
 
 from fedskew.federation.limits import Allowances, Limits, address_of
 
@@ -24,6 +27,12 @@ BURST = 10
 """Seconds' worth of new connections of an address that may begin at once."""
 HEAD = 2**16
 """Bytes of a request's head. uvicorn has no limit of its own with httptools."""
+BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted."""
+PAUSE = 0.1
+"""Seconds after which to accept again where this process or the machine has no file left."""
+AT_ONCE = struct.pack("ii", 1, 0)
+"""SO_LINGER by which a connection ends with a reset: on, for no seconds."""
 PARTING = 5.0
 """Seconds that the other end has to end TLS in order."""
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -118,84 +127,48 @@ class Connections:
         self.forget_stranger(connection)
         return True
 
-    def protocol(self, context: ssl.SSLContext) -> Callable[..., asyncio.Protocol]:
-        """Return what uvicorn makes a protocol with, one for every connection."""
-        return partial(make_connection, self, context)
-
 
 class Connection(asyncio.Protocol):
-    """One connection: its TLS handshake, and then uvicorn's protocol behind two deadlines."""
+    """One connection: uvicorn's protocol behind two deadlines, after the TLS handshake."""
 
-    def __init__(
-        self, connections: Connections, context: ssl.SSLContext, http: asyncio.Protocol
-    ) -> None:
-        """`http` is uvicorn's protocol, which gets the connection after the handshake."""
+    def __init__(self, connections: Connections, accepted: socket.socket, peer: Peer) -> None:
         self.connections = connections
         self.limits = connections.limits
-        self.context = context
-        self.http: Any = http
-        self.loop = asyncio.get_running_loop()
-        self.transport: Any = None
-        self.peer: Peer = ("?", 0)
-        self.address = "?"
-        self.site = ""
-        self.secure = False
+        self.accepted = accepted
         self.beginning: asyncio.Task[None] | None = None
-        self.early: list[bytes] = []
-        """What came between the handshake's end and uvicorn's beginning."""
+        """The handshake."""
+        self.peer = peer
+        self.address = address_of(peer[0])
+        self.site = ""
+        self.http: Any = None
+        """uvicorn's protocol."""
+        self.transport: Any = None
+        self.loop = asyncio.get_running_loop()
         self.head = 0
         """Bytes of the request that is being received, before it is a request."""
         self.head_deadline: asyncio.TimerHandle | None = None
         self.answer_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection, and begin TLS, where there is room."""
+        """Hand the connection over to uvicorn after its handshake."""
         self.transport = transport
-        name = transport.get_extra_info("peername") or ("?", 0)
-        self.peer = str(name[0]), int(name[1])
-        self.address = address_of(self.peer[0])
-        wait = self.connections.admit(self)
-        if wait is None:
-            self.abort()
-            return
-        self.transport.pause_reading()
-        self.beginning = self.loop.create_task(self.begin(wait))
-
-    async def begin(self, wait: float) -> None:
-        """Make the TLS handshake after a while, and hand the connection over to uvicorn."""
-        try:
-            if wait:
-                await asyncio.sleep(wait)
-            secured = await self.loop.start_tls(
-                self.transport,
-                self,
-                self.context,
-                server_side=True,
-                ssl_handshake_timeout=self.limits.header_seconds,
-                ssl_shutdown_timeout=PARTING,
-            )
-        except (OSError, asyncio.CancelledError, RuntimeError) as error:
-            if isinstance(error, ConnectionAbortedError) and "handshake" in str(error):
-                self.connections.refused("header-seconds", self.address)
-            self.abort()
-            self.connections.release(self)
-            return
-        if secured is None or self.peer not in self.connections.open:
-            self.abort()
-            return
-        self.transport = secured
-        self.secure = True
-        self.http.connection_made(secured)
+        self.http.connection_made(transport)
         self.expect_head()
-        for data in self.early:
-            self.data_received(data)
-        self.early = []
 
     def abort(self) -> None:
-        """Close the connection at once."""
-        if self.beginning is not None and not self.secure:
-            self.beginning.cancel()
-        self.transport.abort()
+        """Close the connection at once.
+
+        A client whose handshake is reset tries again. flwr's SuperNode ends when a handshake ends in another way.
+        """
+        if self.transport is not None:
+            self.transport.abort()
+            return
+        with contextlib.suppress(OSError):
+            self.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        if self.beginning is None:
+            self.accepted.close()
+        else:
+            self.beginning.cancel()  # which closes it
 
     @property
     def at_work(self) -> bool:
@@ -240,9 +213,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass data on, and look whether they end a request's head."""
-        if not self.secure:
-            self.early.append(data)
-            return
         if self.transport.is_closing():
             return
         waiting = not self.at_work
@@ -258,13 +228,11 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """Pass the end on."""
-        if self.secure:
-            self.http.eof_received()
+        self.http.eof_received()
 
     def pause_writing(self) -> None:
         """Give the other end its time to take an answer."""
-        if self.secure:
-            self.http.pause_writing()
+        self.http.pause_writing()
         self.drop_answer_deadline()
         seconds = self.limits.body_seconds
         self.answer_deadline = self.loop.call_later(seconds, self.answer_is_late)
@@ -272,21 +240,121 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on sending."""
         self.drop_answer_deadline()
-        if self.secure:
-            self.http.resume_writing()
+        self.http.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Count the connection no more."""
         self.drop_head_deadline()
         self.drop_answer_deadline()
         self.connections.release(self)
-        if self.secure:
-            self.http.connection_lost(error)
+        self.http.connection_lost(error)
 
 
-def make_connection(
-    connections: Connections, context: ssl.SSLContext, **options: Any
-) -> Connection:
-    """Return a connection before uvicorn's protocol, which takes the options."""
-    http = AutoHTTPProtocol(**options)
-    return Connection(connections, context, http)
+class Listener:
+    """The sockets that the gateway listens on."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        context: ssl.SSLContext,
+        http: Callable[[], asyncio.Protocol],
+    ) -> None:
+        """`http` makes uvicorn's protocol, one for every connection."""
+        self.connections = connections
+        self.context = context
+        self.http = http
+        self.sockets: list[socket.socket] = []
+        self.tasks = set[asyncio.Task[None]]()
+
+    async def listen(self, host: str, port: int) -> None:
+        """Accept connections at a port of every address of a host. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+            listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+            listening.setblocking(False)
+            self.sockets.append(listening)
+            self.start(self.accept(listening))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something beside everything else."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def accept(self, listening: socket.socket) -> None:
+        """Accept connections for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(listening)
+            except OSError as error:
+                log.error("no connection can be accepted: %s", error)
+                await asyncio.sleep(PAUSE)
+                continue
+            connection = Connection(self.connections, accepted, (str(peer[0]), int(peer[1])))
+            wait = self.connections.admit(connection)
+            if wait is None:
+                connection.abort()
+            else:
+                connection.beginning = self.start(self.begin(connection, wait))
+
+    async def begin(self, connection: Connection, wait: float) -> None:
+        """Make a connection's handshake after a while."""
+        loop = asyncio.get_running_loop()
+        connection.http = self.http()
+        try:
+            if wait:
+                await asyncio.sleep(wait)
+            await loop.connect_accepted_socket(
+                lambda: connection,
+                connection.accepted,
+                ssl=self.context,
+                ssl_handshake_timeout=self.connections.limits.header_seconds,
+                ssl_shutdown_timeout=PARTING,
+            )
+        except (OSError, asyncio.CancelledError) as error:
+            if "taking longer" in str(error):
+                self.connections.refused("header-seconds", connection.address)
+            connection.accepted.close()
+            self.connections.release(connection)
+
+    def close(self) -> None:
+        """Accept no more."""
+        for task in self.tasks:
+            task.cancel()
+        for listening in self.sockets:
+            listening.close()
+
+    async def wait_closed(self) -> None:
+        """Return at once: uvicorn looks after the connections."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, with a listener of the gateway's own."""
+
+    def __init__(
+        self, config: uvicorn.Config, connections: Connections, context: ssl.SSLContext
+    ) -> None:
+        super().__init__(config)
+        self.listener = Listener(connections, context, self.protocol)
+
+    def protocol(self) -> asyncio.Protocol:
+        """Make uvicorn's protocol for a connection."""
+        http: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return http
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. Raises SystemExit where the port is taken."""
+        await self.lifespan.startup()
+        try:
+            await self.listener.listen(self.config.host, self.config.port)
+        except OSError as error:
+            log.error("%s", error)
+            await self.lifespan.shutdown()
+            sys.exit(1)
+        self.servers = [self.listener]  # type: ignore[list-item]
+        self.started = True

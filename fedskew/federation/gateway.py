@@ -38,7 +38,7 @@ from starlette.routing import Route
 from data import DataError
 from data.agreement import Agreement, as_flower_has_it, read_agreement
 from data.log_files import rotate
-from fedskew.federation.connections import Connections
+from fedskew.federation.connections import Connections, Server
 from fedskew.federation.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -539,12 +539,10 @@ def main() -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*folder.server)
     allow_files(gateway)
-    uvicorn.run(
+    config = uvicorn.Config(
         gateway.application(),
         host=coordinator.listen,
         port=coordinator.port,
-        # It makes the TLS handshake itself; uvicorn calls it as it would a class.
-        http=gateway.connections.protocol(context),  # type: ignore[arg-type]
         ws="none",
         proxy_headers=False,
         log_level="warning",
@@ -552,6 +550,7 @@ def main() -> None:
         server_header=False,
         timeout_graceful_shutdown=3,
     )
+    Server(config, gateway.connections, context).run()
 
 
 if __name__ == "__main__":
