@@ -2,9 +2,9 @@
 
     python deploy/flooding_site.py WAY SITE-FOLDER SOURCE NICE
 
-SITE-FOLDER has the site's site.toml and key. SOURCE is the address of this machine that connections come from, such as
-127.0.0.2. It floods between a line `on` and a line `off` on its standard input, and answers `off` with what it has
-sent and got, as one line of JSON. It ends with its standard input.
+SITE-FOLDER has the site's site.toml and key, and the number of its node in a file `node`. SOURCE is the address of this
+machine that connections come from, such as 127.0.0.2. It floods between a line `on` and a line `off` on its standard
+input, and answers `off` with what it has sent and got, as one line of JSON. It ends with its standard input.
 
 It is nice (19, and NICE as a session among others), and on the last core: on one machine it would take from the
 coordinator's processors what in a hospital is its own. A signature of flwr's holds for five minutes, so it signs once a
@@ -47,8 +47,6 @@ LARGEST = 64 * 2**20
 """Bytes of the largest body that a gateway takes, by default."""
 SIGNED_FOR = 60.0
 """Seconds for which a signature is used."""
-NODE = 1
-"""A node that is none of the site's: no run waits for what it is asked."""
 GET_RUN, PULL, UPLOAD = "/v1/fleet/get-run", "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -60,6 +58,7 @@ class Flood:
         link = read_link(place / "site.toml")
         assert link.key is not None and link.ca is not None
         self.key = read_key(link.key)
+        self.node = int((place / "node").read_text())
         self.host, self.port = host_and_port(link.address, "address")
         self.context = ssl.create_default_context(cafile=str(link.ca))
         self.source = source
@@ -84,6 +83,7 @@ class Flood:
                 NodeAuthHttpInterceptor(self.signer, self.key.public_key()),
             ):
                 interceptor.intercept(context, lambda context: httpx.Response(200))
+            del request.headers["content-length"]
             lines = [f"{name}: {value}\r\n" for name, value in request.headers.items()]
             self.head_lines = "".join(lines)
         return f"POST {path} HTTP/1.1\r\n{self.head_lines}content-length: {size}\r\n\r\n".encode()
@@ -131,15 +131,15 @@ class Flood:
 
     async def requests(self, stream: Stream) -> bool:
         """Ask for a run, then for messages."""
-        question = GetRunRequest(node=Node(node_id=NODE), run_id=1).SerializeToString()
+        question = GetRunRequest(node=Node(node_id=self.node), run_id=1).SerializeToString()
         if not await self.send(stream, GET_RUN, question):
             return False
-        wanted = PullMessagesRequest(node=Node(node_id=NODE)).SerializeToString()
+        wanted = PullMessagesRequest(node=Node(node_id=self.node)).SerializeToString()
         return await self.send(stream, PULL, wanted)
 
     async def upload(self, stream: Stream, size: int) -> bool:
         """Send an object that nobody has asked for, in a body of so many bytes."""
-        request = PushObjectRequest(node=Node(node_id=NODE), run_id=1, object_id="0" * 64)
+        request = PushObjectRequest(node=Node(node_id=self.node), run_id=1, object_id="0" * 64)
         request.object_content = bytes(size - request.ByteSize() - 16)
         body = request.SerializeToString()
         return await self.send(stream, UPLOAD, body + bytes(size - len(body)))
@@ -214,6 +214,7 @@ def step_back(nice: str) -> None:
 async def follow(flood: Flood, way: str) -> None:
     """Flood as the lines of the standard input say."""
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # connections are cut all the time
     tasks = list[asyncio.Task[None]]()
     began = 0.0
     print("ready", flush=True)

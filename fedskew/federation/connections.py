@@ -8,6 +8,7 @@ Nothing of this needs a signature; a site is known once it has signed.
 import asyncio
 import contextlib
 import logging
+import random
 import socket
 import ssl
 import struct
@@ -17,6 +18,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvicorn
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from fedskew.federation.limits import Allowances, Limits, address_of
 
@@ -33,8 +36,10 @@ PAUSE = 0.1
 """Seconds after which to accept again where this process or the machine has no file left."""
 AT_ONCE = struct.pack("ii", 1, 0)
 """SO_LINGER by which a connection ends with a reset: on, for no seconds."""
-PARTING = 5.0
-"""Seconds that the other end has to end TLS in order."""
+PARTING = 30.0
+"""Seconds that the other end has to end TLS in order, in which the rest of an answer is sent."""
+PIECE = 2**16
+"""Bytes of an answer that are written at a time. TLS in asyncio says that a line is slow between two writes alone."""
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -56,29 +61,23 @@ class Connections:
         self.strangers: dict[str, dict[Connection, None]] = {}
         """By address, the connections on which nobody has signed yet, the oldest first."""
         rate = limits.new_connections_per_second
-        longest = rate * limits.header_seconds
-        self.beginnings = Allowances(rate, BURST * rate, longest)
+        self.beginnings = Allowances(rate, BURST * rate, debt=0.0)
 
-    def admit(self, connection: "Connection") -> float | None:
-        """Count a new connection. Return the seconds until its handshake may begin, or None where there is no room."""
+    def admit(self, connection: "Connection") -> bool:
+        """Count a new connection, and return whether there is room for it."""
         address = connection.address
-        wait = self.beginnings.of(address).seconds_until()
-        if wait >= self.limits.header_seconds:
-            self.refused("new-connections-per-second", address)
-            return None
         if self.by_address[address] >= self.limits.connections_per_address:
             self.refused("connections-per-address", address)
             if not self.make_room(address):
-                return None
+                return False
         if len(self.open) >= self.limits.connections:
             self.refused("connections", address)
             if not self.make_room(self.most_strangers()):
-                return None
-        self.beginnings.of(address).take()
+                return False
         self.open[connection.peer] = connection
         self.by_address[address] += 1
         self.strangers.setdefault(address, {})[connection] = None
-        return wait
+        return True
 
     def most_strangers(self) -> str:
         """Return the address with most connections on which nobody has signed."""
@@ -166,6 +165,7 @@ class Connection(asyncio.Protocol):
         with contextlib.suppress(OSError):
             self.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         if self.beginning is None:
+            self.drop_head_deadline()
             self.accepted.close()
         else:
             self.beginning.cancel()  # which closes it
@@ -175,6 +175,17 @@ class Connection(asyncio.Protocol):
         """Whether a request has come whose answer is not complete."""
         cycle = self.http.cycle
         return cycle is not None and not cycle.response_complete
+
+    def expect_turn(self) -> None:
+        """Let the connection wait for its handshake for a while."""
+        seconds = self.limits.header_seconds
+        self.head_deadline = self.loop.call_later(seconds, self.turn_is_late)
+
+    def turn_is_late(self) -> None:
+        """Close a connection whose address has begun too many others."""
+        self.connections.refused("new-connections-per-second", self.address)
+        self.abort()
+        self.connections.release(self)
 
     def expect_head(self) -> None:
         """Give the next request's head its time, unless that runs already."""
@@ -200,9 +211,10 @@ class Connection(asyncio.Protocol):
             self.refuse("header-seconds", TOO_SLOW)
 
     def answer_is_late(self) -> None:
-        """Close a connection whose other end takes nothing of an answer."""
-        self.connections.refused("body-seconds", self.site or self.address)
-        self.abort()
+        """Close a connection whose other end takes too long to take an answer."""
+        if self.at_work:
+            self.connections.refused("body-seconds", self.site or self.address)
+            self.abort()
 
     def refuse(self, limit: str, words: bytes) -> None:
         """Say why and close."""
@@ -223,6 +235,8 @@ class Connection(asyncio.Protocol):
         if self.at_work:
             self.head = 0
             self.drop_head_deadline()
+            if waiting:
+                self.drop_answer_deadline()  # of the answer before
         elif self.head > HEAD:
             self.refuse("header-bytes", TOO_LONG)
 
@@ -231,15 +245,14 @@ class Connection(asyncio.Protocol):
         self.http.eof_received()
 
     def pause_writing(self) -> None:
-        """Give the other end its time to take an answer."""
+        """Give the other end its time to take the whole answer."""
         self.http.pause_writing()
-        self.drop_answer_deadline()
-        seconds = self.limits.body_seconds
-        self.answer_deadline = self.loop.call_later(seconds, self.answer_is_late)
+        if self.answer_deadline is None:
+            seconds = self.limits.body_seconds
+            self.answer_deadline = self.loop.call_later(seconds, self.answer_is_late)
 
     def resume_writing(self) -> None:
         """Go on sending."""
-        self.drop_answer_deadline()
         self.http.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -248,6 +261,28 @@ class Connection(asyncio.Protocol):
         self.drop_answer_deadline()
         self.connections.release(self)
         self.http.connection_lost(error)
+
+
+class InPieces(Response):
+    """An answer that is written as fast as its other end takes it, and is complete only then.
+
+    uvicorn counts a connection as idle once an answer is written, and closes it after seconds. Written at once, an
+    object would be cut on a slow line.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        start = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+        await send(start)
+        body = bytes(self.body)
+        for begin in range(0, len(body), PIECE):
+            piece = body[begin : begin + PIECE]
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class Listener:
@@ -265,6 +300,8 @@ class Listener:
         self.http = http
         self.sockets: list[socket.socket] = []
         self.tasks = set[asyncio.Task[None]]()
+        self.waiting: dict[str, list[Connection]] = {}
+        """By address, the connections whose handshake has to wait, the newest last."""
 
     async def listen(self, host: str, port: int) -> None:
         """Accept connections at a port of every address of a host. Raises OSError."""
@@ -294,19 +331,50 @@ class Listener:
                 await asyncio.sleep(PAUSE)
                 continue
             connection = Connection(self.connections, accepted, (str(peer[0]), int(peer[1])))
-            wait = self.connections.admit(connection)
-            if wait is None:
-                connection.abort()
+            if self.connections.admit(connection):
+                self.begin_in_turn(connection)
             else:
-                connection.beginning = self.start(self.begin(connection, wait))
+                connection.abort()
 
-    async def begin(self, connection: Connection, wait: float) -> None:
-        """Make a connection's handshake after a while."""
+    def begin_in_turn(self, connection: Connection) -> None:
+        """Begin a connection's handshake at once, or let it wait where its address begins too many."""
+        address = connection.address
+        allowance = self.connections.beginnings.of(address)
+        if address in self.waiting:
+            self.waiting[address].append(connection)
+            connection.expect_turn()
+        elif allowance.seconds_until():
+            self.waiting[address] = [connection]
+            connection.expect_turn()
+            self.start(self.begin_waiting(address))
+        else:
+            allowance.take()
+            connection.beginning = self.start(self.begin(connection))
+
+    async def begin_waiting(self, address: str) -> None:
+        """Begin the handshakes that wait at an address: in turns the newest and one at random.
+
+        The oldest first would let a site that opens thousands keep the others behind its address from ever beginning.
+        """
+        allowance = self.connections.beginnings.of(address)
+        waiting = self.waiting[address]
+        is_newest = True
+        while waiting:
+            await asyncio.sleep(allowance.seconds_until())
+            place = len(waiting) - 1 if is_newest else random.randrange(len(waiting))
+            connection = waiting.pop(place)
+            if self.connections.open.get(connection.peer) is connection:
+                is_newest = not is_newest
+                allowance.take()
+                connection.drop_head_deadline()
+                connection.beginning = self.start(self.begin(connection))
+        del self.waiting[address]
+
+    async def begin(self, connection: Connection) -> None:
+        """Make a connection's handshake."""
         loop = asyncio.get_running_loop()
         connection.http = self.http()
         try:
-            if wait:
-                await asyncio.sleep(wait)
             await loop.connect_accepted_socket(
                 lambda: connection,
                 connection.accepted,

@@ -38,7 +38,7 @@ from starlette.routing import Route
 from data import DataError
 from data.agreement import Agreement, as_flower_has_it, read_agreement
 from data.log_files import rotate
-from fedskew.federation.connections import Connections, Server
+from fedskew.federation.connections import Connections, InPieces, Server
 from fedskew.federation.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -242,7 +242,7 @@ class Gateway:
             status,
             seconds,
         )
-        return Response(content, status, headers)
+        return InPieces(content, status, headers)
 
     def check_claim(self, request: Request) -> None:
         """Raise Refusal for a site with too many requests, by the key alone: a look at the signature is work."""
