@@ -109,9 +109,11 @@ ROTATION = 60.0
 """Seconds between two looks at the size of the services' logs."""
 CLOSE = {"connection": "close"}
 """Header of an answer before the whole body was read."""
+LITTLE = 9999
+"""Bytes of a body that may be left when a request is refused. A new connection costs the gateway more."""
 LATER = {"retry-after": "1"}
 """Header of an answer to a request that may be sent again."""
-REFUSALS, REFUSALS_AT_ONCE = 10.0, 50.0
+REFUSALS, REFUSALS_AT_ONCE = 5.0, 50.0
 """Refusals of a site, or of an address where none has signed, that are sent within a second, and at once. More wait:
 who is refused asks again at once, and looking at a signature or a body's head is work."""
 OTHER_FILES = 256
@@ -137,9 +139,7 @@ class Refusal(Exception):
         self.status = status
         self.limit = limit
         self.claimed = claimed
-        self.headers = dict(CLOSE)
-        if status in (429, UNANSWERED):
-            self.headers |= LATER
+        self.headers = dict(LATER) if status in (429, UNANSWERED) else {}
 
 
 class Gateway:
@@ -229,6 +229,8 @@ class Gateway:
         except Refusal as refusal:
             await self.refuse_later(request, site, refusal)
             status, content, headers = refusal.status, b"", refusal.headers
+            if not has_small_body(request):
+                headers |= CLOSE
         seconds = time.perf_counter() - began
         name = site or "unknown"
         received = getattr(request.state, "received", 0)
@@ -370,7 +372,8 @@ class Gateway:
             raise Refusal(403) from None
         self.newest[site] = request
         while site not in self.sent:
-            status, content, headers = await self.ask_in_turn(request, [body], site)
+            async with self.turns.turn(site, is_work=False):
+                status, content, headers = await self.ask(request, [body])
             if self.holder(request) != site:  # it was removed or renamed, or has another key
                 return UNANSWERED, b"", {}
             now = time.monotonic()
@@ -471,6 +474,12 @@ def stamp_of(file: Path) -> tuple[int, int, int]:
 def host_of(request: Request) -> str:
     """Return the address that a request comes from."""
     return request.client.host if request.client else "?"
+
+
+def has_small_body(request: Request) -> bool:
+    """Return whether what may be left of a request's body is so little that the connection may stay."""
+    stated = request.headers.get("content-length", "")
+    return stated.isascii() and stated.isdigit() and len(stated) <= len(str(LITTLE))
 
 
 def of_its_node(body: bytes) -> bool:

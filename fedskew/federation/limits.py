@@ -38,8 +38,8 @@ class Limits:
     """Rate of a body, on average, after its first seconds."""
     requests_at_a_time: int = 32
     """Requests of a site. flwr's SuperNode has fewer than ten: a question, a sign of life and a few objects."""
-    requests_per_second: int = 20
-    """Requests of a site that go before others; five times as many at once. More wait until no other site does."""
+    requests_per_second: int = 10
+    """Requests of a site that go before others; ten times as many at once. More wait until no other site is at work."""
 
 
 LIMIT_KEYS = tuple(field.name.replace("_", "-") for field in fields(Limits))

@@ -1,8 +1,8 @@
 """Whose request the gateway passes to the SuperLink next, so that no site waits behind another's many.
 
 A SuperLink answers about a hundred requests a second, in one process. So a few are with it at a time, and the sites
-take turns. A site that asks for more than its requests a second waits until no other site does, and then has one
-request there at a time: it uses what is left over.
+take turns. A site that asks for more than its requests a second waits until no other site is at work, and then has one
+request there at a time: it uses what is left over. Where every site asks for more, none waits for that.
 """
 
 import asyncio
@@ -17,10 +17,13 @@ AT_A_TIME = 8
 """Requests that are with the SuperLink at a time."""
 OF_A_SITE = 4
 """Those of one site among them: each is answered in one thread of the SuperLink's, and they share a processor."""
-BURST = 5
+BURST = 10
 """Seconds' worth of requests that a site may make at once."""
-UNIT = 2**20
+UNIT = 2**22
 """Bytes of a body that count as one more request."""
+QUIET = 0.2
+"""Seconds after the start of another site's request in which no site goes beyond its allowance: what is between two
+requests of an exchange is no time that is left over."""
 OWN = ""
 """Stands for the gateway's own requests, which have no limit: several sites wait for each."""
 SHORTEST = 0.005
@@ -44,11 +47,20 @@ class Turns:
         self.busy = Counter[str]()
         """By site, its requests that are with the SuperLink."""
         self.all_busy = 0
+        self.clock = clock
+        self.quiet_from = 0.0
+        """When no site that keeps within half of its allowance is at work any more."""
         self.timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def turn(self, site: str, size: int = 0) -> AsyncIterator[None]:
-        """Wait for the turn of a site's request with a body of so many bytes. Raises NoTurn after PATIENCE seconds."""
+    async def turn(self, site: str, size: int = 0, is_work: bool = True) -> AsyncIterator[None]:
+        """Wait for the turn of a site's request. Raises NoTurn after PATIENCE seconds.
+
+        Args:
+            site: whose it is, or OWN.
+            size: bytes of its body.
+            is_work: False for a look for messages, of which every idle site has one a second.
+        """
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.setdefault(site, deque()).append(mine)
         self.give()
@@ -61,6 +73,8 @@ class Turns:
                 raise NoTurn from None
             raise
         self.charge(site, size)
+        if is_work and self.allowances.of(site).left >= self.allowances.most / 2:
+            self.quiet_from = self.clock() + QUIET
         try:
             yield
         finally:
@@ -87,6 +101,8 @@ class Turns:
             self.timer = None
         if self.waiting:
             soonest = min(self.allowances.of(site).seconds_until() for site in self.waiting)
+            if not self.all_busy:
+                soonest = min(soonest, self.quiet_from - self.clock())
             loop = asyncio.get_running_loop()
             self.timer = loop.call_later(max(soonest, SHORTEST), self.give)
 
@@ -101,7 +117,7 @@ class Turns:
             if self.busy[site] < OF_A_SITE and allowance.refill() >= 1:
                 allowance.take()
                 return site
-        if self.all_busy:
+        if self.all_busy or self.clock() < self.quiet_from:
             return None
         return next(iter(self.waiting))
 

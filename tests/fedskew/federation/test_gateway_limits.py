@@ -566,6 +566,10 @@ def test_a_site_beyond_its_requests_a_second_waits_while_another_is_served() -> 
         assert order == ["south"], "the other site's request is with the SuperLink"
         letting["south"].set()
         await settle()
+        assert order == ["south"], "the other site's exchange goes on in a moment"
+        clock.now = turns.QUIET
+        given.give()
+        await settle()
         assert order == ["south", "late"], "nobody else asks"
         going.append(asyncio.ensure_future(request("north", "again")))
         await settle()
