@@ -60,7 +60,7 @@ WAYS = {
 }
 PREFERRED, AHEAD_OF_OTHERS = -15, -8
 """Niceness of sessions on a busy machine: the federation's, and the flooding site's."""
-COUNTED = 3
+COUNTED = 2
 """Rounds of a block that count."""
 MOST = 240.0
 """Seconds that a way may take."""
