@@ -213,11 +213,14 @@ def table(rows: Sequence[Row], words: dict[str, str]) -> list[str]:
     return lines
 
 
-def versions(command: str, sites: int, load: float, preferred: bool) -> str:
+def commit_here() -> str:
+    """Return the commit of this clone, shortened; nothing where it is none."""
+    words = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def versions(command: str, commit: str, sites: int, load: float, preferred: bool) -> str:
     """Return what was measured with what, as one line."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     packages = ", ".join(f"{name} {version(name)}" for name in ("flwr", "uvicorn", "starlette"))
     nice = "The flooding site runs at nice 19 on the last core."
     if preferred:
@@ -277,6 +280,7 @@ def main() -> None:
     options = parser.parse_args()
     words = {**WAYS, **SAME_ADDRESS}
     load = os.getloadavg()[0]
+    commit = commit_here()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # ends all processes
     rows = []
     for figures in measured_rows(
@@ -285,7 +289,11 @@ def main() -> None:
         print(json.dumps(figures), flush=True)
         rows.append(figures)
     command = " ".join(["python -m benchmarks.flood", *sys.argv[1:]])
-    lines = [*table(rows, words), "", versions(command, options.sites, load, options.preferred)]
+    lines = [
+        *table(rows, words),
+        "",
+        versions(command, commit, options.sites, load, options.preferred),
+    ]
     print("\n".join(lines))
     if options.write:
         write_between(options.write, MARKS, lines)

@@ -120,10 +120,12 @@ async def pieces_of(request: Request, most: int, limits: Limits) -> list[bytes]:
     """
     pieces: list[bytes] = []
     received = 0
-    began = asyncio.get_running_loop().time()
-    last = began + limits.body_seconds
+    first = min(GRACE, limits.body_seconds)
+    deadline = asyncio.timeout(first)
     try:
-        async with asyncio.timeout_at(min(last, began + GRACE)) as deadline:
+        async with deadline:
+            began = (deadline.when() or 0.0) - first
+            last = began + limits.body_seconds
             async for piece in request.stream():
                 received += len(piece)
                 request.state.received = received
@@ -133,7 +135,7 @@ async def pieces_of(request: Request, most: int, limits: Limits) -> list[bytes]:
                 paid_for = received / limits.least_bytes_per_second
                 deadline.reschedule(min(last, began + GRACE + paid_for))
     except TimeoutError:
-        is_last = asyncio.get_running_loop().time() >= last
+        is_last = (deadline.when() or 0.0) > last - 0.01  # both are sums of floats
         raise TooSlow("body-seconds" if is_last else "least-bytes-per-second") from None
     return pieces
 

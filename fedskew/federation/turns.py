@@ -99,7 +99,7 @@ class Turns:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self.waiting:
+        if self.waiting and self.all_busy < AT_A_TIME:  # else an answer comes first
             soonest = min(self.allowances.of(site).seconds_until() for site in self.waiting)
             if not self.all_busy:
                 soonest = min(soonest, self.quiet_from - self.clock())
