@@ -140,9 +140,10 @@ class Flood:
     async def upload(self, stream: Stream, size: int) -> bool:
         """Send an object that nobody has asked for, in a body of so many bytes."""
         request = PushObjectRequest(node=Node(node_id=self.node), run_id=1, object_id="0" * 64)
-        request.object_content = bytes(size - request.ByteSize() - 16)
-        body = request.SerializeToString()
-        return await self.send(stream, UPLOAD, body + bytes(size - len(body)))
+        request.object_content = bytes(size - request.ByteSize())
+        too_much = request.ByteSize() - size  # the field's own head
+        request.object_content = bytes(len(request.object_content) - too_much)
+        return await self.send(stream, UPLOAD, request.SerializeToString())
 
     async def hold(self, stream: Stream) -> bool:
         """Say nothing on a connection until it is cut."""

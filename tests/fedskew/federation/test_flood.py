@@ -1,6 +1,5 @@
-"""benchmarks/flood.py: its table, and a tiny flood with real SuperLink and gateway."""
+"""benchmarks/flood.py: its table."""
 
-import gc
 import importlib
 from pathlib import Path
 from types import ModuleType
@@ -33,20 +32,3 @@ def test_a_ratio_is_that_of_two_blocks_beside_each_other(flood: ModuleType) -> N
         "| as many signed requests as it can, 64 at a time | 2.00 s | 3.00 s | 1.50 "
         f"| 1.00 to 3.00 of 3 | 1.5 | {words} |"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-# The coordinator's commands run in this process, and leave their connections to the garbage collector.
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_sites_go_on_beside_a_flood(flood: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says nothing of seconds: a busy machine decides these."""
-    monkeypatch.setattr(flood, "COUNTED", 1)
-    ways = ["requests", "wrong-signatures"]
-    try:
-        signed, wrong = flood.measured_rows(ways, sites=2, pairs=1, preferred=False)
-    finally:
-        gc.collect()  # closes connections while the test's filters of warnings are in force
-    assert signed["sent"]["200"] > 0 and "200" not in wrong["sent"]
-    assert wrong["sent"]["403"] > 0
