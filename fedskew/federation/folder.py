@@ -32,6 +32,7 @@ from fedskew.engines import APP
 from fedskew.engines.processes import free_port
 from fedskew.federation.certificates import check_server, write_authority, write_server
 from fedskew.federation.coordinator_key import DECLARED, make_key, takes_signature
+from fedskew.federation.limits import LIMIT_KEYS, Limits, read_limits
 from site_agent.app_files import app_files, app_hash, packed_app, packed_files
 
 DATABASE = "state.db"
@@ -45,6 +46,7 @@ COORDINATOR_KEYS = (
     "largest-message-mib",
     "largest-reply-mib",
     "metrics-port",
+    *LIMIT_KEYS,
 )
 
 
@@ -66,6 +68,8 @@ class Coordinator:
     """Bytes of the objects of a site's reply to one message."""
     metrics_port: int
     """Port of the gateway's /metrics on the loopback address; 0 is none."""
+    limits: Limits
+    """What a site and an address may take of the gateway."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ class FederationFolder:
             largest_message=largest_mib * 2**20,
             largest_reply=largest_reply_mib * 2**20,
             metrics_port=metrics_port,
+            limits=read_limits(table),
         )
 
     def check(self) -> None:

@@ -13,7 +13,9 @@ lost_messages.py recovers messages that are lost for good.
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
+import resource
 import ssl
 import sys
 import threading
@@ -36,6 +38,7 @@ from starlette.routing import Route
 from data import DataError
 from data.agreement import Agreement, as_flower_has_it, read_agreement
 from data.log_files import rotate
+from fedskew.federation.connections import Connections, InPieces, Server
 from fedskew.federation.flower_internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -60,9 +63,11 @@ from fedskew.federation.intake import (
     size_of,
     streamed,
 )
+from fedskew.federation.limits import Allowances, address_of
 from fedskew.federation.lost_messages import BEGIN, END, LostMessageRecovery
 from fedskew.federation.object_cache import Objects, Reply
 from fedskew.federation.participants import Participants, decline
+from fedskew.federation.turns import OWN, NoTurn, Turns
 
 log = logging.getLogger("fedskew.gateway")
 PULL = "/v1/fleet/pull-messages"
@@ -104,6 +109,37 @@ ROTATION = 60.0
 """Seconds between two looks at the size of the services' logs."""
 CLOSE = {"connection": "close"}
 """Header of an answer before the whole body was read."""
+LITTLE = 9999
+"""Bytes of a body that may be left when a request is refused. A new connection costs the gateway more."""
+LATER = {"retry-after": "1"}
+"""Header of an answer to a request that may be sent again."""
+REFUSALS, REFUSALS_AT_ONCE = 5.0, 50.0
+"""Refusals of a site, or of an address where none has signed, that are sent within a second, and at once. More wait:
+who is refused asks again at once, and looking at a signature or a body's head is work."""
+OTHER_FILES = 256
+"""Files that the gateway opens beside its connections: those to the SuperLink, logs, its own state."""
+LONGEST_REFUSAL = 30.0
+"""Seconds that a refusal waits at most."""
+REPEATED = 10.0
+"""Seconds between two lines about the same limit and site."""
+
+
+class Refusal(Exception):
+    """An answer of the gateway's own to a request that it does not pass on."""
+
+    def __init__(self, status: int, limit: str = "", claimed: str = "") -> None:
+        """Say why.
+
+        Args:
+            status: of the answer.
+            limit: the key of the limit that the request has met, if any.
+            claimed: the site whose key the request names, where nobody has looked at the signature.
+        """
+        super().__init__(status, limit)
+        self.status = status
+        self.limit = limit
+        self.claimed = claimed
+        self.headers = dict(LATER) if status in (429, UNANSWERED) else {}
 
 
 class Gateway:
@@ -115,6 +151,7 @@ class Gateway:
         self.sites = sites_by_key(folder.agreement)
         self.largest = folder.coordinator.largest_message
         self.largest_reply = folder.coordinator.largest_reply
+        self.limits = folder.coordinator.limits
         self.uploaded = Counter[str]()
         """By site, the bytes of the objects that it has uploaded since its last message was handed out to it."""
         self.behind = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
@@ -124,6 +161,13 @@ class Gateway:
             timeout=TIMEOUT,
             trust_env=False,
         )
+        self.turns = Turns(self.limits)
+        self.refusals = Allowances(REFUSALS, REFUSALS_AT_ONCE, debt=REFUSALS * LONGEST_REFUSAL)
+        self.warned: dict[tuple[str, str], float] = {}
+        """By site or unknown and limit, when the log had its last line about it."""
+        self.connections = Connections(self.limits, self.refuse)
+        self.newest: dict[str, Request] = {}
+        """By site, its newest question for messages; an older one ends."""
         self.sent: dict[str, Reply] = {}
         """By site, the message that is on its way to it."""
         self.active = dict.fromkeys(self.sites.values(), 0.0)
@@ -132,9 +176,10 @@ class Gateway:
         self.arrival = asyncio.Event()
         self.objects = Objects()
         self.handed_out = HandedOut(folder.state / HANDED_OUT)
-        self.intake = Intake(self.largest)
+        self.intake = Intake(self.largest, self.limits)
         self.participants = Participants(folder.state)
         self.traffic = Traffic(self.sites.values(), folder.state)
+        self.traffic.connections.set_function(lambda: len(self.connections.open))
 
     def refresh(self) -> None:
         """Take over the sites of federation.toml if the file has changed.
@@ -173,53 +218,92 @@ class Gateway:
         """Pass a request on, or refuse it.
 
         404 is for another path, 403 for another key, node or object, 413 for a large body or reply, 408 for a slow
-        one, 429 for too many requests at a time, 503 where there is no room for a body.
+        one, 429 for too many requests or connections at a time, 503 where there is no room for a body or no turn.
         """
         began = time.perf_counter()
-        site = self.site(request)
-        status, content, headers = await self.exchange(request, site)
+        site = None
+        try:
+            self.check_claim(request)
+            site = self.site(request)
+            status, content, headers = await self.exchange(request, site)
+        except Refusal as refusal:
+            await self.refuse_later(request, site, refusal)
+            status, content, headers = refusal.status, b"", refusal.headers
+            if not has_small_body(request):
+                headers |= CLOSE
         seconds = time.perf_counter() - began
         name = site or "unknown"
-        host = request.client.host if request.client else "?"
         received = getattr(request.state, "received", 0)
         self.traffic.add(site, request.url.path, status, received, len(content), seconds)
         log.info(
             "%s %s %s %r: %d, %.3f s",
             name,
-            host,
+            host_of(request),
             request.method,
             request.url.path,
             status,
             seconds,
         )
-        return Response(content, status, headers)
+        return InPieces(content, status, headers)
+
+    def check_claim(self, request: Request) -> None:
+        """Raise Refusal for a site with too many requests, by the key alone: a look at the signature is work."""
+        self.refresh()
+        claimed = self.claimed_site(request)
+        if claimed is not None and self.intake.is_full(claimed):
+            raise Refusal(429, "requests-at-a-time", claimed)
+
+    async def refuse_later(self, request: Request, site: str | None, refusal: "Refusal") -> None:
+        """Count a refusal, and wait where there are many of a site or an address."""
+        who = site or refusal.claimed or address_of(host_of(request))
+        if refusal.limit:
+            self.refuse(refusal.limit, who)
+        if refusal.status != UNANSWERED:  # it has waited already
+            await asyncio.sleep(self.refusals.of(who).take())
+
+    def refuse(self, limit: str, who: str) -> None:
+        """Count that a site or an address has met a limit; the log says so once in a while."""
+        name = who if who in self.active else "unknown"
+        self.traffic.refuse(name, limit)
+        now = time.monotonic()
+        if now - self.warned.get((name, limit), -REPEATED) >= REPEATED:
+            self.warned[name, limit] = now
+            log.warning("%s has met the limit %s", who, limit)
 
     async def exchange(self, request: Request, site: str | None) -> Reply:
-        """Return the answer to a request."""
+        """Return the answer to a request. Raises Refusal."""
         if request.method != "POST" or request.url.path not in PASSED:
-            return 404, b"", {}
+            raise Refusal(404)
         if site is None:
-            return 403, b"", {}
+            raise Refusal(403)
+        if not self.connections.signed(request.client, site):
+            raise Refusal(429)
+        return await self.of_site(request, site)
+
+    async def of_site(self, request: Request, site: str) -> Reply:
+        """Return the answer to a site's request. Raises Refusal where the site meets a limit."""
         most = self.largest if request.url.path == UPLOAD else min(self.largest, SMALL)
         try:
             size = size_of(request, most)
             async with self.intake.room(site, size):
                 if request.url.path == UPLOAD:
                     self.count_upload(site, size)
-                pieces = await pieces_of(request, size)
+                pieces = await pieces_of(request, size, self.limits)
                 if request.url.path == UPLOAD:
                     self.lost_messages.heard[site] = time.monotonic()
                     self.at_work(site)
-                    return await self.ask(request, pieces)
+                    return await self.ask_in_turn(request, pieces, site)
                 return await self.small(request, b"".join(pieces), site)
-        except TooLarge:
-            return 413, b"", CLOSE
-        except TooSlow:
-            return 408, b"", CLOSE
+        except TooLarge as error:
+            raise Refusal(413, error.limit) from None
+        except TooSlow as error:
+            raise Refusal(408, error.limit) from None
         except TooManyRequests:
-            return 429, b"", CLOSE
+            raise Refusal(429, "requests-at-a-time") from None
         except NoRoom:
-            return UNANSWERED, b"", CLOSE
+            raise Refusal(UNANSWERED, "room for bodies") from None
+        except NoTurn:
+            raise Refusal(UNANSWERED, "requests-per-second") from None
 
     def count_upload(self, site: str, size: int) -> None:
         """Count the bytes of an object. Raises TooLarge where a site's reply to one message has too many of them.
@@ -229,17 +313,17 @@ class Gateway:
         if self.uploaded[site] + size > self.largest_reply:
             most = self.largest_reply // 2**20
             log.warning("%s: its reply has more than largest-reply-mib = %d", site, most)
-            raise TooLarge
+            raise TooLarge("largest-reply-mib")
         self.uploaded[site] += size
 
     async def small(self, request: Request, body: bytes, site: str) -> Reply:
-        """Return the answer to any request but one that brings an object."""
+        """Return the answer to any request but one that brings an object. Raises Refusal."""
         if request.url.path == PUSH and not of_its_node(body):
-            return 403, b"", {}
+            raise Refusal(403)
         if request.url.path == OBJECT and not self.handed_out.allows_fetching(site, body):
-            return 403, b"", {}
+            raise Refusal(403)
         if request.url.path == CONFIRM and not self.handed_out.allows_confirming(site, body):
-            return 403, b"", {}
+            raise Refusal(403)
         if request.url.path == BEGIN:
             await self.lost_messages.end_former(request, site)
         else:
@@ -253,8 +337,24 @@ class Gateway:
         else:
             self.at_work(site)
         if request.url.path == OBJECT:
-            return await self.objects.get(body, lambda: self.ask(request, [body]))
-        return await self.ask(request, [body])
+            return await self.object(request, body, site)
+        return await self.ask_in_turn(request, [body], site)
+
+    async def object(self, request: Request, body: bytes, site: str) -> Reply:
+        """Return an object that a site may fetch.
+
+        The site waits for its turn first. The fetch itself is the gateway's own: other sites may wait for it too.
+        """
+        async with self.turns.turn(site):
+            pass
+        reply = await self.objects.get(body, lambda: self.ask_in_turn(request, [body], OWN))
+        self.turns.charge(site, len(reply[1]))
+        return reply
+
+    async def ask_in_turn(self, request: Request, pieces: list[bytes], site: str) -> Reply:
+        """Return the SuperLink's answer to a site's request, when it is the site's turn. Raises NoTurn."""
+        async with self.turns.turn(site, sum(map(len, pieces))):
+            return await self.ask(request, pieces)
 
     def at_work(self, site: str) -> None:
         """Record that a site acts on its message, which has therefore arrived."""
@@ -269,9 +369,11 @@ class Gateway:
         try:
             self.lost_messages.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
         except DecodeError:
-            return 403, b"", {}
+            raise Refusal(403) from None
+        self.newest[site] = request
         while site not in self.sent:
-            status, content, headers = await self.ask(request, [body])
+            async with self.turns.turn(site, is_work=False):
+                status, content, headers = await self.ask(request, [body])
             if self.holder(request) != site:  # it was removed or renamed, or has another key
                 return UNANSWERED, b"", {}
             now = time.monotonic()
@@ -289,7 +391,12 @@ class Gateway:
                 self.arrival = asyncio.Event()
             elif status == 200 and self.lost_messages.is_doubtful(site, now - began):
                 await self.lost_messages.recover_lost(request, site)
-            elif status != 200 or now > began + HOLD or await request.is_disconnected():
+            elif (
+                status != 200
+                or now > began + HOLD
+                or self.newest[site] is not request  # a SuperNode has one question at a time
+                or await request.is_disconnected()
+            ):
                 if status == UNANSWERED:  # the SuperLink may have given a message out all the same
                     self.lost_messages.uncertain.add(site)
                 return status, content, headers
@@ -321,11 +428,17 @@ class Gateway:
         at every look, once or twice a second and site, would be most of an idle gateway's work.
         """
         self.refresh()
-        return self.sites.get(b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER]))
+        return self.claimed_site(request)
+
+    def claimed_site(self, request: Request) -> str | None:
+        """Return the name of the site whose key a request names, whoever has signed it; or None."""
+        try:
+            return self.sites.get(b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER]))
+        except (LookupError, ValueError):
+            return None
 
     def site(self, request: Request) -> str | None:
         """Return the name of the site whose key has signed a request, lately by its own clock; or None."""
-        self.refresh()
         try:
             pem, signature = (b64decode(request.headers[name], validate=True) for name in SIGNED)
             name = self.sites[pem]
@@ -356,6 +469,17 @@ def stamp_of(file: Path) -> tuple[int, int, int]:
     except OSError:
         return 0, 0, 0
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def host_of(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return request.client.host if request.client else "?"
+
+
+def has_small_body(request: Request) -> bool:
+    """Return whether what may be left of a request's body is so little that the connection may stay."""
+    stated = request.headers.get("content-length", "")
+    return stated.isascii() and stated.isdigit() and len(stated) <= len(str(LITTLE))
 
 
 def of_its_node(body: bytes) -> bool:
@@ -390,6 +514,22 @@ def keep_logs_small(folder: FederationFolder) -> None:
         time.sleep(ROTATION)
 
 
+def allow_files(gateway: Gateway) -> None:
+    """Let this process open as many files as its connections need; where it may not, say so and have fewer."""
+    limits = gateway.limits
+    needed = limits.connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(OSError, ValueError):  # a service's unit may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        fewer = max(1, soft - OTHER_FILES)
+        log.warning("this process may open %d files: at most %d connections", soft, fewer)
+        gateway.connections.limits = dataclasses.replace(limits, connections=fewer)
+
+
 def main() -> None:
     """Serve until a signal comes."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -405,18 +545,21 @@ def main() -> None:
             coordinator.metrics_port, addr="127.0.0.1", registry=gateway.traffic.registry
         )
     threading.Thread(target=keep_logs_small, args=(folder,), daemon=True).start()
-    certificate, key = map(str, folder.server)
-    uvicorn.run(
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*folder.server)
+    allow_files(gateway)
+    config = uvicorn.Config(
         gateway.application(),
         host=coordinator.listen,
         port=coordinator.port,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
+        ws="none",
+        proxy_headers=False,
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=3,
     )
+    Server(config, gateway.connections, context).run()
 
 
 if __name__ == "__main__":

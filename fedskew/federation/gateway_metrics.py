@@ -54,6 +54,17 @@ class Traffic:
             ["site", "call"],
             registry=registry,
         )
+        self.refused = Counter(
+            "fedskew_gate_refused",
+            "Requests and connections that met a limit, by its key in coordinator.toml.",
+            ["site", "limit"],
+            registry=registry,
+        )
+        self.connections = Gauge(
+            "fedskew_gate_connections",
+            "Connections that are open.",
+            registry=registry,
+        )
         self.online = Gauge(
             "fedskew_gate_site_online",
             "Whether the site has asked for anything in the last minute.",
@@ -74,6 +85,10 @@ class Traffic:
             registry=registry,
         )
         disk.set_function(lambda: shutil.disk_usage(state).free)
+
+    def refuse(self, who: str, limit: str) -> None:
+        """Count that a site, or an address on whose connection none has signed, has met a limit."""
+        self.refused.labels(who if who in self.last else UNKNOWN, limit).inc()
 
     def join(self, site: str) -> None:
         """Show a site that belongs to the federation."""

@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
+from fedskew.federation.limits import Limits
+
 SITES = 4
 """Bodies of the largest size that there is room for in all."""
-OPEN = 32
-"""Requests of a site at a time. flwr's SuperNode has fewer than ten: a question, a sign of life and a few objects."""
 PATIENCE = 30.0
 """Seconds that a body waits for room."""
-SLOWEST = 300.0
-"""Seconds in which a body has to arrive; flwr takes the signature of a request for 305."""
+GRACE = 15.0
+"""Seconds after which a body's rate counts: a line may stall for some."""
 SMALL = 2**20
 """Bytes of a body that is no object: messages travel without what is in them."""
 
@@ -32,18 +32,29 @@ class NoRoom(Exception):
 
 
 class TooSlow(Exception):
-    """A body did not arrive in time."""
+    """A body did not arrive in time, or not at the least rate."""
+
+    def __init__(self, limit: str) -> None:
+        """`limit` is the key of the limit in coordinator.toml."""
+        super().__init__(limit)
+        self.limit = limit
 
 
 class TooLarge(Exception):
-    """A body is larger than a request of its kind may be."""
+    """A body is larger than a request of its kind may be, or one too many of a reply."""
+
+    def __init__(self, limit: str = "largest-message-mib") -> None:
+        """`limit` is the key of the limit in coordinator.toml."""
+        super().__init__(limit)
+        self.limit = limit
 
 
 class Intake:
     """What the gateway holds at the same time; `largest` are the bytes of the largest body."""
 
-    def __init__(self, largest: int) -> None:
+    def __init__(self, largest: int, limits: Limits) -> None:
         self.largest = largest
+        self.limits = limits
         self.held: Counter[str] = Counter()
         """By site, the bytes that there is room taken for."""
         self.open: Counter[str] = Counter()
@@ -56,7 +67,7 @@ class Intake:
 
         Raises TooManyRequests at once, and NoRoom after PATIENCE seconds.
         """
-        if self.open[site] >= OPEN:
+        if self.is_full(site):
             raise TooManyRequests
         self.open[site] += 1
         try:
@@ -74,6 +85,10 @@ class Intake:
                     self.freed.notify_all()
         finally:
             self.open[site] -= 1
+
+    def is_full(self, site: str) -> bool:
+        """Return whether a site has as many requests open as it may."""
+        return self.open[site] >= self.limits.requests_at_a_time
 
     def fits(self, site: str, size: int) -> bool:
         """Return whether there is room: each site has that of one largest body, all together that of SITES."""
@@ -96,23 +111,32 @@ def size_of(request: Request, most: int) -> int:
     return int(stated)
 
 
-async def pieces_of(request: Request, most: int) -> list[bytes]:
+async def pieces_of(request: Request, most: int, limits: Limits) -> list[bytes]:
     """Return a request's body as it comes.
 
-    Raises TooLarge for more bytes than room was taken for, TooSlow for one that takes longer than SLOWEST.
+    Raises:
+        TooLarge: more bytes than room was taken for.
+        TooSlow: it takes longer than body-seconds, or is slower than least-bytes-per-second after GRACE seconds.
     """
     pieces: list[bytes] = []
     received = 0
+    first = min(GRACE, limits.body_seconds)
+    deadline = asyncio.timeout(first)
     try:
-        async with asyncio.timeout(SLOWEST):
+        async with deadline:
+            began = (deadline.when() or 0.0) - first
+            last = began + limits.body_seconds
             async for piece in request.stream():
                 received += len(piece)
                 request.state.received = received
                 if received > most:
                     raise TooLarge
                 pieces.append(piece)
+                paid_for = received / limits.least_bytes_per_second
+                deadline.reschedule(min(last, began + GRACE + paid_for))
     except TimeoutError:
-        raise TooSlow from None
+        is_last = (deadline.when() or 0.0) > last - 0.01  # both are sums of floats
+        raise TooSlow("body-seconds" if is_last else "least-bytes-per-second") from None
     return pieces
 
 

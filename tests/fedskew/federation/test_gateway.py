@@ -44,6 +44,7 @@ from fedskew.federation.folder import FederationFolder, add, begin
 from fedskew.federation.gateway import PASSED, Gateway
 from fedskew.federation.handed_out import HandedOut
 from fedskew.federation.intake import Intake, NoRoom, TooManyRequests
+from fedskew.federation.limits import Limits
 from fedskew.federation.membership import rekey, remove
 from fedskew.federation.object_cache import KEPT, Objects
 from server_app.settings import parse
@@ -826,6 +827,8 @@ def test_the_metrics_have_types_and_no_other_series(
         "fedskew_gate_received_bytes_total": "counter",
         "fedskew_gate_sent_bytes_total": "counter",
         "fedskew_gate_seconds_total": "counter",
+        "fedskew_gate_refused_total": "counter",
+        "fedskew_gate_connections": "gauge",
         "fedskew_gate_site_online": "gauge",
         "fedskew_gate_last_request_timestamp_seconds": "gauge",
         "fedskew_gate_disk_free_bytes": "gauge",
@@ -853,7 +856,7 @@ class Sender:
     def __init__(self, folder: FederationFolder) -> None:
         self.gateway = Gateway(folder)
         self.gateway.largest = 100
-        self.gateway.intake = Intake(100)
+        self.gateway.intake = Intake(100, Limits())
         self.received: list[bytes] = []
         self.read = 0
         """Bytes that the gateway has asked for."""
@@ -916,7 +919,7 @@ def test_a_site_sends_what_there_is_room_for_and_the_rest_waits_at_the_site(
 
 def test_there_is_room_for_some_sites_bodies_at_a_time() -> None:
     async def run() -> None:
-        taken = Intake(100)
+        taken = Intake(100, Limits())
         async with AsyncExitStack() as stack:
             for number in range(intake.SITES):
                 await stack.enter_async_context(taken.room(f"site-{number}", 100))
@@ -950,9 +953,9 @@ def test_a_body_that_finds_no_room_in_time_is_refused_so_that_it_is_sent_again(
 
 def test_a_site_has_so_many_requests_open_and_no_more() -> None:
     async def run() -> None:
-        taken = Intake(100)
+        taken = Intake(100, Limits())
         async with AsyncExitStack() as stack:
-            for _ in range(intake.OPEN):
+            for _ in range(Limits().requests_at_a_time):
                 await stack.enter_async_context(taken.room("north", 0))
             with pytest.raises(TooManyRequests):
                 await stack.enter_async_context(taken.room("north", 0))
@@ -994,7 +997,7 @@ def test_what_is_no_object_may_only_be_small(folder: FederationFolder) -> None:
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(sender.gateway.application()), base_url="https://gateway"
         ) as client:
-            sender.gateway.intake = Intake(2**26)
+            sender.gateway.intake = Intake(2**26, Limits())
             bodies = (b"x" * 2**20, b"x" * (2**20 + 1))
             return [
                 (await client.post(small, content=body, headers=header(NORTH))).status_code
