@@ -12,23 +12,10 @@ from itertools import pairwise
 import numpy as np
 
 from fedskew.experiments.experiments import Experiment
-from fedskew.experiments.statements import (
-    Alike,
-    Better,
-    Gap,
-    Knee,
-    Peak,
-    Series,
-    Term,
-    Trend,
-)
+from fedskew.experiments.statements import Alike, Better, Gap, Knee, Peak, Series, Term, Trend
 from fedskew.report.claims import Margin, pair, why_never
 from fedskew.report.format import in_percent, words
-from fedskew.report.inference import (
-    Pair,
-    measure,
-    strata,
-)
+from fedskew.report.inference import Pair, measure, strata
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.rounds_to_target import by_seed, ends_below, no_level, reach, round_of_never
 

@@ -14,14 +14,7 @@ from numpy.typing import NDArray
 from data import DataSettings, federate
 from data.dataset import missing_names
 from fedskew.experiments.plan import Cell
-from fedskew.experiments.statements import (
-    FACT,
-    Better,
-    HeldBy,
-    Partition,
-    Statement,
-    Term,
-)
+from fedskew.experiments.statements import FACT, Better, HeldBy, Partition, Statement, Term
 from fedskew.report.claims import Margin
 from fedskew.report.inference import (
     Comparison,
