@@ -53,6 +53,7 @@ MODULES = (
     "server_app/round_selection.py",
     "site_agent/approval.py",
     "fedskew/method_selection/race.py",
+    "fedskew/method_selection/standing.py",
     "fedskew/diagnosis/*.py",
     "fedskew/report/inference.py",
 )

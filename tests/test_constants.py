@@ -33,6 +33,7 @@ FILES = (
     "site_agent/approval.py",
     "fedskew/method_selection/planning.py",
     "fedskew/method_selection/race.py",
+    "fedskew/method_selection/standing.py",
     "fedskew/method_selection/uncertainty.py",
     "fedskew/report/inference.py",
 )

@@ -33,11 +33,13 @@ from fedskew.method_selection.candidates import (
     possible,
     split_start,
 )
+from fedskew.method_selection.conclusion import Ended, conclusion
 from fedskew.method_selection.conduct import Runs, guessed_costs, with_continued
 from fedskew.method_selection.counts import partition_by_counts
 from fedskew.method_selection.planning import Entry
-from fedskew.method_selection.race import Conditions, Ended, Race, StepResult, conclusion
+from fedskew.method_selection.race import Conditions, Race
 from fedskew.method_selection.race_log import FORMAT, SEEDS, RaceLog
+from fedskew.method_selection.standing import StepResult
 from fedskew.method_selection.targets import DEFAULT, TARGETS, Target, target_of
 from fedskew.method_selection.uncertainty import Difference
 from fedskew.method_selection.uploads import excluded, upload_text

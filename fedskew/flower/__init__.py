@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedskew.flower.client import load_model, local_loss, local_round
     from fedskew.flower.heads import CCVR, Fed3R, FedCOF, FedLDA, FedLDAPooled, FedNCM
+    from fedskew.flower.method_strategy import MethodStrategy
     from fedskew.flower.mods import fedbn_mod, silobn_mod
     from fedskew.flower.questions import class_counts
     from fedskew.flower.records import flat_arrays
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         FedDF,
         FedNova,
         Median,
-        MethodStrategy,
         NormClipping,
         RatioLoss,
         Scaffold,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MODULES = {
     "client": ("load_model", "local_loss", "local_round"),
     "heads": ("CCVR", "Fed3R", "FedCOF", "FedLDA", "FedLDAPooled", "FedNCM"),
+    "method_strategy": ("MethodStrategy",),
     "mods": ("fedbn_mod", "silobn_mod"),
     "questions": ("class_counts",),
     "records": ("flat_arrays",),
@@ -46,7 +47,6 @@ MODULES = {
         "FedDF",
         "FedNova",
         "Median",
-        "MethodStrategy",
         "NormClipping",
         "RatioLoss",
         "Scaffold",

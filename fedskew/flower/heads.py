@@ -17,9 +17,10 @@ from torch import Tensor
 
 from client_app.client import InvalidReply, Variant
 from client_app.state import State
+from fedskew.flower.method_strategy import MethodStrategy
 from fedskew.flower.questions import ask
 from fedskew.flower.records import BROADCAST, UPLOAD, to_record, to_state
-from fedskew.flower.strategies import MethodStrategy, check_size, client_order, read
+from fedskew.flower.replies import check_size, client_order, read
 from fedskew.flower.variants import GRID, largest_upload
 from strategies.closed_form import ClosedFormHead
 from strategies.core.questions import integer_sum, stacked, wrong_shapes

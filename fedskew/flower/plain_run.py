@@ -24,9 +24,9 @@ from data import SettingError
 from data.readers.catalog import is_sites
 from fedskew.flower.default_actions import is_own_data, on_own_data, without_other_keys
 from fedskew.flower.heads import CCVR
+from fedskew.flower.method_strategy import MethodStrategy
 from fedskew.flower.questions import class_counts
 from fedskew.flower.records import to_record, to_state
-from fedskew.flower.strategies import MethodStrategy
 from fedskew.flower.variants import sums_class_counts
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings

@@ -21,6 +21,8 @@ LEAST_LAST = 3
 """Seeds of that comparison at least."""
 AIM = 0.95
 """Of the time, what is planned: a race must not be longer than 1.1 times its minutes."""
+FULL_SEEDS = (4, 3, 2)
+"""Seeds of the first full runs: as many as all who are wanted have time for."""
 MARGIN = 1.25
 """A training that would be treated otherwise, were the machine this much faster or slower, is at the margin of time."""
 
@@ -205,3 +207,17 @@ def correction(predicted: Sequence[float], measured: Sequence[float]) -> float:
         of_predicted += weight * before
         of_measured += weight * after
     return of_measured / of_predicted
+
+
+def full_seeds(costs: Sequence[float], certain: int, budget: float) -> int:
+    """Return how many seeds the full runs get: as many as all entrants have time for, else two, or one.
+
+    Args:
+        costs: seconds of one seed, by entrant.
+        certain: how many of the first entrants are trained in any case.
+        budget: seconds for the full runs.
+    """
+    for number in FULL_SEEDS:
+        if number * sum(costs) <= budget:
+            return number
+    return 2 if 2 * sum(costs[:certain]) <= budget else 1

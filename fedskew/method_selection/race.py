@@ -5,35 +5,40 @@ It follows successive halving (Jamieson and Talwalkar, 2016), with cuts by stand
 """
 
 import math
-import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from fedskew.method_selection import planning
 from fedskew.method_selection.candidates import BASELINE, Candidate, Contenders, Entrant
-from fedskew.method_selection.planning import AIM, LEAST_LAST, THIRD, Costs, Entry
+from fedskew.method_selection.conclusion import Ended
+from fedskew.method_selection.planning import AIM, LEAST_LAST, Costs, Entry, full_seeds
 from fedskew.method_selection.race_log import FIRST, FULL, LAST, PACE, RATES, SEEDS, RaceLog, Step
-from fedskew.method_selection.uncertainty import BySeed, Difference, Measurement, difference
+from fedskew.method_selection.standing import (
+    Measurements,
+    StepResult,
+    best_third,
+    best_without_uploads,
+    cut,
+    mean_of,
+    one_rate_each,
+    rank,
+    shown,
+)
+from fedskew.method_selection.uncertainty import Difference, Measurement, difference
 from server_app.continuation import rounds_taken_over
 
 RATE_FACTORS = (1 / 3, 3.0)
 """The other learning rates of a race, of the settings' one."""
-ERRORS = 2.0
-"""Standard errors within which a candidate counts as equal to the last one that is kept."""
 FIRST_LAST_SEED, SEEDS_OF_A_RACE = 100, 10_000
 """Race seed r trains with the seeds from 10000 r on; those from 10000 r + 100 on compare the winner with FedAvg."""
-MOST_SEEDS, MOST_LAST_SEEDS, MOST_SHOWN = 90, 9_000, 10
-FULL_SEEDS = (4, 3, 2)
-"""Seeds of the first full runs: as many as all who are wanted have time for."""
+MOST_SEEDS, MOST_LAST_SEEDS = 90, 9_000
 FULL_SHARE, RATES_SHARE = 0.6, 0.5
 """Of the time that is left beside the last comparison, what the first full runs and the other rates may take."""
 
 RaceRun = tuple[Entrant, int, int, bool]
 """A run of a race: entrant, rounds, seed, and whether it is of the last comparison."""
-Measurements = Mapping[Candidate, BySeed]
-"""Measurements by candidate and seed; a run that failed has none."""
 
 
 @dataclass(frozen=True)
@@ -55,50 +60,6 @@ class Trainer(Protocol):
         self, entrants: Sequence[Entrant], rounds: int, seeds: Sequence[int], last: bool
     ) -> Results:
         """Return what all candidates of these trainings give. `last` measures on the test set as well."""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """How the candidates stood after a step, best first."""
-
-    step: Step
-    means: Mapping[Candidate, float]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a race ended."""
-
-    standings: Sequence[StepResult]
-    rounds: int
-    """Of the full runs."""
-    winner: Candidate
-    baseline: Candidate | None
-    """FedAvg with its best learning rate; None where none of its runs has finished."""
-    shown: Sequence[Candidate]
-    """The best of each method by the last full runs, those who could win to the end among them."""
-    without_uploads: Candidate | None
-    """The best of those that upload nothing beside the model."""
-    equals: Sequence[Candidate] = ()
-    """Those within two standard errors of the winner."""
-    validated: Difference | None = None
-    """What the winner has over FedAvg on validation data, by seeds that the race has not seen; it decides."""
-    tested: Difference | None = None
-    """The same on the test set, which decides nothing."""
-    gain_by_seed: Mapping[int, float] = field(default_factory=dict)
-    """On the test set."""
-
-    @property
-    def distinguishable(self) -> bool:
-        """Whether the winner is above FedAvg on validation data, beyond other seeds and samples."""
-        return self.validated is not None and self.validated.interval()[0] > 0
-
-    @property
-    def take(self) -> Candidate:
-        """The candidate to take: the winner where it is distinguishably above FedAvg, else FedAvg."""
-        if self.baseline is None or self.distinguishable:
-            return self.winner
-        return self.baseline
 
 
 @dataclass(frozen=True)
@@ -394,16 +355,19 @@ class Race:
         ranked = rank(measured, measured)
         of_baseline = [one for one in ranked if one.method == BASELINE]
         best = self.entrants([*of_baseline, *best_third(ranked, measured)])
-        rates = [float(f"{factor * self.learning_rate:.3g}") for factor in RATE_FACTORS]
         wanted = []
         for entrant in best:
-            wanted += [Entrant(entrant.training, rate) for rate in rates]
+            for factor in RATE_FACTORS:
+                three_digits = f"{factor * self.learning_rate:.3g}"
+                wanted.append(Entrant(entrant.training, float(three_digits)))
 
         rounds = full.rounds
-        budget = RATES_SHARE * (self.left - self.reserved(full.entrants, rounds))
-        costs = [len(full.seeds) * self.cost(entrant, rounds) for entrant in wanted]
+        beside_the_last = self.left - self.reserved(full.entrants, rounds)
+        budget = RATES_SHARE * beside_the_last
+        number = len(full.seeds)
+        costs = [number * self.cost(entrant, rounds) for entrant in wanted]
         chosen, without_time = within_budget(wanted, costs, budget, certain=0)
-        worthwhile = len(chosen) > 0 and len(full.seeds) > 1
+        worthwhile = len(chosen) > 0 and number > 1
         if not self.is_next(RATES, wanted=worthwhile):
             return
 
@@ -514,37 +478,6 @@ def runs_of(step: Step) -> set[RaceRun]:
     }
 
 
-def mean_of(by_seed: BySeed) -> float:
-    """Return the mean score over the seeds."""
-    return statistics.fmean(measurement.score for measurement in by_seed.values())
-
-
-def rank(measured: Measurements, candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates whose runs have all finished, best first; of equal means the first by name."""
-    by_name = sorted(candidates)
-    seeds = {candidate: len(measured.get(candidate, {})) for candidate in by_name}
-    most = max(seeds.values(), default=0)
-    if not most:
-        return []
-    complete = [candidate for candidate in by_name if seeds[candidate] == most]
-    means = {candidate: mean_of(measured[candidate]) for candidate in complete}
-    return sorted(complete, key=means.__getitem__, reverse=True)
-
-
-def full_seeds(costs: Sequence[float], certain: int, budget: float) -> int:
-    """Return how many seeds the full runs get: as many as all entrants have time for, else two, or one.
-
-    Args:
-        costs: seconds of one seed, by entrant.
-        certain: how many of the first entrants are trained in any case.
-        budget: seconds for the full runs.
-    """
-    for number in FULL_SEEDS:
-        if number * sum(costs) <= budget:
-            return number
-    return 2 if 2 * sum(costs[:certain]) <= budget else 1
-
-
 def within_budget(
     entrants: Sequence[Entrant], costs: Sequence[float], budget: float, certain: int
 ) -> tuple[list[Entrant], list[str]]:
@@ -560,96 +493,3 @@ def within_budget(
     chosen = [entrants[index] for index in choice.taken]
     without_time = [str(entrants[index]) for index in choice.left_out]
     return chosen, without_time
-
-
-def best_third(ranked: Sequence[Candidate], measured: Measurements) -> list[Candidate]:
-    """Return the best third of the candidates, two at least, and those who are not clearly worse than its last."""
-    least = max(2, math.ceil(len(ranked) / THIRD))
-    return cut(ranked, measured, least)
-
-
-def cut(ranked: Sequence[Candidate], measured: Measurements, least: int) -> list[Candidate]:
-    """Return the first `least` candidates, and those who are within two standard errors of the last of them.
-
-    A difference over two seeds has an error that is itself uncertain, so it counts as no less than that of the first
-    `2 * least` candidates together.
-    """
-    kept = list(ranked[:least])
-    if len(kept) == len(ranked):
-        return kept
-    last = kept[-1]
-    differences: dict[Candidate, Difference] = {}
-    for candidate in ranked[least:]:
-        found = difference(measured[last], measured[candidate])
-        if found is not None:
-            differences[candidate] = found
-    near = list(differences.values())[: max(1, least)]
-    pooled = math.sqrt(statistics.fmean(found.error**2 for found in near)) if near else 0.0
-    for candidate, found in differences.items():
-        if found.mean <= ERRORS * max(found.error, pooled):
-            kept.append(candidate)
-    return kept
-
-
-def one_rate_each(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """Return of each method the best learning rate, best first."""
-    best: dict[str, Candidate] = {}
-    for candidate in ranked:
-        best.setdefault(candidate.method, candidate)
-    return list(best.values())
-
-
-def shown(means: Mapping[Candidate, float], finalists: Collection[Candidate]) -> list[Candidate]:
-    """Return the candidates of the table that a race ends with, best first: the first of each method, not too many."""
-    best = one_rate_each(list(means))
-    return [one for index, one in enumerate(best) if index < MOST_SHOWN or one in finalists]
-
-
-def best_without_uploads(
-    ranked: Iterable[Candidate], uploads_nothing: Collection[str]
-) -> Candidate | None:
-    """Return the first candidate whose method uploads nothing beside the model; None where there is none."""
-    without_uploads = (one for one in ranked if one.method in uploads_nothing)
-    return next(without_uploads, None)
-
-
-# ---- the end ---------------------------------------------------------------------------------------------------------
-
-NOBODY = "no method is distinguishable from FedAvg here"
-
-
-def conclusion(ended: Ended) -> list[str]:
-    """Return what the race ends with, in lines."""
-    lines = [f"winner: {ended.winner}"]
-    if ended.equals:
-        names = ", ".join(map(str, ended.equals))
-        lines.append(f"within two standard errors of it on validation data: {names}")
-    if ended.validated is not None:
-        lines.append(gain_line("on validation data, which decides", ended.validated))
-        if ended.tested is not None:
-            by_seed = ", ".join(f"{gain:+.1f}" for gain in ended.gain_by_seed.values())
-            lines.append(f"{gain_line('on the test set', ended.tested)} ({by_seed})")
-        if not ended.distinguishable:
-            lines.append(NOBODY)
-        elif ended.tested is not None and ended.tested.interval()[0] <= 0:
-            lines.append("the test set is too small, or the seeds too few, to confirm the gain")
-    elif ended.winner.method == BASELINE:
-        lines.append(f"{NOBODY}: FedAvg itself is the best")
-    elif ended.baseline is None:
-        lines.append("FedAvg has finished no run: the winner is compared with nothing")
-    else:
-        lines.append("the winner and FedAvg have fewer than two seeds in common: nothing is told")
-    if ended.without_uploads is None:
-        lines.append("no method that uploads nothing beside the model has finished")
-    elif ended.without_uploads == ended.winner:
-        lines.append("the winner uploads nothing beside the model")
-    else:
-        lines.append(f"best of those that upload nothing beside the model: {ended.without_uploads}")
-    return [*lines, f"take {ended.take}"]
-
-
-def gain_line(where: str, gain: Difference) -> str:
-    """Return a gain over FedAvg in a line: mean and interval."""
-    low, high = gain.interval()
-    ends = f"95 % interval {low:+.1f} to {high:+.1f} over {gain.covers}"
-    return f"gain over FedAvg {where}: {gain.mean:+.1f} points, {ends}"

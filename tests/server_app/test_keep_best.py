@@ -13,15 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import (
-    KEEP_BEST,
-    FinishedRun,
-    TamperingGrid,
-    contents_of,
-    cut,
-    experiment,
-    small,
-)
+from in_process import KEEP_BEST, FinishedRun, TamperingGrid, contents_of, cut, experiment, small
 
 import client_app.tensor_files
 import fedskew
@@ -41,7 +33,7 @@ from server_app.evaluation import metrics_from
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.run_settings import GeneralSettings
-from server_app.settings import check_keep_best
+from server_app.setting_rules import check_keep_best
 from server_app.trackers import scalars
 
 RUNS: dict[str, dict[str, Any]] = {

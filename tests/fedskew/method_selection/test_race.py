@@ -10,21 +10,11 @@ import pytest
 
 from data import SettingError
 from fedskew.method_selection.candidates import Candidate, Contenders, Entrant
+from fedskew.method_selection.conclusion import NOBODY, Ended, conclusion
 from fedskew.method_selection.planning import Cost
-from fedskew.method_selection.race import (
-    NOBODY,
-    Conditions,
-    Ended,
-    Race,
-    Results,
-    best_without_uploads,
-    conclusion,
-    cut,
-    one_rate_each,
-    rank,
-    shown,
-)
+from fedskew.method_selection.race import Conditions, Race, Results
 from fedskew.method_selection.race_log import FIRST, FULL, LAST, RATES, RaceLog
+from fedskew.method_selection.standing import best_without_uploads, cut, one_rate_each, rank, shown
 from fedskew.method_selection.uncertainty import Difference, Measurement
 
 METHODS = {

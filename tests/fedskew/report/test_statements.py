@@ -13,13 +13,13 @@ from fedskew.experiments.plan import plan
 from fedskew.experiments.statements import Statement, statement
 from fedskew.report.inference import Comparison, Interval, compare, seeds_to_decide
 from fedskew.report.results import ExperimentResults, RunRecords, SeedResult
+from fedskew.report.statement_forms import slope_weights
 from fedskew.report.statements import (
     Judged,
     is_at_chance,
     judge_all,
     judge_statement,
     partition_fact,
-    slope_weights,
 )
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import points_of
