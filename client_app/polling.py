@@ -11,7 +11,7 @@ POLL = 0.1
 class PollingClient:
     """A runtime client that polls for a message's objects every POLL seconds, where flwr waits 1, 2, 4 ... seconds.
 
-    `waiting` is called while one is awaited, by one thread at a time, and ends the wait by raising.
+    While an object is awaited, one thread at a time calls `waiting`. An error that it raises ends the wait.
     """
 
     def __init__(self, client: Any, waiting: Callable[[], None] = lambda: None) -> None:
@@ -26,7 +26,8 @@ class PollingClient:
         """Return flwr's response: the object once it is there, or that it is unknown."""
         response = self.client.PullObject(request)
         if on_its_way(response):
-            with self.lock:  # the other thread's object comes later than this one, or with it
+            # One thread polls at a time: the other one's object arrives no earlier than this one.
+            with self.lock:
                 while on_its_way(response):
                     self.waiting()
                     if self.over.wait(POLL):
@@ -35,10 +36,10 @@ class PollingClient:
         return response
 
     def close(self) -> None:
-        """End what still waits."""
+        """End the wait of every thread with TimeoutError."""
         self.over.set()
 
 
 def on_its_way(response: Any) -> bool:
-    """Return whether flwr's response is of an object that is announced, and not there."""
+    """Return whether flwr's response says that the object is announced and has not arrived."""
     return bool(response.object_found and not response.object_available)

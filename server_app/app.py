@@ -4,45 +4,34 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from torch import Tensor
 
 from client_app.local_site import QUESTION, RUN_SIGNATURE
-from client_app.memory import folder_of
-from client_app.memory import load as load_memory
 from client_app.messages import to_flower
-from client_app.metrics import Scores, evaluate_models
-from client_app.personal import FINE_TUNED, variants_with_models
+from client_app.personal import FINE_TUNED
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
-from client_app.state import State, digest, with_prefix
-from data import Federation, Samples, require
+from client_app.state import State
+from data import Federation, require
 from data.data_warnings import refuse_untrainable, warnings_of
 from data.renamed_settings import OLD_NAMES, given_to_flower, stored
-from data.text import LineAboutData, LineAboutRun, LineSink
+from data.text import LineAboutRun, LineSink
 from server_app.best_round import BestRounds, refuse_unvalidated, why_ended
 from server_app.checkpoint import Checkpoint, Writer, latest, report_lost_best
 from server_app.composition import row_name
-from server_app.evaluation import (
-    PositiveClass,
-    by_group,
-    of_clients,
-    of_server,
-    positive_class,
-    shot_groups,
-)
+from server_app.evaluation import by_group
 from server_app.plugins import check_new_methods
 from server_app.predictions import write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
 from server_app.round_selection import summarize
+from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
+from server_app.run_hashes import hashes, head_hashes
 from server_app.run_settings import RunSettings
 from server_app.settings import PROTOCOL, PROTOCOLS, defaults, parse
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
@@ -51,8 +40,6 @@ from server_app.trackers import Tracker, tracker_of
 from server_app.unseen_site import study
 from strategies.core.exchange import between_sites
 from strategies.core.questions import ask_class_prior, ask_finally, ask_question
-from strategies.core.round_result import AVERAGE, Diverged
-from strategies.core.scoring import evaluate_on_clients
 from strategies.core.update_statistics import UpdateStatistics
 
 app = ServerApp()
@@ -139,7 +126,6 @@ class Run:
         self.tracker = tracker or Tracker()
         self.build = model_of(settings, federation)
         self.model = self.build()
-        self.unmeasured: dict[int, str] = {}
         self.best = BestRounds()
         self.lap_began = time.perf_counter()
         self.writer = Writer()
@@ -149,45 +135,16 @@ class Run:
         self.strategy = strategy_of(
             settings, federation, self.model, self.device, folder.note_waiting
         )
-        self.private = len(self.strategy.shared) < len(self.model.state_dict())
-        self.counts_KC = torch.as_tensor(federation.counts_KC)
-        self.positive = self.known_positive()
-        self.groups = shot_groups(self.counts_KC.sum(0).tolist(), settings.data.long_tailed)
-
-    def known_positive(self) -> PositiveClass | None:
-        """Return the positive class of two; None for more classes, and between sites before the first evaluation.
-
-        Between sites nobody knows the training samples: the first evaluation's test samples decide, and what they have
-        decided stands in the records.
-        """
-        names = self.settings.data.class_names
-        stated = self.settings.general.positive_class
-        if self.settings.agreement is None:
-            data = self.federation.dataset
-            labels = data.test_labels[self.federation.global_test]
-            tested_C = np.bincount(labels, minlength=data.num_classes).tolist()
-            return positive_class(names, stated, self.counts_KC.sum(0).tolist(), tested_C)
-        if stated:
-            return positive_class(names, stated)
-        for record in self.folder.rounds():
-            for numbers in record.models.values():
-                if numbers.positive_class in names:
-                    return positive_class(names, numbers.positive_class)
-        return None
-
-    def report_positive(self) -> None:
-        """Say which class is the positive one of two, and why."""
-        if self.positive is None:
-            return
-        between_sites = self.settings.agreement is not None
-        of_what = "test samples of the sites" if between_sites else "samples"
-        if self.settings.general.positive_class:
-            why = ""
-        else:
-            why = f" ({self.positive.why} of the {of_what})"
-        numbers = "AUPRC, sensitivity and specificity are about it"
-        line = f"positive class: {self.positive.name}{why}: {numbers}"
-        self.report_line(LineAboutData(line))
+        self.evaluation = RunEvaluation(
+            grid,
+            settings,
+            federation,
+            self.strategy,
+            self.model,
+            self.device,
+            folder,
+            report_line,
+        )
 
     def finish(self) -> dict[str, Any]:
         """Run the rounds that are left and return the summary."""
@@ -212,7 +169,7 @@ class Run:
         if vectorized:
             clients = self.settings.training.clients_per_pass
             self.report_line(f"clients-per-pass = {clients}: {vectorized}")
-        self.report_positive()
+        self.evaluation.report_positive()
         self.train()
         summary = self.summary(vectorized, began)
         self.folder.write_summary(summary)
@@ -237,7 +194,7 @@ class Run:
     def summary(self, vectorized: str, began: float) -> dict[str, Any]:
         """Return the summary of the finished run, which began at `began`; `vectorized` is `how_vectorized`'s line."""
         records = self.folder.rounds()
-        models = [*self.strategy.deployed, *self.personal_models(is_last=True)]
+        models = [*self.strategy.deployed, *self.evaluation.personal_models(is_last=True)]
         summary = {
             "run": self.settings.run_id,
             "method": self.settings.general.method,
@@ -255,8 +212,8 @@ class Run:
         return {
             **summary,
             "failures": sum(record.failed for record in records),
-            "hash": self.hashes(),
-            **self.head_hashes(),
+            "hash": hashes(self.strategy, self.folder.path),
+            **head_hashes(self.strategy.deployed, self.settings.deploys),
             "partition-hash": self.federation.hash,
             "seconds-of-this-start": time.perf_counter() - began,
         }
@@ -349,10 +306,13 @@ class Run:
         """
         began = time.perf_counter()
         due = self.settings.general.is_evaluated(round)
-        self.unmeasured = {}
+        evaluation = self.evaluation
+        evaluation.unmeasured = {}
         kept: dict[str, State] = {}
         is_last = round == self.settings.general.rounds or self.strategy.ended != ""
-        models = self.evaluate(kept, self.personal_models(is_last)) if due else {}
+        models: dict[str, ModelNumbers] = {}
+        if due:
+            models = evaluation.evaluate(kept, evaluation.personal_models(is_last))
         if due and self.ends_early(round, models):
             is_last = True
             models = self.evaluate_last(round, kept, models)
@@ -367,13 +327,13 @@ class Run:
                 self.federation,
                 build=self.build,
                 device=self.device,
-                positive=self.positive,
+                positive=evaluation.positive,
             )
-            self.unmeasured |= failed
+            evaluation.unmeasured |= failed
         evaluated = time.perf_counter()
         evaluated_by = "nobody"
         if due:
-            evaluated_by = "clients" if self.evaluated_by_clients else "server"
+            evaluated_by = "clients" if evaluation.by_clients else "server"
         last = self.strategy.last
         seconds = Seconds(**arguments(last.seconds), evaluation=evaluated - began, round=self.lap())
         record = RoundRecord(
@@ -382,7 +342,7 @@ class Run:
             evaluated_by=evaluated_by,
             loss=last.loss,
             clients=list(last.clients),
-            failures={**self.unmeasured, **last.failures},
+            failures={**evaluation.unmeasured, **last.failures},
             bytes_down=last.bytes_down,
             bytes_up=last.bytes_up,
             seconds=seconds,
@@ -390,7 +350,7 @@ class Run:
             strays=last.unsolicited,
             unseen=unseen,
             ended=self.strategy.ended or None,
-            metrics={**last.metrics, **by_group(last.metrics, self.groups)},
+            metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},
         )
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""
         line = round_line(record, self.settings)
@@ -422,162 +382,9 @@ class Run:
         if not has_questions and not self.settings.training.finetune_epochs:
             return models
         ask_finally(self.strategy, self.grid)
-        models = self.evaluate(kept, self.personal_models(is_last=True))
+        models = self.evaluation.evaluate(kept, self.evaluation.personal_models(is_last=True))
         self.take_best(round, models)
         return models
-
-    @property
-    def evaluated_by_clients(self) -> bool:
-        """Whether clients measure: when they hold private tensors, or test sets of their own."""
-        return self.private or self.federation.test_indices is not None
-
-    def personal_models(self, is_last: bool) -> list[str]:
-        """Return the names of the clients' own models, which they measure after a round."""
-        names = variants_with_models(self.strategy.variants)
-        if is_last and self.settings.training.finetune_epochs:
-            names.append(FINE_TUNED)
-        return names
-
-    def evaluate(
-        self, kept: dict[str, State], personal: Sequence[str] = ()
-    ) -> dict[str, ModelNumbers]:
-        """Return every model's numbers on test and validation set.
-
-        `kept` gets the models' outputs on the server's test set: see `evaluate_models`. `personal` names the clients'
-        own models.
-        """
-        if self.evaluated_by_clients:
-            numbers = self.evaluate_at_clients(personal)
-        else:
-            numbers = {}
-            sets = {"test": self.federation.test(None, self.device)}
-            validation = self.federation.validation(None, self.device)
-            if validation is not None:
-                sets["validation"] = validation
-            for kind, samples in sets.items():
-                numbers[kind] = self.evaluate_here(samples, kept if kind == "test" else None)
-            if personal:
-                for kind, models in self.evaluate_at_clients(personal, alone=True).items():
-                    numbers[kind] |= models
-        on_validation = numbers.get("validation", {})
-        together = {}
-        for name, on_test in numbers["test"].items():
-            together[name] = replace(on_test, validation=on_validation.get(name))
-        return together
-
-    def evaluate_at_clients(
-        self, personal: Sequence[str], alone: bool = False
-    ) -> dict[str, dict[str, ModelNumbers]]:
-        """Return the numbers that clients measured, by kind of test set and model, and note who is missing.
-
-        With `alone` they measure the `personal` models and none that is deployed.
-        """
-        classes = self.federation.dataset.num_classes
-        by_kind, missing, stated = evaluate_on_clients(
-            self.strategy, self.grid, classes, self.tested, personal, alone
-        )
-        self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
-        self.decide_positive(by_kind["test"])
-        simulated = self.settings.agreement is None
-        numbers: dict[str, dict[str, ModelNumbers]] = {}
-        for kind, models in by_kind.items():
-            numbers[kind] = {}
-            for name, scores in models.items():
-                numbers[kind][name] = of_clients(
-                    scores,
-                    self.counts_KC,
-                    self.groups,
-                    stated=None if simulated else stated[name],
-                    positive=self.positive,
-                )
-        return numbers
-
-    def evaluate_here(
-        self, samples: Samples, kept: dict[str, State] | None
-    ) -> dict[str, ModelNumbers]:
-        """Return every model's numbers on samples of the server's. Raises Diverged for outputs that are not finite."""
-        model = self.model.to(self.device)
-        try:
-            measured = evaluate_models(model, self.strategy.deployed, samples, kept)
-        except FloatingPointError as error:
-            raise Diverged(self.strategy.round, str(error)) from error
-        numbers = {}
-        for name, scores in measured.items():
-            numbers[name] = of_server(scores, self.counts_KC, self.groups, self.positive)
-        return numbers
-
-    def decide_positive(self, by_model: Mapping[str, Mapping[int, Scores]]) -> None:
-        """Let the sites' first evaluation decide which of two classes is the rarer one; it stays that for the run."""
-        names = self.settings.data.class_names
-        if self.positive is not None or len(names) != 2:
-            return
-        # All models are tested on the same samples, so any of them tells how many there are.
-        by_client = next(iter(by_model.values()))
-        of_clients = [scores.confusion_CC.sum(1) for scores in by_client.values()]
-        tested_C = torch.stack(of_clients).sum(0)
-        self.positive = positive_class(names, tested_C=tested_C.tolist())
-        self.report_positive()
-
-    @cached_property
-    def tested(self) -> dict[str, dict[int, Tensor]]:
-        """By kind of test set and client the samples of each class, (C,); none of sites. Counted once."""
-        kinds = ["test"]
-        if self.federation.validated:
-            kinds.append("validation")
-        simulated = self.settings.agreement is None
-        clients = range(self.federation.clients) if simulated else range(0)
-        tested: dict[str, dict[int, Tensor]] = {}
-        for kind in kinds:
-            tested[kind] = {}
-            for client in clients:
-                tested[kind][client] = torch.from_numpy(self.federation.tested_C(kind, client))
-        return tested
-
-    def head_hashes(self) -> dict[str, dict[str, str]]:
-        """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
-        heads = {method.name for method in self.settings.deploys if method.closed_form}
-        sweep_prefixes = tuple(f"{head}-" for head in heads)
-        hashes = {}
-        for name, state in self.strategy.deployed.items():
-            if name in heads or name.startswith(sweep_prefixes):
-                hashes[name] = digest([state])
-        if not hashes:
-            return {}
-        return {"model-hashes": hashes}
-
-    def hashes(self) -> dict[str, str | None]:
-        """Return the run's hashes: one for shared, deployed and client memory together, and one for each.
-
-        Where a client keeps its memory on another machine, the digests that came with the updates stand for it: the
-        same in every run of the same sites, and another hash than over the memory itself. None where one is missing.
-        """
-        strategy = self.strategy
-        shared = [strategy.shared]
-        deployed = []
-        for name, state in sorted(strategy.deployed.items()):
-            if name != AVERAGE:
-                deployed.append(with_prefix(name, state))
-
-        memory: dict[str, Tensor] = {}
-        words: list[str] = []
-        complete = True
-        clients = sorted(strategy.memory_rounds)
-        folders = [folder_of(self.folder.path, client) for client in clients]
-        if all(folder.exists() for folder in folders):
-            for client, folder in zip(clients, folders, strict=True):
-                kept = load_memory(folder, strategy.memory_rounds[client])
-                for part, state in kept.items():
-                    memory |= with_prefix(f"{client}/{part}", state)
-        else:
-            digests = strategy.digests["memory"]
-            words = [f"{client} {digests.get(client, '')}" for client in clients]
-            complete = all(client in digests for client in clients)
-        return {
-            "all": digest([*shared, *deployed, memory], *words) if complete else None,
-            "shared": digest(shared),
-            "deployed": digest(deployed),
-            "memory": digest([memory], *words) if complete else None,
-        }
 
 
 def round_line(record: RoundRecord, settings: RunSettings) -> str:

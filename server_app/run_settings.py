@@ -220,9 +220,9 @@ class RunSettings:
     def groups(self) -> tuple[Settings, ...]:
         """Return the settings in groups: the run's own, then those of the method's parts."""
         run = (self.general, self.model, self.data, self.training, self.exchange)
-        parts = (*self.variants, self.combine, *self.monitors, *self.deploys)
+        parts = [*self.variants, self.combine, *self.monitors, *self.deploys]
         if self.head_start is not None and self.head_start not in self.deploys:
-            parts = (*parts, self.head_start)
+            parts.append(self.head_start)
         return (*run, *parts)
 
     @property

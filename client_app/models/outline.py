@@ -132,10 +132,13 @@ def joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 def pooled(tensor: Tensor, output_size: int | Sequence[int | None]) -> Tensor:
     """Return what has the shape of F.adaptive_avg_pool2d's result."""
     wanted = [output_size, output_size] if isinstance(output_size, int) else output_size
-    sides = []
-    for given, side in zip(tensor.shape[-2:], wanted, strict=True):
-        sides.append(given if side is None else side)
-    return tensor.new_empty((*tensor.shape[:-2], *sides))
+    *leading, height, width = tensor.shape
+    wanted_height, wanted_width = wanted
+    if wanted_height is not None:
+        height = wanted_height
+    if wanted_width is not None:
+        width = wanted_width
+    return tensor.new_empty((*leading, height, width))
 
 
 ANSWERS: dict[Callable[..., Any], Callable[..., Tensor]] = {

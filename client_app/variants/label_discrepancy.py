@@ -60,7 +60,7 @@ class LabelDiscrepancy(Variant):
         return float(terms_C.sum())
 
     def check_number(self, answer: State, classes: int, samples: int | None) -> int:
-        """Return 0, as it says nothing of the samples. Raises InvalidReply for what is no distance of classes."""
+        """Return 0: the answer covers no samples. Raises InvalidReply for a number that no class shares have."""
         most = math.log(classes) if self.measure == "kl" else math.sqrt(1 - 1 / classes)
         number = int(answer["discrepancy"])
         if not 0 <= number <= math.ceil(most * UNIT):

@@ -13,11 +13,11 @@ from client_app.client import Client, Requirements, Variant
 class LogitCalibration(Variant):
     """Train on CE(f(x) - tau n^(-1/4), y): the pairwise margin of y over k is tau (n_y^(-1/4) - n_k^(-1/4)).
 
-    n_k are the client's class counts; beside a sampler the counts it is expected to draw in an epoch. The denominator
-    of the softmax includes the class y. A class the client lacks gets the limit, -inf: it drops out of the softmax and
-    its logit receives no gradient. Counts are compared within the client alone, so the clients' optima differ: unlike
-    logit-shift this is no fixed point P(y|x), and the two correct the same prior and are refused together.
-    Identity: tau = 0.
+    n_k are the client's class counts. Where another variant draws the samples, n_k are the counts that it is expected
+    to draw in an epoch. The denominator of the softmax includes the class y. A class that the client lacks gets the
+    limit, -inf: it drops out of the softmax, and its logit receives no gradient. Counts are compared within the client
+    alone, so the clients' optima differ: unlike with logit-shift, P(y|x) is no fixed point. Both correct the same
+    prior, so they cannot be combined. Identity: tau = 0.
     """
 
     name: ClassVar[str] = "logit-calibration"

@@ -222,10 +222,9 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
 def _resplit(raw: Raw) -> Raw:
     """The samples of both splits, pooled and split anew, 80 to 20 by class."""
     where = raw.train.where
-    images = (raw.train.images, raw.test.images)
     labels = np.concatenate([raw.train.labels, raw.test.labels]).astype(np.int64)
     train, test = stratified(labels, where)
-    first, second = images
+    first, second = raw.train.images, raw.test.images
     if isinstance(first, ImageFiles) or isinstance(second, ImageFiles):
         raise DataError("recipe fedbn needs arrays here, not image files", where=where)
     pooled = Split(np.concatenate([first, second]), labels, where, "train")

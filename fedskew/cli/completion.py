@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from fedskew.experiments.entries import defaults
-from fedskew.experiments.experiments import known_entries
+from fedskew.experiments.lookup import known_entries
 from server_app.methods import METHODS
 
 

@@ -52,7 +52,7 @@ def list_topic(
     elif topic is Topic.models:
         rows = model_rows()
     else:
-        from fedskew.experiments.experiments import known_entries
+        from fedskew.experiments.lookup import known_entries
 
         entries = known_entries(experiments)
         rows = [{"experiment": name, "what": entry.title} for name, entry in entries.items()]

@@ -50,7 +50,7 @@ def keep(
     choice = suite_of(name, experiments, settings or [], results)
     from fedskew.experiments.plan import runs  # with torch, for which a mistyped name does not wait
     from fedskew.report.kept_records import FOLDER, LARGEST_FOLDER, file_of, keep
-    from fedskew.report.results import RunRecords
+    from fedskew.report.run_records import RunRecords
 
     folder = records or FOLDER
     require(folder.is_dir() or not folder.exists(), "--records", str(folder), "is no folder")
@@ -87,7 +87,7 @@ def verify(
     choice = suite_of(name, experiments, settings or [], None)
     from fedskew.experiments.plan import runs
     from fedskew.report.kept_records import KeptRecords, records_folder
-    from fedskew.report.results import RunRecords
+    from fedskew.report.run_records import RunRecords
     from fedskew.report.verification import verified_run
     from fedskew.sweep import run_all
 

@@ -17,13 +17,8 @@ from fedskew.cli import completion
 from fedskew.cli.run_selection import refuse_unknown
 from fedskew.cli.terminal import ExperimentsFile, RecordsFolder, console, to_stdout
 from fedskew.experiments.entries import defaults
-from fedskew.experiments.experiments import (
-    Experiment,
-    Suite,
-    find_all,
-    known_entries,
-    sized_suite,
-)
+from fedskew.experiments.experiments import Experiment, Suite
+from fedskew.experiments.lookup import find_all, known_entries, sized_suite
 from server_app.keys import check_round, read_texts
 from server_app.methods import Setting as Scalar
 

@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING
 from data import SettingError, require
 from data.text import whole_number
 from fedskew.experiments.entries import defaults, naming
-from fedskew.experiments.experiments import (
-    Experiment,
-    Row,
-    Suite,
-    find_all,
-    sized_suite,
-    statements_file,
-)
+from fedskew.experiments.experiments import Experiment, Row, Suite
+from fedskew.experiments.lookup import find_all, sized_suite, statements_file
 from fedskew.experiments.statements import load_statements
 from server_app.keys import no_such, read_texts
 from server_app.methods import GROUP, METHODS, no_method

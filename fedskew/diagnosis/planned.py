@@ -21,7 +21,8 @@ from fedskew.diagnosis.table import (
     site_table,
     table_of_samples,
 )
-from fedskew.experiments.experiments import Experiment, find_all
+from fedskew.experiments.experiments import Experiment
+from fedskew.experiments.lookup import find_all
 from fedskew.experiments.plan import plan
 from fedskew.formatting import site_names
 from server_app.run_folder import RunFolder

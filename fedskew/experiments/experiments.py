@@ -1,8 +1,6 @@
 """Named experiments: experiments.yaml, read strictly. plan.py makes their runs."""
 
-import difflib
-import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +26,6 @@ from server_app.keys import SELECTIONS, no_such
 from server_app.methods import Setting as Scalar
 
 FILE = ROOT / "experiments.yaml"
-log = logging.getLogger("fedskew")
 SMOKE = "-smoke"
 """How the name of an entry at its smallest size ends."""
 SIZES = ("smoke", "laptop", "full")
@@ -36,8 +33,6 @@ NOT_TUNED = frozenset({"method", "seed", "results", "overwrite", "dataset"})
 """Settings that say which run it is, and not how it trains."""
 STATEMENTS = "statements"
 """The key of a file that holds what papers say; it is no entry."""
-HERE = Path("experiments.yaml")
-"""The user's own, in the working folder."""
 
 
 @dataclass(frozen=True)
@@ -435,99 +430,3 @@ def _entries_in_text(text: str, path: Path) -> dict[str, Experiment | Suite]:
             if "experiments" in entry:
                 known[name] = suite(name, entry, entries)
     return known
-
-
-def known_entries(named_file: Path | None = None) -> dict[str, Experiment | Suite]:
-    """Return all experiments and suites by their names.
-
-    Those of the user's file, `named_file` or experiments.yaml of the working folder, replace shipped ones.
-    """
-    entries = entries_in(FILE)
-    file = user_file(named_file)
-    if file is not None:
-        entries |= entries_in(file)
-    return entries
-
-
-def user_file(named_file: Path | None = None) -> Path | None:
-    """Return the user's file of experiments: the one named, or the working folder's where it is not the shipped."""
-    if named_file is not None:
-        return named_file
-    if HERE.is_file() and not (FILE.is_file() and HERE.samefile(FILE)):
-        return HERE
-    return None
-
-
-def statements_file(suite: str, stated: Path | None = None) -> Path:
-    """Return the file whose statements a suite is about: the user's where it has the suite, else the shipped one."""
-    file = user_file(stated)
-    if file is not None and suite in entries_in(file):
-        return file
-    return FILE
-
-
-def sized_suite(names: Sequence[str], stated: Path | None = None) -> Suite | None:
-    """Return the suite of statements that a command names; None where it names none.
-
-    Raises SettingError where it names anything beside such a suite: statements are of one file and one size.
-    """
-    known = known_entries(stated)
-    for name in names:
-        entry = known.get(name)
-        if isinstance(entry, Suite) and entry.size:
-            rule = f"does not go with others: {name} stands for a whole file's statements"
-            require(len(names) == 1, "experiment", ", ".join(names), rule)
-            return entry
-    return None
-
-
-def entry_named(name: str, known: Mapping[str, Experiment | Suite]) -> Experiment | Suite | None:
-    """Return the entry of a name, or that of NAME-smoke at its smallest size; None where there is none."""
-    if name in known:
-        return known[name]
-    whole = known.get(name.removesuffix(SMOKE))
-    if name.endswith(SMOKE) and isinstance(whole, Experiment) and whole.smoke:
-        return whole.smoke_size
-    return None
-
-
-def find_all(names: Sequence[str], named_file: Path | None = None) -> list[Experiment]:
-    """Return the experiments of those names, each once; a suite's name stands for all of its experiments.
-
-    Logs a warning for experiments from the working folder's file, which nobody named.
-
-    Raises:
-        SettingError: there is no such experiment; the remedy is the nearest name.
-    """
-    file = user_file(named_file)
-    of_the_user = entries_in(file) if file else {}
-    known = entries_in(FILE) | of_the_user
-    found_there = [name for name in names if name in of_the_user]
-    if named_file is None and found_there:
-        log.warning("read from ./%s: %s", file, ", ".join(found_there))
-    chosen: dict[str, Experiment] = {}
-    for name in names:
-        entry = entry_named(name, known)
-        if entry is None:
-            raise no_experiment(name, known, file or FILE)
-        members = entry.members if isinstance(entry, Suite) else (name,)
-        for member in members:
-            experiment = entry_named(member, known)
-            if not isinstance(experiment, Experiment):  # a user's suite has the name of one
-                raise SettingError("experiments", member, "is no experiment", where=name)
-            chosen[member] = experiment
-    return list(chosen.values())
-
-
-def no_experiment(name: str, existing: Collection[str], file: Path) -> SettingError:
-    """Return the error of a name that neither `file` nor the shipped file has."""
-    files = FILE.name
-    if file.name != FILE.name:
-        files = f"{file.name} or {FILE.name}"
-    rule = f"is not in {files}"
-
-    similar = difflib.get_close_matches(name, existing, 1)
-    if similar:
-        remedy = f"did you mean {similar[0]}?"
-        return SettingError("experiment", name, rule, remedy=remedy)
-    return SettingError("experiment", name, f"{rule}; known are {', '.join(existing)}")

@@ -7,12 +7,7 @@ from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.experiments import Experiment, Row, Tune
-from server_app.composition import (
-    closed_form_methods,
-    compose,
-    model_of,
-    with_head_start,
-)
+from server_app.composition import closed_form_methods, compose, model_of, with_head_start
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import defaults, parse

@@ -12,10 +12,11 @@ from PIL import Image
 from torch import Tensor
 
 from data import DataError, DataSettings, Samples
+from data.readers.array_conversion import check_convertible, converted
 from data.readers.file_type import is_nifti, truly
 from data.readers.folder import read_split, visible
 from data.readers.image_files import ImageFiles
-from data.readers.npz import Arrays, check_convertible, converted, read_arrays
+from data.readers.npz import Arrays, read_arrays
 from data.readers.splits import Split, checked
 from data.readers.user_data import kind_of_path, read_own
 from fedskew.export.model_folder import Description

@@ -61,15 +61,9 @@ from strategies.fedavg import FedAvg as ExactMean
 from strategies.registry import SERVER_METHODS
 
 log = logging.getLogger("flwr")
-
-
 ONE_RECORD = "exactly one ArrayRecord"
 """In the reasons of flwr's privacy mods, which refuse a message with more."""
-
-
 MODS_ON_APP = "; flwr's privacy mods belong to training alone, @app.train(mods=[...]), and not to ClientApp(mods=[...])"
-
-
 WIDEST = 8
 """Bytes of a value at most: flwr's wrappers and mods make float64 of a model."""
 

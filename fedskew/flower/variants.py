@@ -78,7 +78,10 @@ def methods_of(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> l
             names.append(name)  # compose() has the error of a name that is none
         else:
             single.append(name)
-    covered = {name for method in names if method in METHODS for name in METHODS[method].variants}
+    covered = set[str]()
+    for method in names:
+        if method in METHODS:
+            covered.update(METHODS[method].variants)
     names.extend(method_of(name) for name in single if name not in covered)
     return list(dict.fromkeys(names))
 

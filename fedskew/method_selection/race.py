@@ -473,9 +473,11 @@ class Race:
 def runs_of(step: Step) -> set[RaceRun]:
     """Return the runs of a step."""
     is_last = step.purpose == LAST
-    return {
-        (entrant, step.rounds, seed, is_last) for entrant in step.entrants for seed in step.seeds
-    }
+    runs = set[RaceRun]()
+    for entrant in step.entrants:
+        for seed in step.seeds:
+            runs.add((entrant, step.rounds, seed, is_last))
+    return runs
 
 
 def within_budget(

@@ -53,7 +53,9 @@ def upload_text(method: str, head_start: str = "") -> str:
 
     With `head_start` what that head in closed form asks for is among it.
     """
-    names = [*compose(method).names, *([head_start] if head_start else [])]
+    names = list(compose(method).names)
+    if head_start:
+        names.append(head_start)
     texts = [METHODS[name].reveals for name in names]
     telling = [text for text in dict.fromkeys(texts) if text != "nothing"]
     return "; ".join(telling) or "nothing"

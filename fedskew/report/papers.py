@@ -10,13 +10,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from fedskew.experiments.experiments import (
-    Experiment,
-    Suite,
-    entries_in,
-    entry_named,
-    statements_file,
-)
+from fedskew.experiments.experiments import Experiment, Suite, entries_in
+from fedskew.experiments.lookup import entry_named, statements_file
 from fedskew.experiments.statements import HeldBy, Statement, load_statements
 from fedskew.formatting import duration, escaped, p_value
 from fedskew.report.format import NONE, first_upper, plain, signed

@@ -12,7 +12,7 @@ from fedskew.report.document import Document
 from fedskew.report.figures import styles
 from fedskew.report.format import Table, TableCell, first_upper
 from fedskew.report.page import drawings
-from fedskew.report.results import slug
+from fedskew.report.run_records import slug
 from fedskew.report.svg import Figure, Style, write_file
 
 REFERENCES = Path(__file__).with_name("references.yaml")

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedskew.report.format import NONE, Table, TableCell, named, plain
-from fedskew.report.results import ExperimentResults, RunRecords, SeedResult
+from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.run_records import RunRecords
 from server_app.record import RoundRecord
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
 from server_app.settings import defaults

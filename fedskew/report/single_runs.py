@@ -10,13 +10,9 @@ from data.readers.catalog import SITES_PREFIX, is_sites
 from data.renamed_settings import renamed
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell
-from fedskew.report.results import (
-    ExperimentResults,
-    RunRecords,
-    SeedResult,
-    mismatches,
-    state_warnings,
-)
+from fedskew.report.result_warnings import mismatches, state_warnings
+from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.run_records import RunRecords
 from server_app.methods import METHODS
 from server_app.round_selection import points_of
 from server_app.run_folder import RunFolder

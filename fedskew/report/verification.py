@@ -8,7 +8,8 @@ from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell
 from fedskew.report.inference import Interval, compare, measure, strata
 from fedskew.report.kept_records import KeptRun, shortened
-from fedskew.report.results import RunRecords, SeedResult
+from fedskew.report.results import SeedResult
+from fedskew.report.run_records import RunRecords
 from server_app.round_selection import points_of
 
 SAME_BITS = ("cpu", "torch", "numpy", "device")

@@ -21,8 +21,9 @@ from fedskew.export.from_run import TrainedRun, export, model_folder
 from fedskew.export.inputs import Inputs
 from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import predict
-from fedskew.report.results import RunRecords, SeedResult
+from fedskew.report.results import SeedResult
 from fedskew.report.rounds_to_target import round_of_never
+from fedskew.report.run_records import RunRecords
 from server_app.checkpoint import best_checkpoint
 from server_app.record import ModelNumbers
 from server_app.round_selection import points_of
@@ -177,7 +178,7 @@ def test_a_model_without_a_finite_number_has_no_best_round(
 ) -> None:
     changes = {**FEDAVG, "rounds": 4, "patience": 2}
     nowhere = ModelNumbers({"balanced-accuracy": float("nan")})
-    monkeypatch.setattr("server_app.app.of_server", lambda *arguments: nowhere)
+    monkeypatch.setattr("server_app.run_evaluation.of_server", lambda *arguments: nowhere)
     run = experiment(tmp_path, **changes)
     reason = "patience = 2: no round had a finite balanced-accuracy on validation data"
     assert run.summary["ended"] == {"round": 2, "reason": reason}

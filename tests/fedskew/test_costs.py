@@ -38,7 +38,7 @@ from fedskew.costs.footprint import (
 from fedskew.costs.forecast import Entry, Forecast, as_json, as_lines, as_table, forecast
 from fedskew.costs.pace import Pace, Rates, Records, rates_of, seconds_of, timed
 from fedskew.costs.sizes import Sizes, mean_steps, sizes_of
-from fedskew.experiments.experiments import find_all
+from fedskew.experiments.lookup import find_all
 from fedskew.experiments.plan import plan, runs
 from fedskew.scheduling import Allocation
 from server_app.methods import METHODS

@@ -20,18 +20,12 @@ from client_app.client import REPORTING_HOOKS, Variant, affects_training
 from client_app.models.efficientnet_lite import efficientnet_lite0
 from client_app.variants import VARIANTS
 from data import SettingError
-from fedskew.experiments import experiments
+from fedskew.experiments import experiments, lookup
 from fedskew.experiments.entries import entries_in_text
-from fedskew.experiments.experiments import (
-    Experiment,
-    experiment,
-    find_all,
-    known_entries,
-    load_experiments,
-    load_suites,
-)
+from fedskew.experiments.experiments import Experiment, experiment, load_experiments, load_suites
+from fedskew.experiments.lookup import find_all, known_entries
 from fedskew.experiments.plan import Cell, plan, runs, selected, split
-from fedskew.report.results import values_of
+from fedskew.report.result_warnings import values_of
 from server_app.methods import METHODS
 
 DOCUMENTATION = (Path(__file__).resolve().parents[2] / "docs/guides/experiments.md").read_text()
@@ -191,7 +185,7 @@ def test_a_file_of_experiments_is_read_strictly(
 ) -> None:
     """Each of them is one sentence and exit status 2."""
     (tmp_path / "experiments.yaml").write_text(text)
-    monkeypatch.setattr(experiments, "FILE", tmp_path / "experiments.yaml")
+    monkeypatch.setattr(lookup, "FILE", tmp_path / "experiments.yaml")
     status, _, errors = fedskew("run", "one", "--dry-run")
     assert (status, errors.count("\n")) == (2, 1)
     words = words.replace("file: ", "^fedskew: experiments.yaml: ")

@@ -16,13 +16,8 @@ from fedskew.cli.run_execution import fitting, one_seed_first, with_data
 from fedskew.costs import forecast as forecast_module
 from fedskew.costs.estimate import Cost
 from fedskew.costs.forecast import Entry, Forecast
-from fedskew.experiments.experiments import (
-    experiment,
-    find_all,
-    load_experiments,
-    load_suites,
-    sized_suite,
-)
+from fedskew.experiments.experiments import experiment, load_experiments, load_suites
+from fedskew.experiments.lookup import find_all, sized_suite
 from fedskew.experiments.plan import data_sets, plan, runs
 from fedskew.experiments.statements import (
     BY_SHOT_GROUP,

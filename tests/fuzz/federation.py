@@ -161,11 +161,11 @@ def stages(root: Path, method: str, **more: Any) -> list[Stage]:
 
         def evaluation(rounds: Strategy, grid: Any) -> Made:
             scores, failures, _ = evaluate_on_clients(
-                rounds, grid, federation.dataset.num_classes, run.tested
+                rounds, grid, federation.dataset.num_classes, run.evaluation.tested
             )
             numbers = {
                 kind: {
-                    name: of_clients(by_client, run.counts_KC, run.groups)
+                    name: of_clients(by_client, run.evaluation.counts_KC, run.evaluation.groups)
                     for name, by_client in models.items()
                 }
                 for kind, models in scores.items()

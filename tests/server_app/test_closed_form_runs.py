@@ -22,6 +22,7 @@ from fedskew.engines.workers import WorkersGrid
 from fedskew.experiments import experiments
 from fedskew.experiments.plan import plan
 from server_app.checkpoint import latest
+from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
 from server_app.settings import defaults, parse
 
@@ -151,7 +152,7 @@ def test_a_run_without_rounds_that_is_killed_asks_for_nothing_again(
 ) -> None:
     whole = train("whole", method=ALL, **LINEAR)
     with monkeypatch.context() as patch:
-        patch.setattr(server_app.app.Run, "evaluate", stop)
+        patch.setattr(RunEvaluation, "evaluate", stop)
         with pytest.raises(InterruptedError):
             train("killed", method=ALL, **LINEAR)
     asked: list[int] = []

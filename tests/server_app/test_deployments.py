@@ -190,9 +190,12 @@ def test_kill_and_resume_around_the_final_question(train: Train, tmp_path: Path)
         started = RunFolder(small(tmp_path / place, **changes).folder)
         assert started.summary() is None, place
         resumed = train(place, grid=(grid := TamperingGrid()), **changes)
-        assert grid.kinds() == ([] if place == "after the checkpoint" else ["train", "query"]), (
-            place
-        )
+        kinds = grid.kinds()
+        if place == "after the checkpoint":
+            assert kinds == [], place
+        else:
+            # A thread writes checkpoints, so that the one of the round before may not be whole yet.
+            assert kinds in (["train", "query"], ["train", "train", "query"]), place
         assert resumed.summary["hash"] == whole.summary["hash"], place
         assert resumed.records == whole.records, place
         assert resumed.summary["models"] == whole.summary["models"], place

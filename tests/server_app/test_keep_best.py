@@ -25,7 +25,8 @@ from client_app.tensor_files import read
 from data import DataError, DataSettings, SettingError
 from fedskew.costs.estimate import rounds_left
 from fedskew.export.from_run import TrainedRun
-from fedskew.report.results import RunRecords, state_warnings
+from fedskew.report.result_warnings import state_warnings
+from fedskew.report.run_records import RunRecords
 from fedskew.sweep import finished
 from server_app.best_round import METRICS, Best, BestRounds, why_ended
 from server_app.checkpoint import Checkpoint, best_checkpoint, check_memory

@@ -16,8 +16,8 @@ from client_app.metrics import Scores
 from client_app.ranking import STATED
 from data import SettingError
 from fedskew.experiments.plan import Cell
-from fedskew.report.results import RunRecords, SeedResult
-from server_app.app import Run
+from fedskew.report.results import SeedResult
+from fedskew.report.run_records import RunRecords
 from server_app.evaluation import (
     OF_POSITIVE,
     PositiveClass,
@@ -27,6 +27,7 @@ from server_app.evaluation import (
 )
 from server_app.record import ModelNumbers, RoundRecord, to_json
 from server_app.round_selection import points_of
+from server_app.run_evaluation import RunEvaluation
 from server_app.settings import parse
 
 NAMES = ("control", "autism")
@@ -86,7 +87,7 @@ def test_neither_of_two_equal_classes_is_called_the_rarer_one() -> None:
         ((7, 7), "the second one, as neither is rarer"),
     ):
         positive = positive_class(("well", "ill"), "", trained_C, (9, 9))
-        Run.report_positive(
+        RunEvaluation.report_positive(
             SimpleNamespace(settings=settings, positive=positive, report_line=said_lines.append)
         )
         assert said_lines.pop().startswith(f"positive class: ill ({why} of the samples): ")
@@ -160,22 +161,24 @@ def test_between_sites_the_first_evaluation_decides_for_the_whole_run() -> None:
     run = SimpleNamespace(
         settings=settings, positive=None, report_line=said_lines.append, folder=Folder()
     )
-    run.report_positive = lambda: Run.report_positive(run)
-    assert Run.known_positive(run) is None
+    run.report_positive = lambda: RunEvaluation.report_positive(run)
+    assert RunEvaluation.known_positive(run) is None
     first = {"average": {0: scores_of(*said(200, 0.2, 1)), 1: scores_of(*said(200, 0.4, 2))}}
-    Run.decide_positive(run, first)
+    RunEvaluation.decide_positive(run, first)
     assert run.positive == PositiveClass(1, "ill")
     assert said_lines == [
         "positive class: ill (the rarer one of the test samples of the sites): "
         "AUPRC, sensitivity and specificity are about it"
     ]
-    Run.decide_positive(run, {"average": {1: scores_of(*said(200, 0.9, 3))}})
+    RunEvaluation.decide_positive(run, {"average": {1: scores_of(*said(200, 0.9, 3))}})
     assert run.positive == PositiveClass(1, "ill") and len(said_lines) == 1
     numbers = metrics_from(scores_of(*said()), positive=PositiveClass(0, "well"))
     run.folder = Folder([RoundRecord(1, {"average": numbers})])
-    assert Run.known_positive(run) == PositiveClass(0, "well"), "resumed: as the records say"
+    assert RunEvaluation.known_positive(run) == PositiveClass(0, "well"), (
+        "resumed: as the records say"
+    )
     general.positive_class = "ill"
-    assert Run.known_positive(run) == PositiveClass(1, "ill")
+    assert RunEvaluation.known_positive(run) == PositiveClass(1, "ill")
 
 
 class Folder:

@@ -25,6 +25,7 @@ from in_process import (
 
 import server_app.app
 import server_app.run_folder
+import server_app.run_hashes
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
@@ -109,7 +110,9 @@ def test_the_hash_of_memory_on_other_machines_is_of_its_digests(
 ) -> None:
     here = train("here", method="fedbn", rounds=2).summary["hash"]
     monkeypatch.setattr(
-        server_app.app, "folder_of", lambda folder, client: folder / "elsewhere" / str(client)
+        server_app.run_hashes,
+        "folder_of",
+        lambda folder, client: folder / "elsewhere" / str(client),
     )
     there = train("there", method="fedbn", rounds=2).summary["hash"]
     workers = train("workers", grid=WorkersGrid(2), method="fedbn", rounds=2).summary["hash"]

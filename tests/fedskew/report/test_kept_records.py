@@ -16,7 +16,8 @@ from fedskew.experiments.experiments import experiment as read_experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.differences import differences
 from fedskew.report.kept_records import KeptRecords, KeptRun, file_of, keep, origins, packed, read
-from fedskew.report.results import ExperimentResults, RunRecords, gather
+from fedskew.report.results import ExperimentResults, gather
+from fedskew.report.run_records import RunRecords
 from fedskew.report.verification import verified_run
 from server_app.app import run
 from server_app.run_settings import RunSettings

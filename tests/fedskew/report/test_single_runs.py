@@ -11,7 +11,7 @@ from frozen import HERE, frozen, write
 from fedskew.cli import report as report_cli
 from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.report import results as report_results
-from fedskew.report.results import RunRecords, short_name
+from fedskew.report.run_records import RunRecords, short_name
 from fedskew.report.single_runs import single_runs
 from server_app.round_selection import summarize
 from server_app.run_folder import RunFolder, line_of

@@ -12,7 +12,8 @@ from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan
 from fedskew.experiments.statements import Statement, statement
 from fedskew.report.inference import Comparison, Interval, compare, seeds_to_decide
-from fedskew.report.results import ExperimentResults, RunRecords, SeedResult
+from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.run_records import RunRecords
 from fedskew.report.statement_forms import slope_weights
 from fedskew.report.statements import (
     Judged,

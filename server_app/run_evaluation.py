@@ -1,0 +1,212 @@
+"""Measures a run's models after a round: on the server's test set, or at the clients that have their own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client_app.metrics import Scores, evaluate_models
+from client_app.models import Classifier
+from client_app.personal import FINE_TUNED, variants_with_models
+from client_app.state import State
+from data import Federation, Samples
+from data.text import LineAboutData, LineSink
+from server_app.evaluation import PositiveClass, of_clients, of_server, positive_class, shot_groups
+from server_app.record import ModelNumbers
+from server_app.run_folder import RunFolder
+from server_app.run_settings import RunSettings
+from strategies.core.exchange import Grid
+from strategies.core.flower_adapter import Strategy
+from strategies.core.round_result import Diverged
+from strategies.core.scoring import evaluate_on_clients
+
+
+class RunEvaluation:
+    """The measurements of one run.
+
+    Args:
+        grid: reaches the clients.
+        settings: of the run.
+        federation: the data; of sites without their samples.
+        strategy: has the deployed models, and asks the clients.
+        model: takes a deployed state, where the server measures.
+        device: where the server measures.
+        folder: of the run; its records have the positive class of a run that is resumed.
+        report_line: gets the line about the positive class.
+
+    Attributes:
+        counts_KC: training samples by client and class.
+        groups: the classes of each shot group.
+        positive: the positive class of two; None of more classes, and where the first evaluation is to decide it.
+        unmeasured: why clients are missing from the last round's numbers.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        settings: RunSettings,
+        federation: Federation,
+        strategy: Strategy,
+        model: Classifier,
+        device: str,
+        folder: RunFolder,
+        report_line: LineSink,
+    ) -> None:
+        self.grid = grid
+        self.settings = settings
+        self.federation = federation
+        self.strategy = strategy
+        self.model = model
+        self.device = device
+        self.folder = folder
+        self.report_line = report_line
+        self.unmeasured: dict[int, str] = {}
+        self.has_private_tensors = len(strategy.shared) < len(model.state_dict())
+        self.counts_KC = torch.as_tensor(federation.counts_KC)
+        self.positive = self.known_positive()
+        self.groups = shot_groups(self.counts_KC.sum(0).tolist(), settings.data.long_tailed)
+
+    def known_positive(self) -> PositiveClass | None:
+        """Return the positive class of two; None for more classes, and between sites before the first evaluation.
+
+        Between sites nobody knows the training samples: the first evaluation's test samples decide, and what they have
+        decided stands in the records.
+        """
+        names = self.settings.data.class_names
+        stated = self.settings.general.positive_class
+        if self.settings.agreement is None:
+            data = self.federation.dataset
+            labels = data.test_labels[self.federation.global_test]
+            tested_C = np.bincount(labels, minlength=data.num_classes).tolist()
+            return positive_class(names, stated, self.counts_KC.sum(0).tolist(), tested_C)
+        if stated:
+            return positive_class(names, stated)
+        for record in self.folder.rounds():
+            for numbers in record.models.values():
+                if numbers.positive_class in names:
+                    return positive_class(names, numbers.positive_class)
+        return None
+
+    def report_positive(self) -> None:
+        """Say which class is the positive one of two, and why."""
+        if self.positive is None:
+            return
+        between_sites = self.settings.agreement is not None
+        of_what = "test samples of the sites" if between_sites else "samples"
+        if self.settings.general.positive_class:
+            why = ""
+        else:
+            why = f" ({self.positive.why} of the {of_what})"
+        numbers = "AUPRC, sensitivity and specificity are about it"
+        line = f"positive class: {self.positive.name}{why}: {numbers}"
+        self.report_line(LineAboutData(line))
+
+    @property
+    def by_clients(self) -> bool:
+        """Whether clients measure: when they hold private tensors, or test sets of their own."""
+        return self.has_private_tensors or self.federation.test_indices is not None
+
+    def personal_models(self, is_last: bool) -> list[str]:
+        """Return the names of the clients' own models, which they measure after a round."""
+        names = variants_with_models(self.strategy.variants)
+        if is_last and self.settings.training.finetune_epochs:
+            names.append(FINE_TUNED)
+        return names
+
+    def evaluate(
+        self, kept: dict[str, State], personal: Sequence[str] = ()
+    ) -> dict[str, ModelNumbers]:
+        """Return every model's numbers on test and validation set.
+
+        `kept` gets the models' outputs on the server's test set: see `evaluate_models`. `personal` names the clients'
+        own models.
+        """
+        if self.by_clients:
+            numbers = self.evaluate_at_clients(personal)
+        else:
+            numbers = {}
+            sets = {"test": self.federation.test(None, self.device)}
+            validation = self.federation.validation(None, self.device)
+            if validation is not None:
+                sets["validation"] = validation
+            for kind, samples in sets.items():
+                numbers[kind] = self.evaluate_here(samples, kept if kind == "test" else None)
+            if personal:
+                for kind, models in self.evaluate_at_clients(personal, alone=True).items():
+                    numbers[kind] |= models
+        on_validation = numbers.get("validation", {})
+        together = {}
+        for name, on_test in numbers["test"].items():
+            together[name] = replace(on_test, validation=on_validation.get(name))
+        return together
+
+    def evaluate_at_clients(
+        self, personal: Sequence[str], alone: bool = False
+    ) -> dict[str, dict[str, ModelNumbers]]:
+        """Return the numbers that clients measured, by kind of test set and model, and note who is missing.
+
+        With `alone` they measure the `personal` models and none that is deployed.
+        """
+        classes = self.federation.dataset.num_classes
+        by_kind, missing, stated = evaluate_on_clients(
+            self.strategy, self.grid, classes, self.tested, personal, alone
+        )
+        self.unmeasured = {client: f"evaluation: {reason}" for client, reason in missing.items()}
+        self.decide_positive(by_kind["test"])
+        simulated = self.settings.agreement is None
+        numbers: dict[str, dict[str, ModelNumbers]] = {}
+        for kind, models in by_kind.items():
+            numbers[kind] = {}
+            for name, scores in models.items():
+                numbers[kind][name] = of_clients(
+                    scores,
+                    self.counts_KC,
+                    self.groups,
+                    stated=None if simulated else stated[name],
+                    positive=self.positive,
+                )
+        return numbers
+
+    def evaluate_here(
+        self, samples: Samples, kept: dict[str, State] | None
+    ) -> dict[str, ModelNumbers]:
+        """Return every model's numbers on samples of the server's. Raises Diverged for outputs that are not finite."""
+        model = self.model.to(self.device)
+        try:
+            measured = evaluate_models(model, self.strategy.deployed, samples, kept)
+        except FloatingPointError as error:
+            raise Diverged(self.strategy.round, str(error)) from error
+        numbers = {}
+        for name, scores in measured.items():
+            numbers[name] = of_server(scores, self.counts_KC, self.groups, self.positive)
+        return numbers
+
+    def decide_positive(self, by_model: Mapping[str, Mapping[int, Scores]]) -> None:
+        """Let the sites' first evaluation decide which of two classes is the rarer one; it stays that for the run."""
+        names = self.settings.data.class_names
+        if self.positive is not None or len(names) != 2:
+            return
+        # All models are tested on the same samples, so any of them tells how many there are.
+        by_client = next(iter(by_model.values()))
+        of_clients = [scores.confusion_CC.sum(1) for scores in by_client.values()]
+        tested_C = torch.stack(of_clients).sum(0)
+        self.positive = positive_class(names, tested_C=tested_C.tolist())
+        self.report_positive()
+
+    @cached_property
+    def tested(self) -> dict[str, dict[int, Tensor]]:
+        """By kind of test set and client the samples of each class, (C,); none of sites. Counted once."""
+        kinds = ["test"]
+        if self.federation.validated:
+            kinds.append("validation")
+        simulated = self.settings.agreement is None
+        clients = range(self.federation.clients) if simulated else range(0)
+        tested: dict[str, dict[int, Tensor]] = {}
+        for kind in kinds:
+            tested[kind] = {}
+            for client in clients:
+                tested[kind][client] = torch.from_numpy(self.federation.tested_C(kind, client))
+        return tested
