@@ -320,7 +320,8 @@ def test_a_new_launcher_takes_over_from_a_killed_one_only(app: Path, folder: Pat
     run(app, folder, text="mine")
     assert (folder / "result").read_text().startswith("mine|")
     assert not left & set(psutil.pids())
-    shutil.rmtree(home)  # nobody else can know of it
+    # Any command that begins later deletes it, so that a test beside this one may have.
+    shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.mark.slow
