@@ -82,8 +82,8 @@ def no_offline_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lost_messages, "OFFLINE_TIME", 0.0)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
+def federation_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
+    """Return a federation of north and south, whose app is one file."""
     monkeypatch.setattr(folders, "app_files", lambda path: {"pyproject.toml": b"[project]"})
     begun = begin(
         tmp_path / "federation",
@@ -99,6 +99,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
     add(begun, "north", line(NORTH))
     add(begun, "south", line(SOUTH))
     return begun
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
+    return federation_of_two(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -15,17 +15,26 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from test_gateway import NORTH, RUN, SOUTH, STRANGER, UPLOAD, Client, header, line, message_of
+from test_gateway import (
+    NORTH,
+    RUN,
+    SOUTH,
+    STRANGER,
+    UPLOAD,
+    Client,
+    federation_of_two,
+    header,
+    message_of,
+)
 
 from data import DataError
 from fedskew.federation import connections as connections_module
-from fedskew.federation import folder as folders
 from fedskew.federation import gateway as gateway_module
 from fedskew.federation import intake, turns
 from fedskew.federation.certificates import write_authority, write_server
 from fedskew.federation.connections import Connections, InPieces, Server
 from fedskew.federation.flower_internals import PullMessagesRequest
-from fedskew.federation.folder import FederationFolder, add, begin
+from fedskew.federation.folder import FederationFolder
 from fedskew.federation.gateway import Gateway
 from fedskew.federation.limits import LIMIT_KEYS, Allowances, Limits, address_of
 from fedskew.federation.turns import NoTurn, Turns
@@ -33,21 +42,7 @@ from fedskew.federation.turns import NoTurn, Turns
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFolder:
-    monkeypatch.setattr(folders, "app_files", lambda path: {"pyproject.toml": b"[project]"})
-    begun = begin(
-        tmp_path / "federation",
-        "two",
-        ["sick", "well"],
-        "1x8x8",
-        [0.5],
-        [0.5],
-        2,
-        "gateway.example.org:8443",
-        "0.0.0.0",
-    )
-    add(begun, "north", line(NORTH))
-    add(begun, "south", line(SOUTH))
-    return begun
+    return federation_of_two(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("key", LIMIT_KEYS)
