@@ -153,9 +153,9 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
     beyond_abide = "abide" in layouts and settings.test_fold > 4
     settings.require(not beyond_abide, "test_fold", "must be 0 to 4")
     if settings.recipe != "none":
-        one_family = len(families) == 1 and families <= {"digits", "office", "domainnet"}
+        one_family = len(families) == 1 and families <= {"digits", "office", "domainnet", "pacs"}
         has_recipe = has_domains(settings.dataset) and one_family
-        rule = "is for several domains of digits, of Office-Caltech10 or of DomainNet"
+        rule = "is for several domains of digits, of Office-Caltech10, of DomainNet or of PACS"
         settings.require(has_recipe, "recipe", rule)
 
 

@@ -62,11 +62,13 @@ class Family:
 
 
 # FedBN (Li et al., 2021): digits are brought to 3x28x28 and normalized by .5/.5, its other images are not normalized.
+# PACS is not in that paper. It stands in for DomainNet, and from 450 images a domain its share leaves 108 for training,
+# where DomainNet's leaves 105.
 FAMILIES = {
     "digits": Family((3, 28, 28), 0.5, 0.5, 1.0, 0.0, resplit=True),
     "office": Family((3, 256, 256), 0.0, 1.0, 0.5, 0.4),
     "domainnet": Family((3, 256, 256), 0.0, 1.0, 0.05, 0.05),
-    "pacs": Family((3, 256, 256), 0.0, 1.0, 1.0, 0.0),
+    "pacs": Family((3, 256, 256), 0.0, 1.0, 0.3, 0.0),
     "abide": Family((6105,), 0.0, 1.0, 1.0, 0.0),
     "scanners": Family((1, 8, 8), 0.5, 0.5, 1.0, 0.0),
 }

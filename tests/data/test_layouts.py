@@ -300,6 +300,9 @@ def test_pacs_is_split_80_to_20_by_class(tmp_path):
     ):
         for domain in range(4):
             assert np.bincount(labels[domains_N == domain]).tolist() == [images] * 7
+    recipe = load(DataSettings("pacs", str(tmp_path), input_shape="3x8x8", recipe="fedbn"))
+    assert np.bincount(recipe.train_domains).tolist() == [16] * 4, "30 % of 56"
+    assert np.array_equal(recipe.test_labels, data.test_labels)
 
 
 def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
