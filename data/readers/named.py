@@ -196,8 +196,8 @@ def fedbn(raws: list[Raw], family: str) -> list[Raw]:
 
     Digits are pooled and split 80 to 20 by class with seed 0, then cut to the smallest domain's training set, 7,438 of
     USPS. Of Office-Caltech10 and DomainNet the first 50 % and 5 % of the smallest domain's number are for training (62
-    and 105), the last 40 % and 5 % for validation (50 and 105). Of PACS, which is not in the paper, the first 30 % are for
-    training. Test sets stay whole.
+    and 105), the last 40 % and 5 % for validation (50 and 105). Of PACS, which is not in the paper, the first 30 % are
+    for training. Test sets stay whole.
 
     Raises:
         DataError: images of which no training or validation data would be left.
