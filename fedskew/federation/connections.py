@@ -66,6 +66,7 @@ class Connections:
     def admit(self, connection: "Connection") -> bool:
         """Count a new connection, and return whether there is room for it."""
         address = connection.address
+        self.forget_former(connection.peer)
         if self.by_address[address] >= self.limits.connections_per_address:
             self.refused("connections-per-address", address)
             if not self.make_room(address):
@@ -78,6 +79,16 @@ class Connections:
         self.by_address[address] += 1
         self.strangers.setdefault(address, {})[connection] = None
         return True
+
+    def forget_former(self, peer: Peer) -> None:
+        """Close the connection that a new one from the same host and port takes the place of.
+
+        Its other end has reset it, and nothing has looked at it since. In the counts, it would stay there for ever.
+        """
+        former = self.open.get(peer)
+        if former is not None:
+            former.abort()
+            self.release(former)
 
     def most_strangers(self) -> str:
         """Return the address with most connections on which nobody has signed."""
@@ -147,6 +158,8 @@ class Connection(asyncio.Protocol):
         """Bytes of the request that is being received, before it is a request."""
         self.head_deadline: asyncio.TimerHandle | None = None
         self.answer_deadline: asyncio.TimerHandle | None = None
+        self.slow_answer: Any = None
+        """uvicorn's cycle of the request whose answer has the deadline."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Hand the connection over to uvicorn after its handshake."""
@@ -168,7 +181,7 @@ class Connection(asyncio.Protocol):
             self.drop_head_deadline()
             self.accepted.close()
         else:
-            self.beginning.cancel()  # which closes it
+            self.beginning.cancel()  # its end closes the socket
 
     @property
     def at_work(self) -> bool:
@@ -212,7 +225,7 @@ class Connection(asyncio.Protocol):
 
     def answer_is_late(self) -> None:
         """Close a connection whose other end takes too long to take an answer."""
-        if self.at_work:
+        if self.at_work and self.http.cycle is self.slow_answer:
             self.connections.refused("body-seconds", self.site or self.address)
             self.abort()
 
@@ -227,16 +240,13 @@ class Connection(asyncio.Protocol):
         """Pass data on, and look whether they end a request's head."""
         if self.transport.is_closing():
             return
-        waiting = not self.at_work
-        if waiting:
+        if not self.at_work:
             self.head += len(data)
             self.expect_head()
         self.http.data_received(data)
         if self.at_work:
             self.head = 0
             self.drop_head_deadline()
-            if waiting:
-                self.drop_answer_deadline()  # of the answer before
         elif self.head > HEAD:
             self.refuse("header-bytes", TOO_LONG)
 
@@ -247,7 +257,9 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Give the other end its time to take the whole answer."""
         self.http.pause_writing()
-        if self.answer_deadline is None:
+        if self.slow_answer is not self.http.cycle:
+            self.drop_answer_deadline()  # of the answer before
+            self.slow_answer = self.http.cycle
             seconds = self.limits.body_seconds
             self.answer_deadline = self.loop.call_later(seconds, self.answer_is_late)
 
@@ -335,6 +347,7 @@ class Listener:
                 self.begin_in_turn(connection)
             else:
                 connection.abort()
+            await asyncio.sleep(0)  # accepting does not give way while connections are queued
 
     def begin_in_turn(self, connection: Connection) -> None:
         """Begin a connection's handshake at once, or let it wait where its address begins too many."""
@@ -349,7 +362,7 @@ class Listener:
             self.start(self.begin_waiting(address))
         else:
             allowance.take()
-            connection.beginning = self.start(self.begin(connection))
+            self.begin(connection)
 
     async def begin_waiting(self, address: str) -> None:
         """Begin the handshakes that wait at an address: in turns the newest and one at random.
@@ -367,10 +380,15 @@ class Listener:
                 is_newest = not is_newest
                 allowance.take()
                 connection.drop_head_deadline()
-                connection.beginning = self.start(self.begin(connection))
+                self.begin(connection)
         del self.waiting[address]
 
-    async def begin(self, connection: Connection) -> None:
+    def begin(self, connection: Connection) -> None:
+        """Begin a connection's handshake."""
+        connection.beginning = self.start(self.handshake(connection))
+        connection.beginning.add_done_callback(lambda _: self.close_without_handshake(connection))
+
+    async def handshake(self, connection: Connection) -> None:
         """Make a connection's handshake."""
         loop = asyncio.get_running_loop()
         connection.http = self.http()
@@ -382,16 +400,24 @@ class Listener:
                 ssl_handshake_timeout=self.connections.limits.header_seconds,
                 ssl_shutdown_timeout=PARTING,
             )
-        except (OSError, asyncio.CancelledError) as error:
+        except OSError as error:
             if "taking longer" in str(error):
                 self.connections.refused("header-seconds", connection.address)
+
+    def close_without_handshake(self, connection: Connection) -> None:
+        """Close a connection whose handshake has failed, or was ended, also before its first step."""
+        if connection.transport is None:
             connection.accepted.close()
             self.connections.release(connection)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more, and close what has made no handshake yet."""
         for task in self.tasks:
             task.cancel()
+        for waiting in self.waiting.values():
+            for connection in waiting:
+                connection.abort()
+                self.connections.release(connection)
         for listening in self.sockets:
             listening.close()
 

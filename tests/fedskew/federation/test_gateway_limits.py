@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -32,7 +34,7 @@ from fedskew.federation import connections as connections_module
 from fedskew.federation import gateway as gateway_module
 from fedskew.federation import intake, turns
 from fedskew.federation.certificates import write_authority, write_server
-from fedskew.federation.connections import Connections, InPieces, Server
+from fedskew.federation.connections import Connection, Connections, InPieces, Listener, Server
 from fedskew.federation.flower_internals import PullMessagesRequest
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.gateway import Gateway
@@ -190,6 +192,19 @@ def test_a_site_has_so_many_connections() -> None:
     assert connections.signed(None, "north"), "in a test there is no connection"
 
 
+def test_a_new_connection_from_the_same_port_takes_the_place_of_the_former() -> None:
+    """Otherwise the former would be counted for ever, and an address would come to its limit."""
+    connections, refused = counted(connections_per_address=2)
+    former, again = Opened(7, "a"), Opened(7, "a")
+    for connection in (former, again):
+        assert connections.admit(connection)  # type: ignore[arg-type]
+    assert former.aborted and not again.aborted and not refused
+    assert connections.by_address["a"] == 1
+    for connection in (former, again):
+        connections.release(connection)  # type: ignore[arg-type]
+    assert not connections.open and not connections.by_address and not connections.strangers
+
+
 Exchange = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]
 
 
@@ -235,6 +250,11 @@ async def answer(port: int, context: ssl.SSLContext, exchange: Exchange) -> byte
         return b""
     finally:
         writer.transport.abort()
+
+
+async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    await writer.drain()
 
 
 async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
@@ -344,20 +364,108 @@ def test_many_new_connections_of_an_address_wait(
     asyncio.run(run())
 
 
+def test_a_connection_that_ends_before_its_handshake_has_begun_is_closed() -> None:
+    """A task that is cancelled before its first step never runs, so that it cannot close anything."""
+    connections, met = counted()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+
+    def begin(listener: Listener, port: int) -> tuple[Connection, socket.socket]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        connection = Connection(connections, ours, ("a", port))
+        assert connections.admit(connection)
+        listener.begin(connection)
+        return connection, theirs
+
+    async def run() -> None:
+        listener = Listener(connections, context, asyncio.Protocol)
+        begun, here = begin(listener, 1)
+        ended, there = begin(listener, 2)
+        ended.abort()
+        await settle()
+        assert ended.accepted.fileno() == -1 and there.recv(1) == b""
+        assert begun.accepted.fileno() != -1 and list(connections.open) == [begun.peer]
+        begun.abort()
+        await settle()
+        assert begun.accepted.fileno() == -1 and not connections.open and not met
+        here.close()
+        there.close()
+
+    asyncio.run(run())
+
+
+def test_other_work_goes_on_while_connections_are_queued(tmp_path: Path) -> None:
+    async def run() -> int:
+        async with served(tmp_path) as (port, _, connections, _):
+            queued = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+            turns = 0
+            while len(connections.open) < len(queued):
+                await asyncio.sleep(0)
+                turns += 1
+            for one in queued:
+                one.close()
+            return turns
+
+    assert asyncio.run(run()) >= 50
+
+
+def test_what_waits_for_its_handshake_is_closed_with_the_listener(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections_module, "BURST", 1)
+
+    async def run() -> None:
+        async with served(tmp_path, new_connections_per_second=1) as (port, _, connections, _):
+            # The first begins its handshake, and the others wait for theirs.
+            queued = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+            while len(connections.open) < len(queued):
+                await asyncio.sleep(0.01)
+        await settle()
+        assert not connections.open
+        for one in queued:
+            one.settimeout(5)
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+            one.close()
+
+    asyncio.run(run())
+
+
+def test_each_answer_has_its_own_time_also_where_requests_are_queued() -> None:
+    connections, met = counted(body_seconds=60)
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        connection = Connection(connections, ours, ("a", 1))
+        connection.http = Mock(cycle=Mock(response_complete=False))
+        connection.transport = Mock()
+        connection.pause_writing()
+        first = connection.answer_deadline
+        connection.pause_writing()
+        assert first is not None and connection.answer_deadline is first
+        # uvicorn begins with the next request at once, and its answer waits for room too.
+        connection.http.cycle = Mock(response_complete=False)
+        connection.answer_is_late()
+        assert not met and not connection.transport.abort.called
+        connection.pause_writing()
+        assert first.cancelled() and connection.answer_deadline is not None
+        connection.answer_is_late()
+        assert met == [("body-seconds", "a")] and connection.transport.abort.called
+        connection.drop_answer_deadline()
+        ours.close()
+        theirs.close()
+
+    asyncio.run(run())
+
+
 def test_an_answer_that_nobody_takes_ends(tmp_path: Path) -> None:
     size = 2**24
 
-    async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = f"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {size}\r\n\r\n"
-        writer.write(head.encode() + bytes(size))
-        await writer.drain()
-
     async def run() -> None:
         async with served(tmp_path, body_seconds=1) as (port, context, connections, met):
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", port, ssl=context, limit=2**12
-            )
-            await post(reader, writer)
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, limit=2**12)
+            head = f"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {size}\r\n\r\n"
+            await send(writer, head.encode() + bytes(size))
             while not connections.open:
                 await asyncio.sleep(0.01)
             while connections.open:  # it takes nothing, and its buffers are full
