@@ -49,7 +49,7 @@ from fedskew.federation.flower_internals import (
     bytes_to_public_key,
     verify_signature,
 )
-from fedskew.federation.folder import FederationFolder
+from fedskew.federation.folder import DATABASE, FederationFolder
 from fedskew.federation.gateway_metrics import Traffic
 from fedskew.federation.handed_out import HandedOut
 from fedskew.federation.intake import (
@@ -68,6 +68,7 @@ from fedskew.federation.lost_messages import BEGIN, END, LostMessageRecovery
 from fedskew.federation.object_cache import Objects, Reply
 from fedskew.federation.participants import Participants, decline
 from fedskew.federation.turns import OWN, NoTurn, Turns
+from fedskew.federation.waiting_messages import WaitingMessages
 
 log = logging.getLogger("fedskew.gateway")
 PULL = "/v1/fleet/pull-messages"
@@ -93,9 +94,9 @@ PASSED = frozenset(
 """The paths that a registered SuperNode uses; only the coordinator registers nodes and removes them."""
 HOLD = 15.0
 """Seconds that a question for messages is held at most; a node waits 30 for an answer."""
-SHORTEST, LONGEST, SHARE = 0.5, 1.0, 0.02
-"""Seconds between two looks for a message at least and at most, and as a share of the time since the node's last; each
-costs the SuperLink 10 ms. Where there is a message for a site, those for the others are looked for at once."""
+PAUSE = 1.0
+"""Seconds between two looks whether a question for messages is still to be held. Where the SuperLink's database cannot
+be read, the SuperLink is asked as often."""
 SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
 AGES = (-5.0, 305.0)
 """Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
@@ -170,10 +171,9 @@ class Gateway:
         """By site, its newest question for messages; an older one ends."""
         self.sent: dict[str, Reply] = {}
         """By site, the message that is on its way to it."""
-        self.active = dict.fromkeys(self.sites.values(), 0.0)
-        """When a site last did anything but ask for messages."""
-        self.lost_messages = LostMessageRecovery(self.active, self.ask)
-        self.arrival = asyncio.Event()
+        self.names = set(self.sites.values())
+        self.lost_messages = LostMessageRecovery(self.names, self.ask)
+        self.waiting_messages = WaitingMessages(folder.state / DATABASE)
         self.objects = Objects()
         self.handed_out = HandedOut(folder.state / HANDED_OUT)
         self.intake = Intake(self.largest, self.limits)
@@ -200,12 +200,13 @@ class Gateway:
         # A name whose key is another one stands in both: what its former node had is dropped as if it had left.
         for site in sorted(names_of(before, without=sites)):
             log.info("%s is no site with its former key any more", site)
-            for by_site in (self.active, self.sent, self.lost_messages.nodes):
+            self.names.discard(site)
+            for by_site in (self.sent, self.lost_messages.nodes):
                 by_site.pop(site, None)
             self.traffic.leave(site)
         for site in sorted(names_of(sites, without=before)):
             log.info("%s is a site with a new key", site)
-            self.active[site] = 0.0
+            self.names.add(site)
             self.lost_messages.join(site)
             self.traffic.join(site)
 
@@ -263,7 +264,7 @@ class Gateway:
 
     def refuse(self, limit: str, who: str) -> None:
         """Count that a site or an address has met a limit; the log says so once in a while."""
-        name = who if who in self.active else "unknown"
+        name = who if who in self.names else "unknown"
         self.traffic.refuse(name, limit)
         now = time.monotonic()
         if now - self.warned.get((name, limit), -REPEATED) >= REPEATED:
@@ -360,52 +361,58 @@ class Gateway:
         """Record that a site acts on its message, which has therefore arrived."""
         self.sent.pop(site, None)
         self.lost_messages.uncertain.discard(site)
-        if site in self.active:  # it may have been removed since its request came
-            self.active[site] = time.monotonic()
 
     async def message(self, request: Request, body: bytes, site: str) -> Reply:
         """Return the next message for a site, or after a while that there is none."""
         began = time.monotonic()
         try:
-            self.lost_messages.nodes[site] = PullMessagesRequest.FromString(body).node.node_id
+            node = PullMessagesRequest.FromString(body).node.node_id
         except DecodeError:
             raise Refusal(403) from None
+        self.lost_messages.nodes[site] = node
         self.newest[site] = request
+        if site in self.sent:  # the way to the site was cut: it has not come
+            return self.sent[site]
+        reply = await self.look(request, body, site)
         while site not in self.sent:
-            async with self.turns.turn(site, is_work=False):
-                status, content, headers = await self.ask(request, [body])
+            status = reply[0]
+            seconds = time.monotonic() - began
             if self.holder(request) != site:  # it was removed or renamed, or has another key
                 return UNANSWERED, b"", {}
-            now = time.monotonic()
-            response = PullMessagesResponse.FromString(content if status == 200 else b"")
-            runs = {message.metadata.run_id for message in response.messages_list}
-            if not all(self.participants.allows(site, run) for run in runs):
-                log.info("%s takes no part in run %s", site, ", ".join(map(str, runs)))
-                await decline(response, self.lost_messages.nodes[site], request, self.ask)
-            elif response.messages_list:
-                self.handed_out.note(site, response)
-                self.uploaded.pop(site, None)
-                self.sent[site] = status, content, headers
-                self.lost_messages.uncertain.discard(site)
-                self.arrival.set()
-                self.arrival = asyncio.Event()
-            elif status == 200 and self.lost_messages.is_doubtful(site, now - began):
+            if status == 200 and self.lost_messages.is_doubtful(site, seconds):
                 await self.lost_messages.recover_lost(request, site)
             elif (
                 status != 200
-                or now > began + HOLD
+                or seconds > HOLD
                 or self.newest[site] is not request  # a SuperNode has one question at a time
                 or await request.is_disconnected()
             ):
                 if status == UNANSWERED:  # the SuperLink may have given a message out all the same
                     self.lost_messages.uncertain.add(site)
-                return status, content, headers
-            else:
-                idle = now - self.active[site]
-                pause = min(LONGEST, max(SHORTEST, SHARE * idle))
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.arrival.wait(), pause)
+                return reply
+            if await self.waiting_messages.wait(node, PAUSE):
+                reply = await self.look(request, body, site)
         return self.sent[site]
+
+    async def look(self, request: Request, body: bytes, site: str) -> Reply:
+        """Return what the SuperLink has for a site, and note a message that the site is to get."""
+        async with self.turns.turn(site, is_work=False):
+            reply = await self.ask(request, [body])
+        status, content, _ = reply
+        response = PullMessagesResponse.FromString(content if status == 200 else b"")
+        runs = {message.metadata.run_id for message in response.messages_list}
+        if self.holder(request) != site or not response.messages_list:
+            return reply
+        if all(self.participants.allows(site, run) for run in runs):
+            self.handed_out.note(site, response)
+            self.uploaded.pop(site, None)
+            self.sent[site] = reply
+            self.lost_messages.uncertain.discard(site)
+        else:
+            log.info("%s takes no part in run %s", site, ", ".join(map(str, runs)))
+            await decline(response, self.lost_messages.nodes[site], request, self.ask)
+            return status, b"", {}
+        return reply
 
     async def ask(self, request: Request, pieces: list[bytes], path: str = "") -> Reply:
         """Return the SuperLink's answer to a request with a body in pieces, to its own path or another."""

@@ -233,9 +233,8 @@ def test_an_open_question_ends_when_the_site_is_removed(
     folder: FederationFolder, client: Client, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
     add(folder, "east", line(node_key()))
-    monkeypatch.setattr(gateway_module, "SHORTEST", 0.01)
     monkeypatch.setattr(gateway_module, "HOLD", 0.5)
-    monkeypatch.setattr(gateway_module, "LONGEST", 0.01)
+    monkeypatch.setattr(gateway_module, "PAUSE", 0.01)
     looks: list[str] = []
     ask = client.gateway.ask
 
@@ -641,8 +640,7 @@ def test_a_question_for_messages_waits_for_one_and_it_comes_again_until_it_has_c
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message that the SuperLink has given out it never gives out again; the way to a site may be cut just then."""
-    monkeypatch.setattr(gateway_module, "SHORTEST", 0.0)
-    monkeypatch.setattr(gateway_module, "LONGEST", 0.0)
+    monkeypatch.setattr(gateway_module, "PAUSE", 0.0)
     nothing = PullMessagesResponse().SerializeToString()
     first, second = (
         PullMessagesResponse(

@@ -571,8 +571,7 @@ def test_many_refusals_wait_and_what_is_passed_on_does_not(
 
 def test_a_site_s_older_question_ends(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SuperNode has one question at a time; thirty of a site would look for messages thirty times a second."""
-    monkeypatch.setattr(gateway_module, "SHORTEST", 0.01)
-    monkeypatch.setattr(gateway_module, "LONGEST", 0.01)
+    monkeypatch.setattr(gateway_module, "PAUSE", 0.01)
     gateway.lost_messages.uncertain.clear()
     message = asyncio.Event()
 
