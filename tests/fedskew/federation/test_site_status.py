@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from fedskew.cli.federation import status
+from fedskew.cli.federation_runs import status
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import status as status_module
 from fedskew.federation.folder import FederationFolder

@@ -1,0 +1,330 @@
+"""The commands of `fedskew federation` that write federation.toml and its keys: `new` to `renew`."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from data import SettingError
+from data.text import any_number
+from fedskew.cli.federation_options import CoordinatorKey, Folder, passphrase, take_over
+from fedskew.cli.terminal import console
+from fedskew.federation import PASSPHRASE
+
+# Commands import what they use, so that `--help` and the completion of words wait for none of it.
+if TYPE_CHECKING:
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import Change
+
+
+SiteName = Annotated[str, typer.Argument(help="The site's name.", show_default=False)]
+
+
+def new(
+    folder: Folder,
+    name: Annotated[str, typer.Option(help="The federation's name.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach the gateway.")],
+    classes: Annotated[
+        str,
+        typer.Option(
+            help="The classes' names in order, separated by commas. Needed without --app.",
+            show_default=False,
+        ),
+    ] = "",
+    input_shape: Annotated[
+        str,
+        typer.Option(
+            help="CHANNELSxHEIGHTxWIDTH, or a number of features. Needed without --app.",
+            show_default=False,
+        ),
+    ] = "",
+    mean: Annotated[
+        str,
+        typer.Option(help="Mean of the inputs on the scale 0..1, one number or one per channel."),
+    ] = "0.5",
+    std: Annotated[str, typer.Option(help="Their standard deviation.")] = "0.5",
+    min_sites: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Smallest number of sites in a round.",
+            show_default="more than half of the sites",
+        ),
+    ] = None,
+    listen: Annotated[str, typer.Option(help="Address that the gateway listens on.")] = "0.0.0.0",
+    app: Annotated[
+        Path | None,
+        typer.Option(help="Another Flower app, a folder or .fab.", show_default="FedSkew's"),
+    ] = None,
+    authority_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the authority's key, as on a medium that is kept offline.",
+            show_default="FOLDER/ca.key",
+        ),
+    ] = None,
+    coordinator_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the key that signs runs, as on a machine without the gateway.",
+            show_default="FOLDER/coordinator.key",
+        ),
+    ] = None,
+    encrypt: Annotated[
+        bool,
+        typer.Option("--encrypt", help=f"Encrypt both keys with a passphrase ({PASSPHRASE})."),
+    ] = False,
+) -> None:
+    """Create certificates, the key that signs runs, and a federation.toml without sites."""
+    from fedskew.federation.certificates import read_certificate
+    from fedskew.federation.coordinator_key import DECLARED
+    from fedskew.federation.folder import begin
+
+    for option, value in (("--classes", classes), ("--input-shape", input_shape)):
+        if app is None and not value:
+            raise typer.BadParameter("FedSkew's app needs it", param_hint=option)
+    class_names = [word.strip() for word in classes.split(",")] if classes else []
+    federation = begin(
+        folder,
+        name,
+        class_names,
+        input_shape,
+        numbers("--mean", mean),
+        numbers("--std", std),
+        min_sites,
+        address,
+        listen,
+        app,
+        authority_key,
+        passphrase(confirm=True) if encrypt else "",
+        coordinator_key,
+    )
+    agreement = federation.agreement_file
+    certificate = federation.server[0]
+    last = read_certificate(certificate).not_valid_after_utc
+    renew = f"`fedskew federation renew {folder}` makes the next"
+    if authority_key is not None:
+        renew += f" with --authority-key {authority_key}"
+    out = console()
+    out.print(f"{agreement}: name, classes, shape and the app's hash; sites are added by `add`")
+    out.print(f"{certificate}: holds until {last:%Y-%m-%d}; {renew}")
+    key_file = coordinator_key or federation.coordinator_key
+    if key_file.exists():
+        out.print(f"{key_file}: signs runs; neither gateway nor SuperLink needs it")
+    else:
+        out.print(
+            f"Its runs are not signed: the app has no {DECLARED} under [tool.flwr.app.config].",
+            markup=False,
+        )
+    handed_out = f"{agreement.name} and {federation.authority[0].name}"
+    out.print(f"Sites get {handed_out}. Nobody gets a .key file.")
+
+
+def add(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(help="The site's name.")],
+    key: Annotated[
+        str,
+        typer.Argument(help="The key that `fedskew-site key` printed, or a file with its output."),
+    ],
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Largest number of training samples that the site may state."),
+    ] = None,
+    mask_key: Annotated[
+        str,
+        typer.Option(
+            help="The key for masked sums that `fedskew-site key` printed.",
+            show_default="the one in KEY's file",
+        ),
+    ] = "",
+) -> None:
+    """Add a site to federation.toml. All sites then have to approve the new text."""
+    from data import DataError
+    from data.agreement import read_agreement, subtraction_warning
+    from fedskew.federation.folder import FederationFolder, add
+    from fedskew.federation.membership import check_is_new, keep
+
+    site_key, printed_mask_key, printed_samples = printed_keys(key)
+    samples = samples if samples is not None else printed_samples
+    mask_key = mask_key or printed_mask_key
+    federation = FederationFolder(folder)
+    check_is_new(federation, site_key)
+    warning = ""
+    try:
+        before = read_agreement(federation.agreement_file)
+    except DataError:  # it may still have too few sites for an agreement
+        before = None
+    former = federation.agreement_file.read_bytes()
+    member = add(federation, name, site_key, samples, mask_key)
+    if before is not None and federation.has_run:
+        keep(federation, former)  # a run may be going on with it
+        warning = subtraction_warning(before, federation.agreement)
+        take_over(federation)
+    console().print(f"{member.name} is in {folder / 'federation.toml'}")
+    if warning:
+        console().print(f"Warning: {warning}.")
+    if not member.mask_key:
+        console().print(
+            f"{member.name} has no mask-key: without one of every site all sums are plain."
+        )
+    if not member.samples:
+        console().print(
+            f"No samples are agreed for {member.name}: it counts for as many as it states. "
+            "--samples, or `samples` in its [[site]], sets a limit."
+        )
+
+
+def remove(folder: Folder, name: SiteName) -> None:
+    """Take a site out of federation.toml. Its key is refused from then on, also during a run."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import remove
+
+    federation = FederationFolder(folder)
+    announce(federation, remove(federation, name))
+
+
+def rekey(
+    folder: Folder,
+    name: SiteName,
+    key: Annotated[
+        str,
+        typer.Argument(help="The key that `fedskew-site key` printed, or a file with its output."),
+    ],
+    mask_key: Annotated[
+        str,
+        typer.Option(
+            help="The key for masked sums that `fedskew-site key` printed.",
+            show_default="the one in KEY's file, else as it was",
+        ),
+    ] = "",
+) -> None:
+    """Give a site another key. The former one is refused from then on."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import rekey
+
+    federation = FederationFolder(folder)
+    site_key, printed_mask_key, _ = printed_keys(key)
+    announce(federation, rekey(federation, name, site_key, mask_key or printed_mask_key))
+
+
+def rename(
+    folder: Folder,
+    name: SiteName,
+    new_name: Annotated[str, typer.Argument(help="Its new name.", show_default=False)],
+) -> None:
+    """Give a site another name. The site writes it into its site.toml as well."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import rename
+
+    federation = FederationFolder(folder)
+    announce(federation, rename(federation, name, new_name))
+
+
+def update(
+    folder: Folder,
+    text: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TEXT", help="A file with a new federation.toml.", show_default="as it is"
+        ),
+    ] = None,
+) -> None:
+    """Agree to the app that is installed here, as after an upgrade, or also to another text."""
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import update
+
+    federation = FederationFolder(folder)
+    announce(federation, update(federation, text))
+
+
+def coordinator_key(
+    folder: Folder,
+    coordinator_key: CoordinatorKey = None,
+    encrypt: Annotated[
+        bool, typer.Option("--encrypt", help=f"Encrypt it with a passphrase ({PASSPHRASE}).")
+    ] = False,
+) -> None:
+    """Make another key that signs runs, in a new file, and agree to it. Sites then refuse what the former one signs."""
+    from data import DataError
+    from fedskew.federation.coordinator_key import DECLARED, make_key, takes_signature
+    from fedskew.federation.folder import FederationFolder
+    from fedskew.federation.membership import replace_run_key
+    from site_agent.app_files import app_files
+
+    federation = FederationFolder(folder)
+    if not takes_signature(app_files(federation.app)):
+        rule = f"needs {DECLARED} under [tool.flwr.app.config] for its runs to be signed"
+        raise DataError(rule, where=str(federation.app))
+    file = coordinator_key or federation.coordinator_key
+    public = make_key(file, passphrase(confirm=True) if encrypt else "")
+    try:
+        change = replace_run_key(federation, public)
+    except BaseException:
+        file.unlink()  # nothing names it
+        raise
+    announce(federation, change)
+    console().print(f"{file}: signs runs from now on")
+
+
+def renew(
+    folder: Folder,
+    authority_key: Annotated[
+        Path | None,
+        typer.Option(help="File of the authority's key.", show_default="FOLDER/ca.key"),
+    ] = None,
+) -> None:
+    """Make a new key and certificate for gateway and SuperLink, used from their next start."""
+    from fedskew.federation.certificates import is_encrypted, read_certificate
+    from fedskew.federation.folder import FederationFolder
+
+    federation = FederationFolder(folder)
+    key = authority_key or federation.authority[1]
+    federation.renew(key, passphrase() if is_encrypted(key) else "")
+    last = read_certificate(federation.server[0]).not_valid_after_utc
+    console().print(f"{federation.server[0]}: holds until {last:%Y-%m-%d}")
+
+
+def printed_keys(text: str) -> tuple[str, str, int | None]:
+    """Return a site's key, its key for masked sums and its samples, of a key or of a file with several lines.
+
+    A file may have the output of `fedskew-site key`: lines of TOML, of which the key is one.
+    """
+    if not text.startswith("ecdsa") and Path(text).is_file():
+        text = Path(text).read_text(encoding="utf-8")
+    key = re.search(r'^key = "(.*)"$', text, re.MULTILINE)
+    mask_key = re.search(r'^mask-key = "(.*)"$', text, re.MULTILINE)
+    samples = re.search(r"^samples = (\d{1,18})$", text, re.MULTILINE | re.ASCII)
+    return (
+        key[1] if key else text,
+        mask_key[1] if mask_key else "",
+        int(samples[1]) if samples else None,
+    )
+
+
+def announce(folder: "FederationFolder", change: "Change") -> None:
+    """Print what a change of federation.toml does, and let the SuperLink take over its sites."""
+    out = console()
+    if not change.difference:
+        out.print("federation.toml says so already")
+        return
+    out.print(change.difference.rstrip(), markup=False)
+    if change.warning:
+        out.print(f"Warning: {change.warning}.")
+    out.print(f"The former text is {folder.path / change.kept}")
+    if folder.has_run:
+        take_over(folder)
+    out.print(
+        "Send federation.toml to every site: `fedskew-site approve` shows this difference. A run that is going on "
+        "keeps the former text, and a site answers it until it approves the new one, or with `--keep-former HOURS` for "
+        "so long after that. The next run needs the new approvals; `run --former` takes the former text."
+    )
+
+
+def numbers(key: str, text: str) -> list[float]:
+    """Return the numbers of a list. Raises SettingError for what is none."""
+    try:
+        return [any_number(word) for word in text.split(",")]
+    except ValueError:
+        raise SettingError(key, text, "must be numbers separated by commas") from None
