@@ -111,9 +111,9 @@ def measure(sites: int, rounds: int) -> list[str]:
     exchanges = []
     for record in records[1:]:
         exchanges += [record["seconds"]["clients"], record["seconds"]["evaluation"]]
-    complete = min(len(record["clients"]) for record in records)
-    if complete < sites:
-        sys.exit(f"only {complete} of {sites} sites took part in some round")
+    fewest = min(record["used"] for record in records)
+    if fewest < sites:
+        sys.exit(f"only {fewest} of {sites} sites took part in some round")
     cpu = {kind: (after[kind] - before[kind]) / (2 * (rounds - 2)) for kind in before}
     return [
         str(sites),
