@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data import DataError
+from data.file_stamps import FileStamp, stamp_of
 from data.package_files import canonical
 from site_agent.app_files import app_hash
 from site_agent.approval import SITE_PACKAGES, approved_files, check_can_run
@@ -35,7 +36,6 @@ SHOWN = 16
 """Characters of a hash that a sentence shows."""
 COPY, COPY_OF_FORMER = "app", "app-former"
 """Folders below the state: the copies that run of another app than FedSkew's."""
-Stamp = tuple[int, int, int] | None
 
 
 class NotApproved(Exception):
@@ -220,7 +220,7 @@ class ApprovedTexts:
             refusal = f"{name} cannot be answered at this site any more"
             return ApprovedText(former.sha256, former.app, until=former.until, refusal=refusal)
 
-    def look(self) -> tuple[Stamp, Stamp]:
+    def look(self) -> tuple[FileStamp, FileStamp]:
         """Return what changes whenever an approval is written."""
         return stamp_of(self.folder / RECORD), stamp_of(self.folder / FORMER / RECORD)
 
@@ -241,12 +241,3 @@ def site_packages(files: Mapping[str, bytes]) -> dict[str, bytes]:
         for name, content in files.items()
         if name.partition("/")[0] in SITE_PACKAGES and name.endswith(".py")
     }
-
-
-def stamp_of(file: Path) -> Stamp:
-    """Return what tells a file from the one that takes its place, None where there is none."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -37,6 +37,7 @@ from starlette.routing import Route
 
 from data import DataError
 from data.agreement import Agreement, as_flower_has_it, read_agreement
+from data.file_stamps import stamp_of
 from data.log_files import rotate
 from fedskew.federation.connections import Connections, InPieces, Server
 from fedskew.federation.flower_internals import (
@@ -467,15 +468,6 @@ def sites_by_key(agreement: Agreement) -> dict[bytes, str]:
 def names_of(sites: dict[bytes, str], without: dict[bytes, str]) -> set[str]:
     """Return the names that `sites` have under keys that do not stand for the same name in `without`."""
     return {name for key, name in sites.items() if without.get(key) != name}
-
-
-def stamp_of(file: Path) -> tuple[int, int, int]:
-    """Return what is another number after a file was changed or replaced; zeros where there is none."""
-    try:
-        found = file.stat()
-    except OSError:
-        return 0, 0, 0
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def host_of(request: Request) -> str:
