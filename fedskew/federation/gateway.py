@@ -103,6 +103,9 @@ AGES = (-5.0, 305.0)
 """Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
 TIMEOUT = 60.0
 """Seconds that the SuperLink has for an answer."""
+POOL = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=2.0)
+"""Connections to the SuperLink. It closes one that is idle for 5 seconds, and a busy SuperLink does so although a
+request has come. So the gateway uses none that has been idle for longer than 2 seconds."""
 UNANSWERED = 503
 """The gateway's status where the SuperLink gives none, and where there is no room; a SuperNode then asks again."""
 HANDED_OUT = "handed-out.jsonl"
@@ -161,6 +164,7 @@ class Gateway:
         self.client = httpx.AsyncClient(
             verify=authority,
             timeout=TIMEOUT,
+            limits=POOL,
             trust_env=False,
         )
         self.turns = Turns(self.limits)

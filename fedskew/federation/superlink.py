@@ -28,6 +28,9 @@ from fedskew.federation.flower_internals import (
 )
 from site_agent.app_files import packed_app
 
+READING = ("ListNodes", "ListRuns")
+"""Calls that change nothing."""
+
 
 class Unreachable(ConnectionError):
     """The SuperLink does not answer."""
@@ -72,7 +75,7 @@ class Control:
         Raises Unreachable when there is none, Failing for an error of the SuperLink's, RuntimeError for a refusal.
         """
         try:
-            return getattr(self.client, call)(request)
+            return self.answer(call, request)
         except httpx.HTTPStatusError as error:
             status = error.response.status_code
             if status >= httpx.codes.INTERNAL_SERVER_ERROR:
@@ -81,6 +84,20 @@ class Control:
             raise RuntimeError(f"the SuperLink refuses {call}: {reason}") from error
         except httpx.HTTPError as error:
             raise Unreachable(f"the SuperLink does not answer: {error}") from error
+
+    def answer(self, call: str, request: Any) -> Any:
+        """Return the answer to a call, which is made once more where the connection ends and nothing is changed by it.
+
+        The SuperLink closes a connection 5 seconds after its last answer, which may cross with the next request: a
+        run's state is asked for every 5 seconds.
+        """
+        method = getattr(self.client, call)
+        try:
+            return method(request)
+        except httpx.RemoteProtocolError:
+            if call not in READING:
+                raise
+            return method(request)
 
     def nodes(self) -> dict[bytes, Any]:
         """Return the registered nodes by their public key; status is registered, online or offline."""
