@@ -17,6 +17,9 @@ from data.package_files import ROOT, canonical, sources
 from site_agent.app_files import app_hash, packed_app, packed_files
 from site_agent.config import Site
 from site_agent.former_approval import (
+    APP,
+    APPROVED,
+    TEXT,
     StoredApproval,
     as_former,
     check_hours,
@@ -213,7 +216,7 @@ def approve(
         record["module"] = site.agreement.module_sha256
     # The former one goes first: a crash in between leaves it valid, and the new one incomplete.
     store_former(site, former, until)
-    store(site.state / "approved", content, fab, record)
+    store(site.state / APPROVED, content, fab, record)
     about = {"former": former.sha256} if former else {}
     if former and until:
         about["until"] = until.isoformat(timespec="seconds")
@@ -229,7 +232,7 @@ def check_can_be_kept(site: Site, former: StoredApproval | None, hours: float) -
         raise DataError(rule, key=key, value=hours)
     try:
         former_site = as_former(site, former)
-        check_can_run(former_site, former.files, str(former.folder / "app.fab"))
+        check_can_run(former_site, former.files, str(former.folder / APP))
         # site.toml names one file of each, which may be the new text's by now.
         if former.agreement.module:
             own_module(former_site)
@@ -264,7 +267,7 @@ def former_status(site: Site) -> FormerStatus | None:
         return FormerStatus(f"{name}: ended {end}", is_valid=False)
     text = f"{name}: its runs are answered until {end}"
     try:
-        check_can_run(as_former(site, former), former.files, str(former.folder / "app.fab"))
+        check_can_run(as_former(site, former), former.files, str(former.folder / APP))
     except DataError as error:
         return FormerStatus(f"{name}: not answered: {error}", is_valid=True, is_warning=True)
     warning = warning_of(site, former)
@@ -281,10 +284,10 @@ def changes_since(site: Site, content: bytes, files: Mapping[str, bytes]) -> lis
         content: Of the new federation.toml.
         files: Of the new app, by name.
     """
-    folder = site.state / "approved"
+    folder = site.state / APPROVED
     try:
-        former = (folder / "federation.toml").read_text(encoding="utf-8")
-        former_files = packed_files((folder / "app.fab").read_bytes(), str(folder / "app.fab"))
+        former = (folder / TEXT).read_text(encoding="utf-8")
+        former_files = packed_files((folder / APP).read_bytes(), str(folder / APP))
     except (OSError, ValueError, DataError):
         return []
     lines = list(
@@ -323,8 +326,8 @@ def approved_files(site: Site) -> dict[str, bytes]:
     Raises:
         DataError: nothing is approved, or the agreement, the kept app or the installed code are no longer those.
     """
-    folder = site.state / "approved"
-    fab = folder / "app.fab"
+    folder = site.state / APPROVED
+    fab = folder / APP
     try:
         record = json.loads((folder / "approval.json").read_text())
         files = packed_files(fab.read_bytes(), str(fab))
