@@ -9,10 +9,12 @@ import json
 import os
 import random
 import secrets
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,7 +71,18 @@ class Line:
         self.address, self.other = f"10.213.{number}.1", f"10.213.{number}.2"
 
     def __enter__(self) -> "Line":
+        for program in ("ip", "iptables") if self.loss else ("ip",):
+            if shutil.which(program) is None:
+                sys.exit(f"{program} is not installed, which makes the line between two machines")
         shell("ip", "netns", "add", self.name)
+        with ExitStack() as undone:
+            undone.push(self.__exit__)
+            self.set_up()
+            undone.pop_all()
+        return self
+
+    def set_up(self) -> None:
+        """Give the line its two ends, its largest packet and its losses."""
         shell("ip", "link", "add", self.here, "type", "veth", "peer", "name", self.there)
         shell("ip", "link", "set", self.there, "netns", self.name)
         shell("ip", "addr", "add", f"{self.address}/24", "dev", self.here)
@@ -84,7 +97,6 @@ class Line:
                 rule = ["-A", chain, option, self.there, "-m", "statistic", "--mode", "random"]
                 drop = ["--probability", str(self.loss), "-j", "DROP"]
                 shell("ip", "netns", "exec", self.name, "iptables", "-t", "mangle", *rule, *drop)
-        return self
 
     def __exit__(self, *error: object) -> None:
         shell("ip", "netns", "del", self.name)  # and both ends of the line with it
