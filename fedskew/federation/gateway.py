@@ -403,7 +403,7 @@ class Gateway:
         """Return what the SuperLink has for a site, and note a message that the site is to get."""
         async with self.turns.turn(site, is_work=False):
             reply = await self.ask(request, [body])
-        status, content, _ = reply
+        status, content, headers = reply
         response = PullMessagesResponse.FromString(content if status == 200 else b"")
         runs = {message.metadata.run_id for message in response.messages_list}
         if self.holder(request) != site or not response.messages_list:
@@ -416,7 +416,7 @@ class Gateway:
         else:
             log.info("%s takes no part in run %s", site, ", ".join(map(str, runs)))
             await decline(response, self.lost_messages.nodes[site], request, self.ask)
-            return status, b"", {}
+            return status, b"", headers
         return reply
 
     async def ask(self, request: Request, pieces: list[bytes], path: str = "") -> Reply:
@@ -437,7 +437,7 @@ class Gateway:
         """Return the name of the site that has a request's key by now, whoever has signed it; or None.
 
         For a question that is held open, whose signature was checked when it came: an elliptic-curve check
-        at every look, once or twice a second and site, would be most of an idle gateway's work.
+        at every look, once a second and site, would be most of an idle gateway's work.
         """
         self.refresh()
         return self.claimed_site(request)

@@ -59,7 +59,7 @@ class Turns:
         Args:
             site: whose it is, or OWN.
             size: bytes of its body.
-            is_work: False for a look for messages, of which every idle site has one a second.
+            is_work: False for a look for messages, of which every idle site has one in 15 seconds.
         """
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.setdefault(site, deque()).append(mine)
