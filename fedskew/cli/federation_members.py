@@ -8,7 +8,7 @@ import typer
 
 from data import SettingError
 from data.text import any_number
-from fedskew.cli.federation_options import CoordinatorKey, Folder, passphrase, take_over
+from fedskew.cli.federation_options import CoordinatorKey, Folder, passphrase
 from fedskew.cli.terminal import console
 from fedskew.federation import PASSPHRASE
 
@@ -320,6 +320,19 @@ def announce(folder: "FederationFolder", change: "Change") -> None:
         "keeps the former text, and a site answers it until it approves the new one, or with `--keep-former HOURS` for "
         "so long after that. The next run needs the new approvals; `run --former` takes the former text."
     )
+
+
+def take_over(folder: "FederationFolder") -> None:
+    """Let a SuperLink that is up register the sites of federation.toml, and unregister all others."""
+    from fedskew.engines.flower import LaunchFailed
+    from fedskew.federation.services import register
+
+    try:
+        register(folder)
+    except LaunchFailed:
+        console().print("The SuperLink is not up; it takes the sites over when it starts.")
+    else:
+        console().print("Gateway and SuperLink take the sites over now.")
 
 
 def numbers(key: str, text: str) -> list[float]:

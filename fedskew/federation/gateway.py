@@ -176,8 +176,7 @@ class Gateway:
         """By site, its newest question for messages; an older one ends."""
         self.sent: dict[str, Reply] = {}
         """By site, the message that is on its way to it."""
-        self.names = set(self.sites.values())
-        self.lost_messages = LostMessageRecovery(self.names, self.ask)
+        self.lost_messages = LostMessageRecovery(self.sites.values(), self.ask)
         self.waiting_messages = WaitingMessages(folder.state / DATABASE)
         self.objects = Objects()
         self.handed_out = HandedOut(folder.state / HANDED_OUT)
@@ -205,13 +204,11 @@ class Gateway:
         # A name whose key is another one stands in both: what its former node had is dropped as if it had left.
         for site in sorted(names_of(before, without=sites)):
             log.info("%s is no site with its former key any more", site)
-            self.names.discard(site)
             for by_site in (self.sent, self.lost_messages.nodes):
                 by_site.pop(site, None)
             self.traffic.leave(site)
         for site in sorted(names_of(sites, without=before)):
             log.info("%s is a site with a new key", site)
-            self.names.add(site)
             self.lost_messages.join(site)
             self.traffic.join(site)
 
@@ -269,7 +266,7 @@ class Gateway:
 
     def refuse(self, limit: str, who: str) -> None:
         """Count that a site or an address has met a limit; the log says so once in a while."""
-        name = who if who in self.names else "unknown"
+        name = who if who in self.sites.values() else "unknown"
         self.traffic.refuse(name, limit)
         now = time.monotonic()
         if now - self.warned.get((name, limit), -REPEATED) >= REPEATED:
