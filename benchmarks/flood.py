@@ -36,7 +36,7 @@ from benchmarks.figures import Row, rounded, row
 from benchmarks.scaling import WORDS, LightFederation
 from data.agreement import as_flower_has_it
 from fedskew.engines.processes import marked
-from fedskew.federation.folder import FederationFolder, add
+from fedskew.federation.folder import FederationFolder, add_site
 from fedskew.federation.services import register
 from fedskew.federation.superlink import Control
 from site_agent.keys import make_key
@@ -129,7 +129,7 @@ def enroll(federation: LightFederation) -> Path:
     place = federation.work / NAME
     place.mkdir()
     folder = FederationFolder(federation.folder)
-    add(folder, NAME, make_key(place / "node.key"))
+    add_site(folder, NAME, make_key(place / "node.key"))
     register(folder)
     key = as_flower_has_it(folder.agreement.sites[-1].key)
     control = Control(folder.coordinator.superlink_port, folder.authority[0])

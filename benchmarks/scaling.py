@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "deploy"))
 from local_federation import SITE, LocalFederation, fedskew, write_between
 
 from fedskew.engines.processes import free_port, marked
-from fedskew.federation.folder import FederationFolder, add, begin
+from fedskew.federation.folder import FederationFolder, add_site, begin
 from fedskew.federation.services import GATEWAY, SERVER_APP, SUPERLINK
 from site_agent.keys import make_key
 
@@ -53,7 +53,7 @@ class LightFederation(LocalFederation):
             self.folder, "many", classes, "1x8x8", [0.5], [0.5], None, gateway, "127.0.0.1"
         )
         for name, place in self.places.items():
-            add(folder, name, make_key(place / "node.key"))
+            add_site(folder, name, make_key(place / "node.key"))
         for name, place in self.places.items():
             for file in ("federation.toml", "ca.crt"):
                 (place / file).write_bytes((self.folder / file).read_bytes())

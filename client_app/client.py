@@ -152,7 +152,7 @@ class UploadLimit:
     setting: str
     """Its key, without the variant's section."""
     remedy: str
-    """What it must then be, as `must be smaller`."""
+    """What it must then be, as `must be smaller`; ends the sentence of the error."""
 
 
 def no_bytes(model: Classifier, classes_held: int) -> int:
@@ -230,7 +230,11 @@ class Requirements:
     teacher: bool = False
     """The logits of the model as received, in eval mode and without gradient: `loss_term`'s `teacher_BC`."""
     ignored_settings: Mapping[str, str] = field(default_factory=dict)
-    """Keys of settings that change nothing beside the variant, and must keep their defaults; and the reason."""
+    """Settings that have no effect beside the variant, by key; the value is the reason.
+
+    A run with another value than the default is refused. The reason ends the error
+    "has no effect beside NAME, which ...".
+    """
 
 
 @dataclass(frozen=True)

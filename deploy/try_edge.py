@@ -53,7 +53,7 @@ class Cage:
         enter = "; ".join(f"echo $$ > {folder}/cgroup.procs" for folder in self.folders)
         return ["sh", "-c", f'{enter}; exec "$@"', "sh"]
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Note what is resident now, in bytes: anonymous memory and files that are mapped."""
         rows = dict(
             row.split() for row in (self.folders[0] / "memory.stat").read_text().splitlines()
@@ -84,7 +84,7 @@ def watched(cages: list[Cage]) -> Iterator[None]:
     def watch() -> None:
         while not over.wait(0.25):
             for cage in cages:
-                cage.look()
+                cage.measure()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

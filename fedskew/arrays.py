@@ -41,7 +41,7 @@ def from_arrays(
     """
     import numpy as np
 
-    from data.readers.npz import look
+    from data.readers.npz import guess_settings
     from data.settings import DataSettings
 
     arrays: dict[str, Any] = {}
@@ -56,7 +56,7 @@ def from_arrays(
         partial.replace(path)
     dataset = f"npz:{path}"
     names = ",".join(classes)
-    proposed = look(path, DataSettings(dataset=dataset, classes=names)).settings
+    proposed = guess_settings(path, DataSettings(dataset=dataset, classes=names)).settings
     settings = {**proposed, "dataset": dataset}
     if names:
         settings["classes"] = names

@@ -36,6 +36,13 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """Return a number with its noun, as "1 seed" or "3 seeds"; `nouns` is an irregular plural."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {nouns or noun + 's'}"
+
+
 def escaped(text: object) -> str:
     """Return text that Markdown does not read as its own, nor a browser as HTML."""
     return " ".join(

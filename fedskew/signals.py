@@ -15,16 +15,25 @@ from typing import Any, NoReturn
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 130
 """Exit status of a command that a signal has ended."""
-SENTENCE = b"fedskew: interrupted; the same command goes on from the last finished round\n"
+SENTENCE = (
+    b"fedskew: interrupted; run the same command again to resume from the last finished round\n"
+)
 PATIENCE = 4.0
 """Seconds that a command has to end its work after a signal."""
 
 
 def exit_now(number: int = 0, frame: FrameType | None = None) -> NoReturn:
-    """End the process now, with the sentence: for a moment in which nothing is at work."""
-    set_handler(signal.SIG_IGN)
+    """Signal handler: print the sentence and end the process at once.
+
+    Only for phases in which nothing needs cleaning up, such as imports.
+    """
+    set_handlers(signal.SIG_IGN)
     print_sentence()
     os._exit(INTERRUPTED)
+
+
+DEFAULT_OR_OURS = (signal.SIG_DFL, signal.default_int_handler, exit_now)
+"""Handlers that may be replaced: Python's defaults and our own."""
 
 
 def print_sentence() -> None:
@@ -34,21 +43,31 @@ def print_sentence() -> None:
 
 
 def finish() -> NoReturn:
-    """End the process, with what has to be done at its end but without Python's, which frees objects for a second."""
+    """Run the atexit hooks, print the sentence and end the process.
+
+    This skips the interpreter's own shutdown, which takes about a second to free objects.
+    """
     atexit._run_exitfuncs()
     print_sentence()
     os._exit(INTERRUPTED)
 
 
 def abandon() -> NoReturn:
-    """End the process and all that it has started, from a thread, when what was interrupted goes on for too long."""
+    """Kill all descendants, print the sentence and end the process.
+
+    A timer thread calls it if the process is still there PATIENCE seconds after a signal.
+    """
     end_children()
     print_sentence()
     os._exit(INTERRUPTED)
 
 
 def end_children(pid: int | None = None) -> None:
-    """Kill every process below this one (or `pid`), but for the one that then deletes the semaphores of the others."""
+    """Kill all descendants of this process, or of `pid`.
+
+    multiprocessing's resource tracker is spared: it then deletes the semaphores that the others
+    leave behind.
+    """
     import psutil
 
     with contextlib.suppress(psutil.Error):
@@ -58,36 +77,50 @@ def end_children(pid: int | None = None) -> None:
                     child.kill()
 
 
-def set_handler(handler: Any) -> None:
-    """Set the handler of the three signals, where nobody else has set one."""
-    for number in replaceable():
+def set_handlers(handler: Any) -> None:
+    """Set the handler of the three signals, except where one is ignored or set by other code."""
+    for number in default_or_our_handlers():
         signal.signal(number, handler)
 
 
-def replaceable() -> dict[int, Any]:
-    """Return the handlers that nobody else has set, by signal: under nohup a closed terminal is ignored, and stays so.
+def current_handlers() -> dict[int, Any]:
+    """Return the handlers of the three signals, by signal.
 
-    Outside the main thread, where Python allows none to be set, there are none.
+    Empty outside the main thread, where Python cannot set any.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
-    of_nobody_else = (signal.SIG_DFL, signal.default_int_handler, exit_now)
-    handlers: dict[int, Any] = {}
-    for number in SIGNALS:
-        handler = signal.getsignal(number)
-        if handler in of_nobody_else:
-            handlers[number] = handler
-    return handlers
+    return {number: signal.getsignal(number) for number in SIGNALS}
+
+
+def default_or_our_handlers() -> dict[int, Any]:
+    """Return the current handlers that are Python's defaults or ours, by signal.
+
+    An ignored signal is left out and stays ignored, as SIGHUP is under nohup.
+    """
+    return {
+        number: handler
+        for number, handler in current_handlers().items()
+        if handler in DEFAULT_OR_OURS
+    }
+
+
+def function_handlers() -> dict[int, Any]:
+    """Return the current handlers that are functions, whoever has set them, by signal.
+
+    An ignored signal is left out and stays ignored.
+    """
+    return {number: handler for number, handler in current_handlers().items() if callable(handler)}
 
 
 @contextlib.contextmanager
 def one_interrupt(last_resort: Callable[[], None] | None = None) -> Iterator[threading.Event]:
     """Turn the three signals into one KeyboardInterrupt; further ones are ignored within the block.
 
-    The event is set by the first, whatever becomes of the KeyboardInterrupt. `last_resort` is called from a thread
-    when the process is still there `PATIENCE` seconds later.
+    The first signal sets the event, whatever becomes of the KeyboardInterrupt. `last_resort` is
+    called from a timer thread if the process is still there `PATIENCE` seconds later.
     """
-    previous = replaceable()
+    previous = default_or_our_handlers()
     arrived = threading.Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -109,25 +142,13 @@ def one_interrupt(last_resort: Callable[[], None] | None = None) -> Iterator[thr
             signal.signal(number, before)
 
 
-def callable_handlers() -> dict[int, Any]:
-    """Return the handlers of the three signals that are functions; a signal that is ignored stays so.
-
-    Outside the main thread, where Python allows none to be set, there are none.
-    """
-    handlers: dict[int, Any] = {}
-    if threading.current_thread() is not threading.main_thread():
-        return handlers
-    for number in SIGNALS:
-        handler = signal.getsignal(number)
-        if callable(handler):
-            handlers[number] = handler
-    return handlers
-
-
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Let a signal end the process at once within the block: for imports, which take seconds and change nothing."""
-    handlers = callable_handlers()
+    """Let a signal end the process at once within the block.
+
+    For imports, which take seconds and leave nothing to clean up.
+    """
+    handlers = function_handlers()
     for number in handlers:
         signal.signal(number, exit_now)
     try:
@@ -145,7 +166,7 @@ def blocked() -> Iterator[None]:
     command, which ends its workers. What arrived meanwhile is handled at the end of the block.
     """
     arrived = list[int]()
-    handlers = callable_handlers()
+    handlers = function_handlers()
     for number in handlers:  # the mask is this thread's alone, and another may get the signal
         signal.signal(number, lambda number, frame: arrived.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -117,7 +117,7 @@ class ApprovedTexts:
         self.site = site
         self.make_code = make_code
         self.folder = site.state / APPROVED
-        self.stamps = self.look()
+        self.stamps = self.read_stamps()
         files = approved_files(site)
         self.loaded = site_packages(files)
         """The sources that this process answers with, by name."""
@@ -141,7 +141,7 @@ class ApprovedTexts:
 
     def refresh(self) -> None:
         """Take over what was approved since the last look. Raises OSError where the audit log cannot be written."""
-        before, stamps = self.stamps, self.look()
+        before, stamps = self.stamps, self.read_stamps()
         if stamps == before:
             return
         self.stamps = stamps
@@ -220,7 +220,7 @@ class ApprovedTexts:
             refusal = f"{name} cannot be answered at this site any more"
             return ApprovedText(former.sha256, former.app, until=former.until, refusal=refusal)
 
-    def look(self) -> tuple[FileStamp, FileStamp]:
+    def read_stamps(self) -> tuple[FileStamp, FileStamp]:
         """Return what changes whenever an approval is written."""
         return stamp_of(self.folder / RECORD), stamp_of(self.folder / FORMER / RECORD)
 

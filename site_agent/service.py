@@ -44,7 +44,7 @@ def write_log(path: Path) -> None:
         logger.addHandler(handler)
 
 
-def leave(number: int, frame: FrameType | None) -> NoReturn:
+def stop(number: int, frame: FrameType | None) -> NoReturn:
     """End this process in order, once."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -115,8 +115,8 @@ def execute(
     if site.app is not None:
         torch.set_num_threads(site.threads)
     texts = ApprovedTexts(file, site, make_code)
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
     audit = site.audit
     assert texts.current.code is not None
     pool = Pool(texts.current.code, texts.current.describe)

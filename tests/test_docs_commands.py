@@ -1,9 +1,9 @@
-"""Every command block of README and docs/ is run by a test, checked against the real parsers, or marked as not run.
+"""Every command block of README, docs/ and examples/ is run by a test, or checked against the real parsers.
 
-A block of commands or Python is one of four:
+A block of commands or Python is one of three:
 
 * run as it is written by a test of this file (RUN_HERE, EXECUTED) or of another one (RUN_ELSEWHERE);
-* marked `<!-- not run: REASON -->` on the line above its fence;
+* marked `<!-- not run: REASON -->` on the line above its fence: parsed, unless it has a program that CHECKS lacks;
 * else parsed: each command must exist with its options, and its settings must make a run.
 """
 
@@ -27,6 +27,7 @@ from fake_grid import FakeGrid
 from flower_grid import CLIENTS, Net, client_data
 from flwr.clientapp import ClientApp
 
+from benchmarks.__main__ import SUITE
 from client_app.models.efficientnet_lite import efficientnet_lite0
 from fedskew.cli.application import COMMANDS, loaded
 from fedskew.cli.run_selection import choose
@@ -36,9 +37,10 @@ from site_agent.cli import application as site_application
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
-    ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")
-] + sorted(path for path in (ROOT / "docs").rglob("*.md"))  # fmt: skip
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").glob("*/README.md")),
+]
 BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -73,6 +75,7 @@ RUN_HERE = {
     ],
     "docs/guides/plugin.md": ["fedskew run --method fedavg,my_methods:Tempered"],
     "docs/reference/data.md": ["fedskew data list"],
+    "docs/results/pretrained.md": ["for head in"],
     "docs/reference/methods.md": ["fedskew run --set method=creff+creff-code"],
 }
 """By page, how the blocks begin that test_the_commands_of_a_page_run runs, one after another."""
@@ -211,11 +214,22 @@ def check_python(words: list[str]) -> None:
     if words[:1] == ["-c"]:
         compile(words[1], "-c", "exec")
     elif words[:1] == ["-m"]:
-        assert words[1] in ("venv", "pytest", "pip", "mkdocs") or (ROOT / words[1]).is_dir(), words
+        assert words[1] in ("venv", "pytest", "pip", "mkdocs") or is_module(words[1]), (
+            f"{words[1]}: no such module"
+        )
+        if words[1] == "benchmarks":
+            named = [word for word in words[2:] if re.fullmatch(r"[a-z][a-z0-9-]+", word)]
+            assert set(named) <= SUITE.keys(), f"{named}: no such benchmark"
         for word in words[2:]:
             assert not word.startswith("tests/") or (ROOT / word).exists(), word
     else:
         assert (ROOT / words[0]).exists(), f"{words[0]}: no such script"
+
+
+def is_module(name: str) -> bool:
+    """Return whether `python -m NAME` runs a module of this repository."""
+    path = ROOT / name.replace(".", "/")
+    return path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
 
 
 def check_nothing(words: list[str]) -> None:
@@ -229,7 +243,7 @@ CHECKS = {
     "make": check_make,
     "python": check_python,
     "python3": check_python,
-    **dict.fromkeys((".", "cd", "cp", "export", "git", "mkdir", "pip"), check_nothing),
+    **dict.fromkeys((".", "cd", "cp", "export", "git", "mkdir", "patch", "pip"), check_nothing),
 }
 
 
@@ -247,11 +261,22 @@ def check(script: str) -> None:
             raise AssertionError(f"{' '.join(words)}: {message}") from error
 
 
-PARSED = [
-    block
-    for block in BLOCKS
-    if block.language in SHELL and block.reason is None and not block.is_run
-]
+def programs_of(script: str) -> set[str]:
+    """Return the names of the programs that a script calls."""
+    return {words[0].rpartition("/")[2] for words in simple_commands(script)}
+
+
+def is_parsed(block: Block) -> bool:
+    """Return whether the commands of a block are checked: it is not run, and if it is marked its programs are known."""
+    if block.language not in SHELL or block.is_run:
+        return False
+    if block.reason is None:
+        return True
+    reads_file = "dataset=sites:" in block.text  # a plan reads the federation's files
+    return not reads_file and programs_of(block.text) <= CHECKS.keys()
+
+
+PARSED = [block for block in BLOCKS if is_parsed(block)]
 
 
 @pytest.fixture
@@ -313,12 +338,15 @@ def test_right_commands_pass() -> None:
 
 
 SPAN = re.compile(r"(?<!`)`(fedskew(?:-site)? [a-z][^`]*)`(?!`)")
+PROGRAM_SPAN = re.compile(r"(?<!`)`((?:\w+=[^\s`]+ )*(?:[^\s`]+/)?(?:python3?|make) [^`]*)`(?!`)")
+"""A script, a module or a target of the Makefile in running text, with variables before it."""
 
 
-def spans_of(text: str) -> list[str]:
+def spans_of(text: str, pattern: re.Pattern[str] = SPAN) -> list[str]:
     """Return the commands in the running text of a page."""
     without_blocks = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    return [span.replace("\n", " ").replace("\\|", "|") for span in SPAN.findall(without_blocks)]
+    spans = pattern.findall(without_blocks)
+    return [span.replace("\n", " ").replace("\\|", "|") for span in spans]
 
 
 def wrong_options(span: str) -> list[str]:
@@ -355,6 +383,37 @@ def test_a_wrong_command_in_running_text_is_found() -> None:
     text = "Use `fedskew run demo --now`, `fedskew train`, `fedskew data look`, `fedskew run --set a=b`."
     found = [wrong_options(span) for span in spans_of(text)]
     assert found == [["--now"], ["train"], ["look"], []]
+
+
+def missing_programs(text: str) -> list[str]:
+    """Return the scripts, modules and targets in a page's running text that do not exist."""
+    missing = []
+    for span in spans_of(text, PROGRAM_SPAN):
+        words = without_keywords(shlex.split(re.sub(r"[\[\]|]|\.\.\.", " ", span)))
+        program = words[0].rpartition("/")[2]
+        try:
+            if program == "make":
+                targets = [word for word in words[1:] if not re.match(r"-|\w+=", word)]
+                check_make([word for word in targets if not word.isupper()])
+            else:
+                check_python(words[1:])
+        except AssertionError:
+            missing.append(span)
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_programs_in_running_text_exist(page: Path) -> None:
+    assert not missing_programs(page.read_text())
+
+
+def test_a_missing_program_in_running_text_is_found() -> None:
+    wrong = ["python scripts/nothing.py FOLDER", "python -m benchmarks.nothing", "make nothing"]
+    wrong += ["python -m benchmarks nothing", ".venv/bin/python scripts/nothing.py"]
+    right = ["python scripts/mutants.py --sample 3", "python -m benchmarks.peers", "make test"]
+    right += ["python -m benchmarks [NAME ...]", "make federation HEADS=1", "A=1 make test"]
+    text = " ".join(f"`{span}`" for span in [*wrong, *right])
+    assert missing_programs(text) == wrong
 
 
 # Blocks that are run

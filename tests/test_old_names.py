@@ -47,6 +47,9 @@ OLD_NAMES = {
     r"readers[./](belonging|who_tests|first_bytes|scale|conversions)\b": "",
     r"\b[Bb]elonging\b(?! to)|data/sources|data\.sources": "",
     r"faults[./](liars|absences|outcome)\b": "",
+    r"\bdef (told|remember|recall|heed|introduce|tend)\b|\btold = ": r"tests/.*",
+    r"\bdef look\((?!\))|\blook_soon\b|\.heard\[": r"tests/.*",
+    r"\b(class Answer|alone_in)\b": "",
     # settings and commands
     r"\btested-on\b": WIRE + r"|tests/fedskew/test_selection\.py",
     r"\btested_on\b": WIRE,
@@ -73,6 +76,7 @@ PLANTED = [
     "`own_code`",
     "the node that plays it",
     "federation.gate",
+    "told = json.loads(text)",
 ]
 
 

@@ -53,6 +53,7 @@ def python(folder: Path, place: Path, code: str, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_of_the_package_has_the_hash_of_the_clone(package: Path, folder: Path) -> None:
     code = (
         "import fedskew\nfrom fedskew.client_app.process import code_version\n"
@@ -73,6 +74,7 @@ def test_a_run_of_the_package_has_the_hash_of_the_clone(package: Path, folder: P
     assert installed[0] == code_version(*PACKAGES)
 
 
+@pytest.mark.slow
 def test_every_module_of_the_package_is_imported_from_it(package: Path, folder: Path) -> None:
     code = (
         "import importlib, pkgutil, sys, fedskew\n"

@@ -165,13 +165,13 @@ def measure(python: Path, tool: Tool, work: str, measured: Measurement) -> None:
     total = time.perf_counter() - began
     if process.returncode:
         raise Absent(f"its command failed: {(errors.strip().splitlines() or ['no message'])[-1]}")
-    told = json.loads(output.splitlines()[-1])
-    seconds = statistics.median(told["rounds"][1:])
-    measured.version = told["version"]
+    result = json.loads(output.splitlines()[-1])
+    seconds = statistics.median(result["rounds"][1:])
+    measured.version = result["version"]
     measured.round_seconds.append(seconds)
-    measured.fixed_seconds.append(total - seconds * len(told["rounds"]))
+    measured.fixed_seconds.append(total - seconds * len(result["rounds"]))
     measured.peak_mib.append(most[0] / MIB)
-    measured.losses.append(told["loss"])
+    measured.losses.append(result["loss"])
 
 
 def spread(values: Sequence[float]) -> str:

@@ -115,8 +115,8 @@ def main(name: str) -> None:
             flower.end()
         if not output.exists():
             sys.exit((folder / "stock.log").read_text()[-2000:])
-        told = json.loads(output.read_text())
-    print_result(version("flwr"), told["stamps"], told["loss"])
+        result = json.loads(output.read_text())
+    print_result(version("flwr"), result["stamps"], result["loss"])
 
 
 if __name__ == "__main__":

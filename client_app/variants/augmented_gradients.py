@@ -18,16 +18,17 @@ class AugmentedGradients(Variant):
     """Send g_c, of the re-trained head's weight and bias, for every class c held, as the code beside the paper does.
 
     g_c is the mean over the repeats of the gradient on some random samples of the class, all changed by one random
-    operation. The features come from the model as received, in eval mode. Nothing else changes: {u, v} is FedAvg's to
-    the bit. A class with a single sample reveals its feature exactly, as row / bias: with one repeat the feature of one
-    augmented image, with more a mean over several; min-class-samples holds such classes back.
+    operation. The features come from the model as received, in eval mode.
+    Nothing else changes: features u and head v are bit-identical to FedAvg's.
+    A class with a single sample reveals its feature exactly, as row / bias: with one repeat the feature
+    of one augmented image, with more a mean over several; min-class-samples holds such classes back.
     """
 
     name: ClassVar[str] = "augmented-gradients"
     requirements: ClassVar[Requirements] = Requirements(shared_weights=True, images=True)
 
     min_class_samples: Annotated[int, Ge(1)] = 1
-    """Fewest samples of a class for which the client sends it."""
+    """Minimum number of samples that a class must have for the client to send it."""
     repeats: Annotated[int, Ge(1)] = 10
     """Number of draws of samples and of an operation; the gradient is their mean."""
     batch_size: Annotated[int, Ge(1)] = 32

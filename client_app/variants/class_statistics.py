@@ -25,7 +25,7 @@ class ClassStatistics(Variant):
     name: ClassVar[str] = "class-statistics"
 
     min_class_samples: Annotated[int, Ge(1)] = 1
-    """Fewest samples of a class for which the client sends it."""
+    """Minimum number of samples that a class must have for the client to send it."""
     covariance: Annotated[str, OneOf("full", "diagonal")] = "full"
     """full: (D, D) a class. diagonal: its diagonal alone, (D,): every feature's own variance, as if they were
     independent; for many classes and wide models, whose full covariances no server can hold."""

@@ -24,7 +24,8 @@ class FeatureGradients(Variant):
     """Send g_c = mean over the client's class-c samples of dCE/d(head weight), for every class c it holds.
 
     The features come from the model as received, before local training and in eval mode; the head is the re-trained
-    one that the server broadcasts. Nothing else changes: {u, v} is FedAvg's to the bit.
+    one that the server broadcasts.
+    Nothing else changes: features u and head v are bit-identical to FedAvg's.
     A class with a single sample reveals its feature up to scale; min-class-samples holds such classes back.
     """
 
@@ -32,49 +33,53 @@ class FeatureGradients(Variant):
     requirements: ClassVar[Requirements] = Requirements(shared_weights=True)
 
     min_class_samples: Annotated[int, Ge(1)] = 1
-    """Fewest samples of a class for which the client sends it."""
+    """Minimum number of samples that a class must have for the client to send it."""
     classes_per_round: Annotated[int, Ge(0)] = 0
     """Largest number of classes to send, drawn again every round; 0 sends all of the client's classes."""
 
-    def sent(self, held: int) -> int:
-        """Return how many classes a client sends that holds so many."""
-        return min(held, self.classes_per_round or held)
+    def classes_sent(self, classes_held: int) -> int:
+        """Return the number of classes that a client with `classes_held` classes sends."""
+        return min(classes_held, self.classes_per_round or classes_held)
 
     @property
     def upload(self) -> Upload:
-        limit = UploadLimit("classes-per-round", "must be smaller (0 is all)")
+        limit = UploadLimit(
+            setting="classes-per-round",
+            remedy="must be a smaller number of classes (0 sends all)",
+        )
         return Upload("head-gradients", self.gradient_bytes, limit=limit)
 
     def gradient_bytes(self, model: Classifier, classes_held: int) -> int:
         """Return the bytes of the class numbers and of the gradients of the classes sent."""
         bytes_per_class = 8 + 4 * model.head.weight.numel()
-        return self.sent(classes_held) * bytes_per_class
+        return self.classes_sent(classes_held) * bytes_per_class
 
     def extra_samples(self, samples: int, classes_held: int) -> float:
-        return samples / 3
+        return samples / 3  # a forward pass alone counts a third of forward and backward
 
     def before(self, client: Client, loss: Loss) -> Contribution:
         """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D)}.
 
-        The server may broadcast several heads, weight-END and bias-END: each one's gradients are gradients-END.
+        The server may broadcast several heads as weight<suffix> and bias<suffix>. The gradients of
+        each are uploaded as gradients<suffix>.
         """
         heads = client.broadcast[self.name]
         held = (client.counts_C >= self.min_class_samples).nonzero().flatten()
-        if self.sent(len(held)) < len(held):
+        if self.classes_sent(len(held)) < len(held):
             order = torch.randperm(len(held), generator=client.generator(self.name))
             held = held[order[: self.classes_per_round]].sort().values
         features_ND = client.features()
         upload = {"classes": held}
-        ends = [name.removeprefix("weight") for name in heads if name.startswith("weight")]
-        for end in ends:
+        suffixes = [name.removeprefix("weight") for name in heads if name.startswith("weight")]
+        for suffix in suffixes:
             gradients = class_gradients(
                 features_ND,
                 client.labels_N,
-                weight_CD=heads[f"weight{end}"].to(features_ND),
-                bias_C=heads[f"bias{end}"].to(features_ND),
+                weight_CD=heads[f"weight{suffix}"].to(features_ND),
+                bias_C=heads[f"bias{suffix}"].to(features_ND),
                 classes=held,
             )
-            upload[f"gradients{end}"] = gradients.cpu()
+            upload[f"gradients{suffix}"] = gradients.cpu()
         return Contribution(upload=upload)
 
 
@@ -85,11 +90,11 @@ def class_gradients(
     bias_C: Tensor,
     classes: Tensor | None = None,
 ) -> Tensor:
-    """Return (n, C, D): of each of the `classes` (n,), or of all, the mean over its samples of
+    """Return (n, C, D): each class's mean gradient of cross-entropy in the head's weight.
 
-        (softmax(W z + b) - e_c) z^T
+        g_c = mean over the class's samples z of (softmax(W z + b) - e_c) z^T
 
-    0 for a class without samples.
+    `classes` (n,) selects the classes; by default all C. A class without samples has zeros.
     """
     probabilities_NC = torch.softmax(features_ND @ weight_CD.T + bias_C, dim=1)
     one_hot_NC = torch.nn.functional.one_hot(labels_N, len(weight_CD)).to(probabilities_NC)

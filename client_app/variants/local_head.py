@@ -11,11 +11,14 @@ from client_app.models.classifier import HEAD
 
 @dataclass(frozen=True)
 class LocalHead(Variant):
-    """Keep weight and bias of the head; features are averaged, w_i <- (w_features, own head), and train together.
+    """Keep the head's weight and bias on the client, average the features: w_i <- (w_features, own head).
 
-    That is FedPer with one personalization layer, the classifier (Arivazhagan et al. 2019, Algorithms 1 and 2). Heads
-    begin alike, with the run's first weights. There is no identity setting: a test holds that the names sent are
-    exactly the features', and that the kept head comes back bit by bit.
+    That is FedPer with one personalization layer, the classifier (Arivazhagan et al. 2019,
+    Algorithms 1 and 2). Head and features are trained jointly. All heads start from the run's
+    initial weights.
+    There is no identity setting: no setting makes this plain FedAvg. `test_personal_models.py`
+    checks that exactly the features are sent, and that each client's head comes back bit-identical
+    in the next round.
     """
 
     name: ClassVar[str] = "local-head"

@@ -199,7 +199,7 @@ def notes_of(splits: Mapping[str, Path], class_names: tuple[str, ...]) -> Iterat
         yield f"class {name} has no image"
 
 
-def look(path: Path, settings: DataSettings) -> Guess:
+def guess_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings for a folder from its names and its first image. Raises DataError."""
     from data.readers.image_files import shape_of  # it loads PIL
 

@@ -197,7 +197,7 @@ def look_at_rows(rows: SampleMetadata, settings: DataSettings) -> Look | None:
         return look_at(stored, rows.sites_and_labels)
 
 
-def look(path: Path, settings: DataSettings) -> Guess:
+def guess_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings from the columns' types and the first image. Raises DataError."""
     from data.readers.images import brought, from_pil
 

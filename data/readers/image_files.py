@@ -288,7 +288,7 @@ def shape_of(
     """
     from data.readers.images import open_image, stored_in  # it loads PIL
 
-    def look() -> Look | None:
+    def look_at_all() -> Look | None:
         unscaled = replace(settings, pixel_range="")
         among = groups or [file.parent for file in images]
         return look_at(lambda place: stored_in(images[place], 0, unscaled), among)
@@ -296,12 +296,12 @@ def shape_of(
     try:
         image = open_image(images[0], 0, settings=settings)
     except UnknownRange as error:
-        raise widened(error, look()) from None
+        raise widened(error, look_at_all()) from None
     height, width, channels = image.shape
     shape = f"{channels}x{height}x{width}"
     notes: list[str] = []
     if settings.pixel_range:
-        notes += note_of_cut(settings, look())
+        notes += note_of_cut(settings, look_at_all())
     if image.dtype == np.float32:
         notes.append("images of more than 8 bits are trained on as float32 on the scale 0..1")
     if settings.input_shape:

@@ -49,7 +49,7 @@ def read(path: Path, settings: DataSettings) -> Raw:
     return read_npz(file_of(path), settings)
 
 
-def look(path: Path, settings: DataSettings) -> Guess:
+def guess_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings, with the classes' names from the package. Raises DataError."""
     return guess_of(read(path, settings), settings, _class_names(path))
 

@@ -185,7 +185,7 @@ def splits_of(path: Path, arrays: Arrays) -> dict[str, Split]:
     return splits
 
 
-def look(path: Path, settings: DataSettings) -> Guess:
+def guess_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings for an npz file. Raises DataError."""
     return guess_of(read_npz(path, settings), settings, _class_names(path, settings))
 

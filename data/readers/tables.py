@@ -231,7 +231,7 @@ class Numbers:
         return ""
 
 
-def look(path: Path, settings: DataSettings) -> Guess:
+def guess_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings for a table, of images or of numbers. Raises DataError."""
     if is_of_images(path, settings):
         return look_at_images(path, settings)

@@ -18,7 +18,7 @@ class Kind:
     """The reader of one type of user data."""
 
     read: Callable[[Path, Classes, Shape, DataSettings], Raw]
-    look: Callable[[Path, DataSettings], Guess]
+    guess_settings: Callable[[Path, DataSettings], Guess]
     """What would fit; the first image of many is enough."""
     files: Callable[[Path, DataSettings], list[Path]]
     """All that the cached copy depends on."""
@@ -41,17 +41,17 @@ def all_files(path: Path, settings: DataSettings) -> list[Path]:
 KINDS = {
     "npz": Kind(
         lambda path, classes, shape, settings: npz.read_npz(path, settings),
-        npz.look,
+        npz.guess_settings,
         one_file,
     ),
-    "folder": Kind(folder.read_folder, folder.look, all_files),
+    "folder": Kind(folder.read_folder, folder.guess_settings, all_files),
     "medmnist": Kind(
         lambda path, classes, shape, settings: medmnist.read(path, settings),
-        medmnist.look,
+        medmnist.guess_settings,
         medmnist.files,
     ),
-    "hf": Kind(huggingface.read, huggingface.look, huggingface.files),
-    "csv": Kind(tables.read_csv, tables.look, tables.files_of_table),
+    "hf": Kind(huggingface.read, huggingface.guess_settings, huggingface.files),
+    "csv": Kind(tables.read_csv, tables.guess_settings, tables.files_of_table),
 }
 
 
@@ -87,9 +87,9 @@ def files_of_own(name: str, settings: DataSettings) -> list[Path]:
     return kind_of(name).files(path_of(name, settings), settings)
 
 
-def look(name: str, settings: DataSettings) -> Guess:
+def guess_settings(name: str, settings: DataSettings) -> Guess:
     """Propose `classes`, `input-shape` and other settings. Raises DataError with the cause if none fits."""
-    return kind_of(name).look(path_of(name, settings), settings)
+    return kind_of(name).guess_settings(path_of(name, settings), settings)
 
 
 def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
@@ -103,8 +103,8 @@ def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
 
 
 def seen(name: str, settings: DataSettings) -> dict[str, str]:
-    """Propose settings, like `look`, as far as the data can be read."""
+    """Propose settings, like `guess_settings`, as far as the data can be read."""
     try:
-        return look(name, settings).settings
+        return guess_settings(name, settings).settings
     except (OSError, ValueError):
         return {}

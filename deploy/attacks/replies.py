@@ -69,10 +69,10 @@ def own_records(stage: Stage) -> str:
 
 def records_of_another(stage: Stage) -> list[Refusal]:
     for record in records(stage):
-        for stray in record["strays"]:
-            if "which it was not asked for" in stray:
-                return [Refusal("stray", stray)]
-    raise Succeeded("no record tells of the stray")
+        for sentence in record["strays"]:
+            if "which it was not asked for" in sentence:
+                return [Refusal("unsolicited", sentence)]
+    raise Succeeded("no record tells of the unsolicited reply")
 
 
 class Wire:
@@ -112,7 +112,7 @@ def late_or_of_another(stage: Stage) -> list[Refusal]:
     good, unsolicited = taken(other, early, genuine, second)
     if good != [genuine]:
         raise Succeeded(f"{len(good)} replies were taken")
-    return [Refusal("stray", stray) for stray in unsolicited]
+    return [Refusal("unsolicited", sentence) for sentence in unsolicited]
 
 
 def server_that_knows(examples_by_client: dict[int, int], sites: Sequence[Member] = ()) -> Server:
@@ -243,7 +243,7 @@ def pushed(counts_C: Tensor) -> RecordDict:
     """Return what a site's executor gives its SuperNode for a reply that holds class counts and nothing else."""
     replies_pushed: list[Message] = []
     about = Metadata(1, "reply", 7, 1, "question", "", 0.0, 60.0, MessageType.QUERY)
-    reply = make_message(about, told(counts_C))
+    reply = make_message(about, class_counts_reply(counts_C))
     genuine = executor.push_as_it_is
     executor.push_as_it_is = lambda client, reply, context: replies_pushed.append(reply)
     try:
@@ -253,8 +253,8 @@ def pushed(counts_C: Tensor) -> RecordDict:
     return replies_pushed[0].content
 
 
-def told(counts_C: Tensor) -> RecordDict:
-    """Return the records by which a site tells its class counts."""
+def class_counts_reply(counts_C: Tensor) -> RecordDict:
+    """Return the records in which a site uploads its class counts."""
     return RecordDict({f"{VICTIM}/upload/fedshift": pack({"counts": counts_C})})
 
 
@@ -266,7 +266,7 @@ def right_guess(stage: Stage) -> str:
     left = pushed(torch.tensor(COUNTS))
     nonce = left.config_records[FOLDED][NONCE]
     require(isinstance(nonce, bytes) and len(nonce) == 16, f"the random bytes are {nonce!r}")
-    guess = folded(told(torch.tensor(COUNTS)), bytes(nonce))  # type: ignore[arg-type]
+    guess = folded(class_counts_reply(torch.tensor(COUNTS)), bytes(nonce))  # type: ignore[arg-type]
     require(guess.object_id == left.object_id, "the guess differs in more than the random bytes")
     upload = unpack(unfolded(left)[f"{VICTIM}/upload/fedshift"])
     inside = upload["counts"].tolist()
@@ -276,7 +276,7 @@ def right_guess(stage: Stage) -> str:
 
 def guessed_counts(stage: Stage) -> list[Refusal]:
     """Compare the names of two replies of the same counts with that of a guess, which is right."""
-    guess = folded(told(torch.tensor(COUNTS))).object_id
+    guess = folded(class_counts_reply(torch.tensor(COUNTS))).object_id
     names = [pushed(torch.tensor(COUNTS)).object_id for _ in range(2)]
     if guess in names or names[0] == names[1]:
         raise Succeeded(f"the guess {COUNTS} is seen to be right by its name {guess[:16]}")
@@ -284,14 +284,14 @@ def guessed_counts(stage: Stage) -> list[Refusal]:
     return [Refusal("no match", line)]
 
 
-STRAY = Refusal("stray", "sent a reply that is late, twice there or not its own")
+UNSOLICITED = Refusal("unsolicited", "sent a reply that is late, twice there or not its own")
 DURING = [
     Attack("records of another site in the site's own reply", "a site", AT_WORK, own_records, records_of_another,
-           (Refusal("stray", "sent 0/model, which it was not asked for"),)),
+           (Refusal("unsolicited", "sent 0/model, which it was not asked for"),)),
 ]  # fmt: skip
 IN_PROCESS = [
     Attack("replies of another node, of an earlier exchange, and twice, should they reach the server", "a site", ALONE,
-           genuine_reply, late_or_of_another, (STRAY, STRAY, STRAY)),
+           genuine_reply, late_or_of_another, (UNSOLICITED, UNSOLICITED, UNSOLICITED)),
     Attack("num-examples raised in a later round, with steps and coefficients to match", "a site", ALONE, same_samples,
            more_samples, (Refusal("RejectedUpdate", "num-examples is 600, and the client has 300"),)),
     Attack("2^53 samples, or steps, in a first reply, upon which the server computes for ever", "a site", ALONE,

@@ -240,7 +240,7 @@ class Stage:
     def of_victim(self, word: str, half: str) -> psutil.Process:
         """Return the process of one of the victim's halves whose command holds a word."""
 
-        def look() -> psutil.Process | None:
+        def find() -> psutil.Process | None:
             for process in psutil.Process(self.federation.processes[half].pid).children(
                 recursive=True
             ):
@@ -249,7 +249,7 @@ class Stage:
                         return process
             return None
 
-        return until(look, f"no {word} at {VICTIM}")
+        return until(find, f"no {word} at {VICTIM}")
 
     def supernode_says(self, words: str) -> int:
         """Return how often the victim's SuperNode has said something."""

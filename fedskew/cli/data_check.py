@@ -9,7 +9,7 @@ import numpy as np
 
 from data import Dataset, DataSettings, Federation, SettingError, federate, load
 from data.data_warnings import refuse_untrainable
-from data.readers.user_data import look
+from data.readers.user_data import guess_settings
 from server_app.settings import built, parse
 
 
@@ -38,7 +38,7 @@ def look_through(given: Mapping[str, Any], cache: str) -> Checked:
         SettingError: a setting that is wrong, or changes nothing here.
     """
     given = {key: value for key, value in given.items() if value not in ("", None)}
-    guess = look(str(given["dataset"]), built(DataSettings, given))
+    guess = guess_settings(str(given["dataset"]), built(DataSettings, given))
     chosen: dict[str, Any] = {"dataset": given["dataset"]}
     for key, value in {**guess.settings, **given}.items():
         default = getattr(DataSettings, key.replace("-", "_"), value)

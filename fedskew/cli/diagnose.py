@@ -22,9 +22,9 @@ from fedskew.diagnosis.rules import (
     known_failures,
     line,
 )
-from fedskew.diagnosis.skews import counted
 from fedskew.diagnosis.statistics import Statistics
 from fedskew.diagnosis.table import read_counts, read_moments
+from fedskew.formatting import plural
 
 
 def diagnose_source(
@@ -104,7 +104,7 @@ def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
         out.print("no skew" if diagnosis.shift else "no skew in the counts", style="green")
     small = diagnosis.small_sites
     if small:
-        sites = counted(len(small), "site")
+        sites = plural(len(small), "site")
         batch = f"of a batch ({diagnosis.plan.batch_size}) or less"
         out.print(f"{sites} {batch}: {', '.join(small[:5])}")
     empty = diagnosis.table.without

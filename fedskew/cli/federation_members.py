@@ -43,7 +43,10 @@ def new(
         str,
         typer.Option(help="Mean of the inputs on the scale 0..1, one number or one per channel."),
     ] = "0.5",
-    std: Annotated[str, typer.Option(help="Their standard deviation.")] = "0.5",
+    std: Annotated[
+        str,
+        typer.Option(help="Standard deviation of the inputs on the same scale."),
+    ] = "0.5",
     min_sites: Annotated[
         int | None,
         typer.Option(
@@ -60,7 +63,7 @@ def new(
     authority_key: Annotated[
         Path | None,
         typer.Option(
-            help="File for the authority's key, as on a medium that is kept offline.",
+            help="File for the CA's private key, for example on an offline USB stick.",
             show_default="FOLDER/ca.key",
         ),
     ] = None,
@@ -87,18 +90,18 @@ def new(
     class_names = [word.strip() for word in classes.split(",")] if classes else []
     federation = begin(
         folder,
-        name,
-        class_names,
-        input_shape,
-        numbers("--mean", mean),
-        numbers("--std", std),
-        min_sites,
-        address,
-        listen,
-        app,
-        authority_key,
-        passphrase(confirm=True) if encrypt else "",
-        coordinator_key,
+        name=name,
+        classes=class_names,
+        shape=input_shape,
+        mean=numbers("--mean", mean),
+        std=numbers("--std", std),
+        min_sites=min_sites,
+        address=address,
+        listen=listen,
+        app=app,
+        authority_key=authority_key,
+        passphrase=passphrase(confirm=True) if encrypt else "",
+        coordinator_key=coordinator_key,
     )
     agreement = federation.agreement_file
     certificate = federation.server[0]
@@ -143,8 +146,8 @@ def add(
     """Add a site to federation.toml. All sites then have to approve the new text."""
     from data import DataError
     from data.agreement import read_agreement, subtraction_warning
-    from fedskew.federation.folder import FederationFolder, add
-    from fedskew.federation.membership import check_is_new, keep
+    from fedskew.federation.folder import FederationFolder, add_site
+    from fedskew.federation.membership import check_is_new, save_former_text
 
     site_key, printed_mask_key, printed_samples = printed_keys(key)
     samples = samples if samples is not None else printed_samples
@@ -157,32 +160,37 @@ def add(
     except DataError:  # it may still have too few sites for an agreement
         before = None
     former = federation.agreement_file.read_bytes()
-    member = add(federation, name, site_key, samples, mask_key)
+    member = add_site(federation, name, site_key, samples, mask_key)
     if before is not None and federation.has_run:
-        keep(federation, former)  # a run may be going on with it
+        save_former_text(federation, former)  # a run in progress may use it
         warning = subtraction_warning(before, federation.agreement)
-        take_over(federation)
+        reload_sites(federation)
     console().print(f"{member.name} is in {folder / 'federation.toml'}")
     if warning:
         console().print(f"Warning: {warning}.")
     if not member.mask_key:
         console().print(
-            f"{member.name} has no mask-key: without one of every site all sums are plain."
+            f"{member.name} has no mask-key. Give every site one, or none: if only some sites "
+            'have one, federation.toml is refused unless it has `sums = "plain"`. Without masks, a '
+            "method that uses class counts or feature statistics shows each site's to the coordinator.",
+            markup=False,
         )
     if not member.samples:
         console().print(
-            f"No samples are agreed for {member.name}: it counts for as many as it states. "
-            "--samples, or `samples` in its [[site]], sets a limit."
+            f"No sample limit is set for {member.name}: it may report up to a billion training "
+            "samples, and is weighted accordingly. `samples` in its [[site]] sets a limit; "
+            "`add --samples` writes it.",
+            markup=False,
         )
 
 
 def remove(folder: Folder, name: SiteName) -> None:
     """Take a site out of federation.toml. Its key is refused from then on, also during a run."""
+    from fedskew.federation import membership
     from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.membership import remove
 
     federation = FederationFolder(folder)
-    announce(federation, remove(federation, name))
+    announce(federation, membership.remove(federation, name))
 
 
 def rekey(
@@ -201,12 +209,13 @@ def rekey(
     ] = "",
 ) -> None:
     """Give a site another key. The former one is refused from then on."""
+    from fedskew.federation import membership
     from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.membership import rekey
 
     federation = FederationFolder(folder)
     site_key, printed_mask_key, _ = printed_keys(key)
-    announce(federation, rekey(federation, name, site_key, mask_key or printed_mask_key))
+    mask_key = mask_key or printed_mask_key
+    announce(federation, membership.rekey(federation, name, site_key, mask_key))
 
 
 def rename(
@@ -215,11 +224,11 @@ def rename(
     new_name: Annotated[str, typer.Argument(help="Its new name.", show_default=False)],
 ) -> None:
     """Give a site another name. The site writes it into its site.toml as well."""
+    from fedskew.federation import membership
     from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.membership import rename
 
     federation = FederationFolder(folder)
-    announce(federation, rename(federation, name, new_name))
+    announce(federation, membership.rename(federation, name, new_name))
 
 
 def update(
@@ -231,12 +240,12 @@ def update(
         ),
     ] = None,
 ) -> None:
-    """Agree to the app that is installed here, as after an upgrade, or also to another text."""
+    """Update federation.toml to the app installed here (after an upgrade), or also to another text."""
+    from fedskew.federation import membership
     from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.membership import update
 
     federation = FederationFolder(folder)
-    announce(federation, update(federation, text))
+    announce(federation, membership.update(federation, text))
 
 
 def coordinator_key(
@@ -272,7 +281,7 @@ def renew(
     folder: Folder,
     authority_key: Annotated[
         Path | None,
-        typer.Option(help="File of the authority's key.", show_default="FOLDER/ca.key"),
+        typer.Option(help="File of the CA's private key.", show_default="FOLDER/ca.key"),
     ] = None,
 ) -> None:
     """Make a new key and certificate for gateway and SuperLink, used from their next start."""
@@ -287,9 +296,10 @@ def renew(
 
 
 def printed_keys(text: str) -> tuple[str, str, int | None]:
-    """Return a site's key, its key for masked sums and its samples, of a key or of a file with several lines.
+    """Return a site's key, its key for masked sums and its samples.
 
-    A file may have the output of `fedskew-site key`: lines of TOML, of which the key is one.
+    `text` is the key itself, or a file with the key or with the output of `fedskew-site key`:
+    lines of TOML.
     """
     if not text.startswith("ecdsa") and Path(text).is_file():
         text = Path(text).read_text(encoding="utf-8")
@@ -304,25 +314,26 @@ def printed_keys(text: str) -> tuple[str, str, int | None]:
 
 
 def announce(folder: "FederationFolder", change: "Change") -> None:
-    """Print what a change of federation.toml does, and let the SuperLink take over its sites."""
+    """Print a change of federation.toml and what to do next; let the SuperLink load its sites."""
     out = console()
     if not change.difference:
-        out.print("federation.toml says so already")
+        out.print("Nothing to change: federation.toml already has this.")
         return
     out.print(change.difference.rstrip(), markup=False)
     if change.warning:
         out.print(f"Warning: {change.warning}.")
-    out.print(f"The former text is {folder.path / change.kept}")
+    out.print(f"The former text is saved as {folder.path / change.kept}")
     if folder.has_run:
-        take_over(folder)
+        reload_sites(folder)
     out.print(
-        "Send federation.toml to every site: `fedskew-site approve` shows this difference. A run that is going on "
-        "keeps the former text, and a site answers it until it approves the new one, or with `--keep-former HOURS` for "
-        "so long after that. The next run needs the new approvals; `run --former` takes the former text."
+        "Send federation.toml to every site; `fedskew-site approve` shows this difference there. "
+        "A run in progress keeps the former text. A site answers it until it approves the new "
+        "text, or for HOURS longer with `approve --keep-former HOURS`. "
+        "New runs need the new approvals; `run --former` starts a run with the former text."
     )
 
 
-def take_over(folder: "FederationFolder") -> None:
+def reload_sites(folder: "FederationFolder") -> None:
     """Let a SuperLink that is up register the sites of federation.toml, and unregister all others."""
     from fedskew.engines.flower import LaunchFailed
     from fedskew.federation.services import register
@@ -330,13 +341,13 @@ def take_over(folder: "FederationFolder") -> None:
     try:
         register(folder)
     except LaunchFailed:
-        console().print("The SuperLink is not up; it takes the sites over when it starts.")
+        console().print("The SuperLink is not up; it will load the new site list when it starts.")
     else:
-        console().print("Gateway and SuperLink take the sites over now.")
+        console().print("Gateway and SuperLink now use the new site list.")
 
 
 def numbers(key: str, text: str) -> list[float]:
-    """Return the numbers of a list. Raises SettingError for what is none."""
+    """Return the numbers of a list. Raises SettingError for a word that is no number."""
     try:
         return [any_number(word) for word in text.split(",")]
     except ValueError:

@@ -11,13 +11,13 @@ from fedskew.signals import (
     exit_now,
     finish,
     one_interrupt,
-    set_handler,
+    set_handlers,
 )
 
 
 def main() -> None:
     """Run the command line; the exit status is 0 only for complete success, and 130 after a signal."""
-    set_handler(exit_now)
+    set_handlers(exit_now)
     from fedskew.cli.application import prepare, run_command_line
 
     missing = prepare(sys.argv[1:])  # may load torch, which takes seconds
@@ -27,7 +27,7 @@ def main() -> None:
     with contextlib.suppress(KeyboardInterrupt), one_interrupt(abandon) as arrived:
         status = run_command_line()
     if status == INTERRUPTED or arrived.is_set():
-        set_handler(signal.SIG_IGN)
+        set_handlers(signal.SIG_IGN)
         end_children()
         finish()
     sys.exit(status)

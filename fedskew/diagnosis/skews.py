@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedskew.diagnosis.statistics import DEVIATION_RATIO, LIKELY, MEAN_SHIFT, Shift, Statistics
+from fedskew.formatting import plural
 
 SURE = 0.001
 """p below which a skew is certain; below LIKELY it is named at all."""
@@ -77,9 +78,9 @@ def label_reasons(table: Statistics, tails: bool) -> str:
         f"{table.missing_share:.0%} of the classes are missing where they should be",
     ]
     if table.one_class_sites:
-        reasons.append(f"{counted(len(table.one_class_sites), 'site')} with one class")
+        reasons.append(f"{plural(len(table.one_class_sites), 'site')} with one class")
     if table.single_site_classes:
-        classes = counted(len(table.single_site_classes), "class", "classes")
+        classes = plural(len(table.single_site_classes), "class", "classes")
         reasons.append(f"{classes} at one site alone")
     if tails:
         share = f"{table.local_tail_share:.0%}"
@@ -136,10 +137,3 @@ def certainty(p: float) -> str:
 def p_words(p: float) -> str:
     """Return p as a sentence has it."""
     return "p < 0.001" if p < SURE else f"p = {p:.2g}"
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number of things."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number} {plural or noun + 's'}"

@@ -300,7 +300,7 @@ def require_new_keys(authority_key: Path | None, coordinator_key: Path | None) -
     require(not is_same, "--coordinator-key", str(coordinator_key), rule)
 
 
-def add(
+def add_site(
     folder: FederationFolder,
     name: str,
     key: str,

@@ -293,7 +293,7 @@ class Gateway:
                     self.count_upload(site, size)
                 pieces = await pieces_of(request, size, self.limits)
                 if request.url.path == UPLOAD:
-                    self.lost_messages.heard[site] = time.monotonic()
+                    self.lost_messages.last_seen[site] = time.monotonic()
                     self.at_work(site)
                     return await self.ask_in_turn(request, pieces, site)
                 return await self.small(request, b"".join(pieces), site)
@@ -330,7 +330,7 @@ class Gateway:
         if request.url.path == BEGIN:
             await self.lost_messages.end_former(request, site)
         else:
-            self.lost_messages.heard[site] = time.monotonic()
+            self.lost_messages.last_seen[site] = time.monotonic()
         if request.url.path == PULL:
             return await self.message(request, body, site)
         if request.url.path == END:
@@ -375,7 +375,7 @@ class Gateway:
         self.newest[site] = request
         if site in self.sent:  # the way to the site was cut: it has not come
             return self.sent[site]
-        reply = await self.look(request, body, site)
+        reply = await self.fetch_waiting(request, body, site)
         while site not in self.sent:
             status = reply[0]
             seconds = time.monotonic() - began
@@ -393,10 +393,10 @@ class Gateway:
                     self.lost_messages.uncertain.add(site)
                 return reply
             if await self.waiting_messages.wait(node, PAUSE):
-                reply = await self.look(request, body, site)
+                reply = await self.fetch_waiting(request, body, site)
         return self.sent[site]
 
-    async def look(self, request: Request, body: bytes, site: str) -> Reply:
+    async def fetch_waiting(self, request: Request, body: bytes, site: str) -> Reply:
         """Return what the SuperLink has for a site, and note a message that the site is to get."""
         async with self.turns.turn(site, is_work=False):
             reply = await self.ask(request, [body])

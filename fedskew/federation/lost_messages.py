@@ -47,15 +47,15 @@ class LostMessageRecovery:
         self.ask = ask
         self.nodes: dict[str, int] = {}
         """By site, the node that has asked for messages, and has not said that it ends."""
-        self.heard = dict.fromkeys(sites, 0.0)
+        self.last_seen = dict.fromkeys(sites, 0.0)
         """When a site last did anything but begin."""
         self.away = set[str]()
-        self.uncertain = set(self.heard)
+        self.uncertain = set(self.last_seen)
         """Sites whose message may be lost that the SuperLink has given out: with the former gateway, or on its way."""
 
     def join(self, site: str) -> None:
         """Track a site that has come to the federation while the gateway runs."""
-        self.heard[site] = 0.0
+        self.last_seen[site] = 0.0
         self.uncertain.add(site)
 
     def is_doubtful(self, site: str, seconds: float) -> bool:
@@ -68,7 +68,7 @@ class LostMessageRecovery:
         flwr takes it for online for up to a minute, and refuses its successor meanwhile; one that comes just then would
         leave a round waiting for what nobody will answer.
         """
-        if site in self.nodes and time.monotonic() - self.heard[site] > SILENCE:
+        if site in self.nodes and time.monotonic() - self.last_seen[site] > SILENCE:
             await self.mark_offline(request, site, self.nodes.pop(site))
 
     async def recover_lost(self, request: Request, site: str) -> None:

@@ -209,12 +209,12 @@ def supersede(folder: FederationFolder, text: str, wanted: dict[str, Any]) -> Ch
     if not difference:
         draft.unlink()
         return Change(before, after, "", "")
-    kept = keep(folder, former)
+    kept = save_former_text(folder, former)
     folder.replace_agreement(draft)
     return Change(before, after, difference, kept)
 
 
-def keep(folder: FederationFolder, content: bytes) -> str:
+def save_former_text(folder: FederationFolder, content: bytes) -> str:
     """Save a former text of federation.toml, and return the file's name below the federation's folder."""
     stamp = next_stamp(former_texts(folder))
     file = folder.path / SUPERSEDED / f"{stamp}-{hashlib.sha256(content).hexdigest()[:16]}.toml"

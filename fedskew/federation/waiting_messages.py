@@ -55,7 +55,7 @@ class WaitingMessages:
         """
         mine: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.asking.setdefault(node, []).append(mine)
-        self.look_soon()
+        self.poll_soon()
         try:
             async with asyncio.timeout(seconds):
                 return await mine
@@ -72,12 +72,12 @@ class WaitingMessages:
         if not rest:
             self.asking.pop(node, None)
 
-    def look_soon(self) -> None:
+    def poll_soon(self) -> None:
         """Look at the database in a moment, unless that is planned already."""
         if self.timer is None:
-            self.timer = asyncio.get_running_loop().call_later(EVERY, self.look)
+            self.timer = asyncio.get_running_loop().call_later(EVERY, self.poll)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Wake those who wait for a message that is there, and look again while others wait."""
         self.timer = None
         found = self.nodes()
@@ -87,4 +87,4 @@ class WaitingMessages:
                 if not waiting.done():
                     waiting.set_result(True)
         if self.asking:
-            self.look_soon()
+            self.poll_soon()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedskew.experiments.experiments import Claim
-from fedskew.formatting import p_value
+from fedskew.formatting import p_value, plural
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
@@ -320,11 +320,10 @@ def claim_row(
         ]
 
     difference = f"{signed(verdict.estimate, metric)} {verdict.unit}"
-    seeds = f"in {verdict.holds} of {verdict.n} seed"
+    seeds = f"in {verdict.holds} of {plural(verdict.n, 'seed')}"
     by_seeds = ""
     p = TableCell(NONE, "one seed")
     if verdict.n > 1:
-        seeds += "s"
         margins = [signed(margin, metric) for margin in verdict.margins.values()]
         by_seeds = "seeds: " + ", ".join(margins)
         p = TableCell(NONE)

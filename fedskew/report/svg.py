@@ -88,7 +88,7 @@ def drawn(name: str, height: float, draw: Callable[["Axes"], None], width: float
     """Return one panel as an SVG element, `height` by `width` inches; `name` makes its ids unique in the page."""
     from matplotlib.figure import Figure as Canvas
 
-    with look(name):
+    with drawing_style(name):
         canvas = Canvas(figsize=(width, height), layout="constrained")
         axes = canvas.subplots()
         draw(axes)
@@ -107,14 +107,14 @@ def write_file(figure: Figure, legend: Sequence[Style], file: Path) -> None:
 
     The same figure gives the same bytes: the file holds no date.
     """
-    with look(figure.svg.name):
+    with drawing_style(figure.svg.name):
         date = "CreationDate" if file.suffix == ".pdf" else "Date"
         canvas_of(figure, legend).savefig(file, metadata={date: None})
 
 
 def text_of(figure: Figure, legend: Sequence[Style]) -> str:
     """Return the same figure as the text of an SVG file."""
-    with look(figure.svg.name):
+    with drawing_style(figure.svg.name):
         file = io.StringIO()
         canvas_of(figure, legend).savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
@@ -152,7 +152,7 @@ def canvas_of(figure: Figure, legend: Sequence[Style]) -> "Canvas":
     return canvas
 
 
-def look(name: str) -> AbstractContextManager[None]:
+def drawing_style(name: str) -> AbstractContextManager[None]:
     """Return a context in which matplotlib draws as the report does; `name` makes the ids of an SVG file unique."""
     import matplotlib
 

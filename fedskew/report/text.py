@@ -4,14 +4,14 @@ import csv
 import html
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedskew.formatting import escaped, terminal_table
+from fedskew.formatting import escaped, plural, terminal_table
 from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.document import Document, counted
 from fedskew.report.format import Table, TableCell, ends_words, first_upper, signed
@@ -33,7 +33,7 @@ def markdown(documents: Sequence[Document]) -> str:
 
 
 def markdown_parts(document: Document) -> list[str]:
-    """Return the paragraphs and tables of one report; an empty one is none."""
+    """Return the paragraphs and tables of one report. `markdown` drops the empty ones."""
     results = document.results
     warnings = [f"> {escaped(warning)}" for warning in results.warnings]
     setup = [f"- {heading}: {escaped(text)}" for heading, text in document.what_was_run.items()]
@@ -42,7 +42,7 @@ def markdown_parts(document: Document) -> list[str]:
         f"## {escaped(results.experiment.title)}",
         escaped(document.subtitle),
         escaped(document.headline),
-        "\n".join(verdict_lines(document)),
+        "\n".join(line.as_markdown() for line in verdict_lines(document)),
         "\n".join(warnings),
         "\n".join(setup),
         markdown_table(document.main),
@@ -58,36 +58,57 @@ def markdown_parts(document: Document) -> list[str]:
 
 
 def assumed(document: Document) -> str:
-    """Return the settings that the paper leaves open; empty where there are none."""
+    """Return the sentence on the settings that the paper leaves open; empty if there are none."""
     settings = ", ".join(f"{key} = {value}" for key, value in document.results.assumed.items())
     if settings:
-        return f"The paper leaves open, and these runs have: {settings}."
+        return f"Not specified by the paper; these runs use: {settings}."
     return ""
 
 
-def verdict_lines(document: Document) -> list[str]:
-    """Return one line per claim, and below them one for each that nothing here can judge."""
+@dataclass(frozen=True)
+class VerdictLine:
+    """A claim and its verdict, which Markdown and the terminal show in one line."""
+
+    says: str
+    """The claim as a sentence."""
+    status: str
+    """The verdict in words."""
+    detail: str = ""
+    """What follows the status: seeds, difference and interval, or the reason why there are none."""
+
+    def as_markdown(self) -> str:
+        """Return the item of a list, with the status in bold."""
+        return f"- {escaped(self.says)}: **{self.status}**{escaped(self.detail)}"
+
+    def as_text(self) -> str:
+        """Return the line for a terminal."""
+        line = f"- {self.says}: {self.status}{self.detail}"
+        return " ".join(line.splitlines())
+
+
+def verdict_lines(document: Document) -> list[VerdictLine]:
+    """Return one line per claim, then one per statement of the paper that is not judged."""
     lines = []
     for verdict in document.verdicts:
         claim = verdict.claim
-        remark = "" if claim.expected else f" (not expected at this scale: {claim.why})"
-        status = f"**{SAYS[verdict.status]}**{seeds_words(verdict)}"
-        lines.append(f"- {escaped(claim.says)}: {status}{escaped(remark)}")
-    unjudged = document.results.experiment.unjudged
-    lines += [f"- {escaped(says)}: **not judged**" for says in unjudged]
+        detail = seeds_words(verdict)
+        if not claim.expected:
+            detail += f" (not expected at this scale: {claim.why})"
+        lines.append(VerdictLine(claim.says, SAYS[verdict.status], detail))
+    for says in document.results.experiment.unjudged:
+        lines.append(VerdictLine(says, "not judged"))
     return lines
 
 
 def seeds_words(verdict: Verdict) -> str:
-    """Return in how many seeds a claim holds, and the two rows' difference with its interval and by seed.
+    """Return the words after a verdict's status.
 
-    For a claim that can never be measured, return why.
+    They say in how many seeds the claim holds, and give the difference with its interval and its
+    values by seed. A claim that can never be measured has the reason instead.
     """
     if not verdict.n:
         return f": {verdict.why_not}" if verdict.why_not else ""
-    seeds = f"in {verdict.holds} of {verdict.n} seed"
-    if verdict.n > 1:
-        seeds += "s"
+    seeds = f"in {verdict.holds} of {plural(verdict.n, 'seed')}"
     if verdict.why_not:
         seeds += f", {verdict.unmeasured} cannot be measured ({verdict.why_not})"
     elif verdict.unmeasured:
@@ -153,52 +174,67 @@ def html_cell(cell: TableCell) -> str:
     return text
 
 
-COLUMNS = (
+CSV_COLUMNS = (
     "experiment", "column", "row", "metric", "selection", "n", "mean", "sd", "paper", "difference", "seeds", "values",
 )  # fmt: skip
 
 
-def lines(document: Document) -> list[dict[str, Any]]:
-    """Return one line per row, column and selection; the paper's number and the difference are at its own selection."""
+def number_rows(document: Document) -> list[dict[str, Any]]:
+    """Return one entry per row, column, metric and selection, for the CSV and the JSON.
+
+    The paper's number and the difference from it are only in the entry of the metric and selection
+    that the paper used.
+    """
     experiment = document.results.experiment
     columns = list(experiment.columns)
     result = []
     for index, column in enumerate(columns):
         for row in experiment.rows:
             paper = experiment.cells.get(row.label, (None,) * len(columns))[index]
-            result += row_lines(document.results, row.label, column, paper)
+            result += cell_rows(document.results, row.label, column, paper)
     return result
 
 
-def row_lines(
+def cell_rows(
     results: ExperimentResults,
     row: str,
     column: str,
     paper: float | None,
 ) -> list[dict[str, Any]]:
-    """Return the lines of one row in one column."""
+    """Return the entries of one row in one column; `paper` is the paper's number."""
     experiment = results.experiment
     group = results.of(row, column)
     metric = experiment.metric_of(column)
     summaries = {
         (metric, selection): summarize_seeds(group, selection, metric) for selection in SELECTIONS
     }
-    compared = (metric, experiment.selection)
+    paper_key = (metric, experiment.selection)
     if experiment.reaches:
-        compared = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
-        summaries[compared] = rounds_summary(results, row, column)
+        paper_key = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
+        summaries[paper_key] = rounds_summary(results, row, column)
 
     result = []
-    for (name, selection), ours in summaries.items():
-        beside = paper if (name, selection) == compared else None
-        if ours is not None or beside is not None:
-            values = (experiment.name, column, row, name, selection, *line(ours, beside))
-            result.append(dict(zip(COLUMNS, values, strict=True)))
+    for (name, selection), summary in summaries.items():
+        paper_number = paper if (name, selection) == paper_key else None
+        if summary is None and paper_number is None:
+            continue
+        entry = {
+            "experiment": experiment.name,
+            "column": column,
+            "row": row,
+            "metric": name,
+            "selection": selection,
+        }
+        result.append(entry | numbers_of(summary, paper_number))
     return result
 
 
 def rounds_summary(results: ExperimentResults, row: str, column: str) -> Summary | None:
-    """Return the rounds until a row reached the reference's number; None where no seed did, or at once."""
+    """Return the rounds until a row has the reference's number, over the seeds that reach it.
+
+    None if no seed does, or if the number takes no training (`takes_training`): in some seed it is
+    not above chance, or the reference has it in its first evaluated round.
+    """
     if not takes_training(results, column):
         return None
     rounds = {}
@@ -208,25 +244,39 @@ def rounds_summary(results: ExperimentResults, row: str, column: str) -> Summary
     return Summary(rounds) if rounds else None
 
 
-def line(ours: Summary | None, paper: float | None) -> tuple[Any, ...]:
-    """Return the numbers of a line: n, mean, sd, the paper's, ours minus it, seeds, values."""
-    if ours is None:
-        return (0, None, None, paper, None, [], [])
+def numbers_of(summary: Summary | None, paper: float | None) -> dict[str, Any]:
+    """Return the numbers of an entry: ours over the seeds, the paper's, and their difference."""
+    if summary is None:
+        return {
+            "n": 0,
+            "mean": None,
+            "sd": None,
+            "paper": paper,
+            "difference": None,
+            "seeds": [],
+            "values": [],
+        }
     difference = None
     if paper is not None:
-        difference = ours.mean - paper
-    seeds = list(ours.by_seed)
-    values = list(ours.by_seed.values())
-    return (ours.n, ours.mean, ours.sd, paper, difference, seeds, values)
+        difference = summary.mean - paper
+    return {
+        "n": summary.n,
+        "mean": summary.mean,
+        "sd": summary.sd,
+        "paper": paper,
+        "difference": difference,
+        "seeds": list(summary.by_seed),
+        "values": list(summary.by_seed.values()),
+    }
 
 
 def csv_text(documents: Sequence[Document]) -> str:
-    """Return `lines` of all experiments; several numbers in a field are apart by spaces."""
+    """Return the `number_rows` of all experiments as CSV; lists are separated by spaces."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(file, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for document in documents:
-        for row in lines(document):
+        for row in number_rows(document):
             writer.writerow({key: csv_field(value) for key, value in row.items()})
     return file.getvalue()
 
@@ -258,7 +308,7 @@ def document_as_json(document: Document) -> dict[str, Any]:
         "headline": document.headline,
         "what-was-run": document.what_was_run,
         "warnings": list(results.warnings),
-        "numbers": lines(document),
+        "numbers": number_rows(document),
         "claims": claims,
         "not-judged": list(results.experiment.unjudged),
         "assumed": results.assumed,
@@ -277,7 +327,7 @@ def show(documents: Sequence[Document], console: Console) -> None:
     if len(documents) > 1 and verdicts:
         console.print(Text(counted(verdicts), "bold"))
         for document in documents:
-            show_lines(verdict_lines(document), console)
+            show_verdicts(document, console)
 
 
 def show_document(document: Document, console: Console) -> None:
@@ -285,7 +335,8 @@ def show_document(document: Document, console: Console) -> None:
     results = document.results
     title = Text(results.experiment.title, "bold")
     console.print(title, Text(f"\n{document.subtitle}", "dim"), end="\n")
-    show_lines([document.headline, *verdict_lines(document)], console)
+    console.print(document.headline, markup=False)
+    show_verdicts(document, console)
     for warning in results.warnings:
         console.print(Text(warning, "yellow"))
     for heading, text in document.what_was_run.items():
@@ -301,18 +352,13 @@ def show_document(document: Document, console: Console) -> None:
             for table in section.tables:
                 console.print(rich_table(table))
     if results.command and len(results.finished) < len(results.runs):
-        console.print(f"What is missing is made by: {results.command}", markup=False)
+        console.print(f"To make the missing runs: {results.command}", markup=False)
 
 
-def show_lines(lines: Iterable[str], console: Console) -> None:
-    """Print lines of Markdown without their marks."""
-    for line in lines:
-        console.print(unmarked(line), markup=False)
-
-
-def unmarked(line: str) -> str:
-    """Return a line without Markdown."""
-    return line.replace("**", "").replace("\\", "")
+def show_verdicts(document: Document, console: Console) -> None:
+    """Print one line per claim."""
+    for line in verdict_lines(document):
+        console.print(line.as_text(), markup=False)
 
 
 def rich_table(table: Table) -> RichTable:

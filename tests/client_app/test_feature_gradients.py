@@ -120,7 +120,7 @@ def test_some_classes_a_round_are_drawn_anew_and_sent_as_if_all_were() -> None:
 @pytest.mark.parametrize(("limit", "classes"), [(0, 3), (1, 1), (3, 3), (9, 3)])
 def test_a_limit_above_the_classes_held_changes_nothing(limit: int, classes: int) -> None:
     variant = FeatureGradients(classes_per_round=limit)
-    assert variant.sent(3) == classes
+    assert variant.classes_sent(3) == classes
     assert len(gradients_of(client_with_head(), variant, TrainingSettings())["classes"]) == classes
 
 

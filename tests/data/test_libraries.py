@@ -9,7 +9,7 @@ import pytest
 from data_as_found import every, hugging_face, npz
 
 from data import DataError, DataSettings, federate, load, resolve
-from data.readers.user_data import look
+from data.readers.user_data import guess_settings
 
 
 def test_medmnist_is_read_from_data_root_or_its_own_folder(tmp_path, monkeypatch):
@@ -37,7 +37,7 @@ def test_medmnist_is_downloaded_by_its_package(tmp_path, monkeypatch):
     info = {"toymnist": {"python_class": "ToyMNIST", "label": {"1": "disease", "0": "normal"}}}
     monkeypatch.setitem(sys.modules, "medmnist", SimpleNamespace(INFO=info, ToyMNIST=kind))
     settings = DataSettings("medmnist:toymnist_64", str(tmp_path), download=True)
-    assert look(settings.dataset, settings).settings == {
+    assert guess_settings(settings.dataset, settings).settings == {
         "classes": "normal,disease",
         "input-shape": "1x6x5",
     }

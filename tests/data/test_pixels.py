@@ -377,5 +377,5 @@ def test_images_of_the_datasets_library_are_looked_at_too(
     stated = DataSettings(pixel_range=f"0,{largest}")
     raw = hugging_face.read(tmp_path, ("0", "1"), (1, 4, 4), stated)
     assert max(raw.train.images.max(), raw.test.images.max()) == 1
-    notes = hugging_face.look(tmp_path, DataSettings(pixel_range="0,100")).notes
+    notes = hugging_face.guess_settings(tmp_path, DataSettings(pixel_range="0,100")).notes
     assert any("cuts numbers of 9 images" in note for note in notes)

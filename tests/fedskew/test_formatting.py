@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedskew.formatting import duration, in_bytes, p_value, percent
+from fedskew.formatting import duration, in_bytes, p_value, percent, plural
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,11 @@ def test_bytes_have_a_unit_in_powers_of_ten(count: float, words: str) -> None:
 )
 def test_a_share_that_is_not_there_is_a_dash(share: float | None, words: str) -> None:
     assert percent(share) == words
+
+
+def test_a_number_has_its_noun_in_singular_or_plural() -> None:
+    assert [plural(number, "seed") for number in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
+    assert [plural(number, "class", "classes") for number in (1, 2)] == ["1 class", "2 classes"]
 
 
 def test_no_p_value_reads_as_zero() -> None:

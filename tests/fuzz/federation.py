@@ -210,7 +210,7 @@ def training(rounds: Strategy, grid: Any) -> Made:
     last = rounds.last
     whole = replace(last, update_statistics=last.update_statistics())  # type: ignore[arg-type]
     json.dumps(to_json(whole), allow_nan=False)  # all of it can be recorded
-    assert all(len(stray) < 20_000 and stray.isprintable() for stray in last.unsolicited)
+    assert all(len(sentence) < 20_000 and sentence.isprintable() for sentence in last.unsolicited)
     states = [rounds.shared, *rounds.states.values(), *rounds.deployed.values()]
     return (
         exchange.failures,

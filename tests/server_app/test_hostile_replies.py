@@ -92,7 +92,7 @@ def test_strays_are_few_and_in_one_line() -> None:
         RecordDict({f"\x1b[31m{k}" * 40: MetricRecord({"a": 1}) for k in range(100)}), 7, {0}
     )
     assert len(exchange.unsolicited) == 20 and all(
-        len(stray) < 300 and stray.isprintable() for stray in exchange.unsolicited
+        len(sentence) < 300 and sentence.isprintable() for sentence in exchange.unsolicited
     )
 
 

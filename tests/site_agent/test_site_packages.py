@@ -105,6 +105,7 @@ def test_every_package_of_a_sentence_is_in_its_extra_and_all_of_them_in_all_and_
     assert [(need.extras, str(need.specifier)) for need in ray] == [({"simulation"}, "<2,>=1.41")]
 
 
+@pytest.mark.slow
 def test_a_site_trains_a_round_with_them_alone(tmp_path: Path) -> None:
     # The coordinator's half is in the same process, and its engines need psutil.
     done = hidden(tmp_path, TRAIN, site_folders(tmp_path / "sites"), also="psutil")
@@ -121,6 +122,7 @@ def test_a_site_checks_itself_with_them_alone(tmp_path: Path) -> None:
     assert done.returncode == 1 and "NO  approval" in done.stdout  # nothing was approved, no more
 
 
+@pytest.mark.slow
 def test_numbers_without_a_split_need_one_package_more_and_the_check_names_it(
     tmp_path: Path,
 ) -> None:
@@ -149,6 +151,7 @@ def test_the_others_are_hidden(tmp_path: Path, package: str) -> None:
 COMMAND = "import sys; from fedskew.cli.main import main; sys.argv[0] = 'fedskew'; main()"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
     [

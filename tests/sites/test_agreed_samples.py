@@ -192,8 +192,8 @@ def test_the_coordinator_s_command_writes_samples_and_says_what_lacks_them(
         assert status == 0, error
         outputs.append(" ".join(output.split()))
     assert [site.samples for site in FederationFolder(path).agreement.sites] == [400, 300, 0]
-    assert "No samples are agreed for south" in outputs[2]
-    assert not any("No samples" in output for output in outputs[:2])
+    assert "No sample limit is set for south" in outputs[2]
+    assert not any("No sample limit" in output for output in outputs[:2])
 
 
 def test_the_coordinator_s_command_reads_mask_keys(tmp_path: Path, fedskew: FedSkew) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from data.agreement import Agreement, read_agreement, subtraction_warning
-from fedskew.federation.folder import DATABASE, FederationFolder, add, begin
+from fedskew.federation.folder import DATABASE, FederationFolder, add_site, begin
 from site_agent.approval import summary
 from site_agent.config import read_site
 from tests.command_line import FedSkew, fedskew
@@ -57,7 +57,7 @@ def test_add_warns_once_the_federation_has_run(tmp_path: Path, fedskew: FedSkew)
     begin(path, "study", ["a", "b"], "1x8x8", [0.5], [0.5], 2, "localhost:18443", "127.0.0.1")
     folder = FederationFolder(path)
     for entry in FOUR[:3]:
-        add(folder, entry["name"], entry["key"], None, entry["mask-key"])
+        add_site(folder, entry["name"], entry["key"], None, entry["mask-key"])
     text = folder.agreement_file.read_text()
     words = ("federation", "add", path, "west", FOUR[3]["key"], "--mask-key", FOUR[3]["mask-key"])
     status, output, _ = fedskew(*words)

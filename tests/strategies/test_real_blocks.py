@@ -18,6 +18,12 @@ from strategies.core.server import Server
 from strategies.distillation import logits_of
 from strategies.real_blocks import RealBlocks, blocks
 
+SHORT = {
+    "real-blocks": {"real-blocks.steps": 4, "real-blocks.batch-size": 8},
+    "real-features": {"real-features.head-steps": 4},
+}
+"""By method, settings with little work for the server."""
+
 
 def names_of(model: Classifier) -> list[list[str]]:
     """Return the names of each block's parameters."""
@@ -106,7 +112,8 @@ def test_it_trains_in_evaluated_rounds_alone_and_ends_alike(method: str, tmp_pat
         number: list[int] = []
         settings = parse(
             {"method": method, "dataset": "digits", "rounds": 3, "evaluate-every": every, "holdout-per-class": 2,
-             "clients": 2, "alpha": 1.0, "results": str(tmp_path / str(every))}
+             "clients": 2, "alpha": 1.0, "results": str(tmp_path / str(every)),
+             "train-images": 100, "test-images": 50, "min-samples": 5, **SHORT[method]}
         )  # fmt: skip
         part = settings.deploys[0]
         original = type(part).deploy

@@ -161,7 +161,7 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
     "replies of another node": (
         replies,
         "replies",
-        lambda grid, asked, timeout, stray: grid.pull_messages([]),
+        lambda grid, asked, timeout, unsolicited: grid.pull_messages([]),
     ),
     "a pickle in a reply": (
         by_files.Exchange,

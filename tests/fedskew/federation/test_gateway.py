@@ -40,7 +40,7 @@ from fedskew.cli.federation import application
 from fedskew.federation import folder as folders
 from fedskew.federation import gateway as gateway_module
 from fedskew.federation import handed_out, intake, lost_messages
-from fedskew.federation.folder import FederationFolder, add, begin
+from fedskew.federation.folder import FederationFolder, add_site, begin
 from fedskew.federation.gateway import PASSED, Gateway
 from fedskew.federation.handed_out import HandedOut
 from fedskew.federation.intake import Intake, NoRoom, TooManyRequests
@@ -96,8 +96,8 @@ def federation_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federa
         "gateway.example.org:8443",
         "0.0.0.0",
     )
-    add(begun, "north", line(NORTH))
-    add(begun, "south", line(SOUTH))
+    add_site(begun, "north", line(NORTH))
+    add_site(begun, "south", line(SOUTH))
     return begun
 
 
@@ -204,7 +204,7 @@ def test_a_site_that_was_removed_is_refused_at_once(
     folder: FederationFolder, client: Client, asked: list[httpx.Request]
 ) -> None:
     east = node_key()
-    add(folder, "east", line(east))  # while the gateway runs
+    add_site(folder, "east", line(east))  # while the gateway runs
     assert client.post(RUN, headers=header(east)).status_code == 200
     folder.__dict__.pop("agreement", None)
     remove(folder, "north")
@@ -232,7 +232,7 @@ def test_only_a_sites_new_key_passes(folder: FederationFolder, client: Client) -
 def test_an_open_question_ends_when_the_site_is_removed(
     folder: FederationFolder, client: Client, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
-    add(folder, "east", line(node_key()))
+    add_site(folder, "east", line(node_key()))
     monkeypatch.setattr(gateway_module, "HOLD", 0.5)
     monkeypatch.setattr(gateway_module, "PAUSE", 0.01)
     looks: list[str] = []
@@ -725,7 +725,7 @@ def test_a_folder_begins_once_and_takes_each_site_once(folder: FederationFolder)
         ("east", "ssh-ed25519 AAAA", "must be a node's public key"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=rule):
-            add(folder, name, key)
+            add_site(folder, name, key)
     assert folder.agreement_file.read_text() == before
     assert [site.name for site in folder.agreement.sites] == ["north", "south"]
     assert folder.state.stat().st_mode & 0o777 == 0o700
@@ -743,7 +743,7 @@ def test_a_round_needs_more_than_half_of_the_sites_unless_something_else_is_stat
     application(words, standalone_mode=False)
     begun = FederationFolder(tmp_path / "many")
     for number in range(sites):
-        add(begun, f"site-{number}", line(node_key()))
+        add_site(begun, f"site-{number}", line(node_key()))
     assert begun.agreement.min_sites == least
 
 
@@ -755,7 +755,7 @@ def test_another_app_needs_no_classes_and_fedskews_does(
     application(["new", str(tmp_path / "any"), *words, "--app", str(app)], standalone_mode=False)
     begun = FederationFolder(tmp_path / "any")
     for number in range(2):
-        add(begun, f"site-{number}", line(node_key()))
+        add_site(begun, f"site-{number}", line(node_key()))
     assert {*read_toml(begun.agreement_file)[1]} == {"name", "app", "site"}
     assert begun.agreement.classes == begun.agreement.shape == ()
     with pytest.raises(DataError, match="has no classes and no input-shape"):

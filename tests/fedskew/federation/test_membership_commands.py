@@ -211,11 +211,11 @@ def test_a_command_says_what_it_changes_and_what_is_to_do(
     taken: list[FederationFolder] = []
     monkeypatch.setattr(services, "register", taken.append)
     status, output, _ = fedskew("federation", "rename", folder.path, "north", "far-north")
-    assert status == 0 and "Gateway and SuperLink take the sites over now" in output
+    assert status == 0 and "Gateway and SuperLink now use the new site list" in output
     assert [one.agreement.names for one in taken] == [["far-north", "south", "west"]]
     words = ("federation", "add", folder.path, "east", public_key("new"))
     status, output, _ = fedskew(*words, "--mask-key", FOUR[1]["mask-key"])
-    assert status == 0 and "Gateway and SuperLink take the sites over now" in output
+    assert status == 0 and "Gateway and SuperLink now use the new site list" in output
     assert taken[-1].agreement.names == ["far-north", "south", "west", "east"]
 
     def away(folder: FederationFolder) -> None:
@@ -223,6 +223,6 @@ def test_a_command_says_what_it_changes_and_what_is_to_do(
 
     monkeypatch.setattr(services, "register", away)
     status, output, _ = fedskew("federation", "rekey", folder.path, "south", public_key("key-7"))
-    assert status == 0 and "it takes the sites over when it starts" in output
+    assert status == 0 and "it will load the new site list when it starts" in output
     status, _, errors = fedskew("federation", "remove", folder.path, "nowhere")
     assert status != 0 and "is no site of federation" in errors

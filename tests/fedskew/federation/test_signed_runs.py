@@ -23,7 +23,7 @@ from fedskew.federation import run as run_module
 from fedskew.federation import services, submission
 from fedskew.federation.certificates import is_encrypted
 from fedskew.federation.coordinator_key import make_key, read_key, sign_run, takes_signature
-from fedskew.federation.folder import FederationFolder, add, begin
+from fedskew.federation.folder import FederationFolder, add_site, begin
 from fedskew.federation.membership import rename
 from fedskew.federation.queue import QueuedRun, RunQueue
 from fedskew.federation.superlink import Control
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> FederationFolder:
         tmp_path / "study", "two", ["a", "b"], "1x8x8", [0.5], [0.5], None, "127.0.0.1:9999", "127.0.0.1"
     )  # fmt: skip
     for name in ("north", "east"):
-        add(begun, name, public_key(name))
+        add_site(begun, name, public_key(name))
     return begun
 
 
@@ -348,7 +348,7 @@ def test_runs_of_another_app_are_signed_where_it_declares_the_signature(
     printed = fedskew("federation", "new", study, *NEW[:4], "--app", app)
     folder = FederationFolder(study)
     for name in ("north", "east"):
-        add(folder, name, public_key(name))
+        add_site(folder, name, public_key(name))
     assert ("Its runs are not signed" in printed) != declared
     assert bool(folder.agreement.run_key) == folder.coordinator_key.exists() == declared
     if not declared:

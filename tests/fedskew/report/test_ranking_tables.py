@@ -1,5 +1,6 @@
 """DeLong's test against published figures and the definition; intervals; what the report says of rankings."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,23 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from client_app.metrics import Scores
 from client_app.state import State
-from fedskew.report.ranking import delong, drawn_weights, intervals, ranking_tables, resampled
-from fedskew.report.results import ExperimentResults
-from server_app.evaluation import metrics_from
+from fedskew.experiments.plan import Cell
+from fedskew.report.ranking import (
+    delong,
+    delong_table,
+    drawn_weights,
+    intervals,
+    ranking_tables,
+    resampled,
+)
+from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.run_records import RunRecords
+from server_app.evaluation import PositiveClass, metrics_from
 from server_app.predictions import Predictions, write_predictions
+from server_app.record import RoundRecord
+from server_app.round_selection import points_of
 from server_app.run_folder import RunFolder
+from server_app.settings import parse
 
 PATIENTS = """
     3.0 5.8 10 0  3.2 6.3 5 1  3.9 6.8 3 1  2.8 4.8 6 0  3.2 5.8 3 1  0.9 4.0 5 0  2.5 5.7 8 0  1.6 5.6 5 1  3.8 5.7 5 1
@@ -106,30 +119,43 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
     assert drawn["brier"][0] == pytest.approx(expected["brier"], abs=1e-9)
 
 
-@pytest.fixture
-def with_predictions(tmp_path: Path) -> ExperimentResults:
-    """The frozen experiment, its runs of one column with predictions of two classes."""
+def tensors_of(said: Predictions) -> dict[str, torch.Tensor]:
+    """Return predictions as `evaluate_models` keeps them."""
+    names = ("log-probabilities", "labels", "subjects")
+    return {
+        name: torch.tensor(part) for name, part in zip(names, said, strict=True) if part is not None
+    }
+
+
+def frozen_with_predictions(
+    results: Path, change: Callable[[Predictions], Predictions] = lambda said: said
+) -> ExperimentResults:
+    """Return the frozen experiment, its runs of one column with predictions of two classes, changed."""
     columns = {"LDA 0.5": {"alpha": 0.5, "imbalance-factor": 10}}
     known, kept = (
-        frozen_results(tmp_path, columns=columns, cells={}, notes={}, claims=[]),
+        frozen_results(results, columns=columns, cells={}, notes={}, claims=[]),
         dict[Path, dict[str, State]](),
     )
     changed = {}
     for place, runs in known.measured.items():
         changed[place] = list(runs)
         for number, run in enumerate(runs):
-            said = predictions(run.cell.seed, 2, shift=2.0 if run.cell.row == "creff" else 0.8)
-            parts = dict(
-                zip(("log-probabilities", "labels"), map(torch.tensor, said[:2]), strict=True)
-            )
+            shift = 2.0 if run.cell.row == "creff" else 0.8
+            parts = tensors_of(change(predictions(run.cell.seed, 2, shift=shift)))
             kept.setdefault(run.run.settings.folder, {})[run.cell.deployed] = parts
-            numbers = metrics_from(Scores.of_probabilities(*parts.values()))
+            scores = Scores.of_probabilities(parts["log-probabilities"], parts["labels"])
+            numbers = metrics_from(scores)
             changed[place][number] = replace(
                 run, points=(replace(run.points[-1], numbers=numbers),)
             )
     for folder, states in kept.items():
         write_predictions(RunFolder(folder), states)
     return replace(known, measured=changed)
+
+
+@pytest.fixture
+def with_predictions(tmp_path: Path) -> ExperimentResults:
+    return frozen_with_predictions(tmp_path)
 
 
 def test_the_report_has_intervals_and_delongs_test(with_predictions: ExperimentResults) -> None:
@@ -166,16 +192,74 @@ def test_samples_of_one_subject_are_no_more_than_one() -> None:
     assert delong(*copies[:3])[1] < alone[1] / 2, "rows as the unit would halve the error"
     assert np.isnan(delong(*copies[:3], label_N.repeat(8))[2]), "one subject per class"
     log_NC = torch.log_softmax(torch.from_numpy(np.stack([0 * first_N, first_N], 1)), 1).numpy()
-    widths = {
-        name: np.ptp(np.percentile(resampled(said, np.random.default_rng(1))["auroc"], [2.5, 97.5]))
+    drawn = {
+        name: resampled(said, np.random.default_rng(1))
         for name, said in {
             "alone": Predictions(log_NC, label_N),
             "subjects": Predictions(log_NC.repeat(8, 0), copies[2], copies[3]),
             "rows": Predictions(log_NC.repeat(8, 0), copies[2]),
         }.items()
     }
-    assert widths["subjects"] == pytest.approx(widths["alone"], abs=1e-9)
-    assert widths["rows"] < 0.6 * widths["alone"]
+    for key in ("auroc", "brier"):
+        widths = {
+            name: np.ptp(np.percentile(numbers[key], [2.5, 97.5]))
+            for name, numbers in drawn.items()
+        }
+        assert widths["subjects"] == pytest.approx(widths["alone"], abs=1e-9), key
+        assert widths["rows"] < 0.6 * widths["alone"], key
+
+
+def copied(said: Predictions, *, known: bool) -> Predictions:
+    """Return every sample's predictions eight times, whose they are `known` or not."""
+    log_NC, labels_N = (part.repeat(8, 0) for part in said[:2])
+    return Predictions(log_NC, labels_N, np.arange(len(said[1])).repeat(8) if known else None)
+
+
+def test_the_reports_delong_test_counts_subjects_where_runs_keep_them(tmp_path: Path) -> None:
+    """Eight slices of every patient: the report's table is that of one slice each."""
+    changes: dict[str, Callable[[Predictions], Predictions]] = {
+        "alone": lambda said: said,
+        "subjects": lambda said: copied(said, known=True),
+        "rows": lambda said: copied(said, known=False),
+    }
+    tables = {}
+    for name, change in changes.items():
+        table = delong_table(frozen_with_predictions(tmp_path / name, change), "LDA 0.5")
+        assert table is not None
+        tables[name] = table
+    assert tables["subjects"].rows == tables["alone"].rows
+    assert "with the subject as sampling unit" in tables["subjects"].caption
+    assert "subject" not in tables["rows"].caption
+    for by_row, alone in zip(tables["rows"].rows, tables["alone"].rows, strict=True):
+        assert by_row[2] == alone[2], "the difference is the same"
+        if alone[0].text == "creff":  # the others say what FedAvg says, without an error
+            error, error_alone = float(by_row[3].text), float(alone[3].text)
+            assert 0 < error < error_alone / 2, "rows as the unit halve the error"
+
+
+@pytest.mark.parametrize(("label", "name"), [(0, "well"), (1, "ill")])
+def test_an_interval_is_about_the_positive_class_of_the_run(
+    tmp_path: Path, label: int, name: str
+) -> None:
+    """One in five is ill: the AUPRC of either class lies outside of the other's interval."""
+    said = predictions(0, 2, 480)
+    kept_N = (said.labels_N == 0) | (np.arange(480) % 8 == 1)
+    said = Predictions(said.log_probabilities_NC[kept_N], said.labels_N[kept_N])
+    two = {"dataset": "abide", "data-root": "/nowhere", "classes": "well,ill"}
+    settings = parse({**two, "positive-class": name, "results": str(tmp_path)})
+    settings.folder.mkdir()
+    parts = tensors_of(said)
+    write_predictions(RunFolder(settings.folder), {"average": parts})
+    scores = Scores.of_probabilities(parts["log-probabilities"], parts["labels"])
+    numbers = metrics_from(scores, positive=PositiveClass(label, name))
+    records = [RoundRecord(1, {"average": numbers})]
+    (point,) = points_of(records, "average")
+    run = RunRecords(settings, {}, records, None)
+    measured = SeedResult(Cell("", "fedavg", "", 0, settings, "average"), run, (point,))
+    low, high = intervals([measured], 0)["auprc"]
+    by_class = [100 * value for value in numbers.by_class["auprc-by-class"]]
+    assert low < by_class[label] < high
+    assert not low < by_class[1 - label] < high
 
 
 def test_delong_of_subjects_with_samples_of_both_classes_is_obuchowskis() -> None:

@@ -210,7 +210,7 @@ def test_runs_of_other_settings_stand_below_a_line_that_says_so(
     for text in (markdown([report]), console.file.getvalue(), html([report])):  # type: ignore[attr-defined]
         assert text.index(differs) < text.index("LDA 0.5")
         assert (
-            re.search(r"these runs have: (<code>)?local-epochs = 1\b", text)
+            re.search(r"these runs use: (<code>)?local-epochs = 1\b", text)
             and "local-epochs = 5" not in text
         )
     assert not any(
@@ -229,6 +229,19 @@ def test_what_no_claim_can_express_is_listed_as_not_judged(
             "not-judged"
         ] == [says]
         assert re.search("CReFF&#39;s curves are smoother: <strong>not judged", html([report]))
+
+
+def test_a_claim_is_escaped_in_markdown_alone(tmp_path: Path, no_drawings: None) -> None:
+    says = r"CReFF's p < 0.05 on a\b | c*"
+    claims = [ENTRY["claims"][0] | {"says": says}]
+    report = document(frozen_results(tmp_path, claims=claims))
+    console = Console(file=io.StringIO(), width=200)
+    show([report], console)
+    status = "in 2 of 3 seeds"
+    in_terminal = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"- {says}: cannot be told, {status}" in in_terminal
+    escaped_claim = r"CReFF's p &lt; 0.05 on a\b \| c\*"
+    assert f"- {escaped_claim}: **cannot be told**, {status}" in markdown([report])
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "settings.json", "summary.json"])

@@ -1,0 +1,254 @@
+"""docs/reference/run-files.md names exactly the keys that a run writes into its folder."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from in_process import FinishedRun
+from sklearn.datasets import load_digits
+
+from client_app.tensor_files import read
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reference" / "run-files.md"
+SECTIONS = {
+    "settings.json": "settings.json",
+    "rounds.jsonl": "rounds.jsonl",
+    "summary.json": "summary.json",
+    "checkpoint.safetensors": "checkpoint.safetensors",
+    "test-predictions.safetensors": "test-predictions.safetensors",
+    "memory": "Memory of clients",
+    "numbers": "Numbers of a model",
+    "unseen": "Unseen site",
+}
+"""By file, or by an object that stands in several of them: the page's section with its keys."""
+
+NAMES = {
+    ("settings.json", "settings"): "KEY",
+    ("rounds.jsonl", "failures"): "CLIENT",
+    ("rounds.jsonl", "models"): "MODEL",
+    ("summary.json", "rows"): "MODEL",
+    ("summary.json", "models"): "MODEL",
+    ("summary.json", "models.MODEL"): "SELECTION",
+    ("summary.json", "model-hashes"): "MODEL",
+    ("unseen", "models"): "MODEL",
+    ("unseen", "models.MODEL"): "WAY",
+    ("unseen", "nearest.distances"): "CLIENT",
+    ("unseen", "unavailable"): "WAY",
+    ("checkpoint.safetensors", "fedskew.memory-rounds"): "CLIENT",
+    ("checkpoint.safetensors", "fedskew.digests.memory"): "CLIENT",
+    ("checkpoint.safetensors", "fedskew.best"): "MODEL",
+}
+"""Objects whose keys are names: the page's word for them."""
+
+OBJECTS = {
+    ("rounds.jsonl", "models.MODEL"): "numbers",
+    ("rounds.jsonl", "unseen"): "unseen",
+    ("summary.json", "models.MODEL.SELECTION"): "numbers",
+    ("summary.json", "unseen"): "unseen",
+    ("unseen", "models.MODEL.WAY"): "numbers",
+    ("numbers", "validation"): "numbers",
+}
+"""Objects that have a section of their own."""
+
+SHOT_GROUP = re.compile(r"^(many|medium|few)(?=-recall$)|(?<=-)(many|medium|few)$")
+BY_CLIENT = re.compile(r"^client-[a-z-]+")
+
+NOT_RUN_HERE = {
+    "settings.json": {
+        "samples.subjects[][]",  # data with subjects: tests/server_app/test_subjects.py
+        "samples.tested[]",
+        "samples.independent[]",
+        "samples.client-independent",
+        "samples.client-independent[]",
+        "agreement.name",  # between sites: tests/sites/
+        "agreement.sha256",
+        "agreement.sites[]",
+        "agreement.samples.SITE",
+        "weights-sha256",  # a backbone's file: tests/client_app/test_backbone.py
+        "method's-files.METHOD",  # a method in a file: tests/server_app/test_plugins.py
+        "earlier-versions[]",  # other code: tests/server_app/test_resume.py
+    },
+    "rounds.jsonl": {
+        "failures.CLIENT",  # tests/server_app/test_hostile_replies.py
+        "strays[]",
+    },
+    "unseen": {"unavailable.WAY", "refused[]"},  # tests/server_app/test_unseen_site.py
+    "checkpoint.safetensors": {"fedskew.digests.data.CLIENT"},
+}
+"""Keys that the runs below do not write; the page names the setting or the data that do."""
+
+Found = set[tuple[str, str]]
+
+
+def keys_of(section: str, value: Any) -> Found:
+    """Return (section, key) of every value in a JSON object, in the page's words."""
+    found: Found = set()
+    for name, path in paths_of(section, value):
+        if name in ("numbers", "rounds.jsonl"):
+            path = SHOT_GROUP.sub("GROUP", BY_CLIENT.sub("client-NAME", path))
+        found.add((name, path))
+    return found
+
+
+def paths_of(section: str, value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (section, path) of every value in a JSON object; an object with a section of its own goes on there."""
+    if path:
+        yield section, path
+    if (section, path) in OBJECTS:
+        numbers = dict(value)
+        if "round" in numbers:  # which round a selection of the summary means
+            yield section, f"{path}.round"
+            del numbers["round"]
+        yield from paths_of(OBJECTS[section, path], numbers)
+    elif isinstance(value, dict):
+        name = NAMES.get((section, path))
+        for key, below in value.items():
+            inner = f"{path}.{name or key}" if path else name or key
+            yield from paths_of(section, below, inner)
+    elif isinstance(value, list):
+        for below in value:
+            yield from paths_of(section, below, f"{path}[]")
+
+
+def keys_of_folder(run: FinishedRun) -> Found:
+    """Return the keys in all files of a run's folder."""
+    folder = run.folder.path
+    found: Found = set()
+    for name in ("settings.json", "summary.json"):
+        found |= keys_of(name, json.loads((folder / name).read_text()))
+    for line in (folder / "rounds.jsonl").read_text().splitlines():
+        found |= keys_of("rounds.jsonl", json.loads(line))
+    for file in folder.rglob("*.safetensors"):
+        found |= keys_of(section_of(file), read_metadata(file))
+    return found
+
+
+def read_metadata(file: Path) -> dict[str, Any]:
+    """Return a tensor file's metadata, what FedSkew keeps there as JSON as an object."""
+    _, text = read(file)
+    metadata: dict[str, Any] = {**text, "checksum": ""}  # `read` checks it and leaves it out
+    if "fedskew" in text:
+        metadata["fedskew"] = json.loads(text["fedskew"])
+    return metadata
+
+
+def section_of(file: Path) -> str:
+    """Return the section of the page that a tensor file belongs to."""
+    if file.parent.parent.name == "memory":
+        return "memory"
+    if file.name == "test-predictions.safetensors":
+        return file.name
+    assert re.fullmatch(r"checkpoint|previous|best-\d{6}", file.stem), file
+    return "checkpoint.safetensors"
+
+
+def rows_of(section: str) -> dict[str, str]:
+    """Return the keys of a section's table, each with the page's last column: which runs write it."""
+    text = PAGE.read_text()
+    _, _, rest = text.partition(f"\n## {section}\n")
+    part, _, _ = rest.partition("\n## ")
+    rows = re.findall(r"^\| `([^`]+)` \|.*\| ([^|]+) \|$", part, re.MULTILINE)
+    keys = dict(rows)
+    assert keys and len(keys) == len(rows), section
+    return keys
+
+
+def write_digits(file: Path, share: Any, gain: float) -> str:
+    """Write a share of scikit-learn's digits, and return the data set as the setting names it."""
+    digits = load_digits()
+    images = (digits.images[share] * gain).astype(np.uint8)
+    labels = digits.target[share]
+    trained = 2 * len(labels) // 3
+    np.savez(
+        file,
+        train_images=images[:trained],
+        train_labels=labels[:trained],
+        test_images=images[trained:],
+        test_labels=labels[trained:],
+    )
+    return f"npz:{file}"
+
+
+@pytest.fixture
+def scanners(tmp_path: Path) -> str:
+    """Return three scanners' digits, one domain each."""
+    files = [
+        write_digits(tmp_path / f"{name}.npz", np.arange(number, 1797, 3), 4 + 4 * number)
+        for number, name in enumerate(("dim", "plain", "far"))
+    ]
+    return f"domains:{','.join(files)}"
+
+
+@pytest.fixture
+def two_classes(tmp_path: Path) -> str:
+    """Return the digits 0 and 1."""
+    return write_digits(tmp_path / "two.npz", load_digits().target < 2, 15)
+
+
+def test_the_page_names_the_keys_that_runs_write(
+    train: Callable[..., FinishedRun], scanners: str, two_classes: str
+) -> None:
+    tail = {"imbalance_factor": 10, "train_images": 0, "holdout_per_class": 3, "rounds": 1}
+    early = {"validation_fraction": 0.3, "keep_best": "loss", "patience": 1, "rounds": 9}
+    own_files = {"input_shape": "1x8x8", "rounds": 1}
+    unseen = {
+        "dataset": scanners,
+        "classes": "10",
+        "clients": 0,
+        "alpha": 0.1,
+        "min_samples": 10,
+        "unseen_domain": "far",
+        "local_batch_norm__share_norm_statistics": True,
+    }
+    runs = [
+        train("plain"),
+        train("early", **early, learning_rate=5.0, finetune_epochs=1),
+        train("creff", method="creff", creff__compare_features=True, **tail),
+        train("creff-code", method="creff-code", rounds=1),
+        train("ratio-loss", method="ratio-loss", rounds=1),
+        train("head", method="fed-lda", rounds=0),
+        train("vectorized", clients_per_pass=2, rounds=1),
+        train("scaffold", method="scaffold", rounds=1),
+        train("unseen", method="fedbn", **unseen, **own_files),
+        train("two-classes", dataset=two_classes, classes="2", **own_files),
+    ]
+    folders = [keys_of_folder(run) for run in runs]
+    found = set[tuple[str, str]]().union(*folders)
+
+    for section, heading in SECTIONS.items():
+        rows = rows_of(heading)
+        written = {key for name, key in found if name == section}
+        entries = {key for key in written if not is_parent(key, written)}
+        assert entries <= rows.keys(), f"{heading}: not on the page"
+        allowed = NOT_RUN_HERE.get(section, set())
+        assert rows.keys() - written == allowed, f"{heading}: on the page, not in a file"
+        always = {key for key, when in rows.items() if when == "always"}
+        for run, keys in zip(runs, folders, strict=True):
+            of_run = {key for name, key in keys if name == section}
+            assert not of_run or always <= of_run, f"{heading}: not in {run.folder.path}"
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "keys"),
+    [
+        ("rounds.jsonl", {"failures": {"3": "no reply"}}, {"failures", "failures.CLIENT"}),
+        ("rounds.jsonl", {"matching-loss-few": 1.0}, {"matching-loss-GROUP"}),
+        ("numbers", {"few-recall": 0.5}, {"GROUP-recall"}),
+        ("numbers", {"client-auroc-error": {"worst": 0.5}}, {"client-NAME.worst"}),
+        ("settings.json", {"samples": {"test": [1, 2]}}, {"samples.test[]"}),
+        ("rounds.jsonl", {"new": 1}, {"new"}),
+    ],
+)
+def test_a_key_is_named_as_on_the_page(section: str, value: Any, keys: set[str]) -> None:
+    found = {key for _, key in keys_of(section, value)}
+    assert keys <= found
+
+
+def is_parent(key: str, keys: set[str]) -> bool:
+    """Return whether a key is an object or a list whose entries are among the keys."""
+    return any(other.startswith((f"{key}.", f"{key}[]")) for other in keys)
