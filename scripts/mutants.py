@@ -52,10 +52,14 @@ MODULES = (
     "server_app/evaluation.py",
     "server_app/round_selection.py",
     "site_agent/approval.py",
+    "site_agent/policy.py",
+    "site_agent/run_approval.py",
     "fedskew/method_selection/race.py",
     "fedskew/method_selection/standing.py",
+    "fedskew/method_selection/uncertainty.py",
     "fedskew/diagnosis/*.py",
     "fedskew/report/inference.py",
+    "fedskew/report/ranking.py",
 )
 """What is mutated: what computes a number, and what decides whether a message is accepted."""
 NOT_MEASURED = (
@@ -356,7 +360,7 @@ def sample(
 
 
 def mutants_of(folder: Path, file: Path) -> Iterator[Mutant]:
-    """Yield every mutant of a file, except those of type annotations and of GUARDS, which change no result."""
+    """Yield every mutant of a file, except those in spans_without_effect."""
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
     from cosmic_ray.plugins import get_operator, operator_names
 
@@ -386,19 +390,35 @@ def text_between(code: str, start: tuple[int, int], end: tuple[int, int]) -> str
 
 
 def spans_without_effect(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the start and end of every type annotation and of the value of every argument in GUARDS."""
-    nodes: list[ast.expr] = []
+    """Return the start and end of what changes no result, by the kind of its node.
+
+    These are type annotations, protocols and conditions that only a type checker meets, values of arguments in GUARDS,
+    and `@abstractmethod`, which stops a mistake of later code.
+    """
+    nodes: list[ast.expr | ast.stmt] = []
+    decorators: list[ast.expr] = []
     for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            nodes.append(node.test)
+        if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
+            nodes.append(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            decorators += [
+                name for name in node.decorator_list if ast.unparse(name) == "abstractmethod"
+            ]
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
             nodes.append(node.annotation)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns:
             nodes.append(node.returns)
         if isinstance(node, ast.keyword) and node.arg in GUARDS:
             nodes.append(node.value)
-    return [
+    spans = [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
         for node in nodes
     ]
+    # Cosmic Ray's place of a decorator begins at the @ and ends with the line.
+    spans += [((node.lineno, node.col_offset - 1), (node.lineno + 1, 0)) for node in decorators]
+    return spans
 
 
 def run(

@@ -102,10 +102,35 @@ def test_the_summary_of_an_inner_run_of_pytest_is_not_read() -> None:
     assert mutants.failed_tests(output, ["test_b.py::test_c"]) == ("test_b.py::test_c",)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        "client_app", "strategies", "partitions", "evaluation", "selection", "policy", "approval", "race",
+        "diagnosis", "uncertainty", "inference", "ranking",
+    ],
+)  # fmt: skip
+def test_every_part_that_computes_or_decides_has_mutants(part: str) -> None:
+    files = [file for pattern in mutants.MODULES for file in mutants.ROOT.glob(pattern)]
+    assert any(part in file.relative_to(mutants.ROOT).as_posix() for file in files)
+
+
 def test_arguments_that_only_stop_mistakes_are_left_out() -> None:
     source = "for a, b in zip(c, d, strict=True):\n    f(loose=True)\n"
     (span,) = mutants.spans_without_effect(ast.parse(source))
     assert span == ((1, 29), (1, 33))
+
+
+def test_what_only_type_checkers_and_later_code_meet_is_left_out() -> None:
+    source = (
+        "if TYPE_CHECKING:\n    import x\nclass A:\n    @abstractmethod\n    def f(self): ...\n"
+        "class B(Protocol):\n    x: int\n"
+    )
+    assert mutants.spans_without_effect(ast.parse(source)) == [
+        ((1, 3), (1, 16)),
+        ((6, 0), (7, 10)),
+        ((7, 7), (7, 10)),
+        ((4, 4), (5, 0)),
+    ]
 
 
 def test_the_same_program_written_in_another_way_is_no_mutant() -> None:

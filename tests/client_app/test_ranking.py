@@ -1,15 +1,16 @@
 """Rankings against scikit-learn, against the definition over all pairs, and by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from client_builders import FLOAT
+from client_builders import FLOAT, samples_of
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score, roc_curve
-from test_metrics import case
+from test_metrics import case, echo
 
-from client_app.metrics import Scores
+from client_app.metrics import Scores, evaluate_models
 from client_app.ranking import (
     COLUMNS,
     MOST_RANKED,
@@ -22,6 +23,7 @@ from client_app.ranking import (
     ranked,
     ranking,
 )
+from client_app.state import State, copy
 from server_app.evaluation import metrics_from
 
 
@@ -145,6 +147,26 @@ def test_the_clustered_variance_is_obuchowskis() -> None:
     expected += 2 * 12 / 11 * sum(np.multiply(*totals)) / sizes
     assert clustered_variance(both, subject_N, label_N) == pytest.approx(expected)
     assert expected != pytest.approx(plain, rel=0.01)
+
+
+def test_the_error_of_measured_samples_counts_their_subjects() -> None:
+    """Every sample eight times, as eight slices of one patient, measured with and without the patients' numbers."""
+    given = case(60, 3, seed=2)
+    labels_N = torch.arange(60) % 3
+
+    def errors(copies: int, subjects_N: torch.Tensor | None) -> float:
+        logits_NC = given.logits_NC.repeat_interleave(copies, 0)
+        samples = samples_of(logits_NC, labels_N.repeat_interleave(copies))
+        samples = replace(samples, subjects_N=subjects_N)
+        model = echo(3, FLOAT)
+        kept: dict[str, State] = {}
+        scores = evaluate_models(model, {"average": copy(model.state_dict())}, samples, kept)
+        assert ("subjects" in kept["average"]) == (subjects_N is not None)
+        return metrics_from(scores["average"])["auroc-error"]
+
+    alone = errors(1, None)
+    assert errors(8, torch.arange(60).repeat_interleave(8)) == pytest.approx(alone)
+    assert errors(8, None) < alone / 2, "rows as the unit would halve the error"
 
 
 def test_a_class_of_one_subject_has_no_clustered_variance() -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_table import WRITTEN
 
-from data import DataError, DataSettings, SettingError, federate, resolve
-from data.export import save_partition
+from data import DataError, DataSettings, SettingError, federate, load, resolve
+from data.export import partition_by_table, save_partition
 from server_app.settings import parse
 
 LONG_TAILED = DataSettings(
@@ -46,6 +47,27 @@ def test_the_hold_out_stays_at_the_server(tmp_path):
     file.write_text(json.dumps({**output, "holdout": output["train"][0][:1]}))
     with pytest.raises(DataError, match="no sample be at two clients"):
         federate(DataSettings(partition_file=str(file)), 0)
+
+
+@pytest.mark.parametrize("way", WRITTEN)
+def test_a_table_of_clients_is_read_as_spreadsheets_write_it(tmp_path, way):
+    write, encoding = WRITTEN[way]
+    file = tmp_path / "who.csv"
+    rows = ("sample,client", "5,north", "0,south", "3,north")
+    file.write_bytes("\r\n".join(map(write, rows)).encode(encoding))
+    saved = partition_by_table(file, load(LONG_TAILED))
+    assert [part.tolist() for part in saved.train] == [[3, 5], [0]]
+
+
+def test_the_separator_of_a_table_of_clients_is_the_one_by_which_its_columns_have_names(tmp_path):
+    file = tmp_path / "who.csv"
+    for rows in (
+        ["sample;client;remarks, if any", "5;north;", "0;south;a, b", "3;north;"],
+        ["sample,client,remarks; if any", "5,north,", "0,south,a; b", "3,north,"],
+    ):
+        file.write_text("\n".join(rows))
+        saved = partition_by_table(file, load(LONG_TAILED))
+        assert [part.tolist() for part in saved.train] == [[3, 5], [0]]
 
 
 def test_domains_stay_with_their_clients(tmp_path):

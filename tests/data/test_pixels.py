@@ -13,7 +13,7 @@ from data import DataError, DataSettings, load
 from data.readers.image_files import look_at, spread
 from data.readers.images import open_image
 from data.readers.intensity import UnknownRange
-from data.readers.user_data import look
+from data.readers.user_data import guess_settings
 
 STORED = np.arange(16, dtype=np.uint16).reshape(4, 4) * 250
 
@@ -221,7 +221,7 @@ def test_a_range_is_proposed_from_all_images_and_says_how_many_it_cuts(tmp_path)
     """18 of 120 hold more than the first: a range of the first alone would cut them."""
     folder = scans(tmp_path / "scans", lambda name, k: 300 if name == "ill" and k >= 42 else 100)
     for refused_by in (
-        lambda: look(f"folder:{folder}", DataSettings()),
+        lambda: guess_settings(f"folder:{folder}", DataSettings()),
         lambda: load(
             DataSettings(
                 f"folder:{folder}", classes="healthy,ill", input_shape="1x4x4", cache=str(tmp_path)
@@ -232,7 +232,7 @@ def test_a_range_is_proposed_from_all_images_and_says_how_many_it_cuts(tmp_path)
             DataError, match=r"0\.\.300 in \d+ of the \d+ images looked at: .*=0,300 takes"
         ):
             refused_by()
-    notes = look(f"folder:{folder}", DataSettings(pixel_range="0,100")).notes
+    notes = guess_settings(f"folder:{folder}", DataSettings(pixel_range="0,100")).notes
     cut = [
         note
         for note in notes
@@ -240,7 +240,9 @@ def test_a_range_is_proposed_from_all_images_and_says_how_many_it_cuts(tmp_path)
     ]
     assert len(cut) == 1 and "they have 0..300" in cut[0]
     assert not [
-        n for n in look(f"folder:{folder}", DataSettings(pixel_range="0,300")).notes if "cuts" in n
+        n
+        for n in guess_settings(f"folder:{folder}", DataSettings(pixel_range="0,300")).notes
+        if "cuts" in n
     ]
 
 
@@ -261,14 +263,15 @@ def test_the_work_of_a_look_is_bounded(tmp_path):
     assert known is None and len(read_files) == 50
 
 
+@pytest.mark.parametrize("kind", ["png", "tif"])
 @pytest.mark.parametrize("bits", [8, 10, 12, 14])
-def test_few_bits_in_files_of_16_are_asked_about(tmp_path, bits):
+def test_few_bits_in_files_of_16_are_asked_about(tmp_path, bits, kind):
     """Not where a range is stated, that of 16 bits too, and not where one image uses them."""
     for name in ("healthy", "ill"):
         (tmp_path / "own" / name).mkdir(parents=True)
         for k in range(10):
             pixels = np.linspace(0, 2**bits - 1 - k, 16).astype(np.uint16).reshape(4, 4)
-            Image.fromarray(pixels).save(tmp_path / "own" / name / f"{k}.png")
+            Image.fromarray(pixels).save(tmp_path / "own" / name / f"{k}.{kind}")
     stated = DataSettings(
         f"folder:{tmp_path / 'own'}",
         classes="healthy,ill",
@@ -284,7 +287,7 @@ def test_few_bits_in_files_of_16_are_asked_about(tmp_path, bits):
     for name in ("healthy", "ill"):
         for k in range(4):  # some are in the training part
             full = np.full((4, 4), 40_000, np.uint16)
-            Image.fromarray(full).save(tmp_path / "own" / name / f"white{k}.png")
+            Image.fromarray(full).save(tmp_path / "own" / name / f"white{k}.{kind}")
     assert load(stated).train_inputs.max() > 0.6
 
 

@@ -16,8 +16,11 @@ from rich.console import Console
 
 from data import DataError, DataSettings, federate
 from data.data_warnings import MOST_TESTS, evenly, look_at, refuse_untrainable, warnings_of
+from fedskew.engines.local import LocalGrid
 from fedskew.scheduling import Job
 from fedskew.sweep import checked
+from server_app.app import run_and_warn
+from server_app.run_settings import RunSettings
 from server_app.settings import parse, parse_texts
 
 POOL = np.random.default_rng(5).integers(0, 256, (200, 6, 5), np.uint8)
@@ -186,6 +189,33 @@ def test_a_run_and_runs_warn_once(tmp_path: Path, fedskew: FedSkew, seeds: tuple
     )
     assert status == 0, errors
     assert output.count("Warning: 7 of 40 test images") == 1
+
+
+def run_of(settings: DataSettings, results: Path) -> RunSettings:
+    """Return a run of a round with these data, as flwr's run config gives it to the ServerApp."""
+    short = ["rounds=1", "local-epochs=1", "device=cpu", f"results={results}"]
+    return parse(parse_texts([*words(settings)[1::2], *short]))
+
+
+def test_a_server_app_refuses_data_that_no_training_makes_sense_of(tmp_path: Path) -> None:
+    """`flwr run` starts it without a command of FedSkew's, which would have looked at the data before."""
+    settings = write(tmp_path / "own.npz", one_class)
+    with LocalGrid() as grid, pytest.raises(DataError, match="80 training samples are of class"):
+        run_and_warn(grid, run_of(settings, tmp_path / "results"))
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_server_app_warns_of_what_it_goes_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = write(tmp_path / "own.npz", copied_tests(7))
+    run = run_of(settings, tmp_path / "results")
+    with LocalGrid() as grid:
+        run_and_warn(grid, run)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("Warning: 7 of 40 test images that were compared are training images")
+    assert first.endswith(".") and not [line for line in others if line.startswith("Warning")]
+    assert (run.folder / "summary.json").exists()
 
 
 def test_several_runs_of_the_same_data_are_warned_of_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from command_line import FedSkew
 from rich.console import Console
 
 from data import DataError, DataSettings, SettingError, federate, load
+from fedskew.cli.select import contenders_of
 from fedskew.diagnosis.planned import diagnosis_of
 from fedskew.diagnosis.table import read_counts
 from fedskew.method_selection.candidates import (
@@ -29,7 +31,9 @@ from fedskew.method_selection.targets import TARGETS, scores_of, target_of
 from fedskew.method_selection.uncertainty import difference
 from fedskew.method_selection.uploads import excluded, permissions_of, upload_text
 from server_app.continuation import continue_from
+from server_app.predictions import Predictions, read_predictions
 from server_app.record import ModelNumbers, Spread
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
 
@@ -328,6 +332,42 @@ def test_two_heads_of_one_training_are_measured_on_the_same_samples(
     assert average.parts_U is not None and ccvr.parts_U is not None
     paired = float(np.square(ccvr.parts_U - average.parts_U).sum())
     assert gain.error**2 == pytest.approx(paired)
+
+
+@pytest.mark.parametrize("target", ["balanced-accuracy", "auroc", "brier"])
+def test_a_measurement_has_one_part_for_all_samples_of_a_subject(
+    target: str, trained: dict[str, Trained], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = trained["ccvr"]
+    of_samples = one.evaluated(target)
+    assert of_samples.parts_U is not None
+    subjects_N = np.arange(len(of_samples.parts_U)) // 3
+
+    def with_subjects(folder: RunFolder, model: str) -> Predictions | None:
+        predictions = read_predictions(folder, model)
+        return None if predictions is None else predictions._replace(subjects_N=subjects_N)
+
+    monkeypatch.setattr("fedskew.method_selection.conduct.read_predictions", with_subjects)
+    of_subjects = one.evaluated(target)
+    assert of_subjects.score == of_samples.score and of_subjects.parts_U is not None
+    for subject in range(subjects_N[-1] + 1):
+        part = of_samples.parts_U[subjects_N == subject].sum()
+        assert of_subjects.parts_U[subject] == pytest.approx(part)
+    assert len(of_subjects.parts_U) == subjects_N[-1] + 1 < len(subjects_N)
+
+
+def test_the_diagnosis_is_of_the_sites_or_said_to_be_of_a_simulation() -> None:
+    """A diagnosis of dealt samples must not be read as one of the reader's hospitals."""
+
+    def printed(**settings: Scalar) -> str:
+        out = Console(file=StringIO(), width=500)
+        contenders_of(["fedprox"], {"model": "mlp-bn", **settings}, [], out)
+        return out.file.getvalue()  # type: ignore[attr-defined]
+
+    simulated = printed(alpha=0.1, clients=7)
+    assert simulated.startswith("With FedSkew's simulated partition (lda, 7 clients), which says ")
+    assert "nothing of your own sites: " in simulated
+    assert printed(dataset="digits-scanners").startswith("With this partition: ")
 
 
 def test_like_deals_exactly_the_counts(tmp_path: Path) -> None:

@@ -96,6 +96,12 @@ def garbage(records: RecordDict) -> None:
     )
 
 
+def crowded(records: RecordDict) -> None:
+    """Send a model of 20,000 empty tensors, which take fewer bytes than a record may have."""
+    records[MODEL] = pack({str(number): torch.empty(0) for number in range(20_000)})
+
+
+CROWDED = "unreadable reply: a head of "
 FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
     "raises": (raises, "ValueError: no such luck"),
     "nan": (
@@ -190,6 +196,8 @@ FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
         "unreadable reply: ",
     ),
     "garbage": (garbage, "unreadable reply: "),
+    # An even name: the reply travels as bytes, which are looked at before a tensor is made.
+    "too many tensors": (crowded, CROWDED),
     "dropped": (lambda records: drop(records, FAULTY), "no reply"),
 }
 CHANGES: dict[str, Any] = {
@@ -538,6 +546,17 @@ def test_flowers_own_calls_give_the_same_as_start(tmp_path: Path, method: str) -
         ]
         assert files[0][-1].name == files[1][-1].name and files[0][-1].stem.endswith(str(round))
         assert digest([read(files[0][-1])[0]]) == digest([read(files[1][-1])[0]])
+
+
+def test_flowers_own_calls_refuse_a_reply_with_too_many_tensors(tmp_path: Path) -> None:
+    strategy = strategy_of(tmp_path)
+    with LocalGrid(faithful=True) as grid:
+        arrays = to_flower(strategy.shared)
+        messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
+        replies = list(grid.send_and_receive(messages))
+        crowded(replies[0].content)
+        with pytest.raises(TooFewReplies, match=f"3 good replies of 4.*client {FAULTY}: {CROWDED}"):
+            strategy.aggregate_train(1, replies)
 
 
 def test_model_given_to_the_strategy_is_not_its_state(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Several models from one training, and the question after the last round."""
 
+import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from client_app.state import digest
 from data import federate
 from server_app.checkpoint import Checkpoint
 from server_app.run_folder import RunFolder
+from strategies.core import questions
 from strategies.core.exchange import TooFewReplies
 
 Train = Callable[..., FinishedRun]
@@ -180,6 +183,26 @@ def test_faulty_answers_to_the_final_question(train: Train) -> None:
         assert without.records[-1]["failures"] == {"1": f"class-statistics: {reason}"}
         assert without.hash != resumed.hash
         assert without.summary["hash"]["shared"] == resumed.summary["hash"]["shared"]
+
+
+def test_a_check_of_an_answer_that_does_not_end_costs_its_client_alone(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second answer's check, client 1's, waits for an event; without a deadline it would be taken after all."""
+    ended, checks = threading.Event(), itertools.count()
+
+    def endless(*rest: Any) -> None:
+        if next(checks) == 1:
+            ended.wait(20)
+
+    monkeypatch.setattr(questions, "check_answer", endless)
+    monkeypatch.setattr(questions, "CHECK_SECONDS", 0.5)
+    try:
+        outcome = train(method="ccvr", min_replies=0.75)
+    finally:
+        ended.set()
+    reason = "class-statistics: it is not checked after 0.5 s"
+    assert outcome.records[-1]["failures"] == {"1": reason}
 
 
 def test_kill_and_resume_around_the_final_question(train: Train, tmp_path: Path) -> None:

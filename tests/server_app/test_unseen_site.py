@@ -19,6 +19,7 @@ from fedskew.cli.results_table import unseen_table
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid
 from server_app.checkpoint import Checkpoint
+from server_app.evaluation import OF_POSITIVE
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import TooFewReplies
 
@@ -294,6 +295,24 @@ def test_a_model_without_batch_norm_is_measured_as_it_was_trained(
 ) -> None:
     outcome = train(model="small-cnn", **unseen)
     assert list(ways(outcome)) == ["as-trained"]
+
+
+@pytest.mark.parametrize("stated", ["even", "odd"])
+def test_the_site_is_measured_on_the_positive_class_of_the_run(
+    train: Train, tmp_path: Path, scanners: Path, stated: str
+) -> None:
+    for name in ("dim", "plain", "twin"):
+        arrays = dict(np.load(scanners / f"{name}.npz"))
+        for part in ("train_labels", "test_labels"):
+            arrays[part] %= 2
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    data = {**dataset_of(tmp_path, "dim", "plain", "twin"), "classes": "even,odd"}
+    outcome = train(**data, unseen_domain="twin", positive_class=stated, rounds=1, local_epochs=1)
+    label = ("even", "odd").index(stated)
+    for numbers in ways(outcome).values():
+        assert numbers["positive-class"] == stated
+        for key in OF_POSITIVE:
+            assert numbers[key] == numbers[f"{key}-by-class"][label], key
 
 
 def test_the_table_names_site_way_and_refusal(train: Train, unseen: dict[str, Any]) -> None:

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from data import DataError, SettingError, federate
+from fedskew.engines.local import LocalGrid
+from server_app.app import Run
+from server_app.run_folder import RunFolder
 from server_app.settings import parse
+from server_app.strategy import federation_of
 from tests.site_files import agreed, write
 
 
@@ -47,6 +51,19 @@ def test_the_server_sees_sites_and_no_sample(file: Path) -> None:
         and not len(federation.test())
         and federation.holdout() is None
     )
+
+
+def test_a_run_notes_in_its_folder_for_which_sites_it_waits(file: Path, tmp_path: Path) -> None:
+    """There `fedskew federation run` finds it."""
+    settings = parse(stated(file, results=str(tmp_path / "results"), device="cpu"))
+    settings.folder.mkdir(parents=True)
+    folder = RunFolder(settings.folder)
+    run = Run(LocalGrid(), settings, federation_of(settings), folder, lambda line: None)
+    assert not folder.waiting_file.exists()
+    run.strategy.assigner.waits_for([1], 60.0, 3600.0)
+    assert folder.waiting_file.read_text().startswith("waiting for site east since 60 s; ")
+    run.strategy.assigner.waits_no_more()
+    assert not folder.waiting_file.exists()
 
 
 def test_no_message_names_a_place(file: Path, tmp_path: Path) -> None:

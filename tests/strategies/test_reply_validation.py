@@ -1,6 +1,9 @@
 """What an update must be: each value against its rule, and the numbers that come with it against each other."""
 
 import math
+import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +185,31 @@ def test_a_check_that_does_not_end_costs_its_client_alone(
     finally:
         ended.set()
     assert exchange.failures == {1: "it is not checked after 0.2 s"}
+
+
+def test_a_process_whose_check_does_not_end_ends_with_an_interrupt() -> None:
+    """Python waits for all threads that are no daemons before it ends: the check would compute on."""
+    code = (
+        "import threading\n"
+        "from strategies.core.deadline import Deadline\n"
+        "def endless():\n"
+        "    print('checking', flush=True)\n"
+        "    threading.Event().wait()\n"
+        "with Deadline(1000) as deadline:\n"
+        "    deadline.run(endless)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "checking\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGINT
+    assert errors.rstrip().endswith("KeyboardInterrupt")
 
 
 @pytest.mark.parametrize(("samples", "agreed"), [(300, 300), (299, 300), (301, 300), (301, 0)])

@@ -2,7 +2,9 @@
 
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -329,6 +331,74 @@ def test_after_a_loss_the_gate_is_waited_for(
     monkeypatch.setattr(run_module, "gateway_answers", lambda folder: False)
     with pytest.raises(LaunchFailed, match=r"^gone; its gateway has not answered for 10 minutes"):
         run_module.wait_for_gateway(FederationFolder(tmp_path), RunLost("gone"))
+
+
+def lost_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    submitted: Callable[[RunFolder], None],
+    leave: Callable[[RunFolder], None] = lambda results: None,
+) -> None:
+    """Run until the second submission, which fails.
+
+    `submitted` gets the run's folder at each of the two, `leave` before the first one and as that one is lost.
+    """
+    settings = parse({"dataset": "digits", "rounds": 3, "results": str(tmp_path)})
+    settings.folder.mkdir()
+    results = RunFolder(settings.folder)
+    numbers = count()
+
+    def submit(app: str, config: Any) -> int:
+        submitted(results)
+        return next(numbers)
+
+    def follow(folder: Any, control: Any, number: int, *_: object) -> None:
+        leave(results)
+        if number == 0:
+            raise RunLost("run 0 was lost")
+        raise LaunchFailed("so far")
+
+    folder = SimpleNamespace(
+        path=tmp_path,
+        state=tmp_path,
+        coordinator=SimpleNamespace(superlink_port=1),
+        authority=[b""],
+    )
+    monkeypatch.setattr(
+        run_module, "Control", lambda port, authority: SimpleNamespace(submit=submit)
+    )
+    monkeypatch.setattr(run_module, "follow", follow)
+    leave(results)
+    with pytest.raises(LaunchFailed, match="so far"):
+        run_module.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_lost_is_submitted_again_once_the_gate_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No site could take part before, and the run would be given up after five submissions in vain."""
+    clock, moments = Clock(), list[float]()
+    monkeypatch.setattr(run_module, "time", clock)
+    monkeypatch.setattr(run_module, "LOOK", 5.0)
+    monkeypatch.setattr(run_module, "gateway_answers", lambda folder: clock.now > 300)
+    lost_once(tmp_path, monkeypatch, lambda results: moments.append(clock.now))
+    first, second = moments
+    assert first == 0 and 300 < second < 320
+
+
+def test_a_process_that_was_killed_while_it_waited_leaves_no_word_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of an earlier command nor of this one's submission before: the next one does not wait yet."""
+    monkeypatch.setattr(run_module, "LOOK", 0.0)
+    seen = list[str]()
+    lost_once(
+        tmp_path,
+        monkeypatch,
+        submitted=lambda results: seen.append(run_module.waiting_line(results)),
+        leave=lambda results: results.note_waiting("waiting for site north since 60 s"),
+    )
+    assert seen == ["", ""]
 
 
 def test_it_is_told_for_whom_the_run_waits(tmp_path: Path) -> None:
