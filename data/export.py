@@ -54,7 +54,7 @@ def save_partition(federation: Federation, path: Path) -> None:
     """
     unseen = federation.unseen
     if unseen is not None:
-        raise SettingError("unseen-domain", unseen.name, "cannot be told by a partition file")
+        raise SettingError("unseen-domain", unseen.name, "cannot be stated in a partition file")
     saved = SavedPartition(
         content=federation.dataset.content,
         train=federation.train_indices,

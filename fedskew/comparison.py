@@ -164,7 +164,7 @@ def compare(
 
     Args:
         methods: names such as "fedshift" or "fedshift+ccvr", or rows with settings of their own.
-        seeds: of data, partition and training; from one seed nothing can be told of others.
+        seeds: of data, partition and training; one seed says nothing about others.
         settings: of every run, by the keys of `fedskew list settings`. `fedskew.from_arrays` returns those of data in
             memory.
         metric: the number of the table and the curves, as in the records.

@@ -1,4 +1,4 @@
-"""How a broken rule of a method's contract is told: by an exception with the rule."""
+"""The exception for a broken rule of a method's contract."""
 
 
 class ContractViolation(Exception):

@@ -18,7 +18,7 @@ from data import DataError
 from site_agent.config import Site
 
 BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
-"""Permissions for what is told class by class."""
+"""Permissions for numbers per class."""
 QUESTIONS = "questions.sha256"
 """In a site's folder of a run, a line for each different question to train that was answered."""
 

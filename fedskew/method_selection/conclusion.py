@@ -67,7 +67,9 @@ def conclusion(ended: Ended) -> list[str]:
     elif ended.baseline is None:
         lines.append("FedAvg has finished no run: the winner is compared with nothing")
     else:
-        lines.append("the winner and FedAvg have fewer than two seeds in common: nothing is told")
+        lines.append(
+            "the winner and FedAvg have fewer than two seeds in common, too few to compare them"
+        )
     if ended.without_uploads is None:
         lines.append("no method that uploads nothing beside the model has finished")
     elif ended.without_uploads == ended.winner:

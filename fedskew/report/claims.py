@@ -38,7 +38,7 @@ from server_app.round_selection import select
 
 SAYS = {
     "holds": "holds",
-    "unclear": "cannot be told",
+    "unclear": "not distinguishable",
     "fails": "does not hold",
     "open": "not measured yet",
     "never": "cannot be measured",

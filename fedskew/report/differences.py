@@ -37,10 +37,10 @@ from fedskew.report.tables import spread_words
 ABOUT = (
     "Each row minus the one that it is compared with, seed by seed: both saw the same data and partition. The 95 % "
     "interval is the wider of Student's over the seeds and a bootstrap of seeds and test examples (subjects, where "
-    "these are tested); claims have the same one. A difference can be told where the interval leaves out 0. From one "
-    "seed nothing can be told: its interval is about test examples alone. p is of the paired t-test. Every row is "
-    "judged by itself, so of 20 rows that differ in nothing about one is told apart by chance; the p-value in brackets "
-    "is corrected for the column's rows (Holm)."
+    "these are tested); claims have the same one. A row is distinguishable where the interval excludes 0. One seed "
+    "decides nothing: its interval covers test examples alone. p is of the paired t-test. Every row is judged by "
+    "itself, so of 20 rows that do not differ about one looks distinguishable by chance; the p-value in brackets is "
+    "corrected for the column's rows (Holm)."
 )
 
 
@@ -136,7 +136,7 @@ def interval_words(difference: Difference, metric: str) -> str:
 def difference_tables(results: ExperimentResults) -> list[Table]:
     """Return the differences, one table per column."""
     selected = SELECTION_WORDS[results.experiment.selection]
-    headings = ("method", "difference", "by seed", "can be told")
+    headings = ("method", "difference", "by seed", "distinguishable")
     tables = []
     for column in results.experiment.columns:
         metric = results.experiment.metric_of(column)

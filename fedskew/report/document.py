@@ -37,10 +37,10 @@ from fedskew.report.tables import (
 CLAIMS = (
     "A claim holds where the whole 95 % interval of its difference lies above the margin that it names, in every "
     "one of its columns or in as many as it names; it does not hold where no part of the interval does, and "
-    "otherwise it cannot be told. The interval is that of the differences below: the wider of Student's over the "
-    f"seeds and a hierarchical bootstrap of {RESAMPLES:,} draws (seeds, and within a seed the test examples of "
+    "otherwise it is not distinguishable. The interval is that of the differences below: the wider of Student's over "
+    f"the seeds and a hierarchical bootstrap of {RESAMPLES:,} draws (seeds, and within a seed the test examples of "
     "each class, or the subjects). Examples are drawn apart for the two methods, though both saw the same ones, "
-    "which makes the interval wider than it need be. From one seed nothing can be told of others. Of several "
+    "which makes the interval wider than it need be. One seed says nothing about others. Of several "
     "columns the smallest of those that count is shown. Rounds are counted until either row first has the number "
     "that the other one has in the end; a row that never has it, or ends below it, counts as one more round than "
     "were run; a number that is not above chance, or had in the first evaluated round, is none to be sooner at. p "

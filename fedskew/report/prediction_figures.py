@@ -30,7 +30,7 @@ GRID = np.linspace(0, 1, 201)
 
 @dataclass(frozen=True)
 class Detection:
-    """How one class is told from the others, by threshold from the highest to the lowest."""
+    """How well one class is separated from the others, by threshold from the highest to the lowest."""
 
     false_alarms_T: Floats
     """Share of the other samples at or above the threshold."""
@@ -71,7 +71,7 @@ class Detection:
 
 
 def detections(predictions: Predictions, positive: PositiveClass | None) -> list[Detection]:
-    """Return how each class is told from the others: of two classes the positive one alone.
+    """Return how well each class is separated from the others: of two classes the positive one alone.
 
     A class without test samples, or with all of them, has none.
     """

@@ -47,7 +47,7 @@ def ranks(results: ExperimentResults) -> dict[str, Floats]:
 
 
 def critical_difference(rows: int, columns: int) -> float:
-    """Return by how much two mean ranks must differ to be told apart: Nemenyi's test at LEVEL, for all pairs at once.
+    """Return by how much two mean ranks must differ to be distinguishable, by Nemenyi's test at LEVEL for all pairs.
 
     It is q / sqrt(2) * sqrt(k (k + 1) / (6 N)) for k rows and N columns, where q is the studentized range's quantile
     (Demsar 2006, equation in section 3.2.2). It takes the columns as independent.
@@ -81,7 +81,7 @@ def rank_diagram(results: ExperimentResults, name: str) -> Figure | None:
             color = looks[row].color
             axes.scatter(ranks_C, y + offsets, s=10, color=color, alpha=0.5, linewidth=0)
             axes.scatter([mean_rank[row]], [y], s=60, marker="D", color=COLORS[1], zorder=3)
-        axes.set_yticks([-1, *range(len(ordered))], ["told apart from here", *ordered])
+        axes.set_yticks([-1, *range(len(ordered))], ["distinguishable from here", *ordered])
         axes.set(
             ylim=(len(ordered) - 0.5, -1.5),
             xlim=(0.7, max(len(ordered), 1 + bar) + 0.3),
@@ -98,5 +98,5 @@ def in_words(mean_rank: Mapping[str, float], ordered: list[str], columns: int, b
     shown = ", ".join(f"{row} {mean_rank[row]:.1f}" for row in ordered)
     return (
         f"Mean rank over {columns} columns: {shown}. "
-        f"Two rows can be told apart where their mean ranks differ by more than {bar:.1f} (Nemenyi, 5 %)."
+        f"Two rows are distinguishable where their mean ranks differ by more than {bar:.1f} (Nemenyi, 5 %)."
     )

@@ -98,7 +98,7 @@ def test_domains_stay_with_their_clients(tmp_path):
         for a, b in zip(loaded.test_indices, federation.test_indices, strict=True)
     )
     with pytest.raises(
-        SettingError, match=r"^unseen-domain = 'usps': cannot be told by a partition file$"
+        SettingError, match=r"^unseen-domain = 'usps': cannot be stated in a partition file$"
     ):
         save_partition(
             federate(replace(settings, unseen_domain="usps"), 0), tmp_path / "other.json"

@@ -1,4 +1,4 @@
-"""Whether two rows can be told apart: by hand, against scipy, and on methods that are the same."""
+"""Whether two rows are distinguishable: by hand, against scipy, and on methods that are the same."""
 
 from collections.abc import Sequence
 from dataclasses import replace

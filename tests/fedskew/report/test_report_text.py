@@ -165,7 +165,8 @@ def test_the_command_line_writes_every_form(
     status, output, _ = fedskew("report", *at)
     assert status == 0
     assert (
-        "CReFF beats FedAvg: cannot be told, in 2 of 3 seeds" in output and "paper 70.1" in output
+        "CReFF beats FedAvg: not distinguishable, in 2 of 3 seeds" in output
+        and "paper 70.1" in output
     )
     for option, start in (
         ("--markdown", "## FedAvg, CReFF"),
@@ -239,9 +240,9 @@ def test_a_claim_is_escaped_in_markdown_alone(tmp_path: Path, no_drawings: None)
     show([report], console)
     status = "in 2 of 3 seeds"
     in_terminal = console.file.getvalue()  # type: ignore[attr-defined]
-    assert f"- {says}: cannot be told, {status}" in in_terminal
+    assert f"- {says}: not distinguishable, {status}" in in_terminal
     escaped_claim = r"CReFF's p &lt; 0.05 on a\b \| c\*"
-    assert f"- {escaped_claim}: **cannot be told**, {status}" in markdown([report])
+    assert f"- {escaped_claim}: **not distinguishable**, {status}" in markdown([report])
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "settings.json", "summary.json"])
