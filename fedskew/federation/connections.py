@@ -401,6 +401,7 @@ class Listener:
                 ssl_shutdown_timeout=PARTING,
             )
         except OSError as error:
+            # asyncio's ConnectionAbortedError for a handshake that is too slow says so in its text alone.
             if "taking longer" in str(error):
                 self.connections.refused("header-seconds", connection.address)
 
