@@ -54,7 +54,7 @@ OLD_NAMES = {
     r"\btested-on\b": WIRE + r"|tests/fedskew/test_selection\.py",
     r"\btested_on\b": WIRE,
     r"\bclients-together\b": WIRE
-    + r"|docs/reference/methods\.md|tests/server_app/test_end_to_end\.py",
+    + r"|docs/reference/(methods|run-files)\.md|tests/server_app/test_end_to_end\.py",
     r"\bclients_together\b": WIRE
     + r"|fedskew/flower/client\.py|tests/fedskew/flower/test_flower_errors\.py",
     r"\bweights-over\b": WIRE,

@@ -357,7 +357,7 @@ def test_a_measurement_has_one_part_for_all_samples_of_a_subject(
 
 
 def test_the_diagnosis_is_of_the_sites_or_said_to_be_of_a_simulation() -> None:
-    """A diagnosis of dealt samples must not be read as one of the reader's hospitals."""
+    """A diagnosis of simulated sites must not be read as one of the reader's hospitals."""
 
     def printed(**settings: Scalar) -> str:
         out = Console(file=StringIO(), width=500)
