@@ -83,7 +83,7 @@ def reply(message: Message, context: Context) -> Message:
         run_spec=str(task["assignment"]),
         node_config=context.node_config,
         signature=str(context.run_config.get(RUN_SIGNATURE, "")),
-        of_status=bool(context.run_config.get(QUESTION)),
+        readiness_only=bool(context.run_config.get(QUESTION)),
     )
     content = RecordDict()
     for number, answer in answers(request, expected_states(task)):

@@ -1,7 +1,7 @@
-"""The client, its report after a round, and the interface of local variants.
+"""The client, its report after a round, and `Variant`, the interface of local variants.
 
-Shape letters, here and in the whole project: N a client's samples, B a batch, C classes, D features (the head's
-inputs), K clients.
+Shape letters in the whole project: N samples of a client, B samples of a batch, C classes, D features (the head's
+inputs), K clients. A name such as logits_BC ends with its shape.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,47 +24,48 @@ class Loss(Protocol):
     """The combined training loss, with gradients to the model's parameters."""
 
     def __call__(self, indices_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
-        """Return the mean over the samples at `indices_B`, each times its weight; the weights' sum divides nothing."""
+        """Return sum(weights_B * losses_B) / B for samples at `indices_B`; without `weights_B` each weight is 1."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """One client at the beginning of one round: everything a variant may look at."""
+    """One client at the beginning of a round: everything that a variant's hooks may read."""
 
     id: int
     model: Classifier
-    """The model as received: the server's shared weights, and this client's own private tensors."""
+    """The model with the server's shared weights and this client's private tensors. Training changes it in place."""
     samples: Samples
     num_classes: int
     round: int = 1
-    """1-based; schedules count t = round - 1."""
+    """1-based; schedules use t = round - 1. 0 for a question outside training."""
     start: State = field(default_factory=dict)
-    """The shared weights when the round began; private names are not among them."""
+    """The shared weights at the beginning of the round, without private names."""
     broadcast: Mapping[str, State] = field(default_factory=dict)
-    """What the server sent beside the model, by variant."""
+    """The states that the server sent in addition to the model, by variant."""
     memory: Mapping[str, State] = field(default_factory=dict)
-    """What this client kept in the last round whose update the server used, by variant."""
+    """The states that this client saved in the last round whose update the server used, by variant."""
     seed: int = 0
+    """Seed of this client's draws in this round."""
     sampling_weights_N: Tensor | None = None
-    """(N,) with which training draws the samples; None is a plain shuffle. `train_round` sets them."""
+    """(N,) weights with which training draws samples; None is a plain shuffle. `train_round` sets them."""
     prepared: Mapping[str, State] = field(default_factory=dict)
-    """What the variants' `before` hooks prepared for this round's `loss_term`, by variant."""
+    """The states that `before` hooks prepared for this round's `loss_term`, by variant."""
     node_config: Mapping[str, object] = field(default_factory=dict)
-    """What the configuration of the node that runs the client says; empty in a simulation."""
+    """The node_config of the Flower node that runs the client; empty in a simulation."""
 
     @property
     def labels_N(self) -> Tensor:
-        """(N,) int64."""
+        """(N,) int64: the samples' class labels."""
         return self.samples.labels_N
 
     @cached_property
     def counts_C(self) -> Tensor:
-        """(C,) float64 on the CPU: samples of each class."""
+        """(C,) float64 on the CPU: number of samples per class."""
         return torch.bincount(self.labels_N, minlength=self.num_classes).double().cpu()
 
     @cached_property
     def effective_prior_C(self) -> Tensor:
-        """(C,) float64: the class distribution this client trains on, whatever sampler is at work."""
+        """(C,) float64: the class distribution that training sees, with sampling weights if there are any."""
         if self.sampling_weights_N is None:
             return self.counts_C / len(self.samples)
         labels_N = self.labels_N.cpu()
@@ -74,20 +75,20 @@ class Client:
 
     @cached_property
     def drawn_C(self) -> Tensor:
-        """(C,) float64: samples of each class that an epoch is expected to draw."""
+        """(C,) float64: expected number of samples per class that an epoch draws."""
         return self.effective_prior_C * len(self.samples)
 
     def features(self, state: State | None = None) -> Tensor:
         """Return (N, D) features of all samples, in eval mode and without gradient; the model's mode is restored.
 
         Args:
-            state: the weights of another model of the same structure; None is the model as it is.
+            state: the state of another model of the same architecture; None uses `self.model` as it is.
         """
         mode = self.model.training
         self.model.eval()
         features: Callable[[Tensor], Tensor] = self.model.features
         if state is not None:
-            # The names are features.LAYER.TENSOR and head.TENSOR; a model without parameters there has no features.
+            # Names are features.LAYER.TENSOR and head.TENSOR. If the features have no tensors, there is only the head.
             nested = {name: tensor for name, tensor in state.items() if "." in name}
             by_part = split_prefix(nested, ".")
             features = partial(functional_call, self.model.features, by_part.get("features", {}))
@@ -96,7 +97,7 @@ class Client:
         return features_ND
 
     def generator(self, variant: str) -> torch.Generator:
-        """Return a generator for `variant`'s draws in this round; no two variants share a stream."""
+        """Return a new generator for the draws of `variant` in this round, seeded differently for each variant."""
         return torch.Generator().manual_seed(seed_of(self.seed, variant))
 
 
@@ -107,98 +108,110 @@ class Trained:
     steps: int
     """Optimizer steps taken."""
     coefficient_sum: float
-    """||a||_1 of FedNova: the displacement, in units of the learning rate, under a gradient that is always 1.
+    """||a||_1 of FedNova: how far the steps move a weight, in units of the learning rate, if its gradient is always 1.
 
-    The variants' pull towards the start is part of it.
+    Momentum and the proximal terms of the variants (`proximal_mu`) are included.
     """
     learning_rate: float
+    """The rate of the round's steps; with schedule-unit = step, only the rate that the schedule has for `round`."""
     state: State
-    """The model's state after training, private names included."""
+    """The model's state after training, including private names."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
-    """How the run trains."""
+    """The run's training settings."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """The additions of a `before` or `after` hook to the report."""
+    """The result of a `before` or `after` hook."""
 
     upload: State = field(default_factory=dict)
+    """Sent to the server with the update."""
     memory: State = field(default_factory=dict)
+    """Saved at the client, which has it in `client.memory` once the server has used the update."""
     prepared: State = field(default_factory=dict)
-    """From `before` alone: for `loss_term`, in `client.prepared`. It is neither sent nor kept."""
+    """Only from `before`: `loss_term` has it in `client.prepared`. It is neither sent nor saved."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A client's reply (shared, uploads, the numbers) and its memory."""
+    """The result of a client's round: what it sends (shared, uploads and numbers), and the memory that it saves."""
 
     examples: int
+    """Number of the client's training samples N."""
     loss: float
     """Mean training loss over the steps."""
     trained: Trained
     shared: State
+    """The model's state after training, without private names."""
     uploads: Mapping[str, State] = field(default_factory=dict)
+    """By variant."""
     memory: Mapping[str, State] = field(default_factory=dict)
+    """By variant, and the private tensors under "private"."""
 
 
 class InvalidReply(ValueError):
-    """An error in a client's upload, as a sentence."""
+    """`Upload.validate` found an error in a client's reply; the message is a sentence about it."""
 
 
 @dataclass(frozen=True)
 class UploadLimit:
-    """The setting that bounds an upload, for a machine that cannot hold all of them."""
+    """The setting that makes an upload smaller, for the error about uploads that exceed the machine's memory."""
 
     setting: str
-    """Its key, without the variant's section."""
+    """The setting's key, without the variant's section."""
     remedy: str
-    """What it must then be, as `must be smaller`; ends the sentence of the error."""
+    """How to change the setting, such as `must be smaller`; ends the sentence of the error."""
 
 
 def no_bytes(model: Classifier, classes_held: int) -> int:
-    """Return 0: nothing is uploaded."""
+    """Return 0: the default of `Upload.bytes`, for no upload."""
     return 0
 
 
 def anything_goes(reply: State, classes: int, samples: int | None) -> int:
-    """Return 0: any reply is valid, and none says how many samples it describes."""
+    """Return 0: the default of `Upload.validate`, which accepts any reply."""
     return 0
 
 
 @dataclass(frozen=True)
 class Upload:
-    """The upload of a variant beside the model. `Upload()` is nothing."""
+    """The states that a variant uploads in addition to the model. `Upload()` is no upload."""
 
     permission: str = ""
-    """What it reveals, which a site allows or not: one of PERMISSIONS in local_site.py."""
+    """The permission that a site's policy must grant for this upload: one of PERMISSIONS in local_site.py."""
     bytes: Callable[[Classifier, int], int] = no_bytes
-    """(model, classes held) -> the bytes that a client with samples of so many classes sends at most.
+    """(model, number of classes that the client has) -> the largest size of one upload in bytes.
 
-    Of the model the shapes count, not the numbers.
+    Only the shapes of the model are used, not its weights.
     """
     validate: Callable[[State, int, int | None], int] = anything_goes
-    """(reply, classes, samples) -> how many training samples the reply describes; 0 where it does not say.
+    """(reply, classes, samples) -> how many training samples the reply describes; 0 if it does not say.
 
-    The server calls it for an answer. Raises InvalidReply. `samples` is the client's number of training
-    samples, None where the server does not know it.
+    The server calls it for the answer to a question. `classes` is C, `samples` the client's number of training
+    samples, or None if the server does not know it. Raises InvalidReply.
     """
     once: bool = False
-    """Whether it is the variant's `answer`, sent once in a run; else it goes with every update."""
+    """True: the variant's `answer` is sent once in a run. False: the upload is sent with every update."""
     question: str = ""
-    """What the server asks all clients before round 1. The sum of their answers, which are int64, arrives
-    in `client.broadcast`. Empty where nothing is asked then."""
+    """Name of the question that the server asks all clients before round 1; "" if it asks none. The answers are int64
+    tensors, and clients have their sum in `client.broadcast`."""
     shapes: Callable[[Classifier], Mapping[str, tuple[int, ...]]] | None = None
-    """model -> the names and shapes of the int64 tensors of an answer to `question`, where they are fixed."""
+    """model -> names and shapes of the int64 tensors in an answer to `question`; None if they are not fixed."""
     question_needs: str = ""
-    """The variant whose sum goes with the question, in `client.broadcast`; it is asked before."""
+    """The variant whose sum clients need for their answer. Its question is asked first, and the sum is then sent with
+    this question, in `client.broadcast`."""
     by_client: bool = False
-    """Whether the server keeps the answers apart, stacked in the order of the clients, in place of their sum."""
+    """Whether the server stacks the answers, one row per client in their order, and does not sum them."""
     returned: bool = True
-    """Whether the sum is sent with every round. Server methods find it in `Server.answers` in any case."""
+    """Whether clients get the sum in every round. Server methods have it in `Server.answers` in any case."""
     limit: UploadLimit | None = None
+    """The setting that makes the upload smaller; None if there is none."""
     of_counts: Callable[[State, int], State] | None = None
-    """({"counts": (C,) int64} summed over all clients, how many clients) -> the sum of the answers to `question`,
-    where that is all they say: under masks one sum of class counts then serves every variant."""
+    """({"counts": (C,) int64} summed over all clients, number of clients) -> the sum of the answers to `question`.
+
+    Set it if the answers follow from the class counts. With masked sums the server then asks for class counts only
+    once for all such variants.
+    """
 
     def __post_init__(self) -> None:
         if self.question and not self.once:
@@ -209,67 +222,74 @@ class Upload:
 
 @dataclass(frozen=True)
 class Requirements:
-    """A variant's requirements of the model, the data, and the other variants and settings of a run."""
+    """What a variant requires of a run's model, data, settings and other variants. Each field is a requirement."""
 
     batch_norm: bool = False
-    """A model with batch norm. No other variant may say what of batch norm stays on the client."""
+    """The model has batch norm, and no other variant decides which of its tensors stay on the client."""
     images: bool = False
-    """Images as inputs."""
+    """The inputs are images."""
     shared_weights: bool = False
-    """Shared weights: where nothing is shared, the variant would do nothing."""
+    """The clients share weights. Without any the variant would have no effect."""
     own_head: bool = False
-    """Features that train: each client keeps a head of its own, and no server method may need a shared one."""
+    """The features train, and no server method needs a shared head: each client has its own."""
     separate_models: bool = False
-    """A model of its own for every client: nothing is shared."""
+    """Every client has its own model, and no weights are shared."""
     uncorrected_prior: bool = False
-    """No other variant that corrects the class prior, as this one does: it would be corrected twice."""
+    """No other variant corrects the class prior, which would then be corrected twice."""
     sgd: bool = False
-    """Local steps of SGD whose rate is the same in a round: the equations divide by the steps' lengths."""
+    """The local optimizer is SGD with one rate per round, as the equations divide by the steps' lengths."""
     signed_loss: bool = False
-    """A server that takes a negative training loss: a term of the loss has no lower bound."""
+    """The server accepts a negative training loss, as one of the loss terms has no lower bound."""
     teacher: bool = False
-    """The logits of the model as received, in eval mode and without gradient: `loss_term`'s `teacher_BC`."""
+    """`loss_term` gets `teacher_BC`: logits of the model as received, in eval mode and without gradient."""
     ignored_settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings that have no effect beside the variant, by key; the value is the reason.
+    """Settings that have no effect in a run with this variant: key -> reason.
 
-    A run with another value than the default is refused. The reason ends the error
+    A run that sets one of them to another value than its default is refused. The reason ends the error
     "has no effect beside NAME, which ...".
     """
 
 
 @dataclass(frozen=True)
 class VariantTraits(Settings):
-    """What a variant says about itself. Nothing of this changes the training."""
+    """A variant's description of itself: its requirements, upload and costs. None of this changes the training."""
 
     name: ClassVar[str]
+    """The variant's name in `method` and the section of its settings."""
     requirements: ClassVar[Requirements] = Requirements()
     personal_model: ClassVar[bool] = False
-    """Whether what a client keeps under the variant's name is a model of its own, which is measured beside the shared
-    one. A client that keeps nothing yet has the shared one. Its training takes as many steps as the shared one's."""
+    """Whether the variant's memory is a personal model of the client, evaluated in addition to the shared model.
+
+    A client without memory has the shared model. Training the personal model takes as many steps as the shared one.
+    """
 
     @property
     def upload(self) -> Upload:
-        """What a client sends beside its model."""
+        """The states that a client sends in addition to its model."""
         return Upload()
 
     def check(self, data: DataSettings) -> None:
-        """Raise SettingError where the variant's settings do not go with the run's data."""
+        """Raise SettingError if the variant's settings contradict the run's data settings."""
 
     def check_size(self, samples: int) -> None:
-        """Raise SettingError where the variant's settings do not go with so many samples of all clients together."""
+        """Raise SettingError if the variant's settings contradict `samples`, the training samples of all clients."""
 
     def check_sum(self, total: State) -> None:
-        """Raise SettingError where the variant's settings do not go with the sum of the answers to its question."""
+        """Raise SettingError if the variant's settings contradict `total`, the sum of the answers to its question."""
 
     def kept_bytes(self, model: Classifier) -> int:
-        """Return the bytes that a client keeps between rounds, its private tensors aside: for the cost estimate."""
+        """Return the size of the variant's memory in bytes, without private tensors, for the cost estimate."""
         return 0
 
     def extra_samples(self, samples: int, classes_held: int) -> float:
-        """Return how many samples a client passes through the model beside training: for the cost estimate.
+        """Return how many samples the variant passes through the model besides training, for the cost estimate.
 
-        `samples` is how many it has. Forward and back; a forward pass alone counts a third. They count once in a
-        run where the upload is sent once, and else once per round.
+        A forward and backward pass of one sample counts 1, a forward pass alone 1/3. The cost arises once per round, or
+        once in the run if `Upload.once`.
+
+        Args:
+            samples: the client's training samples.
+            classes_held: number of classes that the client has.
         """
         return 0.0
 
@@ -278,47 +298,50 @@ class VariantTraits(Settings):
 class Variant(VariantTraits):
     """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
 
-    Every hook returns a contribution that the training loop combines with those of the other variants by a commutative
-    rule, so variants compose in any order. Variants hold no state: state enters by `client.memory` and leaves in the
-    `Contribution`s.
+    The training loop combines the results of each hook over all variants by the rule in the hook's docstring. The rules
+    are commutative, so the order of the variants does not matter. A variant object has no state: it reads
+    `client.memory` and returns new memory in a `Contribution`.
     """
 
     @property
     def proximal_mu(self) -> float:
-        """Strength mu of a pull mu (w - w^t) that `gradient_offset` adds: FedNova counts it. Combined by sum."""
+        """Strength mu of a term mu (w - w^t) that `gradient_offset` adds: FedNova counts it. Combined by sum."""
         return 0.0
 
     @property
     def head_first(self) -> int:
-        """Epochs in which the head alone trains, before the features alone do; 0 trains all together. Combined by
-        maximum."""
+        """Epochs in which only the head trains, before only the features train; 0 trains all parameters together.
+        Combined by maximum."""
         return 0
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
-        """Return the names of the model's state that never leave the client. Combined by union."""
+        """Return the names of the state's tensors that never leave the client. Combined by union."""
         return frozenset()
 
     def labels(self, client: Client) -> Tensor | None:
-        """Return (N,) labels or (N, C) probabilities to train towards, or None for the samples' own labels.
+        """Return (N,) labels or (N, C) probabilities as targets, or None for the samples' own labels.
 
-        The cross-entropy alone uses them: other hooks see the samples' own. At most one variant changes labels.
+        Only the cross-entropy uses them; other hooks get the samples' own labels. At most one variant changes labels.
         """
         return None
 
     def sample_weights(self, client: Client) -> Tensor | None:
-        """Return (N,) float64 >= 0, unnormalized, or None for a plain shuffle. At most one variant samples."""
+        """Return (N,) float64 weights >= 0 for drawing samples, unnormalized, or None. At most one variant samples."""
         return None
 
     def logit_offset(self, client: Client) -> Tensor | None:
-        """Return (C,), or (C, C) with one row a label, to add to the training logits, or None. Combined by sum."""
+        """Return (C,), or (C, C) with one row per label, to add to the training logits, or None. Combined by sum."""
         return None
 
     def logit_scale(self, client: Client) -> Tensor | None:
-        """Return (C,) factors of the training logits, before any offset, or None. Combined by product."""
+        """Return (C,) factors of the training logits, applied before the offsets, or None. Combined by product."""
         return None
 
     def loss_weights(self, client: Client, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-        """Return (B,) weights of the samples' cross-entropies; `logits_BC` have all offsets. Combined by product."""
+        """Return (B,) factors of the samples' cross-entropies. Combined by product.
+
+        `logits_BC` include all scales and offsets.
+        """
         return torch.ones_like(logits_BC[:, 0])
 
     def loss_term(
@@ -329,14 +352,14 @@ class Variant(VariantTraits):
         logits_BC: Tensor,
         teacher_BC: Tensor | None,
     ) -> Tensor:
-        """Return (B,) to add to the samples' losses, after all weights. Combined by sum.
+        """Return (B,) terms to add to the samples' weighted cross-entropies. Combined by sum.
 
-        A term of the whole batch is the same number for each sample, as the loss is the mean over the batch.
+        For a term of the whole batch, return the same number for each sample: the loss is the mean over the batch.
 
         Args:
-            indices_B: the samples: `client.labels_N[indices_B]` are their labels.
-            features_BD: the head's inputs, with gradient, from the pass that gave the logits.
-            logits_BC: the model's logits, without offsets.
+            indices_B: indices of the samples; `client.labels_N[indices_B]` are their labels.
+            features_BD: the head's inputs, with gradient, from the same forward pass as the logits.
+            logits_BC: the model's logits, without scales and offsets.
             teacher_BC: the logits of the model as received for the same inputs, in eval mode and without
                 gradient; None unless `Requirements.teacher` of some variant asks for them.
         """
@@ -347,46 +370,49 @@ class Variant(VariantTraits):
         return None
 
     def before(self, client: Client, loss: Loss) -> Contribution:
-        """Contribute what depends on the model as received. Disjoint by name."""
+        """Return a contribution computed from the model as received, before training. Combined by name.
+
+        `client.model` is in eval mode. A name must not be contributed by `after` as well.
+        """
         return Contribution()
 
     def after(self, client: Client, trained: Trained) -> Contribution:
-        """Contribute what depends on the trained model. Disjoint by name."""
+        """Return a contribution computed from the trained model. Combined by name, as that of `before`."""
         return Contribution()
 
     def answer(self, client: Client, question: str) -> State:
-        """Return the answer to a question asked outside training, or nothing when it is another variant's."""
+        """Return the answer to a question asked outside training; {} if the question is another variant's."""
         return {}
 
 
 REPORTING_HOOKS = frozenset({"before", "after", "answer"})
-"""Hooks that only make uploads and memory, which the training itself never reads."""
+"""Hooks that cannot change training by themselves: their results are sent, saved, or read by another hook."""
 
 Hook = TypeVar("Hook", bound=Callable[..., Tensor | None])
 
 
 def vectorizable(hook: Hook) -> Hook:
-    """Mark a variant's `loss_weights`, `loss_term` or `gradient_offset` as one that torch.vmap can map over clients.
+    """Decorator: declare that torch.vmap can map a `loss_weights`, `loss_term` or `gradient_offset` over clients.
 
-    Such a hook branches on no tensor's values. Of the client it reads nothing but start, broadcast, memory,
-    round, num_classes, counts_C, effective_prior_C, drawn_C and, in `loss_term`, labels_N[indices_B]. A sample's
-    `loss_term` then depends on no other sample of its batch. The other hooks need no mark: they are called
-    client by client.
+    Such a hook must not branch on the values of tensors. Of the client it may read only start, broadcast, memory,
+    round, num_classes, counts_C, effective_prior_C, drawn_C and, in `loss_term`, labels_N[indices_B]. The `loss_term`
+    of a sample must not depend on the other samples of its batch. All other hooks are called client by client and need
+    no declaration.
     """
     hook.vectorizable = True  # type: ignore[attr-defined]
     return hook
 
 
 def overrides(variant: Variant | type[Variant], hook: str) -> bool:
-    """Return whether `variant` has its own `hook`: the loop skips the ones that would contribute nothing."""
+    """Return whether `variant` overrides `hook`; the training loop skips hooks that are not overridden."""
     variant_class = variant if isinstance(variant, type) else type(variant)
     return getattr(variant_class, hook) is not getattr(Variant, hook)
 
 
 def affects_training(variant_class: type[Variant]) -> bool:
-    """Return whether training with the variant can differ from training without it.
+    """Return whether the variant can change local training: whether it overrides a hook outside REPORTING_HOOKS.
 
-    It can where the variant overrides a hook that does more than report. A new hook of `Variant` counts as one.
+    A hook that is added to `Variant` counts as changing training until it is listed there.
     """
     for name, member in vars(Variant).items():
         is_hook = isinstance(member, FunctionType | property) and not name.startswith("_")

@@ -1,6 +1,7 @@
-"""Handle the server's requests for the clients of this process: train, evaluate, query.
+"""Handle the server's requests (train, evaluate, query) for the clients that this process runs.
 
-Neither the equations nor the transport are here. A client that fails gets an error of its own; the others go on.
+training.py and variants/ have the equations, app.py and messages.py the transport. A failure of one client becomes its
+ClientFailure and does not affect the others.
 """
 
 import itertools
@@ -55,6 +56,7 @@ log = logging.getLogger("fedskew")
 site_log = logging.getLogger("fedskew.site")
 """The site's own log; nothing in it leaves the site."""
 READY: State = {"ready": torch.ones(())}
+"""The answer of a client that can do its part of the run."""
 FAILURE_KINDS: Mapping[type[Exception], str] = {
     MemoryLost: "memory",
     Damaged: "memory",
@@ -66,23 +68,27 @@ FAILURE_KINDS: Mapping[type[Exception], str] = {
     NotAllowed: POLICY,
     RunNotSigned: NOT_SIGNED,
 }
-"""All that leaves a site about an error of one of these classes, with a number; of any other class: failure.
+"""The kind of an error by its class; the kind of all other classes is "failure".
 
-The permission or key of a policy that an error is about leaves the site as well.
+Only this leaves a site about an error: its kind, a number, and for NotAllowed the permission or key of its policy.
 """
 _failure_numbers = itertools.count(1)
+"""Numbers that let a site's operator find an error in the site's log."""
 
 
 @dataclass(frozen=True)
 class ExpectedState:
-    """The state in which the server expects a client: the round of its last accepted update, and its digests."""
+    """The memory and data that the server expects a client to have."""
 
     round: int
+    """Round of the client's last accepted update; 0 if there is none."""
     memory: str
+    """sha256 of the memory that the client saved in that round; "" if it saved none."""
     data: str
+    """sha256 of the client's data at its first answer; "" if the server has none."""
 
     def load_memory(self, folder: Path) -> dict[str, dict[str, Tensor]]:
-        """Return the client's memory. Raises MemoryLost or Damaged."""
+        """Return the client's memory, by variant. Raises MemoryLost for a missing file and Damaged for a wrong one."""
         return load_memory(folder, self.round, expected_digest=self.memory)
 
 
@@ -95,20 +101,25 @@ class ClientRequest:
     task: Mapping[str, object]
     """The round, or the question."""
     states: Mapping[str, State]
-    """model, broadcast/NAME or deployed/NAME; not to be changed in place."""
+    """model, broadcast/NAME or deployed/NAME. All clients share these tensors: do not change them in place."""
     run_spec: str
+    """The run's settings, a RunSpec as JSON."""
     node_config: Mapping[str, object] = field(default_factory=dict)
     """The node's configuration; empty in a simulation."""
     signature: str = ""
-    """The coordinator's of the run; "" without one."""
-    of_status: bool = False
+    """The coordinator's signature of the run; "" without one."""
+    readiness_only: bool = False
     """Whether the run only asks whether sites are ready, as `fedskew federation status` does."""
 
     @property
     def signature_to_check(self) -> str | None:
-        """The signature; None for the one question that needs none, as it trains nothing and leaves nothing behind."""
-        is_readiness = self.kind == "query" and self.task.get("question") == QUESTION
-        return None if self.of_status and is_readiness else self.signature
+        """The signature that a site checks; None if the request needs none.
+
+        Only the readiness question of a run that asks nothing else needs none: it trains nothing and stores nothing.
+        """
+        is_readiness_question = self.kind == "query" and self.task.get("question") == QUESTION
+        needs_no_signature = self.readiness_only and is_readiness_question
+        return None if needs_no_signature else self.signature
 
     def named(self, kind: str) -> dict[str, State]:
         """Return the states named `kind/NAME`, by NAME."""
@@ -124,7 +135,7 @@ class ClientReply:
     worker: Mapping[str, int | str] = field(default_factory=dict)
     """The process that computed the reply: process id, device, visible GPUs."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """sha256 of the client's memory and of its data, where it has any."""
+    """By "memory" and "data", the sha256 of the client's memory and of its data, if it has any."""
 
     def named(self, kind: str) -> dict[str, State]:
         """Return the states named `kind/NAME`, by NAME."""
@@ -136,19 +147,19 @@ class ClientFailure:
     """Why a client has no reply."""
 
     reason: str
-    """For people. Of a site it names the kind, the permission and the number alone."""
+    """A sentence for people. A site's sentence has only the kind, the permission and the number."""
     kind: str = ""
     """One of FAILURE_KINDS, or failure."""
     permission: str = ""
-    """Of kind POLICY and NOT_SIGNED: the permission that the site lacks, or the key of its policy or the agreement."""
+    """For POLICY and NOT_SIGNED: the missing permission, or the key of the site's policy or of federation.toml."""
     number: int = 0
-    """Of the line in the site's log; 0 in a simulation."""
+    """The number of the error in the site's log; 0 in a simulation."""
 
 
 ClientHandler = Callable[[ClientRuntime, int, ExpectedState], ClientReply]
 """(runtime, client number, its expected state) -> the client's reply."""
 ClientOutcome = tuple[int, ClientReply | ClientFailure]
-"""A client's number, and its reply or the reason why there is none."""
+"""A client's number, and its reply or its failure."""
 
 
 def named(records: Mapping[str, Record], kind: str) -> dict[str, Record]:
@@ -164,7 +175,7 @@ def named(records: Mapping[str, Record], kind: str) -> dict[str, Record]:
 def answers(
     request: ClientRequest, clients: Mapping[int, ExpectedState]
 ) -> Iterator[ClientOutcome]:
-    """Yield the reply of each of `clients`, computed one after the other."""
+    """Yield the reply or failure of each of `clients`, in their order."""
     handlers = {"train": train, "evaluate": evaluate, "query": query}
     handle = handlers[request.kind](request, clients)
     sites = installed()
@@ -178,22 +189,23 @@ def answers(
         except Exception as error:
             outcome = failure_of(error, number)
         yield number, outcome
-    make_deterministic()  # in a rehearsal the server computes in this process as well
+    make_deterministic()  # back to one thread: in a rehearsal the server computes in this process as well
 
 
 def failure_of(error: Exception, client: int) -> ClientFailure:
-    """Return why a client failed, as its reply may say it: for a site only the error's kind and its number in the log.
+    """Return the failure to send for an error; a site's full error is logged at the site.
 
-    The sentence may name a file or a patient, so it is written into the site's log and does not leave the site.
+    The sentence of a site's error may name a file or a patient. So only its kind, a permission if there is one, and its
+    number in the site's log are sent.
     """
     kind = failure_kind(error)
     sites = installed()
     if not sites:
         return ClientFailure(sentence(error), kind)
     permission = error.permission if isinstance(error, NotAllowed) else ""
-    words = f"{kind}: {permission}" if permission else kind
+    what = f"{kind}: {permission}" if permission else kind
     number = next(_failure_numbers)
-    reason = f"{words} {number}"
+    reason = f"{what} {number}"
     name = sites[client].name if client in sites else f"client {client}"
     error_type = type(error).__name__
     site_log.error(
@@ -202,13 +214,13 @@ def failure_of(error: Exception, client: int) -> ClientFailure:
         reason,
         error_type,
         error,
-        extra={"error_type": error_type},  # a field of the record, for who counts refusals by type
+        extra={"error_type": error_type},  # a field of the log record, to count refusals by type
     )
     return ClientFailure(reason, kind, permission, number)
 
 
 def failure_kind(error: Exception) -> str:
-    """Return the kind of an error: the nearest of its classes decides."""
+    """Return the kind of an error: that of its class, or of the nearest base class in FAILURE_KINDS."""
     for error_class in type(error).__mro__:
         if error_class in FAILURE_KINDS:
             return FAILURE_KINDS[error_class]
@@ -216,9 +228,9 @@ def failure_kind(error: Exception) -> str:
 
 
 def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> ClientHandler:
-    """Return the function that trains one client for one round.
+    """Return the handler that trains one client for one round.
 
-    Clients that can train in one pass are trained here already; for them the function returns what that made.
+    With clients-per-pass, clients that can be stacked are trained right here, and the handler returns their results.
     """
     shared = request.states["model"]
     broadcast = request.named("broadcast")
@@ -229,12 +241,12 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         folder = runtime.memory_folder(number)
         memory = expected.load_memory(folder)
         prune_memory(folder, expected.round, best_rounds)
-        # The model is loaded later: in a pass of several clients it holds none of theirs.
+        # load=False: weights are loaded right before training, and a pass of several clients does that itself.
         return runtime.client(
             number, round, shared, broadcast, memory, request.node_config, load=False
         )
 
-    reports = trained_together(request, clients, begin)
+    reports = train_in_passes(request, clients, begin)
 
     def handle(runtime: ClientRuntime, number: int, expected: ExpectedState) -> ClientReply:
         policy = runtime.policy
@@ -271,7 +283,7 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
                 "remembers": int(bool(report.memory)),
                 "seconds": seconds,
             },
-            # A site's process and devices are its own affair.
+            # A site does not tell the server about its processes and GPUs.
             worker={} if policy is not None else worker(runtime),
             digests=digests,
         )
@@ -279,12 +291,16 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
     return handle
 
 
-def trained_together(
+def train_in_passes(
     request: ClientRequest,
     clients: Mapping[int, ExpectedState],
     begin: Callable[[ClientRuntime, int, ExpectedState], Client],
 ) -> dict[int, tuple[Report | Exception, float]]:
-    """Return each client's report and its seconds of training, or nothing where they train one by one."""
+    """Train clients stacked, up to clients-per-pass at once, and return by client its report or error, and its seconds.
+
+    Returns an empty dict if the clients have to train one by one: at a site, with clients-per-pass = 1, with a single
+    client, or if a variant or the model cannot be stacked.
+    """
     members: list[Client] = []
     reports: dict[int, tuple[Report | Exception, float]] = {}
     try:
@@ -301,16 +317,17 @@ def trained_together(
                 reports[number] = error, 0.0
         for client, report, seconds in runtime.vectorized.train(members):
             reports[client.id] = report, seconds
-    except Exception as error:  # whatever is wrong is each client's own when it trains alone
+    except Exception as error:  # each client, training alone, then gets its own failure
         log.warning("clients train one by one: %s", error)
     return reports
 
 
 def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> ClientHandler:
-    """Return the function that evaluates models on a client's test sets.
+    """Return the handler that evaluates models on a client's test set and, if it has one, its validation set.
 
-    The task's `models` names them: deployed ones, with the client's private tensors, and the client's own, which begin
-    with the deployed model `start`. Without `models` every deployed model is evaluated.
+    The task's entry `models` lists the models; without it every deployed model is evaluated. Deployed models get the
+    client's private tensors. The client's own models (of variants, or fine-tuned) are built on the deployed model that
+    the task's entry `start` names.
     """
     deployed = request.named("deployed")
     names = str(request.task.get("models", ",".join(deployed))).split(",")
@@ -337,7 +354,7 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
                 scores[f"{kind}/{name}"] = measured
         metrics: dict[str, float] = {}
         if runtime.policy is not None:
-            # A simulation's server computes it: it knows every client's class counts.
+            # Local accuracy needs the site's class counts. In a simulation the server knows them and computes it.
             counts_C = runtime.policy.counts_C
             for name in models:
                 accuracy = scores[f"test/{name}"].local_accuracy(counts_C)
@@ -349,7 +366,7 @@ def evaluate(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Cl
 
 
 def query(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> ClientHandler:
-    """Return the function that answers the request's question about a client."""
+    """Return the handler that answers the task's question for a client."""
     shared = request.states["model"]
     broadcast = request.named("broadcast")
     question = str(request.task["question"])
@@ -373,7 +390,7 @@ def query(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
 
 
 def refuse_in_the_clear(runtime: ClientRuntime, question: str) -> None:
-    """Raise NotAllowed for a question whose answers leave a site under masks alone."""
+    """Raise NotAllowed for a variant's question asked without masks, if federation.toml says sums = masked."""
     if runtime.site is None or runtime.site.sums is None:
         return
     for variant in runtime.run_spec.variants:
@@ -387,9 +404,10 @@ def refuse_in_the_clear(runtime: ClientRuntime, question: str) -> None:
 def masked_reply(
     task: Mapping[str, object], runtime: ClientRuntime, client: Client
 ) -> dict[str, State]:
-    """Return a site's answer to a question about a masked sum: its nonce, or its masked words.
+    """Return a site's answer to a question about a masked sum: its nonce, or its masked integers.
 
-    Raises NotAgreed where the federation has no masked sums or the run no such variant, and as the site's ledger does.
+    Raises NotAgreed if the federation has no masked sums or the run no variant with such a question, NotAllowed if the
+    site's policy forbids the upload, and what `SiteSums.nonce` and `SiteSums.answer` raise.
     """
     sums = None if runtime.site is None else runtime.site.sums
     if sums is None or runtime.policy is None:
@@ -413,6 +431,6 @@ def masked_reply(
 
 
 def worker(runtime: ClientRuntime) -> dict[str, int | str]:
-    """Return this process and the device on which it computes."""
+    """Return this process's id, device and visible GPUs, as ClientReply.worker has them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
     return {"process": os.getpid(), "device": runtime.device, "visible-gpus": visible}

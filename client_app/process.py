@@ -13,7 +13,11 @@ from data import SettingError
 from data.package_files import sources
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h: bytes at the heap's end that are kept, and bytes from which a block is a mapping of its own."""
+"""Options of glibc's mallopt: free bytes at the heap's end that are kept, and the size from which a block is mapped."""
+TRIM_BYTES = 2**28
+"""Free bytes at the heap's end that a process keeps."""
+MMAP_BYTES = 2**25
+"""Size from which a block is mapped on its own and returned at once: the largest that older versions of glibc take."""
 
 
 @functools.cache
@@ -61,8 +65,8 @@ def tune_allocator() -> None:
     """
     tune = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if tune is not None:
-        tune(M_MMAP_THRESHOLD, 2**25)  # the largest that it takes
-        tune(M_TRIM_THRESHOLD, 2**28)
+        tune(M_MMAP_THRESHOLD, MMAP_BYTES)
+        tune(M_TRIM_THRESHOLD, TRIM_BYTES)
 
 
 def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:

@@ -1,4 +1,4 @@
-"""A process's objects for the clients of one run: data, model and variants."""
+"""ClientRuntime: the data, model and variants with which a process runs the clients of one run."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,11 @@ from data.readers.catalog import SITES_PREFIX
 
 
 class ClientRuntime:
-    """Data, model and variants of one run. A simulation uses one for all its clients, a site one for itself."""
+    """Data, model and variants of one run. In a simulation all clients of a process share one, a site has its own.
+
+    Raises RuntimeError if the server runs other code than this process, NotAgreed for a run between sites in a process
+    without site.toml, and what the site's checks raise.
+    """
 
     def __init__(self, run_spec: RunSpec, site: LocalSite | None = None) -> None:
         if run_spec.code != code_version():
@@ -40,7 +44,7 @@ class ClientRuntime:
         self.site = site
         self.policy: SitePolicy | None = None
         self.digests: dict[str, str] = {}
-        """Hash of a site's own data, under "data"; empty in a simulation."""
+        """sha256 of a site's own data, under "data"; empty in a simulation."""
         self.federation: Federation | LocalData
         model_settings = run_spec.model_settings
         if site is None and run_spec.data.dataset.startswith(SITES_PREFIX):
@@ -83,11 +87,11 @@ class ClientRuntime:
         return folder_of(self.run_folder, client)
 
     def model_state(self, shared: State, memory: Mapping[str, State]) -> State:
-        """Return the model's state: the shared weights with the client's private tensors, at first the initial ones."""
+        """Return the shared weights with the client's private tensors: those in its memory, else the initial ones."""
         return {**shared, **self.initial, **memory.get("private", {})}
 
     def test_sets(self, client: int) -> dict[str, Samples]:
-        """Return a client's evaluation data by name: its test set and, if the data have one, its validation set."""
+        """Return a client's test set and, if the data have one, its validation set, by "test" and "validation"."""
         sets = {"test": self.federation.test(client, self.device)}
         validation = self.federation.validation(client, self.device)
         if validation is None:
@@ -115,7 +119,16 @@ class ClientRuntime:
         node_config: Mapping[str, object] | None = None,
         load: bool = True,
     ) -> Client:
-        """Return client number `client` at the start of `round`; with `load`, the runtime's model gets its weights.
+        """Return a client at the start of a round, with its tensors on the runtime's device.
+
+        Args:
+            client: its number.
+            round: 1-based; 0 for a question outside training.
+            shared: the weights that the server sent.
+            broadcast: the other states that the server sent, by variant.
+            memory: the states that the client saved in its last accepted round, by variant.
+            node_config: the node's configuration.
+            load: whether to load the client's weights into the runtime's model.
 
         Raises LookupError for a client that does not exist.
         """
@@ -139,16 +152,16 @@ class ClientRuntime:
         return member
 
     def load(self, client: Client) -> None:
-        """Load the weights that a client receives into the runtime's model."""
+        """Load a client's weights into the runtime's model: the received ones and its private tensors."""
         self.model.load(self.state_of(client))
 
     def state_of(self, client: Client) -> State:
-        """Return the model's state as a client receives it."""
+        """Return the model's state with which a client starts its round: shared weights and private tensors."""
         return self.model_state(client.start, client.memory)
 
     @cached_property
     def vectorized(self) -> VectorizedTraining:
-        """The training of several clients in one pass in this process."""
+        """Trains several clients of this process stacked in one pass."""
         return VectorizedTraining(
             self.model,
             shape=self.federation.dataset.shape,
@@ -158,7 +171,7 @@ class ClientRuntime:
         )
 
     def answer(self, client: Client, question: str) -> dict[str, State]:
-        """Return every variant's answer to `question`."""
+        """Return the answers to `question`, by variant; variants that do not answer it are left out."""
         answers = {}
         for variant in sorted_by_name(self.run_spec.variants):
             answer = variant.answer(client, question)
@@ -168,29 +181,33 @@ class ClientRuntime:
 
 
 def on_device(state: State, device: str) -> State:
-    """Return the state with its tensors on `device`; tensors arrive in a process on the CPU."""
+    """Return the state with its tensors on `device`. They arrive on the CPU, so there is nothing to move to cpu."""
     if device == "cpu":
         return state
     return {name: tensor.to(device) for name, tensor in state.items()}
 
 
 def sorted_by_name(variants: Sequence[Variant]) -> list[Variant]:
-    """Return the variants sorted by name, the order of every loop over them."""
+    """Return the variants sorted by name: results must not depend on the order in which a run lists them."""
     return sorted(variants, key=lambda variant: variant.name)
 
 
 def initial_seed(run_seed: int) -> int:
-    """Return the seed of the model's first weights; server and clients draw the same."""
+    """Return the seed of the model's initial weights, which server and clients draw alike."""
     return seed_of(run_seed, "model")
 
 
 def runtime_of(run_spec: str, client: int, signature: str | None = "") -> ClientRuntime:
-    """Return the runtime of a client from a RunSpec's JSON; in a process of sites, the runtime of the client's site.
+    """Return the runtime of a client; at a site, check first that the site accepts the run.
 
-    `signature` is the coordinator's of the run; None for a question that needs none.
+    Args:
+        run_spec: a RunSpec as JSON.
+        client: the client's number.
+        signature: the coordinator's signature of the run, "" without one; None for a question that needs none.
 
-    Raises NotAgreed for a client that is not a site of this process, RunNotSigned and RunNotAllowed for a run that the
-    site does not take.
+    Raises:
+        NotAgreed: the process runs sites, and none of them is this client.
+        RunNotSigned, RunNotAllowed: the site does not accept the run.
     """
     sites = installed()
     if sites and client not in sites:
@@ -205,15 +222,16 @@ def runtime_of(run_spec: str, client: int, signature: str | None = "") -> Client
 
 @functools.lru_cache(maxsize=2)
 def simulation_runtime(run_spec: str) -> ClientRuntime:
-    """Return a simulation's runtime from a RunSpec's JSON; a process keeps the last two."""
+    """Return a simulation's runtime for a RunSpec as JSON. The process caches the runtimes of the last two runs."""
     return ClientRuntime(RunSpec.from_json(run_spec))
 
 
 @functools.lru_cache(maxsize=64)
 def site_runtime(run_spec: str, site: LocalSite) -> ClientRuntime:
-    """Return the runtime of one site; a rehearsal has one per site.
+    """Return the runtime of one site; a rehearsal has one per site, all in one process.
 
-    Raises NotAgreed for code that is not agreed, and what `LocalSite.load_module` raises.
+    Raises NotAgreed for a variant that this code does not have, and what `LocalSite.load_module` and the site's checks
+    of run and data raise.
     """
     model, variants = user_code_of(run_spec)
     modules = []

@@ -1,4 +1,4 @@
-"""The one training loop: what every method runs on a client."""
+"""The local training loop, the same for every method."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,24 +16,27 @@ from client_app.state import State, copy, seed_global
 
 @dataclass(frozen=True)
 class Task:
-    """A client's training in one round as its variants make it: what one client and many together have in common."""
+    """One client's training in one round: the loss, offsets and targets of all its variants, combined.
+
+    `train_round` uses it for a single client, and vectorized.py for several stacked ones.
+    """
 
     client: Client
-    """With the sampling weights in force."""
+    """With the sampling weights of the variant that samples, if there is one."""
     variants: Sequence[Variant]
-    """In the order of their names."""
+    """Sorted by name."""
     settings: TrainingSettings
     offset: Tensor | None
-    """The sum of the logit offsets, (C,) or (C, C)."""
+    """(C,), or (C, C) with one row per label: the sum of the logit offsets."""
     scale_C: Tensor | None = None
-    """(C,) the product of the logit scales."""
+    """(C,): the product of the logit scales."""
     targets_N: Tensor | None = None
-    """(N,) or (N, C): what to train towards in place of the samples' labels."""
+    """(N,) labels or (N, C) probabilities that replace the samples' labels in the cross-entropy."""
     teacher: State | None = None
-    """The model's state as received, where a variant's `loss_term` asks for its logits."""
+    """A copy of the model's state as received, if a variant's `loss_term` needs that model's logits."""
 
     def overriding(self, hook: str) -> list[Variant]:
-        """Return the variants that have a hook of their own."""
+        """Return the variants that override `hook`."""
         return [variant for variant in self.variants if overrides(variant, hook)]
 
     def loss(
@@ -42,7 +45,13 @@ class Task:
         weights_B: Tensor | None = None,
         draws: torch.Generator | None = None,
     ) -> Tensor:
-        """Return the combined training loss, as `Loss`; with `draws` the images are augmented."""
+        """Return the combined training loss over the samples `indices_B`; see `client.Loss`.
+
+        Args:
+            indices_B: the samples.
+            weights_B: factors of the samples' losses; None for 1.
+            draws: augments the images with draws from this generator; None does not augment.
+        """
         inputs_B = self.client.samples.batch(indices_B, draws)
         labels_B = self.client.labels_N[indices_B]
         targets_B = None if self.targets_N is None else self.targets_N[indices_B]
@@ -62,7 +71,7 @@ class Task:
         return (losses_B * weights_B.to(losses_B)).mean()
 
     def precision(self, inputs_B: Tensor) -> torch.autocast:
-        """Return the context of a pass through the model."""
+        """Return the autocast context for a forward pass; it changes nothing unless precision = bfloat16."""
         return torch.autocast(
             inputs_B.device.type, torch.bfloat16, self.settings.precision == "bfloat16"
         )
@@ -70,11 +79,11 @@ class Task:
     def losses(
         self, logits_BC: Tensor, labels_B: Tensor, targets_B: Tensor | None = None
     ) -> Tensor:
-        """Return (B,): what the samples' logits cost, with all offsets and weights.
+        """Return (B,) the samples' cross-entropies, with all logit scales, logit offsets and loss weights.
 
-        `targets_B` are the targets of the cross-entropy, the labels where they are None.
+        `targets_B`, (B,) or (B, C), are the targets of the cross-entropy; None for the labels.
         """
-        # Autocast gave bfloat16; from here on everything is in the weights' own precision.
+        # With autocast the logits are bfloat16. From here on everything has the dtype of the weights.
         logits_BC = logits_BC.to(self.client.model.head.weight)
         if self.scale_C is not None:
             logits_BC = logits_BC * self.scale_C
@@ -96,7 +105,7 @@ class Task:
         logits_BC: Tensor,
         teacher_BC: Tensor | None = None,
     ) -> Tensor:
-        """Return (B,) the sum of the variants' loss terms, in the weights' own precision."""
+        """Return (B,) the sum of the variants' loss terms, in the dtype of the weights."""
         weight = self.client.model.head.weight
         features_BD = features_BD.to(weight)
         logits_BC = logits_BC.to(weight)
@@ -119,7 +128,7 @@ class Task:
         return logits_BC.to(model.head.weight)
 
     def corrected(self, gradients: Sequence[Tensor], parameters: State) -> Sequence[Tensor]:
-        """Return the parameters' gradients with all offsets."""
+        """Return the gradients with the variants' gradient offsets added, in the order of `parameters`."""
         for variant in self.overriding("gradient_offset"):
             changed = []
             for gradient, (name, weight) in zip(gradients, parameters.items(), strict=True):
@@ -128,10 +137,11 @@ class Task:
             gradients = changed
         return gradients
 
-    def parts(self) -> list[tuple[Mapping[str, nn.Parameter], TrainingSettings, str]]:
-        """Return what trains together, one part after the other: parameters, settings, and what shuffles the samples.
+    def phases(self) -> list[tuple[Mapping[str, nn.Parameter], TrainingSettings, str]]:
+        """Return the phases of the round: parameters to train, their settings, and the stream of `batches`.
 
-        Raises ValueError where a variant trains the head first and no other layer trains.
+        There is one phase, or with a variant's `head_first` two: the head alone, then all other parameters.
+        Raises ValueError if the head trains first and no other parameter trains.
         """
         parameters = self.client.model.trained
         epochs = max((variant.head_first for variant in self.variants), default=0)
@@ -142,25 +152,28 @@ class Task:
         if not features:
             raise ValueError("the head trains first, and no other layer trains")
         head_settings = replace(self.settings, local_epochs=epochs, local_steps=0)
-        head_part = (head, head_settings, "head batches")
-        features_part = (features, self.settings, "batches")
-        return [head_part, features_part]
+        head_phase = (head, head_settings, "head batches")
+        features_phase = (features, self.settings, "batches")
+        return [head_phase, features_phase]
 
     def before(self) -> dict[str, Contribution]:
-        """Return what the variants contribute of the model as received, which every one of them sees in eval mode."""
-        beginning = self.overriding("before")
-        if beginning:
+        """Return the contributions of the variants' `before` hooks, by variant.
+
+        They are called with the model as received, in eval mode, which is left on.
+        """
+        contributing = self.overriding("before")
+        if contributing:
             self.client.model.eval()
-        return {variant.name: variant.before(self.client, self.loss) for variant in beginning}
+        return {variant.name: variant.before(self.client, self.loss) for variant in contributing}
 
     def with_teacher(self) -> "Task":
-        """Return the task with the model as received for a teacher, if a variant asks for its logits."""
+        """Return the task with a copy of the model as received in `teacher`, if a variant needs its logits."""
         if not any(variant.requirements.teacher for variant in self.variants):
             return self
         return replace(self, teacher=copy(self.client.model.state_dict()))
 
     def with_prepared(self, before: Mapping[str, Contribution]) -> "Task":
-        """Return the task whose client has what the variants prepared for their loss terms."""
+        """Return the task with the states that `before` hooks prepared for `loss_term`, in `client.prepared`."""
         prepared = {name: one.prepared for name, one in before.items() if one.prepared}
         if not prepared:
             return self
@@ -173,7 +186,14 @@ class Task:
         loss: float,
         state: State,
     ) -> Report:
-        """Return what is sent and kept after training to `state`."""
+        """Return the report after training.
+
+        Args:
+            before: the contributions from before training.
+            steps: optimizer steps taken.
+            loss: mean training loss over the steps.
+            state: the model's state after training.
+        """
         rate = self.settings.rate(self.client.round)
         pull = total_proximal_mu(self.variants) * rate
         trained = Trained(
@@ -196,9 +216,9 @@ class Task:
 
 
 def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Task:
-    """Return the client's task. Raises ValueError when two variants want to sample, or to change the labels."""
+    """Combine the variants of a client into its task. Raises ValueError if two variants sample, or change labels."""
     variants = sorted(variants, key=lambda variant: variant.name)
-    # First, as offsets depend on the class distribution that the sampler makes.
+    # The sampler comes first: logit offsets may depend on the class distribution that it draws.
     client = with_sampler(client, variants)
     return Task(
         client,
@@ -211,14 +231,16 @@ def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSetti
 
 
 def train_round(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Report:
-    """Train `client.model` for one round and return what is sent and what is kept.
+    """Train `client.model` for one round and return the report.
 
-    Variants are walked in the order of their names, so the result is the same to the bit in whatever order they are
-    given. The model is changed in place; `client.start`, `broadcast` and `memory` are not.
-    clip-norm bounds what the optimizer is given, the variants' gradient offsets included: these are a part of the
-    objective's gradient, and a bound without them would bound no step. Weight decay and momentum come after, as with
-    torch.nn.utils.clip_grad_norm_ before torch.optim.SGD.
-    Raises ValueError when two variants want to sample or to change labels, or contribute under one name.
+    The model is changed in place; `client.start`, `broadcast` and `memory` are not. Variants are applied sorted by
+    name, so the result is bit-identical for any order of `variants`.
+
+    clip-norm bounds the gradient with the variants' gradient offsets, which belong to the gradient of the objective.
+    Weight decay and momentum are applied after clipping, as with torch.nn.utils.clip_grad_norm_ before torch.optim.SGD.
+
+    Raises ValueError if two variants sample or change labels, or if a variant contributes a name both before and after
+    training.
     """
     task = task_of(client, variants, settings).with_teacher()
     before = task.before()
@@ -227,31 +249,34 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     seed_global(client.seed, client.labels_N.device)
     client.model.train()
     if len(client.samples) == 1:
-        freeze_statistics(client.model)  # one example has no variance to normalize by
-    # Only training steps augment: no hook sees an augmented image.
+        freeze_statistics(client.model)  # a batch of one sample has no variance to normalize by
+    # Only training steps augment images: the loss that `before` hooks get does not.
     augmentation = client.generator("augmentation")
-    for parameters, part, stream in task.parts():
-        optimizer = part.local_optimizer(parameters.values(), client.round)
+    for parameters, phase, stream in task.phases():
+        optimizer = phase.local_optimizer(parameters.values(), client.round)
         steps = 0
-        steps_due = steps_of(len(client.samples), part)
+        steps_due = steps_of(len(client.samples), phase)
         total = torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
-        for indices_B in batches(client, part, stream):
+        for indices_B in batches(client, phase, stream):
             loss = task.loss(indices_B, draws=augmentation)
             gradients: Sequence[Tensor] = torch.autograd.grad(loss, list(parameters.values()))
             with torch.no_grad():
                 gradients = task.corrected(gradients, parameters)
             if settings.clip_norm:
                 gradients = clip(gradients, settings.clip_norm)
-            optimizer.rate = part.rate(client.round, steps, steps_due)
+            optimizer.rate = phase.rate(client.round, steps, steps_due)
             optimizer.step(gradients)
             steps += 1
-            total = total + loss.detach()  # left on the device: nothing waits for a number here
-    # Steps and loss of the last part, which trains what is shared.
+            total = total + loss.detach()  # on the device: `item()` in each step would wait for it
+    # Report steps and loss of the last phase, the only one that trains shared weights.
     return task.report(before, steps, total.item() / steps, copy(client.model.tensors))
 
 
 def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
-    """Return the client with the sampling weights of the one variant that has some."""
+    """Return the client with the sampling weights of the variant that samples, if there is one.
+
+    Raises ValueError if two variants sample.
+    """
     weights_N = None
     sampler = ""
     for variant in variants:
@@ -266,7 +291,10 @@ def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
 
 
 def changed_labels(client: Client, variants: Sequence[Variant]) -> Tensor | None:
-    """Return the labels of the one variant that changes them, on the samples' device, or None."""
+    """Return the labels of the variant that changes them, on the samples' device; None if no variant does.
+
+    Raises ValueError if two variants change the labels.
+    """
     labels_N = None
     changing = ""
     for variant in variants:
@@ -281,7 +309,7 @@ def changed_labels(client: Client, variants: Sequence[Variant]) -> Tensor | None
 
 
 def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
-    """Return the sum of the logit offsets, (C,) or (C, C), on the head's device, or None when there are none."""
+    """Return the sum of the logit offsets, (C,) or (C, C), with the head's device and dtype; None without offsets."""
     total = None
     for variant in variants:
         offset = variant.logit_offset(client)
@@ -291,7 +319,7 @@ def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:
 
 
 def total_scale(client: Client, variants: Sequence[Variant]) -> Tensor | None:
-    """Return (C,) the product of the logit scales on the head's device, or None when there are none."""
+    """Return (C,) the product of the logit scales, with the head's device and dtype; None without scales."""
     total_C = None
     for variant in variants:
         scale_C = variant.logit_scale(client)
@@ -301,16 +329,16 @@ def total_scale(client: Client, variants: Sequence[Variant]) -> Tensor | None:
 
 
 def total_proximal_mu(variants: Sequence[Variant]) -> float:
-    """Return the strength of the pull towards the weights as received, of all variants together."""
+    """Return the sum of the variants' proximal_mu: the strength of the pull towards the weights as received."""
     return sum(variant.proximal_mu for variant in variants)
 
 
 def batches(
     client: Client, settings: TrainingSettings, stream: str = "batches"
 ) -> Iterator[Tensor]:
-    """Yield the indices of each step's samples, drawn from the client's generator named `stream`.
+    """Yield the sample indices of each step, (B,), drawn with the client's generator named `stream`.
 
-    An epoch is a shuffle, or as many draws with replacement when there are sampling weights.
+    An epoch is a shuffle of the N samples. With sampling weights it is N draws with replacement.
     """
     generator = client.generator(stream)
     size = len(client.samples)
@@ -337,27 +365,31 @@ def batches(
 
 
 def steps_of(samples: int, settings: TrainingSettings) -> int:
-    """Return the optimizer steps of a round for a client of so many samples: what `batches` yields."""
+    """Return the number of optimizer steps in a round of a client with `samples`: how many batches `batches` yields."""
     if settings.local_steps:
         return settings.local_steps
-    epoch, rest = divmod(samples, settings.batch_size)
-    joins_the_last = rest == 1 and epoch > 0
-    if rest and not joins_the_last:
-        epoch += 1
-    return settings.local_epochs * min(epoch, settings.batch_limit or epoch)
+    per_epoch, rest = divmod(samples, settings.batch_size)
+    joins_previous = rest == 1 and per_epoch > 0  # as in `mini_batches`
+    if rest and not joins_previous:
+        per_epoch += 1
+    return settings.local_epochs * min(per_epoch, settings.batch_limit or per_epoch)
 
 
 def mini_batches(order_N: Tensor, size: int) -> list[Tensor]:
-    """Return an epoch's batches; a last one of one example joins the one before: batch norm cannot train on one."""
-    parts = list(torch.split(order_N, size))
-    if len(parts) > 1 and len(parts[-1]) == 1:
-        single = parts.pop()
-        parts[-1] = torch.cat([parts[-1], single])
-    return parts
+    """Split `order_N` into batches of `size` samples.
+
+    A last batch of one sample joins the batch before, as batch norm cannot train on a single sample; batches of one
+    sample each, which such a model cannot train on at all, stay as they are.
+    """
+    split = list(torch.split(order_N, size))
+    if size > 1 and len(split) > 1 and len(split[-1]) == 1:
+        single = split.pop()
+        split[-1] = torch.cat([split[-1], single])
+    return split
 
 
 def freeze_statistics(model: nn.Module) -> None:
-    """Put batch norm alone into eval mode."""
+    """Put the batch norm layers into eval mode, and no other layer: they then normalize by their running statistics."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
@@ -369,22 +401,25 @@ def private_names(model: nn.Module, variants: Sequence[Variant]) -> frozenset[st
 
 
 def kept_private(state: State, private: frozenset[str]) -> dict[str, State]:
-    """Return the memory entry of the private tensors, none when nothing is private."""
+    """Return the client's memory of the private tensors, {"private": tensors}; empty if nothing is private."""
     if private:
         return {"private": {name: state[name] for name in sorted(private)}}
     return {}
 
 
-def merged(part: str, *stages: dict[str, Contribution]) -> dict[str, State]:
-    """Return each variant's `part` of its contributions; a name contributed twice is a ValueError."""
+def merged(field: str, *stages: dict[str, Contribution]) -> dict[str, State]:
+    """Merge one field (upload or memory) of the contributions before and after training, by variant.
+
+    Raises ValueError if a variant contributes the same name before and after training.
+    """
     result: dict[str, State] = {}
     for stage in stages:
         for name, contribution in stage.items():
-            state: State = getattr(contribution, part)
+            state: State = getattr(contribution, field)
             earlier = result.get(name, {})
             twice = sorted(state.keys() & earlier.keys())
             if twice:
-                rule = f"contributes {twice} to the {part} both before and after training"
+                rule = f"contributes {twice} to the {field} both before and after training"
                 raise ValueError(f"{name} {rule}")
             if state:
                 result[name] = {**earlier, **state}

@@ -1,4 +1,4 @@
-"""A data set: memory-mapped inputs of one shape, labels, and the domain of each sample."""
+"""A data set: memory-mapped inputs of one shape, with the label, domain and subject of each sample."""
 
 import logging
 from dataclasses import dataclass
@@ -20,24 +20,24 @@ from data.settings import OF_OWN, DataSettings
 
 log = logging.getLogger("fedskew")
 Arrays = dict[str, NDArray[np.generic]]
-"""A data set's arrays by name, as its cached copy has them."""
+"""The arrays of a data set by name, such as train_inputs, as its cached copy stores them."""
 TRIES = 3
-"""Times that a cached copy is made: another process may take it away, which had found the one before it damaged."""
+"""How often to write the cached copy: another process that found the previous copy damaged may delete the new one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Train, test and perhaps validation data."""
+    """Training and test data, and validation data if the data set has some."""
 
     name: str
     class_names: tuple[str, ...]
     shape: tuple[int, ...]
     """(C, H, W), or (F,) for vectors."""
     mean: tuple[float, ...]
-    """One value a channel, on the scale 0..1."""
+    """One value per channel, on the scale 0..1."""
     std: tuple[float, ...]
     train_inputs: NDArray[np.generic] | ImageFiles
-    """(N, *shape), uint8 or float32, memory-mapped and read-only; of ImageNet-LT the files, decoded when asked for."""
+    """(N, *shape), uint8 or float32, memory-mapped and read-only; for ImageNet-LT image files, decoded on demand."""
     train_labels: NDArray[np.int64]
     test_inputs: NDArray[np.generic] | ImageFiles
     test_labels: NDArray[np.int64]
@@ -48,27 +48,32 @@ class Dataset:
     """(N,): each sample's index into domain_names; None where there are no domains."""
     test_domains: NDArray[np.int64] | None
     test_groups: NDArray[np.int64] | None
-    """(N,): the subject that each test sample is of, where the samples of one are tested as one; no two domains share
-    a number. None where samples are tested one by one."""
-    train_groups: NDArray[np.int64] | None
-    """(N,): the subject (patient) that each training sample is of, who must stand on one side of every cut.
+    """(N,): the subject of each test sample, if all samples of a subject are evaluated together.
 
-    No two domains share a number, and the numbers are the training split's own. None where the data do not say it.
-    In a domain that does not say it, while another one does, every sample is a subject of its own.
+    Numbers are unique across domains. None if samples are evaluated one by one.
+    """
+    train_groups: NDArray[np.int64] | None
+    """(N,): the subject (patient) of each training sample. No split of the training set may separate its samples.
+
+    Numbers are unique across domains, and comparable within the training split only. None if the data do not name the
+    subjects. If only some domains name them, each sample of the others counts as a subject.
     """
     val_groups: NDArray[np.int64] | None
-    """As `train_groups`, of the validation samples that the data bring."""
+    """(N,): as `train_groups`, for the data's own validation samples."""
     test_subjects: NDArray[np.int64] | None
-    """As `train_groups`, of the test samples. There is more than in `test_groups`: a table of images tests its
-    patients' images one by one, and says all the same whose they are."""
+    """(N,): as `train_groups`, for the test samples. It can be set although `test_groups` is None: a table of images
+    names each image's patient and is evaluated image by image."""
     domain_names: tuple[str, ...]
     content: str
     """Hash of inputs, labels and domains."""
 
     def tested_as_one(self, split: str) -> NDArray[np.int64] | None:
-        """(N,): the subjects by which samples of the split train, test or val are measured, as the test set is.
+        """Return (N,): the subject of each sample of a split, if all samples of a subject are evaluated together.
 
-        None where the test set measures samples one by one, or where the split's subjects are unknown.
+        None if the test set is evaluated sample by sample, or if the subjects of the split are unknown.
+
+        Args:
+            split: `train`, `test` or `val`.
         """
         if self.test_groups is None:
             return None
@@ -81,11 +86,11 @@ class Dataset:
 
 
 def load(settings: DataSettings) -> Dataset:
-    """The data set of the settings, from its memory-mapped copy, which is made first where there is none.
+    """Return the data set of the settings, memory-mapped from its cached copy. Write the copy first if there is none.
 
     Raises:
-        SettingError: settings that cannot be resolved.
-        DataError: data that are missing or cannot be used, or a cache that cannot be written.
+        SettingError: the settings cannot be resolved.
+        DataError: the data are missing or cannot be used, or the cache cannot be written.
     """
     settings = resolve(settings)
     names = members(settings.dataset)
@@ -112,7 +117,7 @@ def load(settings: DataSettings) -> Dataset:
             settings=settings,
         )
 
-    # Under any other partition a table's sites are no domains: its rows are pooled.
+    # A table's sites are domains only under these partitions. Under any other one, its rows are pooled.
     by_site = "domain_names" in mapped and settings.partition in ("domains", "file")
     domains = by_site or has_domains(settings.dataset)
     has_val = "val_inputs" in mapped
@@ -146,7 +151,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def _cached_copy(settings: DataSettings, names: tuple[str, ...]) -> tuple[Arrays, str]:
-    """Return the memory-mapped arrays and their content hash, made first where there are none."""
+    """Return the memory-mapped arrays and their content hash. Write the cached copy first if there is none."""
     identity = _identity(settings, names)
     folder = _folder(settings, identity, names)
     copy = cache.read(folder)
@@ -154,7 +159,7 @@ def _cached_copy(settings: DataSettings, names: tuple[str, ...]) -> tuple[Arrays
         if copy is not None:
             return copy
         arrays = _read(settings, names)
-        # Again, as the key covers the files, which a download may just have made.
+        # Compute the key again: it covers the data files, which `_read` may just have downloaded.
         folder = _folder(settings, identity, names)
         cache.write(folder, arrays)
         copy = cache.read(folder)
@@ -164,24 +169,27 @@ def _cached_copy(settings: DataSettings, names: tuple[str, ...]) -> tuple[Arrays
 
 
 def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
-    """The data set of resolved settings for a party that has no sample of it; its hash is the agreement's."""
-    nothing = np.zeros((0, *settings.shape), np.uint8)
-    none = np.zeros(0, np.int64)
+    """Return an empty data set for a server that sees no samples. Its content hash is that of federation.toml.
+
+    The settings are resolved ones.
+    """
+    no_inputs = np.zeros((0, *settings.shape), np.uint8)
+    no_labels = np.zeros(0, np.int64)
     return Dataset(
         name=settings.dataset,
         class_names=settings.class_names,
         shape=settings.shape,
         mean=settings.means,
         std=settings.stds,
-        train_inputs=nothing,
-        train_labels=none,
-        test_inputs=nothing,
-        test_labels=none,
+        train_inputs=no_inputs,
+        train_labels=no_labels,
+        test_inputs=no_inputs,
+        test_labels=no_labels,
         val_inputs=None,
         val_labels=None,
         val_domains=None,
-        train_domains=none,
-        test_domains=none,
+        train_domains=no_labels,
+        test_domains=no_labels,
         test_groups=None,
         train_groups=None,
         val_groups=None,
@@ -192,46 +200,52 @@ def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
 
 
 def _identity(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
-    """Return the part of a cached copy's key that the settings decide.
+    """Return the part of a cached copy's key that depends on the settings.
 
-    A setting is in it only where it changes what is read, so that all other runs share one copy. The order must not
-    change: copies of earlier versions are found by it.
+    It has only the settings that change which data are read, so that runs that differ in other settings share a copy.
+    Do not change the order: it is part of the key of copies that earlier versions wrote.
     """
     layouts = {KNOWN[name].layout for name in names if name in KNOWN}
     own = any(map(is_own, names))
     classes = settings.class_names
-    # One's own labels may be names, whose numbers depend on the classes' order; all others depend on their number.
-    by_name = classes if own else len(classes)
-    identity: list[object] = [names, settings.shape, by_name]
+    # The labels of a user's own data can be class names, which `classes` numbers in its order. For other data, only
+    # the number of classes matters.
+    classes_key = classes if own else len(classes)
+    identity: list[object] = [names, settings.shape, classes_key]
 
     if "abide" in layouts:
         identity += [settings.window_width, settings.window_stride, settings.test_fold]
-    stated = {field: getattr(settings, field) for field in OF_OWN if not settings.is_default(field)}
+    changed = {
+        field: getattr(settings, field) for field in OF_OWN if not settings.is_default(field)
+    }
     if settings.test_fold and own:
-        stated["test_fold"] = settings.test_fold
-    if stated:
-        identity.append(stated)
+        changed["test_fold"] = settings.test_fold
+    if changed:
+        identity.append(changed)
     if "abide" in layouts or own:
-        # Copies of earlier versions do not say whose the training samples are.
+        # Copies of earlier versions lack the training samples' subjects. This word keeps them from being used.
         identity.append("subjects")
     if settings.recipe != "none":
         identity.append(settings.recipe)
     if "cinic" in layouts:
         identity.append(settings.cinic_train)
     if any(name.startswith("csv:") for name in names):
-        # Copies of tables from before `site` and `patient` meant something by name hold these as inputs.
+        # Earlier versions stored columns named `site` and `patient` as inputs. This word keeps those copies unused.
         identity.append("roles by name")
     return identity
 
 
 def _folder(settings: DataSettings, identity: object, names: tuple[str, ...]) -> Path:
     key = cache.key_of(identity, _files(names, settings))
-    readable = "-".join(domain_names(names))[:40]
+    readable = "-".join(domain_names(names))[:40]  # for people who list the cache
     return cache.cache_folder(settings.cache) / f"{readable}-{key[:24]}"
 
 
 def missing(settings: DataSettings) -> str:
-    """Why the data cannot be read, naming what is not there; empty where it is, or may be downloaded. Reads nothing."""
+    """Return a sentence that names the missing files; empty if the data are there or can be downloaded.
+
+    Looks for the files without reading them.
+    """
     if is_sites(settings.dataset):
         return ""
     try:
@@ -242,14 +256,14 @@ def missing(settings: DataSettings) -> str:
 
 
 def missing_names(settings: DataSettings) -> list[str]:
-    """The data sets, of all that the settings name, whose files are not there and may not be downloaded."""
-    lacking = []
+    """Return the data sets of the settings whose files are missing and cannot be downloaded."""
+    absent = []
     for name in members(settings.dataset):
         try:
             _files((name,), settings)
         except DataError:
-            lacking.append(name)
-    return lacking
+            absent.append(name)
+    return absent
 
 
 def _files(names: tuple[str, ...], settings: DataSettings) -> list[Path]:
@@ -260,7 +274,7 @@ def _files(names: tuple[str, ...], settings: DataSettings) -> list[Path]:
 
 
 def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
-    """Every split's inputs, labels and domains, the members one after the other."""
+    """Return the arrays of every split, those of the member data sets concatenated."""
     raws = [_read_one(name, settings) for name in names]
     for name, raw in zip(names, raws, strict=True):
         for note in raw.notes:
@@ -270,18 +284,18 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     arrays: Arrays = {}
     for key in ("train", "test", "val"):
         if settings.in_files:
-            arrays |= _listed(key, getattr(raws[0], key))
+            arrays |= _image_paths(key, getattr(raws[0], key))
         else:
             _add_split(arrays, key, raws, settings)
     return arrays | _subjects(raws)
 
 
 def _add_split(arrays: Arrays, key: str, raws: list[Raw], settings: DataSettings) -> None:
-    """Add the split `key` of all members to `arrays`. Nothing is added where a member lacks the split."""
+    """Add the split `key` of all members to `arrays`. If a member lacks the split, add nothing."""
     splits = _splits(raws, key)
     inputs = []
     labels = []
-    for split in splits:  # checked even where they are not added
+    for split in splits:  # check them even if a member lacks the split
         split_inputs, split_labels = checked(split, settings.shape, settings.num_classes)
         inputs.append(split_inputs)
         labels.append(split_labels)
@@ -306,7 +320,7 @@ def _add_split(arrays: Arrays, key: str, raws: list[Raw], settings: DataSettings
 
     groups = [split.groups for split in splits if split.groups is not None]
     if key == "test" and len(groups) == len(raws):
-        arrays["test_groups"] = _with_own_numbers(groups)
+        arrays["test_groups"] = _renumbered(groups)
 
 
 def _splits(raws: list[Raw], key: str) -> list[Split]:
@@ -322,13 +336,13 @@ def _of_one_type(
     inputs: list[NDArray[np.generic]],
     settings: DataSettings,
 ) -> list[NDArray[np.generic]]:
-    """Return the members' inputs as one type, that of the training inputs before them in `arrays`.
+    """Return the members' inputs with one dtype, that of the training and test inputs already in `arrays`.
 
-    Pixels of files are bytes 0..255 or float32 on the scale 0..1, so all become the latter where some are; so do those
-    that `arrays` has already. Of arrays nobody knows the scale.
+    Pixels from image files are uint8, 0..255, or float32, 0..1. If both occur, convert all to float32, including those
+    already in `arrays`. Other arrays are not converted, as their scale is unknown.
 
     Raises:
-        DataError: arrays of several types.
+        DataError: arrays that are not from image files have several dtypes.
     """
     types = {str(part.dtype) for part in inputs}
     if "train_inputs" in arrays:
@@ -345,22 +359,22 @@ def _of_one_type(
     return [as_float(part) if part.dtype == np.uint8 else part for part in inputs]
 
 
-def _with_own_numbers(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the members' subjects one after the other, so that no two members share a number."""
-    moved = []
+def _renumbered(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Concatenate the members' subject numbers, shifted so that they are unique across members."""
+    shifted = []
     start = 0
     for part in parts:
-        moved.append(part.astype(np.int64) + start)
+        shifted.append(part.astype(np.int64) + start)
         start += int(part.max()) + 1
-    return np.concatenate(moved)
+    return np.concatenate(shifted)
 
 
 def _subjects(raws: list[Raw]) -> Arrays:
-    """The subjects of each split's samples, by the array's name; none of a split of which nothing is known.
+    """Return the subjects of each split's samples, by array name. A split without known subjects has no array.
 
-    No two members share a number. A member that names no subject has one a sample, where another member names some.
-    The training split has none where a member names the subjects that it tests and not those that it trains on: nobody
-    can tell then which of its samples belong together.
+    Numbers are unique across members. If only some members name subjects, each sample of the others counts as a
+    subject. A training or validation split has no array if a member names the subjects of its test samples but not of
+    this split: the member has subjects, and nobody knows which samples of this split belong together.
     """
     arrays: Arrays = {}
     names = {"train": "train_groups", "test": "test_subjects", "val": "val_groups"}
@@ -368,23 +382,23 @@ def _subjects(raws: list[Raw]) -> Arrays:
         splits = _splits(raws, key)
         if len(splits) < len(raws) or all(split.subjects is None for split in splits):
             continue
-        tested_alone = [
+        only_in_test = [
             raw.test.subjects is not None and split.subjects is None
             for raw, split in zip(raws, splits, strict=True)
         ]
-        if any(tested_alone):
+        if any(only_in_test):
             continue
         parts = []
         for split in splits:
-            stated = split.subjects
+            subjects = split.subjects
             one_per_sample = np.arange(len(split.labels), dtype=np.int64)
-            parts.append(one_per_sample if stated is None else stated)
-        arrays[name] = _with_own_numbers(parts)
+            parts.append(one_per_sample if subjects is None else subjects)
+        arrays[name] = _renumbered(parts)
     return arrays
 
 
 def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
-    """(N, L): names in UTF-8, padded with zeros, so that the cache needs no arrays of objects."""
+    """Return (names, bytes): each name in UTF-8, padded with zero bytes. The cache stores no object arrays."""
     encoded_names = [name.encode() for name in names]
     width = max(map(len, encoded_names))
     padded = b"".join(name.ljust(width, b"\0") for name in encoded_names)
@@ -393,12 +407,12 @@ def encoded(names: tuple[str, ...]) -> NDArray[np.uint8]:
 
 
 def decoded(names: NDArray[np.generic]) -> tuple[str, ...]:
-    """The names that `encoded` made an array of."""
+    """Return the names in an array of `encoded`."""
     return tuple(row.tobytes().rstrip(b"\0").decode() for row in names)
 
 
-def _listed(key: str, split: Split | None) -> Arrays:
-    """Paths instead of images."""
+def _image_paths(key: str, split: Split | None) -> Arrays:
+    """Return the arrays of a split whose inputs are the paths of image files in place of images."""
     if split is None:
         return {}
     assert isinstance(split.images, ImageFiles)

@@ -1,4 +1,4 @@
-"""The data of all clients: the subset that a seed draws from a data set, and its partition."""
+"""The data of all clients: a seed draws a subset of a data set and partitions it over the clients."""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -11,10 +11,10 @@ from data.dataset import Dataset, load, without_samples
 from data.errors import DataError, SettingError
 from data.holdouts import (
     UnseenDomain,
-    cut_off,
     hold_out,
-    in_place_of_test,
-    left_out,
+    split_validation,
+    unseen_domain_of,
+    validation_as_test,
     without,
 )
 from data.long_tail import long_tail
@@ -49,27 +49,36 @@ class Federation:
 
     dataset: Dataset
     train_indices: tuple[Indices, ...]
-    """Sorted indices into the training set, one array a client."""
+    """Sorted indices into the training set, one array per client."""
     test_indices: tuple[Indices, ...] | None
-    """Sorted indices into the test set, one array a client; None: every client is tested on the global test set."""
+    """Sorted indices into the test set, one array per client. None: every client is tested on the global test set."""
     domains: tuple[int, ...] | None
-    """Each client's domain; None where clients are not of one domain each."""
+    """The index of each client's domain in `dataset.domain_names`; None unless every client has exactly one domain."""
     global_test: Indices
-    """Sorted indices into the test set."""
+    """Sorted indices into the test set: the global test set."""
     counts_KC: NDArray[np.int64]
-    """(clients, classes): training samples of each class at each client."""
+    """(clients, classes): the number of training samples of each class at each client."""
     augmentation: str
-    """Of training samples, in training steps."""
+    """The augmentation of training images; it is applied in training steps only."""
     holdout_indices: Indices
-    """Sorted indices into the training set of the images that the server keeps for itself; no client holds one."""
+    """Sorted indices into the training set: the server's hold-out, which no client has."""
     hash: str
-    """Over the data's contents and all indices: equal hashes are the same samples at the same clients."""
+    """SHA-256 of the data's content hash and all indices. Equal hashes mean the same samples at the same clients.
+
+    For sites:FILE it is the SHA-256 of federation.toml, as the server has no samples.
+    """
     unseen: UnseenDomain | None = None
-    """The domain that no client holds; None where there is none."""
+    """The domain without a client; None unless unseen-domain is set."""
     validation_indices: tuple[Indices, ...] | None = None
-    """Sorted indices into the training set of what each client keeps for validation; None where nothing was cut off."""
+    """Sorted indices into the training set: each client's validation samples.
+
+    None without validation-fraction, and with evaluate-on = validation, where these samples are the test set.
+    """
     noise: tuple[float, int] = (0.0, 0)
-    """Variance on the last client's training images, of the scale 0..1, client i's being i / K of it; and its seed."""
+    """(variance, seed) of Gaussian noise on training images, on the scale 0..1.
+
+    Client i = 0..K-1 gets variance * (i + 1) / K; 0 is no noise.
+    """
     _cache: SampleCache = field(default_factory=SampleCache, repr=False)
 
     @property
@@ -78,7 +87,7 @@ class Federation:
 
     @property
     def client_names(self) -> list[str]:
-        """Each client's number, with its domain where it has one."""
+        """Each client's number, followed by the name of its domain if it has one."""
         if self.domains is None:
             return [str(client) for client in range(self.clients)]
         return [
@@ -87,20 +96,25 @@ class Federation:
         ]
 
     def train(self, client: int, device: str = "cpu") -> Samples:
-        """The training samples of one client."""
+        """Return the training samples of one client."""
         return self._samples("train", client, device)
 
     def subjects(self, client: int) -> NDArray[np.int64] | None:
-        """Return (N,): the subject of each of a client's training samples, numbered as `Dataset.train_groups` does;
-        None where the data do not say it."""
+        """Return (N,): the subject of each training sample of a client, numbered as in `Dataset.train_groups`.
+
+        None if the data do not name the subjects.
+        """
         groups = self.dataset.train_groups
         if groups is None:
             return None
         return groups[self.train_indices[client]]
 
     def validation_subjects(self, client: int) -> NDArray[np.int64] | None:
-        """Return (N,): the subject of each of a client's validation samples, numbered as `Dataset.train_groups` where
-        they were cut off the training set, else as `Dataset.val_groups`; None where the data do not say it."""
+        """Return (N,): the subject of each validation sample of a client.
+
+        The numbers are those of `Dataset.train_groups` for validation samples taken from the training set, else those
+        of `Dataset.val_groups`. None if the data do not name the subjects.
+        """
         if self.validation_indices is None:
             groups = self.dataset.val_groups
             split = "val"
@@ -114,13 +128,13 @@ class Federation:
         return groups[self._indices(split, client if own else None)]
 
     def test(self, client: int | None = None, device: str = "cpu") -> Samples:
-        """The test samples of one client, or the global test set, which is also every client's own without domains."""
+        """Return the test samples of one client; the global test set for None, or if `test_indices` is None."""
         return self._samples("test", client if self.test_indices is not None else None, device)
 
     def validation(self, client: int | None = None, device: str = "cpu") -> Samples | None:
-        """The validation samples of one client, or all of them; None where the data have none.
+        """Return the validation samples of one client, or all of them for None. Return None if there are none.
 
-        As with the test set, without domains every client's are all of them.
+        Without domains, all clients share all validation samples, as they share the test set.
         """
         if self.validation_indices is not None:
             return self._samples("cut", client if self.test_indices is not None else None, device)
@@ -130,18 +144,23 @@ class Federation:
 
     @property
     def validated(self) -> bool:
-        """Whether there are validation samples."""
+        """Whether the federation has validation samples."""
         return self.validation_indices is not None or self.dataset.val_labels is not None
 
     def tested_C(self, kind: str, client: int) -> NDArray[np.int64]:
-        """Return (C,): the samples of each class that `client` is tested on, with kind `test` or `validation`.
+        """Return (C,): how many samples of each class `client` is evaluated on.
 
-        Subjects are counted instead where their samples are tested as one.
+        If all samples of a subject are evaluated together, each subject counts once.
+
+        Args:
+            kind: `test` or `validation`.
+            client: The client's number.
         """
         split = kind
         if kind == "validation":
             split = "val" if self.validation_indices is None else "cut"
-        # Without domains all clients share one test set, and what they cut off; `val` is chosen by domain.
+        # Without domains, all clients share the test set and the validation samples from the training set.
+        # The data's own validation set (`val`) is selected by domain in _validation_indices.
         shared = split != "val" and self.test_indices is None
         indices = self._indices(split, None if shared else client)
         source = "train" if split == "cut" else split
@@ -154,8 +173,10 @@ class Federation:
         return counts_C.astype(np.int64)
 
     def tested_subjects(self, client: int | None = None) -> NDArray[np.int64] | None:
-        """Return (N,): the subject of each test sample of one client, or of the global test set; None where the data do
-        not say it."""
+        """Return (N,): the subject of each test sample of one client, or of the global test set for None.
+
+        None if the data do not name the subjects.
+        """
         subjects = self._subjects_of("test")
         indices = self._indices("test", client if self.test_indices is not None else None)
         return None if subjects is None else subjects[indices]
@@ -172,18 +193,18 @@ class Federation:
         return data.test_subjects
 
     def holdout(self, device: str = "cpu") -> Samples | None:
-        """The server's own samples, equally many of each class; None where it keeps none."""
+        """Return the server's hold-out, with equally many samples of each class; None if there is none."""
         if len(self.holdout_indices):
             return self._samples("holdout", None, device)
         return None
 
     def unseen_inputs(self, device: str = "cpu") -> Samples:
-        """The training samples of the domain without a client; every label is -1, as no label may be read."""
+        """Return the training samples of the unseen domain. Every label is -1: methods may use the inputs only."""
         samples = self._samples("unseen-train", None, device)
         return replace(samples, labels_N=torch.full_like(samples.labels_N, -1))
 
     def unseen_test(self, device: str = "cpu") -> Samples:
-        """The test samples of the domain that no client holds."""
+        """Return the test samples of the unseen domain."""
         return self._samples("unseen-test", None, device)
 
     def at(
@@ -193,7 +214,16 @@ class Federation:
         device: str = "cpu",
         augmentation: str = "none",
     ) -> Samples:
-        """The samples of the split train, test or val at `indices`; training samples each for itself."""
+        """Return samples of one split of the data set, with the subjects by which they are evaluated.
+
+        Training samples come without subjects.
+
+        Args:
+            split: `train`, `test` or `val`.
+            indices: Indices into that split.
+            device: The torch device of the returned tensors.
+            augmentation: The augmentation of the returned samples.
+        """
         data = self.dataset
         inputs = getattr(data, f"{split}_inputs")
         labels_N = getattr(data, f"{split}_labels")
@@ -201,24 +231,30 @@ class Federation:
         if isinstance(inputs, ImageFiles):
             chosen = inputs.only(indices)
         else:
-            chosen = _on(device, np.ascontiguousarray(inputs[indices]))
+            chosen = _to_device(device, np.ascontiguousarray(inputs[indices]))
         groups = None if split == "train" else data.tested_as_one(split)
         subjects = self._subjects_of(split) if groups is None else None
         broadcasts = (-1, 1, 1) if len(data.shape) == 3 else (-1,)
         return Samples(
             inputs_N=chosen,
-            labels_N=_on(device, labels_N[indices]),
+            labels_N=_to_device(device, labels_N[indices]),
             mean=torch.tensor(data.mean, device=device).view(broadcasts),
             std=torch.tensor(data.std, device=device).view(broadcasts),
             augmentation=augmentation,
-            groups_N=None if groups is None else _on(device, groups[indices]),
-            subjects_N=None if subjects is None else _on(device, subjects[indices]),
+            groups_N=None if groups is None else _to_device(device, groups[indices]),
+            subjects_N=None if subjects is None else _to_device(device, subjects[indices]),
         )
 
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
+        """Return the samples of a split, cached.
+
+        `split` is train, test, val, holdout, cut (validation samples from the training set), unseen-train or
+        unseen-test.
+        """
         return self._cache.get((split, client, device), partial(self._read, split, client, device))
 
     def _read(self, split: str, client: int | None, device: str) -> Samples:
+        # The split of the data set that the indices refer to.
         source = "train" if split in ("holdout", "cut") else split.removeprefix("unseen-")
         augmentation = self.augmentation if split == "train" else "none"
         indices = self._indices(split, client)
@@ -227,13 +263,13 @@ class Federation:
             groups = self.dataset.tested_as_one("train")
             subjects = self.dataset.train_groups
             if groups is not None:
-                samples = replace(samples, groups_N=_on(device, groups[indices]))
+                samples = replace(samples, groups_N=_to_device(device, groups[indices]))
             elif subjects is not None:
-                samples = replace(samples, subjects_N=_on(device, subjects[indices]))
-        strongest, noise_seed = self.noise
-        if strongest and split == "train" and client is not None:
-            strength = strongest * (client + 1) / self.clients
-            samples = noisy(samples, strength, noise_seed, client)
+                samples = replace(samples, subjects_N=_to_device(device, subjects[indices]))
+        highest_variance, noise_seed = self.noise
+        if highest_variance and split == "train" and client is not None:
+            variance = highest_variance * (client + 1) / self.clients
+            samples = noisy(samples, variance, noise_seed, client)
         return samples
 
     def _indices(self, split: str, client: int | None) -> Indices:
@@ -242,10 +278,9 @@ class Federation:
         if split == "holdout":
             return self.holdout_indices
         if split == "cut" and self.validation_indices is not None:
-            kept = self.validation_indices
             if client is None:
-                return np.sort(np.concatenate(kept))
-            return kept[client]
+                return np.sort(np.concatenate(self.validation_indices))
+            return self.validation_indices[client]
         if split.startswith("unseen-") and self.unseen is not None:
             if split == "unseen-train":
                 return self.unseen.train
@@ -257,7 +292,10 @@ class Federation:
         return self._validation_indices(client)
 
     def _validation_indices(self, client: int | None) -> Indices:
-        """Return indices into the data's own validation set: of the client's domain, or all that are trained on."""
+        """Return indices into the data's own validation set: those of the client's domain.
+
+        Without domains or for client None, return all indices except those of the unseen domain.
+        """
         domains_N = self.dataset.val_domains
         if client is not None and self.domains is not None and domains_N is not None:
             return np.flatnonzero(domains_N == self.domains[client])
@@ -269,26 +307,28 @@ class Federation:
         return without(self.unseen, everything, domains_N)
 
 
-def _on(device: str, array: NDArray[np.generic]) -> torch.Tensor:
+def _to_device(device: str, array: NDArray[np.generic]) -> torch.Tensor:
     return torch.from_numpy(array).to(device)
 
 
 @lru_cache(maxsize=4)
 def federate(settings: DataSettings, seed: int) -> Federation:
-    """Hold out, draw the subset, cut the long tail, partition; equal settings, data and seed give the same federation.
+    """Return the federation of these settings: draw hold-out, subset and long tail, then partition the rest.
+
+    Equal settings, data and seed give the same federation.
 
     Raises:
-        SettingError: settings that contradict each other or the data.
-        DataError: data that are missing or cannot be used.
+        SettingError: settings contradict each other or the data.
+        DataError: the data are missing or cannot be used.
     """
     settings = resolve(settings)
     if is_sites(settings.dataset):
-        return _of_sites(settings)
+        return _federation_of_sites(settings)
     data = load(settings)
     if settings.partition_file:
-        return _from_file(settings, data, seed)
+        return _federation_from_file(settings, data, seed)
 
-    # The hold-out comes before anything else is drawn, while the pool is still balanced.
+    # Draw the hold-out first: the subset and the long tail below can leave too few samples of a class.
     holdout, train = hold_out(data, settings.holdout_per_class, seed)
     labels_N = data.train_labels[train]
     domains_N = None if data.train_domains is None else data.train_domains[train]
@@ -308,15 +348,15 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     parts = [train[part] for part in partition_indices(settings, data, train, seed)]
     domains: tuple[int, ...] | None = None
     if settings.partition == "domains":
-        # With parts-per-domain, clients 0..D-1 have the first part of each of the D domains, and so on.
-        number = len(data.domain_names)
-        domains = tuple(client % number for client in range(len(parts)))
+        # With parts-per-domain, clients 0..D-1 have the first part of the D domains, clients D..2D-1 the second, ...
+        count = len(data.domain_names)
+        domains = tuple(client % count for client in range(len(parts)))
     unseen: UnseenDomain | None = None
     if settings.unseen_domain and domains is not None:
-        unseen = left_out(data, settings.unseen_domain, train, global_test)
-        stay = [client for client, domain in enumerate(domains) if domain != unseen.index]
-        parts = [parts[client] for client in stay]
-        domains = tuple(domains[client] for client in stay)
+        unseen = unseen_domain_of(data, settings.unseen_domain, train, global_test)
+        seen = [client for client, domain in enumerate(domains) if domain != unseen.index]
+        parts = [parts[client] for client in seen]
+        domains = tuple(domains[client] for client in seen)
         holdout = without(unseen, holdout, data.train_domains)
         global_test = without(unseen, global_test, data.test_domains)
     for client, part in enumerate(parts):
@@ -326,13 +366,13 @@ def federate(settings: DataSettings, seed: int) -> Federation:
     return _federation(settings, data, parts, global_test, domains, holdout, unseen, seed)
 
 
-def _of_sites(settings: DataSettings) -> Federation:
-    """The server's view of sites: their names, and no sample."""
+def _federation_of_sites(settings: DataSettings) -> Federation:
+    """Return the federation of sites:FILE as the server sees it: the sites' names, without samples."""
     settings.require(settings.evaluate_on == "test", "evaluate_on", "must be test between sites")
     agreement = agreement_of(settings.dataset)
     data = without_samples(settings, agreement)
     clients = len(agreement.sites)
-    none = data.train_labels  # an empty array
+    none = data.train_labels  # it is empty
     return Federation(
         dataset=data,
         train_indices=(none,) * clients,
@@ -346,8 +386,13 @@ def _of_sites(settings: DataSettings) -> Federation:
     )
 
 
-def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
-    """The federation of a partition file. Raises as `federate` does, for a file that does not fit data or settings."""
+def _federation_from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
+    """Return the federation that a partition file describes.
+
+    Raises:
+        SettingError: holdout-per-class differs from the file's hold-out.
+        DataError: the file was made for other data, or has an index or a domain out of range.
+    """
     saved = read(settings.partition_file)
     path = path_of(settings.partition_file)
     if saved.content != data.content:
@@ -365,12 +410,12 @@ def _from_file(settings: DataSettings, data: Dataset, seed: int) -> Federation:
         rule = f"its domains must be 0..{domains - 1}" if domains else "the data have no domains"
         raise DataError(f"{path}: {rule}")
 
-    # The file has the hold-out, so the setting decides nothing; it must still be true of the run.
-    held_C = np.bincount(data.train_labels[saved.holdout], minlength=data.num_classes)
-    stated = settings.holdout_per_class * max(1, domains)  # it is drawn from every domain
-    listed = ", ".join(map(str, held_C))
+    # The file determines the hold-out. The setting has no effect, but it must describe the run correctly.
+    holdout_C = np.bincount(data.train_labels[saved.holdout], minlength=data.num_classes)
+    expected = settings.holdout_per_class * max(1, domains)  # it is drawn from every domain
+    listed = ", ".join(map(str, holdout_C))
     rule = f"must be the partition file's: its hold-out has {listed} samples of the classes"
-    fits = bool((held_C == stated).all())
+    fits = bool((holdout_C == expected).all())
     require(fits, "holdout-per-class", settings.holdout_per_class, rule)
     return _federation(
         settings, data, list(saved.train), saved.test, saved.domains, saved.holdout, None, seed
@@ -387,15 +432,27 @@ def _federation(
     unseen: UnseenDomain | None,
     seed: int,
 ) -> Federation:
-    """The federation of these samples, with validation samples cut off and counts and hash computed."""
-    kept: tuple[Indices, ...] | None = None
-    if share := settings.validation_fraction:
+    """Return a Federation: split off the validation samples, and compute counts and hash.
+
+    Args:
+        settings: The resolved settings.
+        data: The data set.
+        parts: Each client's sorted indices into the training set, from which validation samples are still to be taken.
+        global_test: Sorted indices into the test set.
+        domains: Each client's domain, or None.
+        holdout: Sorted indices into the training set: the server's hold-out.
+        unseen: The domain without a client, or None.
+        seed: The run's seed.
+    """
+    validation: tuple[Indices, ...] | None = None
+    if fraction := settings.validation_fraction:
         rule = f"has no effect: {settings.dataset} brings validation data of its own"
-        require(data.val_labels is None, "validation-fraction", share, rule)
-        parts, kept = cut_off(data, parts, share, generator(seed, "validation"))
+        require(data.val_labels is None, "validation-fraction", fraction, rule)
+        draws = generator(seed, "validation")
+        parts, validation = split_validation(data, parts, fraction, draws)
     if settings.evaluate_on == "validation":
-        data, global_test = in_place_of_test(data, kept)
-        kept = None
+        data, global_test = validation_as_test(data, validation)
+        validation = None
     test_parts: tuple[Indices, ...] | None = None
     if data.test_domains is not None and domains is not None:
         of_domain = by_domain(data.test_domains[global_test], len(data.domain_names))
@@ -403,14 +460,14 @@ def _federation(
     counts = [np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts]
     counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
 
-    # A group is in the hash only where its setting is used, so that all other federations keep their hashes.
+    # Hash a group of indices only if its setting is used: federations without it keep the hash of earlier versions.
     groups = [parts, list(test_parts or ()), [global_test]]
     if len(holdout):
         groups.append([holdout])
     if unseen is not None:
         groups.append([unseen.train, unseen.test])
-    if kept is not None:
-        groups.append(list(kept))
+    if validation is not None:
+        groups.append(list(validation))
     content = data.content
     if settings.noise:
         content += f" noise {settings.noise} {seed}"
@@ -425,7 +482,7 @@ def _federation(
         holdout_indices=holdout,
         hash=hash_of(content, groups),
         unseen=unseen,
-        validation_indices=kept,
+        validation_indices=validation,
         noise=(settings.noise, seed),
     )
 
@@ -438,7 +495,13 @@ def _subset(
     key: str,
     seed: int,
 ) -> Indices:
-    """Sorted indices of `number` samples (of each domain), equally many of each class; all of them if it is 0."""
+    """Return sorted indices of `number` samples, equally many of each class; all samples if `number` is 0.
+
+    With domains, draw `number` samples from each domain. The first classes get the remainder.
+
+    Raises:
+        SettingError: naming `key`, if a class has too few samples.
+    """
     if number == 0:
         return np.arange(len(labels_N), dtype=np.int64)
     wanted_C = balanced_counts(number, data.num_classes)
@@ -448,7 +511,11 @@ def _subset(
 def partition_indices(
     settings: DataSettings, data: Dataset, train: Indices, seed: int
 ) -> list[Indices]:
-    """Return indices into `train`, one array a client; raises as the partition does."""
+    """Return one array per client of positions in `train`, under the partition of the settings.
+
+    Raises:
+        SettingError: the data cannot be partitioned in this way.
+    """
     labels_N = data.train_labels[train]
     clients = settings.clients
     draws = generator(seed, "partition")
@@ -472,6 +539,6 @@ def partition_indices(
     if settings.partition == "quantity":
         return quantity(len(train), clients, settings.alpha, draws, settings.min_samples)
     if settings.partition == "classes-per-client":
-        held = settings.classes_per_client
-        return classes_per_client(labels_N, clients, data.num_classes, held, draws)
+        number = settings.classes_per_client
+        return classes_per_client(labels_N, clients, data.num_classes, number, draws)
     return lda(labels_N, clients, settings.alpha, draws, settings.min_samples)

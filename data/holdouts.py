@@ -13,25 +13,28 @@ from data.partitions import Indices
 from data.random_draws import draw_of_each_domain
 from data.rules import require
 
+SHOWN = 10
+"""Clients whose samples a refusal lists. Nobody reads a sentence about more."""
+
 
 @dataclass(frozen=True, eq=False)
 class UnseenDomain:
-    """A site that takes no part in training."""
+    """A domain without a client: no one trains on it, and models are tested on it after the last round."""
 
     index: int
-    """Into the data set's domain_names."""
+    """Index into the data set's domain_names."""
     name: str
     train: Indices
-    """Sorted indices into the training set: its inputs may be used, its labels not."""
+    """Sorted indices into the training set. Methods may use these samples' inputs, not their labels."""
     test: Indices
     """Sorted indices into the test set."""
 
 
-def left_out(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenDomain:
-    """Return the domain `name` with its share of the drawn indices `train` and `test`.
+def unseen_domain_of(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenDomain:
+    """Return the domain `name` with those of the indices `train` and `test` that belong to it.
 
     Raises:
-        SettingError: fewer than two training images, which have no variance.
+        SettingError: the domain has fewer than two training images; the variance of one image is undefined.
     """
     assert data.train_domains is not None, "partition domains needs domains"
     assert data.test_domains is not None, "partition domains needs domains"
@@ -45,7 +48,7 @@ def left_out(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenD
 
 
 def without(domain: UnseenDomain, indices: Indices, domains_N: NDArray[np.int64] | None) -> Indices:
-    """Return the indices that are not of the domain."""
+    """Return `indices` without those of the domain. `domains_N`, (N,), has each sample's domain; None: no domains."""
     if domains_N is None:
         return indices
     others: Indices = indices[domains_N[indices] != domain.index]
@@ -53,14 +56,14 @@ def without(domain: UnseenDomain, indices: Indices, domains_N: NDArray[np.int64]
 
 
 def hold_out(data: Dataset, per_class: int, seed: int) -> tuple[Indices, Indices]:
-    """Return the server's own samples and those left to the clients, sorted indices into the training set.
+    """Return the server's hold-out and the clients' samples, both as sorted indices into the training set.
 
-    The server holds `per_class` of each class (of each domain), of as few subjects as can be; 0 is none. Nobody trains
-    on the other samples of its subjects.
+    The hold-out has `per_class` samples of each class (with domains: of each class of each domain); 0 means no
+    hold-out. If the data name subjects, it is drawn from few subjects, and nobody trains on their other samples.
 
     Raises:
-        SettingError: a class has fewer samples, no subject is left to the clients, or the data name the subjects of
-            the test samples alone.
+        SettingError: a class has too few samples, no subject is left for the clients, or the data name the subjects
+            of test samples but not of training samples.
     """
     everything = np.arange(len(data.train_labels), dtype=np.int64)
     if per_class == 0:
@@ -68,7 +71,7 @@ def hold_out(data: Dataset, per_class: int, seed: int) -> tuple[Indices, Indices
 
     key = "holdout-per-class"
     require_subjects(data, key, per_class)
-    held = draw_of_each_domain(
+    holdout = draw_of_each_domain(
         data.train_labels,
         data.train_domains,
         data.domain_names,
@@ -79,53 +82,61 @@ def hold_out(data: Dataset, per_class: int, seed: int) -> tuple[Indices, Indices
         data.train_groups,
     )
     if data.train_groups is None:
-        return held, np.setdiff1d(everything, held)
-    subjects_of_server = data.train_groups[held]
+        return holdout, np.setdiff1d(everything, holdout)
+    subjects_of_server = data.train_groups[holdout]
     of_server = np.isin(data.train_groups, subjects_of_server)
-    left = np.flatnonzero(~of_server)
+    of_clients = np.flatnonzero(~of_server)
     rule = "takes samples of every subject, and somebody has to train"
-    require(len(left) > 0, key, per_class, rule)
-    return held, left
+    require(len(of_clients) > 0, key, per_class, rule)
+    return holdout, of_clients
 
 
-def cut_off(
+def split_validation(
     data: Dataset,
     parts: list[Indices],
-    share: float,
+    fraction: float,
     draws: np.random.Generator,
 ) -> tuple[list[Indices], tuple[Indices, ...]]:
-    """Return what each client trains on and what it keeps for validation, sorted indices into the training set.
+    """Return each client's training samples and its validation samples, as sorted indices into the training set.
 
-    Of n samples of a class a client keeps share * n, a fraction of one with its probability, but always trains on one
-    sample at least. Where the data name the subjects of the training samples, the same is done with subjects: no
-    subject is kept by one client and trained on by any.
+    Of its n samples of a class, a client uses fraction * n for validation, rounded up or down at random so that the
+    mean is exact. Every client keeps at least one training sample. If the data name the subjects of the training
+    samples, whole subjects are drawn instead, so that no subject is in both sets of the same or of different clients.
 
     Raises:
-        SettingError: nobody keeps anything, or the data name the subjects of the test samples alone.
+        SettingError: no client gets a validation sample, or the data name the subjects of test samples but not of
+            training samples.
     """
-    require_subjects(data, "validation-fraction", share)
-    shown = parts[:10]  # a sentence about more clients is not read
+    require_subjects(data, "validation-fraction", fraction)
+    shown = parts[:SHOWN]
     if data.train_groups is not None:
-        kept = _kept_subjects(data.train_labels, data.train_groups, parts, share, draws)
+        validation = _validation_by_subject(
+            data.train_labels, data.train_groups, parts, fraction, draws
+        )
         sizes = [len(np.unique(data.train_groups[part])) for part in shown]
         units = "subjects"
     else:
-        kept = _kept_samples(data.train_labels, parts, share, draws)
+        validation = _validation_by_sample(data.train_labels, parts, fraction, draws)
         sizes = [len(part) for part in shown]
         units = "samples"
 
     of_clients = ", ".join(f"client {client} has {size}" for client, size in enumerate(sizes))
     rule = f"cuts nothing off, as the clients have too few {units}: {of_clients}"
-    require(any(map(len, kept)), "validation-fraction", share, rule)
+    require(any(map(len, validation)), "validation-fraction", fraction, rule)
 
-    trained = [np.setdiff1d(part, cut) for part, cut in zip(parts, kept, strict=True)]
-    return trained, tuple(kept)
+    training = [np.setdiff1d(part, cut) for part, cut in zip(parts, validation, strict=True)]
+    return training, tuple(validation)
 
 
 def require_subjects(data: Dataset, key: str, value: object) -> None:
-    """Raise SettingError, naming `key` and `value`, where the data name the subjects of the test samples alone.
+    """Raise SettingError if the data name the subjects of test samples but not of training samples.
 
-    A cut of the training set would go through subjects that nobody knows: the same patient on both sides.
+    Splitting such a training set could put samples of one patient on both sides of the split.
+
+    Args:
+        data: The data set.
+        key: The setting that splits the training set, for the error.
+        value: Its value.
     """
     rule = (
         f"cuts the training set, and {data.name} says whose its test samples are and "
@@ -135,38 +146,39 @@ def require_subjects(data: Dataset, key: str, value: object) -> None:
     require(not unknown, key, value, rule)
 
 
-def _kept_samples(
+def _validation_by_sample(
     labels_N: NDArray[np.int64],
     parts: list[Indices],
-    share: float,
+    fraction: float,
     draws: np.random.Generator,
 ) -> list[Indices]:
-    """Return what each client keeps where every sample stands for itself."""
-    kept = []
+    """Return each client's validation samples, drawn class by class."""
+    validation = []
     for part in parts:
         labels = labels_N[part]
-        # A client's permutations all come before its fractions: runs repeat by this order of draws.
+        # Draw all permutations of a client before its first draws.random(): another order changes every seed's split.
         shuffled = [draws.permutation(part[labels == label]) for label in np.unique(labels)]
         cut = []
         for of_class in shuffled:
-            count = int(share * len(of_class) + draws.random())
+            count = int(fraction * len(of_class) + draws.random())
             cut.append(of_class[:count])
-        most = len(part) - 1  # a client has to train on something
-        kept.append(np.sort(np.concatenate(cut))[:most])
-    return kept
+        most = len(part) - 1  # at least one sample stays for training
+        validation.append(np.sort(np.concatenate(cut))[:most])
+    return validation
 
 
-def _kept_subjects(
+def _validation_by_subject(
     labels_N: NDArray[np.int64],
     subjects_N: NDArray[np.int64],
     parts: list[Indices],
-    share: float,
+    fraction: float,
     draws: np.random.Generator,
 ) -> list[Indices]:
-    """Return what each client keeps: all its samples of the subjects that are drawn for validation.
+    """Return each client's validation samples: all its samples of the subjects that are drawn for validation.
 
-    A partition may deal the samples of one subject out to several clients. Such a subject is drawn once, at the client
-    that holds most of its samples and for the class that most of them have, and every client keeps what it holds of it.
+    A partition may spread one subject over several clients. Such a subject is drawn once, at the client with most of
+    its samples and in the class that most of them have. All clients then use its samples for validation.
+    In names, D is the number of samples that the partition assigns, and S the number of subjects.
     """
     sizes_K = [len(part) for part in parts]
     assigned = np.concatenate(parts)
@@ -174,25 +186,30 @@ def _kept_subjects(
     client_D = np.repeat(np.arange(len(parts)), sizes_K)
     home_S = most_common(subject_D, client_D)
     class_S = most_common(subject_D, labels_N[assigned])
-    kept_S = np.zeros(len(home_S), np.bool_)
-    for members in _alike(home_S, class_S):
+    is_drawn_S = np.zeros(len(home_S), np.bool_)
+    for members in _by_client_and_class(home_S, class_S):
         drawn = draws.permutation(members)
-        count = int(share * len(members) + draws.random())
-        kept_S[drawn[:count]] = True
+        count = int(fraction * len(members) + draws.random())
+        is_drawn_S[drawn[:count]] = True
     of_client = np.split(subject_D, np.cumsum(sizes_K)[:-1])
     for subjects in of_client:
-        if len(subjects) and kept_S[subjects].all():
-            kept_S[subjects[0]] = False  # a client has to train on something
-    return [part[kept_S[subjects]] for part, subjects in zip(parts, of_client, strict=True)]
+        if len(subjects) and is_drawn_S[subjects].all():
+            is_drawn_S[subjects[0]] = False  # at least one subject stays for training
+    return [part[is_drawn_S[subjects]] for part, subjects in zip(parts, of_client, strict=True)]
 
 
 def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (S,): of each subject 0..S-1 the value that most of its samples have, the smallest of several such."""
+    """Return (S,): the most common value among each subject's samples; of equally common values, the smallest.
+
+    Args:
+        subject_D: (D,), each sample's subject, 0..S-1.
+        values_D: (D,), each sample's value.
+    """
     pairs_2D = np.stack([subject_D, values_D])
     distinct_2P, count_P = np.unique(pairs_2D, axis=1, return_counts=True)
     subject_P, value_P = distinct_2P
 
-    # By subject, then the most common value first, then the smallest; lexsort takes the last key first.
+    # Sort by subject, then by decreasing count, then by value. lexsort takes its last key first.
     order_P = np.lexsort((value_P, -count_P, subject_P))
     sorted_subject_P = subject_P[order_P]
     _, first_S = np.unique(sorted_subject_P, return_index=True)
@@ -200,50 +217,66 @@ def most_common(subject_D: NDArray[np.int64], values_D: NDArray[np.int64]) -> ND
     return chosen_S
 
 
-def _alike(home_S: NDArray[np.int64], class_S: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return the subjects in groups of one client and one class, in that order."""
-    order_S = np.lexsort((class_S, home_S))  # by client, then by class: the last key comes first
+def _by_client_and_class(
+    home_S: NDArray[np.int64], class_S: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """Return the subjects of each (client, class) pair as one array per pair, sorted by client and then by class."""
+    order_S = np.lexsort((class_S, home_S))  # lexsort takes its last key first
     sorted_home_S = home_S[order_S]
     sorted_class_S = class_S[order_S]
-    # A group begins where client or class differ from the subject before.
+    # A group begins where the client or the class differs from that of the previous subject.
     differs = (np.diff(sorted_home_S) != 0) | (np.diff(sorted_class_S) != 0)
     begins = np.flatnonzero(differs) + 1
     return np.split(order_S, begins)
 
 
-def in_place_of_test(data: Dataset, kept: tuple[Indices, ...] | None) -> tuple[Dataset, Indices]:
-    """Return the data with their validation samples as test set, and which of these count: `kept` of the training set,
-    else what the data bring. They are tested as the test set is: by subject, where that tests subjects as one.
+def validation_as_test(
+    data: Dataset, validation: tuple[Indices, ...] | None
+) -> tuple[Dataset, Indices]:
+    """Return the data with the validation samples as test set, and the sorted indices of the samples to test on.
 
-    Raises SettingError where there are none, or where nobody knows their subjects.
+    If the test set is evaluated by subject, so are the validation samples.
+
+    Args:
+        data: The data set.
+        validation: Each client's validation samples, indices into the training set. With None, the validation samples
+            are the data's own validation set.
+
+    Raises:
+        SettingError: there are no validation samples, or the data do not name their subjects although the test set is
+            evaluated by subject.
     """
-    inputs = data.val_inputs if kept is None else data.train_inputs
-    labels_N = data.val_labels if kept is None else data.train_labels
-    domains_N = data.val_domains if kept is None else data.train_domains
-    subjects_N = data.val_groups if kept is None else data.train_groups
+    use_own = validation is None
+    inputs = data.val_inputs if use_own else data.train_inputs
+    labels_N = data.val_labels if use_own else data.train_labels
+    domains_N = data.val_domains if use_own else data.train_domains
+    subjects_N = data.val_groups if use_own else data.train_groups
     rule = f"needs validation-fraction, as {data.name} brings no validation data"
     require(inputs is not None and labels_N is not None, "evaluate-on", "validation", rule)
     assert inputs is not None and labels_N is not None, "just required"
-    chosen = np.arange(len(labels_N)) if kept is None else np.sort(np.concatenate(kept))
+    if validation is None:
+        chosen = np.arange(len(labels_N))
+    else:
+        chosen = np.sort(np.concatenate(validation))
 
-    as_one = data.test_groups is not None
+    by_subject = data.test_groups is not None
     rule = (
         f"tests subjects as one, as the test set does, and {data.name} does not say whose its "
         "validation samples are: in an npz file val_subjects (N,) says it"
     )
-    require(not as_one or subjects_N is not None, "evaluate-on", "validation", rule)
+    require(not by_subject or subjects_N is not None, "evaluate-on", "validation", rule)
     tests = replace(
         data,
         test_inputs=inputs,
         test_labels=labels_N,
         test_domains=None if data.test_domains is None else domains_N,
-        test_groups=subjects_N if as_one else None,
+        test_groups=subjects_N if by_subject else None,
         test_subjects=subjects_N,
         val_inputs=None,
         val_labels=None,
         val_domains=None,
         val_groups=None,
-        # A cache of the test samples' features is found by it, and these are other samples.
+        # Cached features of test samples are keyed by `content`, and these are other samples.
         content=f"{data.content} validation",
     )
     return tests, chosen

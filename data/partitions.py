@@ -1,7 +1,7 @@
-"""Partitions: the assignment of samples to clients.
+"""Partitions: functions that assign samples to clients.
 
-Each partition takes the labels (N,) of the samples and returns one sorted array of indices per client; the arrays are
-disjoint and, but for `domain_parts` and `domain_shares`, cover every sample.
+Each function takes the labels (N,), domains (N,) or number of the samples, and returns one sorted array of indices per
+client. The arrays are disjoint. Together they cover every sample, except in `domain_parts` and `domain_shares`.
 """
 
 import hashlib
@@ -17,18 +17,19 @@ Indices = NDArray[np.int64]
 GROUP = 10
 """feddf: clients that share one Dirichlet partition."""
 DRAWS = 10_000
-"""lda, feddf: draws until every client has its minimum. A draw costs 100 microseconds, giving up seconds."""
-
-
-TRIAL, HOPELESS = 20, 30
-"""lda: draws after which it gives up where each has left so many clients short, or more: were their number Poisson, one
-draw in 10^12 would leave none."""
+"""The number of draws after which a partition that rejects draws gives up, such as lda for min-samples. One draw takes
+about 100 microseconds, so giving up takes seconds."""
+TRIAL = 20
+"""lda: the number of draws after which it may give up early, see HOPELESS."""
+HOPELESS = 30
+"""lda: give up early if every draw so far left at least this many clients with too few samples. If their number is
+Poisson with mean 30, only one draw in 10^13 leaves none."""
 
 
 def iid(labels_N: NDArray[np.int64], clients: int, generator: np.random.Generator) -> list[Indices]:
     """Shuffle and divide; sizes differ by at most one."""
     total = len(labels_N)
-    _enough(total, clients, 1)
+    _require_enough(total, clients, 1)
     shuffled_N = generator.permutation(total)
     parts = np.array_split(shuffled_N, clients)
     return [np.sort(part) for part in parts]
@@ -41,25 +42,25 @@ def lda(
     generator: np.random.Generator,
     min_samples: int = 10,
 ) -> list[Indices]:
-    """Each class split by shares from a Dirichlet(alpha), drawn anew until every client holds `min_samples`.
+    """Split each class by shares from a Dirichlet(alpha); repeat the draw until every client has `min_samples` samples.
 
-    A client that already holds N / clients samples or more takes no share of the next class
-    (Wang et al., FedMA, 2020; the same code deals out the data of FedShift, IWDS and FedNova).
+    A client that already has N / clients samples or more gets nothing of the next class
+    (Wang et al., FedMA, 2020; FedShift, IWDS and FedNova use the same code).
 
     Raises:
-        SettingError: the minimum cannot be met, or was not met in `DRAWS` draws, or there is no hope that it will be.
+        SettingError: the minimum cannot be met, was not met in `DRAWS` draws, or is very unlikely to be met (HOPELESS).
     """
     total = len(labels_N)
-    _enough(total, clients, min_samples)
+    _require_enough(total, clients, min_samples)
     sizes_C = np.bincount(labels_N)
     fewest = clients
     for draw in range(1, DRAWS + 1):
-        # Only the counts decide whether a draw is kept, so the samples are shuffled once, after it.
+        # The counts alone decide whether a draw is accepted, so shuffle the samples only for an accepted one.
         counts_KC = _lda_counts(sizes_C, clients, alpha, generator)
         too_small_K = counts_KC.sum(axis=1) < min_samples
         fewest = min(fewest, int(too_small_K.sum()))
         if fewest == 0:
-            return _deal(labels_N, counts_KC, generator)
+            return _assign(labels_N, counts_KC, generator)
         if draw >= TRIAL and fewest >= HOPELESS:
             break
     raise SettingError(
@@ -76,12 +77,12 @@ def feddf(
     alpha: float,
     generator: np.random.Generator,
 ) -> list[Indices]:
-    """Shuffle, split over groups of ten clients, partition each group by `lda`, then re-cut into equal parts.
+    """Partition groups of ten clients independently as `lda` does, then cut the result into parts of equal size.
 
-    Lin et al. (FedDF, 2020): in a group a draw counts once every client holds half of its even share. The groups'
-    lists, client by client and class by class, are laid end to end and cut into contiguous parts whose sizes differ by
-    at most one; that the remainder is spread and not dropped is CReFF's (Shang et al., 2022). So 20 clients are two
-    independent partitions of 10.
+    The samples are shuffled and divided over the groups, so 20 clients are two independent partitions of 10. In each
+    group, draws repeat until every client has half of its even share (Lin et al., FedDF, 2020). All clients' samples,
+    class by class, then form one list, which is cut into contiguous parts whose sizes differ by at most one. To spread
+    the remainder in place of dropping it comes from CReFF (Shang et al., 2022).
 
     Raises:
         SettingError: fewer than ten clients, or the minimum was not met in `DRAWS` draws.
@@ -89,9 +90,9 @@ def feddf(
     total = len(labels_N)
     rule = f"must be at least {GROUP}, the size of a group of partition feddf"
     require(clients >= GROUP, "clients", clients, rule)
-    _enough(total, clients, 1)
+    _require_enough(total, clients, 1)
 
-    # Groups of ten clients, the last one of fewer where the number is no multiple of ten.
+    # The last group is smaller if the number of clients is not a multiple of ten.
     shuffled = generator.permutation(total)
     first_clients = np.arange(0, clients, GROUP)
     members = np.diff(first_clients, append=clients)
@@ -117,7 +118,10 @@ def _feddf_counts(
     alpha: float,
     generator: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """(clients, classes) samples of the first draw in which every client has half of its even share."""
+    """Return (clients, classes): the sample counts of the first draw that gives every client half of its even share.
+
+    Raises SettingError after `DRAWS` draws.
+    """
     least = int(sizes_C.sum()) // 2 // clients
     for _ in range(DRAWS):
         counts_KC = _lda_counts(sizes_C, clients, alpha, generator)
@@ -135,27 +139,28 @@ def llt(
     generator: np.random.Generator,
     literal: bool = False,
 ) -> list[Indices]:
-    """The main clients k, k + C, k + 2C, ... of class k hold the share `alpha` of it, the others the rest, all equally.
+    """Give the share `alpha` of class k to its main clients k, k + C, k + 2C, ... and the rest to all other clients.
 
-    Long-tailed partition of GossipFL and VHL (Tang et al., 2022), whose code defines it for 10 and 100 clients of 10
-    classes. With `literal` the shares are that code's: the others' is short of one main client's share alone and all
-    are then normalized, so that of 100 clients the main ones hold .497 of a class instead of alpha = .9.
+    Both groups divide their share equally. This is the long-tailed partition of GossipFL and VHL (Tang et al., 2022),
+    whose code defines it for 10 and 100 clients and 10 classes. `literal` repeats that code: the other clients get
+    1 - alpha / (main clients of a class) in place of 1 - alpha, and then all shares are normalized. With 100 clients
+    and alpha = .9, the main clients then have .497 of a class.
 
     Raises:
         SettingError: the number of clients is no multiple of the number of classes.
     """
     total = len(labels_N)
-    _enough(total, clients, 1)
+    _require_enough(total, clients, 1)
     rule = f"must be a multiple of the number of classes, {classes}, under partition llt"
     require(clients % classes == 0, "clients", clients, rule)
     main = clients // classes
-    taken = alpha / main if literal else alpha
-    tail = (1 - taken) / (clients - main)
-    total_share = alpha + tail * (clients - main)  # 1, but for the literal form
+    main_share = alpha / main if literal else alpha
+    tail = (1 - main_share) / (clients - main)
+    total_share = alpha + tail * (clients - main)  # 1 unless `literal`
     shares_KC = np.full((clients, classes), tail / total_share)
     for client in range(clients):
         shares_KC[client, client % classes] = alpha / main / total_share
-    return _deal(labels_N, _counts_of(shares_KC, labels_N), generator)
+    return _assign(labels_N, _counts_of(shares_KC, labels_N), generator)
 
 
 def quantity(
@@ -165,15 +170,17 @@ def quantity(
     generator: np.random.Generator,
     min_samples: int = 10,
 ) -> list[Indices]:
-    """Shuffled and cut at shares from a Dirichlet(alpha): sizes differ, classes do not (Li et al., NIID-Bench, 2022).
+    """Shuffle, then cut at shares from a Dirichlet(alpha): clients differ in size but not in class distribution.
+
+    Source: Li et al. (NIID-Bench, 2022).
 
     Raises:
         SettingError: the minimum cannot be met, or was not met in `DRAWS` draws.
     """
-    _enough(total, clients, min_samples)
+    _require_enough(total, clients, min_samples)
     for _ in range(DRAWS):
         shares_K = generator.dirichlet(np.full(clients, alpha))
-        if not np.isfinite(shares_K).all():  # NaN, for a minute alpha
+        if not np.isfinite(shares_K).all():  # a very small alpha gives NaN
             continue
         sizes_K = _cut(shares_K, total)
         if sizes_K.min() >= min_samples:
@@ -191,38 +198,42 @@ def classes_per_client(
     labels_N: NDArray[np.int64],
     clients: int,
     classes: int,
-    held: int,
+    per_client: int,
     generator: np.random.Generator,
 ) -> list[Indices]:
-    """Client i holds class i modulo C and `held` - 1 others drawn at random; a class's holders share it equally.
+    """Give client i class i modulo C and `per_client` - 1 random others. The clients of a class share it equally.
 
-    Li et al. (NIID-Bench, 2022: #C = k). Where there are fewer clients than classes the draw is repeated until every
-    class has a holder.
+    With fewer clients than classes, the draw is repeated until every class has a client
+    (Li et al., NIID-Bench, 2022: #C = k).
 
     Raises:
-        SettingError: more classes per client than there are, or too few to hold every class.
+        SettingError: `per_client` is larger than the number of classes, or too small for the clients to cover all
+            classes, or `DRAWS` draws left a class without a client.
     """
     key = "classes-per-client"
-    require(held <= classes, key, held, f"must be at most the number of classes, {classes}")
+    require(
+        per_client <= classes, key, per_client, f"must be at most the number of classes, {classes}"
+    )
     rule = f"{clients} clients with so many classes each cannot hold all {classes}"
-    require(clients * held >= classes, key, held, rule)
+    require(clients * per_client >= classes, key, per_client, rule)
     for _ in range(DRAWS):
-        holds_KC = np.zeros((clients, classes))
+        has_class_KC = np.zeros((clients, classes))
         for client in range(clients):
             first = client % classes
             others = np.delete(np.arange(classes), first)
-            drawn = generator.permutation(others)[: held - 1]
-            holds_KC[client, first] = 1
-            holds_KC[client, drawn] = 1
-        holders_C = holds_KC.sum(axis=0)
-        if holders_C.all():
-            return _deal(labels_N, _counts_of(holds_KC / holders_C, labels_N), generator)
+            drawn = generator.permutation(others)[: per_client - 1]
+            has_class_KC[client, first] = 1
+            has_class_KC[client, drawn] = 1
+        clients_C = has_class_KC.sum(axis=0)
+        if clients_C.all():
+            shares_KC = has_class_KC / clients_C
+            return _assign(labels_N, _counts_of(shares_KC, labels_N), generator)
     rule = f"in {DRAWS} draws some class had no holder; raise it, or clients"
-    raise SettingError(key, held, rule)
+    raise SettingError(key, per_client, rule)
 
 
 def by_domain(domains_N: NDArray[np.int64], clients: int) -> list[Indices]:
-    """Client i holds every sample of domain i."""
+    """Give client i every sample of domain i."""
     return [np.flatnonzero(domains_N == client) for client in range(clients)]
 
 
@@ -233,11 +244,11 @@ def domain_parts(
     parts_per_domain: int,
     generator: np.random.Generator,
 ) -> list[Indices]:
-    """Every domain cut into ten parts, of which the first `parts_per_domain` are a client each.
+    """Cut every domain into ten parts and give each of the first `parts_per_domain` parts to one client.
 
-    Heterogeneity study of FedBN (Li et al., 2021): clients 0..D-1 hold the first part of each of the D domains, the
-    next D the second, and so on, so more clients are less heterogeneous. All parts have the domain's distribution of
-    classes. Parts that no client holds are left out.
+    Clients 0..D-1 have the first part of each of the D domains, clients D..2D-1 the second, and so on, so more clients
+    are less heterogeneous (heterogeneity study of FedBN, Li et al., 2021). All parts have the class distribution of
+    their domain. The other parts are unused.
     """
     parts_of_domain = []
     for domain in range(domains):
@@ -256,11 +267,11 @@ def domain_shares(
     percent: float,
     generator: np.random.Generator,
 ) -> list[Indices]:
-    """Client i holds `percent` of domain i: percent / 10 of its ten parts, or less than one part.
+    """Give client i a part of domain i: `percent` / 10 of its ten parts, or a piece of one part if `percent` < 10.
 
-    Data-size study of FedBN (Li et al., 2021).
+    Source: the data-size study of FedBN (Li et al., 2021).
     """
-    held = []
+    by_client = []
     tenths = percent / 10
     for domain in range(domains):
         of_domain = np.flatnonzero(domains_N == domain)
@@ -269,8 +280,8 @@ def domain_shares(
             chosen = np.concatenate(parts[: int(tenths)])
         else:
             chosen = parts[0][: int(tenths * len(parts[0]))]
-        held.append(np.sort(chosen))
-    return held
+        by_client.append(np.sort(chosen))
+    return by_client
 
 
 def ten_parts(
@@ -279,9 +290,10 @@ def ten_parts(
     generator: np.random.Generator,
     ordered: bool = True,
 ) -> list[Indices]:
-    """The indices in `pool` in ten parts cut at floor(j n / 10), each with the pool's distribution of classes.
+    """Cut the indices in `pool` at floor(j n / 10), j = 1..9, into ten parts with the pool's class distribution.
 
-    The samples of a part are sorted, or, with `ordered` false, in an order whose beginnings have that distribution too.
+    Each part is sorted. With `ordered` false, the classes stay evenly mixed, so that any first samples of a part also
+    have about the pool's class distribution.
     """
     shuffled = generator.permutation(pool)
     labels = labels_N[shuffled]
@@ -295,8 +307,8 @@ def ten_parts(
     return [np.sort(part) for part in parts] if ordered else parts
 
 
-def _enough(total: int, clients: int, min_samples: int) -> None:
-    """Raise SettingError where the samples are too few for the clients."""
+def _require_enough(total: int, clients: int, min_samples: int) -> None:
+    """Raise SettingError if `total` samples are too few for the clients."""
     rule = f"{clients} clients on {total} images: some would hold none"
     require(clients <= total, "clients", clients, rule)
     needed = clients * min_samples
@@ -310,15 +322,16 @@ def _lda_counts(
     alpha: float,
     generator: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """(clients, classes) samples of one draw."""
+    """Return (clients, classes): the sample counts of one draw of `lda`."""
     counts_KC = np.zeros((clients, len(sizes_C)), np.int64)
     target = sizes_C.sum() / clients
     for label, size in enumerate(sizes_C.tolist()):
-        open_K = counts_KC.sum(axis=1) < target
-        shares_K = generator.dirichlet(np.full(clients, alpha)) * open_K
+        below_target_K = counts_KC.sum(axis=1) < target
+        shares_K = generator.dirichlet(np.full(clients, alpha)) * below_target_K
         if not shares_K.sum() > 0:
-            # Every share is 0 (or NaN, for a minute alpha): one open client takes the class, the limit alpha -> 0.
-            candidates = np.flatnonzero(open_K) if open_K.any() else clients
+            # A very small alpha makes every share 0 or NaN. One random client below its target then gets the class,
+            # as in the limit alpha -> 0 (any client if none is below).
+            candidates = np.flatnonzero(below_target_K) if below_target_K.any() else clients
             shares_K = np.zeros(clients)
             shares_K[generator.choice(candidates)] = 1
         counts_KC[:, label] = _cut(shares_K / shares_K.sum(), size)
@@ -326,7 +339,7 @@ def _lda_counts(
 
 
 def _counts_of(shares_KC: NDArray[np.float64], labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(clients, classes) samples, each class cut at the clients' shares of it."""
+    """Return (clients, classes): the sample counts for the clients' shares of each class."""
     classes = shares_KC.shape[1]
     sizes_C = np.bincount(labels_N, minlength=classes)
     columns = []
@@ -337,17 +350,17 @@ def _counts_of(shares_KC: NDArray[np.float64], labels_N: NDArray[np.int64]) -> N
 
 
 def _cut(shares_K: NDArray[np.float64], size: int) -> NDArray[np.int64]:
-    """(clients,) samples of a class of `size`, cut at floor(cumulative share x size)."""
-    # The small term keeps a cumulative share of .9999999999999999 from losing a sample to the next client.
+    """Return (clients,): each client's samples of a class of `size` samples, cut at floor(cumulative share x size)."""
+    # Without 1e-9, a sum of shares such as .9999999999999999 in place of 1 would move a sample to the next client.
     cuts = np.floor(np.cumsum(shares_K) * size + 1e-9).astype(np.int64)
     cuts[-1] = size
     return np.diff(np.minimum(cuts, size), prepend=0)
 
 
-def _deal(
+def _assign(
     labels_N: NDArray[np.int64], counts_KC: NDArray[np.int64], generator: np.random.Generator
 ) -> list[Indices]:
-    """Shuffle each class and divide it by the counts."""
+    """Shuffle each class, divide it by `counts_KC`, (clients, classes), and return each client's sorted indices."""
     by_client: list[list[Indices]] = [[] for _ in counts_KC]
     for label in range(counts_KC.shape[1]):
         of_class = np.flatnonzero(labels_N == label)
@@ -360,7 +373,7 @@ def _deal(
 
 
 def hash_of(content: str, groups: list[list[Indices]]) -> str:
-    """Hash of the data's contents and of all groups of indices."""
+    """Return the SHA-256 of a data set's content hash and of groups of index arrays, as hexadecimal text."""
     digest = hashlib.sha256(content.encode())
     for group in groups:
         digest.update(f"group of {len(group)}\n".encode())

@@ -1,4 +1,4 @@
-"""Resolution of data settings: `auto` and derived values become explicit."""
+"""Resolution of data settings: `auto`, 0 and empty values are replaced by the values that they stand for."""
 
 import difflib
 from dataclasses import replace
@@ -26,13 +26,15 @@ from data.text import is_whole
 
 
 def resolve(settings: DataSettings) -> DataSettings:
-    """The same settings with partition, clients, classes, input-shape, mean and std spelled out.
+    """Return the settings with explicit partition, clients, classes, input-shape, mean and std.
 
-    Reads no data but the partition-file, a table's column site, or federation.toml; only where a user's own data lack
-    `classes` or `input-shape` it looks at them to say what would fit. Resolving twice changes nothing.
+    Reads only the partition-file, the column `site` of a user's table, or federation.toml. If `classes` or
+    `input-shape` is missing for a user's own data, it also looks at these data to suggest a value in the error.
+    Resolving twice changes nothing.
 
     Raises:
-        SettingError: an unknown data set, a value that cannot be read, or settings that contradict each other.
+        SettingError: the data set is unknown, a value cannot be parsed, or settings contradict each other.
+        DataError: a table or federation.toml cannot be read.
     """
     if is_sites(settings.dataset):
         return resolved(settings)
@@ -85,45 +87,53 @@ def resolve(settings: DataSettings) -> DataSettings:
 
 
 def _clients(settings: DataSettings, partition: str, domains: int) -> int:
-    """The number of clients: the one stated, or what 0 stands for. Raises SettingError where the partition has another.
+    """Return the number of clients; if the setting is 0, the number that the partition implies.
 
-    `domains` is the number of the data set's domains, or of a table's sites.
+    Args:
+        settings: The settings.
+        partition: The resolved partition.
+        domains: The number of the data set's domains, or of a table's sites.
+
+    Raises:
+        SettingError: the setting is not 0, and the partition has another number of clients.
     """
-    stated = settings.clients
+    clients = settings.clients
     if partition == "file":
         saved = len(read(settings.partition_file).train)
         rule = f"must be 0 or {saved}, the clients of partition-file"
-        settings.require(stated in (0, saved), "clients", rule)
+        settings.require(clients in (0, saved), "clients", rule)
         return saved
     if partition == "pooled":
         rule = "must be 0 or 1: partition pooled is one client"
-        settings.require(stated in (0, 1), "clients", rule)
+        settings.require(clients in (0, 1), "clients", rule)
         return 1
     if partition == "domains":
-        trained_on = domains - 1 if settings.unseen_domain else domains
-        expected = trained_on * (settings.parts_per_domain or 1)
+        training_domains = domains - 1 if settings.unseen_domain else domains
+        expected = training_domains * (settings.parts_per_domain or 1)
         one = "part of a domain" if settings.parts_per_domain else "domain"
         rule = f"must be 0 or {expected}, one client a {one} of dataset = {settings.dataset!r}"
         if settings.unseen_domain:
             rule += f" but {settings.unseen_domain}"
-        settings.require(stated in (0, expected), "clients", rule)
+        settings.require(clients in (0, expected), "clients", rule)
         return expected
-    return stated or 10
+    return clients or 10
 
 
 def _check_name(name: str, dataset: str) -> None:
+    """Raise SettingError, with a suggestion if there is one, if `name`, a member of `dataset`, is no data set."""
     if is_own(name):
         require(not name.endswith(":"), "dataset", dataset, f"{name!r} must go on with a path")
         return
     if name in KNOWN:
         return
-    near = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
-    remedy = f"did you mean {near[0]!r}?" if near else ""
+    similar = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
+    remedy = f"did you mean {similar[0]!r}?" if similar else ""
     path = Path(name)
-    if not near and ("/" in name or path.exists()):
-        kind = {".npz": "npz", ".csv": "csv"}.get(path.suffix, "folder")
-        meant = f"{kind}:{name}"
-        remedy = f"did you mean {meant!r}?"
+    if not similar and ("/" in name or path.exists()):
+        # The user gave a path without the prefix that says how to read it.
+        prefix = {".npz": "npz", ".csv": "csv"}.get(path.suffix, "folder")
+        suggestion = f"{prefix}:{name}"
+        remedy = f"did you mean {suggestion!r}?"
         raise SettingError("dataset", dataset, "no data set is called so", remedy=remedy)
     everything = [*KNOWN, *ALIASES]
     everything += [f"{prefix}PATH" for prefix in OWN_PREFIXES]
@@ -139,11 +149,11 @@ USED_IN = {
     "test_fold": ("abide", "own"),
     **dict.fromkeys(OF_OWN, ("own",)),
 }
-"""By field, the layouts of data sets that it changes; `own` is a user's own data."""
+"""By field, the file layouts of data sets for which it has an effect. `own` means a user's own data."""
 
 
 def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
-    """Refuse what would change nothing for these data."""
+    """Raise SettingError for settings that have no effect with these data or do not apply to them."""
     layouts = {KNOWN[name].layout if name in KNOWN else "own" for name in names}
     families = {KNOWN[name].family if name in KNOWN else "own" for name in names}
     for field, used_in in USED_IN.items():
@@ -160,18 +170,20 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
 
 
 def _sites(settings: DataSettings) -> tuple[str, ...]:
-    """The sites that one's own table names."""
+    """Return the site names in the user's own table; empty without a table or without a column `site`."""
     if not settings.dataset.startswith(("csv:", "hf:")):
         return ()
-    from data.readers.user_data import sites_of  # it loads torch, and most have no table
+    from data.readers.user_data import (
+        sites_of,
+    )  # it imports torch, which data sets without a table do not need here
 
     return sites_of(settings.dataset, settings)
 
 
 def _partition(settings: DataSettings, sites: bool) -> str:
-    """The partition that is meant: the one stated, or what `auto` stands for. Nothing else decides it.
+    """Return the partition, with `auto` resolved. This is the only place that resolves it.
 
-    `sites` is whether the user's own table names the sites of its rows.
+    `sites` is whether the user's own table names the site of each row.
     """
     if settings.partition != "auto":
         return settings.partition
@@ -181,12 +193,12 @@ def _partition(settings: DataSettings, sites: bool) -> str:
 
 
 def _check_partition(settings: DataSettings, partition: str, sites: bool) -> None:
-    """Refuse a partition that the data do not go with, and settings that it does not look at."""
+    """Raise SettingError for a partition that does not fit the data, and for settings that it does not use."""
     from_file = bool(settings.partition_file)
     rule = "must be auto with a partition-file" if from_file else "needs a partition-file"
-    # resolved settings name the file's partition
-    stated = ("auto", "file") if from_file else PARTITIONS[:-1]
-    settings.require(settings.partition in stated, "partition", rule)
+    # `file` is what `auto` becomes with a partition-file; it stands last in PARTITIONS.
+    allowed = ("auto", "file") if from_file else PARTITIONS[:-1]
+    settings.require(settings.partition in allowed, "partition", rule)
     for field, partitions in USED_BY.items():
         used = partition in partitions or settings.is_default(field)
         settings.require(used, field, f"has no effect with partition = {partition}")
@@ -198,20 +210,23 @@ def _check_partition(settings: DataSettings, partition: str, sites: bool) -> Non
     settings.require(agree or sites or partition in ("pooled", "file"), "partition", rule)
 
 
-def _check_unseen(settings: DataSettings, known: tuple[str, ...]) -> None:
+def _check_unseen(settings: DataSettings, domains: tuple[str, ...]) -> None:
+    """Raise SettingError if unseen-domain is not one of several `domains`."""
     unseen = settings.unseen_domain
-    rule = f"must be a domain of dataset = {settings.dataset!r}: {', '.join(known)}"
-    require(unseen in known, "unseen-domain", unseen, rule)
+    rule = f"must be a domain of dataset = {settings.dataset!r}: {', '.join(domains)}"
+    require(unseen in domains, "unseen-domain", unseen, rule)
     rule = f"is the only domain of dataset = {settings.dataset!r}, and somebody has to train"
-    require(len(known) > 1, "unseen-domain", unseen, rule)
+    require(len(domains) > 1, "unseen-domain", unseen, rule)
 
 
 def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the class names: those of `classes`, else those of the data sets `names`. Raises SettingError."""
     known = [name for name in names if not is_own(name)]
     if not settings.classes.strip():
         for name in names:
             if is_own(name):
-                raise SettingError("classes", settings.classes, _missing(name, settings, "classes"))
+                rule = _missing_rule(name, settings, "classes")
+                raise SettingError("classes", settings.classes, rule)
         first, *others = known
         for name in others:
             same = KNOWN[name].class_names == KNOWN[first].class_names
@@ -223,13 +238,14 @@ def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:
         number = len(KNOWN[name].class_names)
         rule = f"must be {number} classes for {name}"
         settings.require(len(classes) == number, "classes", rule)
-    # A number names no class, so a known data set keeps its own names.
+    # `classes` can be a number in place of names. A data set of the catalog then keeps its own names.
     if known and is_whole(settings.classes.strip()):
         return KNOWN[known[0]].class_names
     return classes
 
 
 def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the input shape, (C, H, W) or (F,): that of input-shape, else the data set's. Raises SettingError."""
     if settings.input_shape.strip():
         shape = settings.shape
         image = len(shape) == 3 and shape[0] in (1, 3)
@@ -241,9 +257,8 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
         return shape
     for name in names:
         if is_own(name):
-            raise SettingError(
-                "input-shape", settings.input_shape, _missing(name, settings, "input-shape")
-            )
+            rule = _missing_rule(name, settings, "input-shape")
+            raise SettingError("input-shape", settings.input_shape, rule)
     if has_domains(settings.dataset):
         return FAMILIES[KNOWN[names[0]].family].shape
     return KNOWN[names[0]].shape
@@ -273,7 +288,7 @@ def _normalization(
 def _default_normalization(
     settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...], channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std where the settings have none: the data set's, or 0.5 for images and 0 and 1 for vectors."""
+    """Return mean and std for settings without them: 0 and 1 for vectors, else the data set's own, else 0.5."""
     if len(shape) == 1:
         return (0.0,), (1.0,)
     if has_domains(settings.dataset) and names[0] in KNOWN:
@@ -281,24 +296,24 @@ def _default_normalization(
         return (family.mean,) * channels, (family.std,) * channels
     if settings.dataset in KNOWN:
         entry = KNOWN[settings.dataset]
-        return _spread(entry.mean, channels), _spread(entry.std, channels)
+        return _per_channel(entry.mean, channels), _per_channel(entry.std, channels)
     return (0.5,) * channels, (0.5,) * channels
 
 
-def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """The values of a data set's own channels for another number of channels."""
+def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Return one value per channel: the data set's own, or their average if it has another number of channels."""
     if len(values) == channels:
         return values
     average = round(sum(values) / len(values), 4)
     return (average,) * channels
 
 
-def _missing(name: str, settings: DataSettings, key: str) -> str:
-    """The rule that a user's own data need `key`, with the value that the data on disk suggest."""
-    from data.readers.user_data import seen  # only on this path: resolving reads no data
+def _missing_rule(name: str, settings: DataSettings, key: str) -> str:
+    """Return the rule that `key` must be set for a user's own data, with the value that fits the data on disk."""
+    from data.readers.user_data import seen  # for this error only: it reads the data
 
-    value = seen(name, settings).get(key)
+    suggestion = seen(name, settings).get(key)
     rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"
-    if value:
-        return f'{rule}; what is there now would fit {key} = "{value}"'
+    if suggestion:
+        return f'{rule}; what is there now would fit {key} = "{suggestion}"'
     return rule

@@ -324,8 +324,12 @@ def check_failures(
 
 
 def failed_tests(output: str, tests: Iterable[str]) -> tuple[str, ...]:
-    """Return which tests failed, and which files could not be loaded, from the summary that ends pytest's output."""
+    """Return which tests failed, and which files could not be loaded, from the summary that ends pytest's output.
+
+    The message of a failed test that itself runs pytest can name tests of that inner run; these do not count.
+    """
     known = set(tests)
+    known |= {test.partition("::")[0] for test in known}
     failed = []
     # A failed test that itself runs pytest shows the inner run's summary before the outer one.
     summary = output.rpartition("short test summary info")[2]
@@ -336,7 +340,7 @@ def failed_tests(output: str, tests: Iterable[str]) -> tuple[str, ...]:
         # A test's name may itself contain the " - " that separates it from the message.
         parts = rest.split(" - ")
         names = [" - ".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        failed.append(next((name for name in names if name in known), names[0]))
+        failed += [name for name in names if name in known][:1]
     return tuple(failed)
 
 

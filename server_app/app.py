@@ -38,19 +38,22 @@ from server_app.sites import about_data, ask_sites, keep_agreement, write_readin
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
 from server_app.unseen_site import study
-from strategies.core.exchange import between_sites
+from strategies.core.exchange import faster_grid
 from strategies.core.questions import ask_class_prior, ask_finally, ask_question
 from strategies.core.update_statistics import UpdateStatistics
 
 app = ServerApp()
 log = logging.getLogger("fedskew")
-NAMED = 10
-"""Clients that a round's line names as left out."""
+MOST_NAMED = 10
+"""Largest number of left-out clients that a round's line lists by number."""
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run what flwr's run config states; where that names a file for it, only ask the sites whether they are ready."""
+    """Run the experiment that flwr's run config describes.
+
+    If its key `readiness` names a file, only ask the sites whether they are ready, and write their answers there.
+    """
     config = dict(context.run_config)
     file = str(config.pop(QUESTION, ""))
     config.pop(RUN_SIGNATURE, None)  # the sites read it from their own copy of the run config
@@ -58,37 +61,41 @@ def main(grid: Grid, context: Context) -> None:
     require(protocol in PROTOCOLS, PROTOCOL, protocol, f"must be one of {', '.join(PROTOCOLS)}")
     if protocol == "plain":
         require(not file, QUESTION, file, f"has no effect with {PROTOCOL} = plain")
-        # Only this protocol needs the package above this one.
+        # Imported here, as `fedskew` is above this package: only this protocol needs it.
         from fedskew.flower import plain_run
 
         plain_run.run(grid, config, context.run_id, print_line)
         return
     config = given_to_flower(config, defaults())
     if file:
-        write_readiness(between_sites(grid), parse(config), Path(file))
+        write_readiness(faster_grid(grid), parse(config), Path(file))
     else:
         run_and_warn(grid, parse(config))
 
 
 def run_and_warn(grid: Grid, settings: RunSettings) -> None:
-    """Print the warnings about the data, and run the settings' experiment. Raises as `run`."""
+    """Print the warnings about the data, and run the settings' experiment.
+
+    Raises DataError for data on which nothing can be trained, and what `run` raises.
+    """
     federation = federation_of(settings)
     refuse_untrainable(settings.data, federation)
     for sentence in warnings_of(settings.data, federation):
         print_line(f"Warning: {sentence}.")
-    run(grid if settings.agreement is None else between_sites(grid), settings)
+    run(grid if settings.agreement is None else faster_grid(grid), settings)
 
 
 def print_line(line: str) -> None:
-    """Print a line at once: flwr streams what a ServerApp prints."""
+    """Print a line unbuffered, so that flwr streams it to the user at once."""
     print(line, flush=True)
 
 
 def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -> dict[str, Any]:
-    """Run the settings' experiment, from its checkpoint if it has one, and return the summary.
+    """Run the settings' experiment and return its summary; resume from the checkpoint if there is one.
 
-    A finished run is not repeated. Raises SettingError or DataError for bad input, TooFewReplies when a round fails,
-    FolderBusy when another process works on the run.
+    A finished run is not repeated: its stored summary is returned. Raises SettingError or DataError for bad input,
+    TooFewReplies when too few clients send a valid reply, Diverged when the model is no longer finite, and FolderBusy
+    when another process works on the run.
     """
     make_deterministic()
     tune_allocator()
@@ -107,7 +114,7 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
 
 
 class Run:
-    """One experiment on its way."""
+    """One run of an experiment: its strategy, evaluation, records and checkpoints."""
 
     def __init__(
         self,
@@ -127,9 +134,9 @@ class Run:
         self.build = model_of(settings, federation)
         self.model = self.build()
         self.best = BestRounds()
-        self.lap_began = time.perf_counter()
+        self.round_began = time.perf_counter()
         self.writer = Writer()
-        # A server without a GPU can still lead clients that have one.
+        # device = cuda is about the clients: the server itself may have no GPU and then computes on the CPU.
         wanted = settings.general.device
         self.device = choose_device("auto" if wanted == "cuda" else wanted)
         self.strategy = strategy_of(
@@ -147,7 +154,7 @@ class Run:
         )
 
     def finish(self) -> dict[str, Any]:
-        """Run the rounds that are left and return the summary."""
+        """Resume the run, train its remaining rounds, write all results, and return the summary."""
         began = time.perf_counter()
         self.resume()
         settings = stored(self.settings.flat())
@@ -177,7 +184,7 @@ class Run:
         return summary
 
     def train(self) -> None:
-        """Run the rounds that are left; every record and the last checkpoint are written when this returns."""
+        """Train the remaining rounds. When this returns, every record and the last checkpoint are on the disk."""
         rounds = self.settings.general.rounds
         timeout = self.settings.exchange.timeout
         with self.writer:
@@ -186,13 +193,19 @@ class Run:
             arrays = to_flower(self.strategy.shared)
             self.strategy.start(self.grid, arrays, rounds, timeout, evaluate_fn=self.after_round)
             self.writer.wait()
-            # The last round was trained earlier and its record is lost: there is no checkpoint before it.
+            # The last round may be checkpointed although its record is lost. It cannot be trained again if no earlier
+            # checkpoint is usable. So its model is evaluated again, which makes a new record.
             last = self.strategy.round
             if last in self.folder.lost(last):
                 self.after_round(last, ArrayRecord())
 
     def summary(self, vectorized: str, began: float) -> dict[str, Any]:
-        """Return the summary of the finished run, which began at `began`; `vectorized` is `how_vectorized`'s line."""
+        """Return the summary of the finished run.
+
+        Args:
+            vectorized: the line of `how_vectorized`; empty if clients train one by one.
+            began: `time.perf_counter()` when this process started or resumed the run.
+        """
         records = self.folder.rounds()
         models = [*self.strategy.deployed, *self.evaluation.personal_models(is_last=True)]
         summary = {
@@ -219,7 +232,7 @@ class Run:
         }
 
     def resume(self) -> None:
-        """Take up the run after its last checkpointed round; where that is damaged, after the one before."""
+        """Restore the run's state from its newest usable checkpoint; without one, start again from round 1."""
         checkpoint = latest(self.folder, self.report_line)
         if checkpoint is None:
             if self.folder.rounds_file.exists():
@@ -233,26 +246,30 @@ class Run:
         self.strategy.memory_rounds = checkpoint.memory_rounds
         self.strategy.digests = checkpoint.digests
         self.strategy.ended = checkpoint.ended
-        self.keep(checkpoint.best)
+        self.set_best(checkpoint.best)
         self.delete_worse_files(checkpoint)
         report_lost_best(self.folder, checkpoint, self.report_line)
         self.folder.cut_after(checkpoint.round)
         self.folder.warn_missing_rounds(checkpoint.round, self.report_line)
         self.report_line(f"resuming after round {checkpoint.round}{self.folder.other_code()}")
 
-    def take_best(self, round: int, models: Mapping[str, ModelNumbers]) -> None:
-        """Take the best rounds up to `round`, where the run keeps them; fine-tuned models are kept nowhere."""
+    def update_best(self, round: int, models: Mapping[str, ModelNumbers]) -> None:
+        """Update each model's best round with the numbers of `round`, if keep-best is set.
+
+        Fine-tuned models are left out, as the clients save none of them.
+        """
         metric = self.settings.general.keep_best
         if not metric:
             return
         kept_models = {name: numbers for name, numbers in models.items() if name != FINE_TUNED}
         best = self.best.after(round, metric, kept_models)
-        self.keep(best)
+        self.set_best(best)
 
-    def keep(self, best: BestRounds) -> None:
-        """Take the best rounds so far, whose memory clients keep from the next round on."""
+    def set_best(self, best: BestRounds) -> None:
+        """Set the best rounds so far. From the next round on, clients keep their memory of these rounds."""
         self.best = best
-        # This round's checkpoint is not on the disk yet: a resume may begin with one of the two before it.
+        # This round's checkpoint is not on the disk yet, so a resume may start from one of the two before it. Their
+        # best rounds are still needed.
         self.strategy.best_rounds = best.named_since(self.strategy.round - 2)
 
     def delete_worse_files(self, checkpoint: Checkpoint) -> None:
@@ -260,7 +277,11 @@ class Run:
         self.folder.delete_best_files(but=checkpoint.best.named_since(checkpoint.round - 1))
 
     def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint of the round that has just finished: tensors that no later round changes in place."""
+        """Return a checkpoint of the round that has just finished.
+
+        It shares its tensors with the strategy, and no later round changes them in place. So it can be written while
+        the next round trains.
+        """
         strategy = self.strategy
         return Checkpoint(
             round=strategy.round,
@@ -277,15 +298,21 @@ class Run:
         self,
         checkpoint: Checkpoint,
         record: RoundRecord | None = None,
-        moved: Callable[[], Sequence[UpdateStatistics]] = tuple,
+        update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple,
     ) -> None:
-        """Write a best round's file, the round's record, then its checkpoint, and report its line.
+        """Write the file of a best round, the round's record and its checkpoint, in this order, and report its line.
 
-        In this order, as a resume cuts off a record without a checkpoint, and a checkpoint names the best rounds.
+        A crash in between loses nothing: a checkpoint names only best rounds whose files exist, and a resume deletes a
+        record that has no checkpoint and runs its round again.
+
+        Args:
+            checkpoint: the state after the round.
+            record: the round's record; None before round 1.
+            update_statistics: computes the statistics of the clients' updates, which the record gets.
         """
         checkpoint.keep_if_best(self.folder)
         if record is not None:
-            record = replace(record, updates=moved()).shortened()
+            record = replace(record, updates=update_statistics()).shortened()
             self.folder.add_round(record)
             self.tracker.round(record)
         checkpoint.save(self.folder.checkpoint_file, self.folder.previous_file)
@@ -293,16 +320,17 @@ class Run:
         if record is not None:
             self.report_line(record.line)
 
-    def lap(self) -> float:
-        """Return the seconds since the last call: a round with everything that belongs to it."""
-        before = self.lap_began
-        self.lap_began = time.perf_counter()
-        return self.lap_began - before
+    def seconds_of_round(self) -> float:
+        """Return the seconds since the last call: training, evaluation and all other work of one round."""
+        before = self.round_began
+        self.round_began = time.perf_counter()
+        return self.round_began - before
 
     def after_round(self, round: int, arrays: ArrayRecord) -> None:
-        """Evaluate when it is due, and let record and checkpoint be written while the next round trains.
+        """Evaluate the models if `round` is to be evaluated, and start writing its record and checkpoint.
 
-        Where the run waits for a better round no longer, this is its last one.
+        The writing goes on in the background while the next round trains. If the setting patience ends the run here,
+        `round` becomes its last one. `arrays` are the shared weights as flwr passes them; they are not used.
         """
         began = time.perf_counter()
         due = self.settings.general.is_evaluated(round)
@@ -335,7 +363,9 @@ class Run:
         if due:
             evaluated_by = "clients" if evaluation.by_clients else "server"
         last = self.strategy.last
-        seconds = Seconds(**arguments(last.seconds), evaluation=evaluated - began, round=self.lap())
+        seconds = Seconds(
+            **arguments(last.seconds), evaluation=evaluated - began, round=self.seconds_of_round()
+        )
         record = RoundRecord(
             round=round,
             models=models,
@@ -356,14 +386,15 @@ class Run:
         line = round_line(record, self.settings)
         record = replace(record, line=f"{line}{hint}")
         self.writer.begin(partial(self.save, self.checkpoint(), record, last.update_statistics))
-        # It holds the updates, whose memory is then free as soon as they are recorded.
+        # The replaced function refers to all updates. Only the writer keeps a reference now, so that their memory is
+        # freed once they are recorded.
         self.strategy.last = replace(last, update_statistics=tuple)
 
     def ends_early(self, round: int, models: Mapping[str, ModelNumbers]) -> bool:
-        """Take the best rounds up to `round`, and return whether the run ends with it, before its settings' last."""
+        """Update the best rounds, and return whether the setting patience ends the run with `round`."""
         general = self.settings.general
-        self.take_best(round, models)
-        # It has ended before where its last record was lost and is made again.
+        self.update_best(round, models)
+        # `ended` is already set if the run ended before and only its last record is made again.
         if self.strategy.ended or round == general.rounds:
             return False
         self.strategy.ended = why_ended(
@@ -374,30 +405,31 @@ class Run:
     def evaluate_last(
         self, round: int, kept: dict[str, State], models: dict[str, ModelNumbers]
     ) -> dict[str, ModelNumbers]:
-        """Return the numbers of a round that turns out to be the last one: with the models that a last round adds.
+        """Evaluate again a round that turned out to be the last one, with the models that only a last round has.
 
-        `models` are the numbers without those, `kept` is as in `evaluate`.
+        These are models made from a final question to the clients, and fine-tuned ones. If the run has neither, return
+        `models`, the numbers measured so far. `kept` is filled as in `RunEvaluation.evaluate`.
         """
         has_questions = any(part.final_question for part in self.settings.deploys)
         if not has_questions and not self.settings.training.finetune_epochs:
             return models
         ask_finally(self.strategy, self.grid)
         models = self.evaluation.evaluate(kept, self.evaluation.personal_models(is_last=True))
-        self.take_best(round, models)
+        self.update_best(round, models)
         return models
 
 
 def round_line(record: RoundRecord, settings: RunSettings) -> str:
-    """Return the line that a run reports about a round."""
-    words = ["without rounds"]  # heads in closed form: nobody has trained
+    """Return the line that a run reports about a round: its loss, each model's balanced accuracy, and failures."""
+    words = ["without rounds"]  # rounds = 0: heads in closed form, and no client has trained
     if record.round:
         words = [f"round {record.round:>3}/{settings.general.rounds}  loss {record.loss:.3f}"]
     for name, numbers in record.models.items():
         row = row_name(settings.parts, name)
         words.append(f"{row} {numbers['balanced-accuracy']:.4f}")
     if record.failures:
-        names = [f"client {client}" for client in islice(record.failures, NAMED)]
-        more = len(record.failures) - NAMED
+        names = [f"client {client}" for client in islice(record.failures, MOST_NAMED)]
+        more = len(record.failures) - MOST_NAMED
         if more > 0:
             names.append(f"{more} more")
         words.append(f"left out: {', '.join(names)}")

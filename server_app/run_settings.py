@@ -1,4 +1,4 @@
-"""The settings of a run, and its name: an id made of every setting that can change its numbers."""
+"""The settings of a run, and its run id: a name with a hash of every setting that can change the run's numbers."""
 
 import dataclasses
 import hashlib
@@ -49,12 +49,13 @@ TENSORBOARD, MLFLOW, WANDB = (
     )
     for package in ("tensorboard", "mlflow", "wandb")
 )
-"""Trackers that a run may ask for where they are installed."""
+"""The rules of the settings tensorboard, mlflow and wandb: true needs the installed package."""
 
 
-CLOSED_FORM, HEADS = closed_form_methods(), " or ".join(starting_heads())
-HEAD_START = Rule(lambda name: name in ("", *CLOSED_FORM), f"must be {HEADS}")
-"""Any head in closed form passes: `validate` refuses those without logits, each with its reason."""
+CLOSED_FORM = closed_form_methods()
+STARTING_HEADS = " or ".join(starting_heads())
+HEAD_START = Rule(lambda name: name in ("", *CLOSED_FORM), f"must be {STARTING_HEADS}")
+"""Accepts every head in closed form; `validate` refuses those from which training cannot start, with the reason."""
 BEST = Rule(lambda metric: metric in ("", *METRICS), f"must be one of {', '.join(METRICS)}")
 
 
@@ -63,29 +64,29 @@ class GeneralSettings(Settings):
     """The method, the model, the length of the run, and the folder of its results."""
 
     method: str = "fedshift"
-    """One method, or several, as in fedshift+fedbn+iwds; your own as MODULE:CLASS."""
+    """One method, or several joined by +, as in fedshift+fedbn+iwds; your own as MODULE:CLASS."""
     method_settings: str = ""
-    """For `flwr run`, which accepts no other key: settings of your own method, as JSON {"my-part.power": 0.5}."""
+    """Settings of your own method as JSON, {"my-part.power": 0.5}; for `flwr run`, which takes only declared keys."""
     model: Annotated[str, MODEL] = "auto"
     """A model of `fedskew list models`, your own as MODULE:FUNCTION, or a backbone as torchvision:NAME or timm:NAME;
     auto is the papers' choice for the data."""
     rounds: Annotated[int, Ge(0), Le(1_000_000)] = 20
-    """Communication rounds; 0 where nobody trains, and every model is a head in closed form."""
+    """Communication rounds; 0 trains nothing and only computes heads in closed form."""
     head_start: Annotated[str, HEAD_START] = ""
-    """The head in closed form that training begins with, on features that stay as they are: fed-lda or fed-lda-pooled;
-    empty begins with random weights."""
+    """Head in closed form from which training starts, on fixed features: fed-lda or fed-lda-pooled; empty starts from
+    a random head."""
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share C of the clients that take part in a round: floor(C N), at least one."""
     seed: Annotated[int, Ge(0)] = 0
     """Seed of everything random: data draws, partition, first weights, sampling, batches."""
     evaluate_every: Annotated[int, Ge(0)] = 1
-    """Rounds between evaluations; the last round is always evaluated, 0 evaluates nothing else."""
+    """Evaluate every this many rounds, and always the last one; 0 evaluates the last round only."""
     keep_best: Annotated[str, BEST] = ""
-    """Metric on validation data, such as balanced-accuracy or loss: the run also keeps each model's best round by it;
-    empty keeps the last round alone."""
+    """Metric on validation data, such as balanced-accuracy or loss, by which the run also keeps each model's best
+    round; empty keeps only the last round."""
     patience: Annotated[int, Ge(0)] = 0
-    """With keep-best: the run ends after so many evaluated rounds in a row in which no model has improved; 0 never
-    ends it early."""
+    """With keep-best: the run ends after this many evaluated rounds in a row without an improvement of any model; 0
+    never ends it early."""
     server_optimizer: Annotated[str, OneOf("momentum", *RULES)] = "momentum"
     """The server optimizer: momentum, or adagrad, adam or yogi, which adapt the step of each coordinate."""
     server_learning_rate: Annotated[float, Gt(0)] = 1.0
@@ -95,23 +96,23 @@ class GeneralSettings(Settings):
     server_momentum_form: Annotated[str, OneOf(*FORMS)] = "heavy-ball"
     """Form of the server's momentum: heavy-ball, nesterov or damped."""
     server_second_momentum: Annotated[float, Ge(0), Lt(1)] = 0.99
-    """beta2 of adam and yogi: decay of the squares' mean per round."""
+    """beta2 of adam and yogi: decay per round of the moving average of squared updates."""
     server_adaptivity: Annotated[float, Gt(0)] = 1e-3
-    """tau of adagrad, adam and yogi: the smaller, the more equal are the steps of all coordinates."""
+    """tau of adagrad, adam and yogi, in the denominator: a smaller one makes the steps of coordinates more equal."""
     positive_class: str = ""
-    """Of two classes, the positive one for AUPRC, sensitivity and specificity; empty is the rarer one."""
+    """With two classes: the positive class of AUPRC, sensitivity and specificity; empty is the rarer class."""
     device: Annotated[str, OneOf("auto", "cpu", "cuda")] = "auto"
-    """auto (a GPU if a client sees one), cpu or cuda; GPUs are experimental."""
+    """Device for training and evaluation: auto (a GPU if the process sees one), cpu or cuda; GPUs are experimental."""
     results: Annotated[str, Rule(lambda path: bool(path.strip()), "must name a folder")] = "results"
-    """Folder of the runs' folders."""
+    """Folder in which every run gets its own folder."""
     overwrite: bool = False
-    """Start again even if the run is finished or can be resumed."""
+    """Start again from round 1 even if the run is finished or can be resumed."""
     tensorboard: Annotated[bool, TENSORBOARD] = False
-    """Also write every round's numbers for TensorBoard, into the folder tensorboard of the run's."""
+    """Also log every round's numbers to TensorBoard, in the subfolder tensorboard of the run's folder."""
     mlflow: Annotated[bool, MLFLOW] = False
-    """Also for MLflow, into the file store mlruns of the results folder, or where MLFLOW_TRACKING_URI says."""
+    """Also log them to MLflow: to MLFLOW_TRACKING_URI, or to the file store mlruns in the results folder."""
     wandb: Annotated[bool, WANDB] = False
-    """Also for Weights & Biases, offline, into the folder wandb of the run's; WANDB_MODE and its like go before."""
+    """Also log them to Weights & Biases, offline, in the subfolder wandb; variables such as WANDB_MODE override it."""
 
     def validate(self) -> None:
         rule = "has no effect without keep-best, whose metric it watches"
@@ -123,7 +124,7 @@ class GeneralSettings(Settings):
             self.require(self.evaluate_every > 0, "keep_best", rule)
         if self.head_start:
             reason = SERVER_METHODS[self.head_start].no_start
-            rule = f"must be {HEADS}: {self.head_start} {reason}"
+            rule = f"must be {STARTING_HEADS}: {self.head_start} {reason}"
             self.require(not reason, "head_start", rule)
             rule = "has no effect with rounds = 0: nobody trains, and the head itself is a method"
             self.require(self.rounds > 0, "head_start", rule)
@@ -138,14 +139,14 @@ class GeneralSettings(Settings):
             self.require(self.is_default(field) or self.server_optimizer in used, field, rule)
 
     def is_evaluated(self, round: int) -> bool:
-        """Return whether a round is evaluated: every one in `evaluate_every`, and the last."""
+        """Return whether a round is evaluated: every `evaluate_every`-th round, and the last."""
         return round == self.rounds or (
             self.evaluate_every > 0 and round % self.evaluate_every == 0
         )
 
     @property
     def optimizer(self) -> ServerOptimizer | AdaptiveOptimizer:
-        """Return the server optimizer that is set."""
+        """Return the server optimizer that these settings choose."""
         if self.server_optimizer == "momentum":
             return ServerOptimizer(
                 learning_rate=self.server_learning_rate,
@@ -165,11 +166,15 @@ WITHOUT_EFFECT_ON_NUMBERS = {
     "device", "results", "overwrite", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
     "tensorboard", "mlflow", "wandb", "max-image-pixels", "max-unpacked-mib",
 }  # fmt: skip
+"""Keys that the hash in a run's id leaves out."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of one run, with nothing left to choose."""
+    """The settings of one run, with every `auto` resolved and the method's parts created.
+
+    `settings.parse` makes them.
+    """
 
     general: GeneralSettings
     model: ModelSettings
@@ -182,18 +187,18 @@ class RunSettings:
     monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
     head_start: ClosedFormHead | None = None
-    """The head that training begins with."""
+    """The method whose head training starts from; None starts from a random head."""
     known_run_id: str = dataclasses.field(default="", compare=False)
-    """The run's id where it is certain: it stays, even if the file of a user's model changes while the run trains."""
+    """The run id if it is fixed, else "": it then stays, even if a user's model file changes while the run trains."""
 
     def __reduce__(self) -> tuple[Callable[..., "RunSettings"], tuple[object, ...]]:
-        """Return how pickle makes these settings again, in another process."""
-        certain = replace(self, known_run_id=self.run_id)
-        values = [getattr(certain, field.name) for field in fields(certain)]
+        """Return how pickle recreates these settings elsewhere: with their run id and the user's own methods."""
+        with_run_id = replace(self, known_run_id=self.run_id)
+        values = [getattr(with_run_id, field.name) for field in fields(with_run_id)]
         return settings_from_pickle, tuple(values)
 
     def flat(self) -> dict[str, Scalar]:
-        """Return every setting that is in force by its key."""
+        """Return the value of every setting that this run uses, by key."""
         settings: dict[str, Scalar] = {}
         for group in self.groups():
             for field in fields(group):
@@ -201,7 +206,11 @@ class RunSettings:
         return settings
 
     def run_config(self) -> dict[str, Scalar]:
-        """Return every setting in force as `flwr run` takes them, which lets no key through that it does not know."""
+        """Return the same as a run config for `flwr run`.
+
+        flwr refuses keys that pyproject.toml does not declare, so the settings of plugins go into one JSON text, under
+        the key method-settings.
+        """
         plugin_sections: set[str] = set()
         for name in self.parts.names:
             plugin_sections |= {part.name for part in METHODS[name].parts}
@@ -218,7 +227,7 @@ class RunSettings:
         return config
 
     def groups(self) -> tuple[Settings, ...]:
-        """Return the settings in groups: the run's own, then those of the method's parts."""
+        """Return this run's groups of settings: the general ones, then one for each part of the method."""
         run = (self.general, self.model, self.data, self.training, self.exchange)
         parts = [*self.variants, self.combine, *self.monitors, *self.deploys]
         if self.head_start is not None and self.head_start not in self.deploys:
@@ -227,19 +236,19 @@ class RunSettings:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The input shape of the trained model, or (D,) if a backbone's features are cached."""
+        """The shape of one input of the trained model; (D,) if a frozen backbone's cached features are the inputs."""
         if self.model.freeze == "all":
             return (width_of(self.general.model),)
         return self.data.shape
 
     @property
     def has_fixed_features(self) -> bool:
-        """Whether training leaves the model's features as they are."""
+        """Whether training changes only the head, and the features stay fixed."""
         return has_fixed_features(self.general.model, self.model.freeze)
 
     @property
     def about_files(self) -> dict[str, object]:
-        """The sha256 of the file that a backbone begins with, and of one's own methods' sources, for the record."""
+        """The sha256 of the backbone's weights file and of the sources of the user's own methods, for settings.json."""
         hashes: dict[str, object] = {}
         if self.model.weights:
             hashes["weights-sha256"] = self.weights_sha256
@@ -250,24 +259,24 @@ class RunSettings:
 
     @cached_property
     def weights_sha256(self) -> str:
-        """The sha256 of the file that a backbone begins with, as it was when the run got its id; "" without one."""
+        """The sha256 of the backbone's weights file when the run id was computed; "" without a file."""
         return sha256_of(self.model.weights) if self.model.weights else ""
 
     @property
     def hashed_model(self) -> ModelSettings:
-        """The settings of the model, of the very file that the run's id is made of."""
+        """The model settings with the sha256 in the run id: a weights file that has changed since is not loaded."""
         return of_hash(self.model, self.weights_sha256) if self.model.weights else self.model
 
     @cached_property
     def agreement(self) -> Agreement | None:
-        """The agreement of the sites; None in a simulation. Raises DataError if it has been changed."""
+        """The content of federation.toml; None in a simulation. Raises DataError if the file has been changed."""
         if is_sites(self.data.dataset):
             return agreement_of(self.data.dataset)
         return None
 
     @property
     def exchange_in_force(self) -> ExchangeSettings:
-        """How the server reaches its clients; between sites the agreement's min-sites decides what is enough."""
+        """The exchange settings of this run; between sites, min-replies is replaced by the agreement's min-sites."""
         if self.agreement is None:
             return self.exchange
         share = self.agreement.min_sites / len(self.agreement.sites)
@@ -275,12 +284,14 @@ class RunSettings:
 
     @cached_property
     def run_id(self) -> str:
-        """A name for everything that can change the run's numbers: what it is, and a hash of the settings.
+        """The run id and name of the run's folder: DATASET-METHOD-seedN-HASH, between sites sites-NAME-METHOD-...
 
-        What is at its default is not hashed, so that a setting of a later version renames no run. What a default like
-        `auto` or the method's name stands for is hashed as resolved: spelled out or not, it is the same run. A default
-        that is changed would give runs of other numbers the same name: a test holds them as they are.
-        Made once, so that a run keeps its name when its own model's file is changed while it goes on.
+        The hash covers every setting that can change the run's numbers, except those at their defaults. So a setting
+        that a later version adds changes no id. For the same reason a default must never change: two runs with
+        different numbers would get the same id. A test compares all defaults with a stored table.
+
+        Values such as `auto` are hashed as resolved: writing out what they stand for gives the same id. The id is
+        computed once, so that a run keeps it if the user's model file changes while the run trains.
         """
         if self.known_run_id:
             return self.known_run_id
@@ -292,14 +303,15 @@ class RunSettings:
             federation = in_words(f"sites-{self.agreement.name}")
             return f"{federation}-{end}"
         name = f"{in_words(without_path(self.data.dataset))}-{end}"
-        # Versions up to 0.1 had the beginning of the user's path in the name: such a run keeps it and is not repeated.
+        # Versions up to 0.1 put the beginning of the user's path into the name. A run that has such a folder keeps its
+        # name, so that it is found and not repeated.
         former = f"{in_words(self.data.dataset)}-{end}"
         results = Path(self.general.results)
         is_former = (results / former).is_dir() and not (results / name).is_dir()
         return former if is_former else name
 
     def hashed_settings(self) -> dict[str, Any]:
-        """Return everything that the hash in the run's id is made of."""
+        """Return the settings and file hashes from which the hash in the run id is computed."""
         changed: dict[str, Any] = {}
         for group in self.groups():
             for field in fields(group):
@@ -307,7 +319,7 @@ class RunSettings:
                 if not group.is_default(field.name) and key not in WITHOUT_EFFECT_ON_NUMBERS:
                     changed[key] = getattr(group, field.name)
         settings = stored(changed)
-        # Files count by their contents, wherever they are.
+        # A file is hashed by its content, not by its path.
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)
         if self.model.weights:
@@ -325,12 +337,15 @@ class RunSettings:
         return Path(self.general.results) / self.run_id
 
     def going_on(self) -> "RunSettings":
-        """Return the settings with overwrite = false: the same run, whatever has become of its own model's file."""
+        """Return the settings that continue this run: overwrite = false, and the run id as it is.
+
+        The id stays even if the user's model file has changed meanwhile.
+        """
         general = replace(self.general, overwrite=False)
         return replace(self, general=general, known_run_id=self.run_id)
 
     def run_spec(self) -> RunSpec:
-        """Return the part that clients need; of sites without any path."""
+        """Return the settings that clients need; between sites without any path of the server."""
         folder, data, model_settings = self.folder, self.data, self.model
         if self.agreement is not None:
             folder = Path(self.run_id)
@@ -353,7 +368,7 @@ class RunSettings:
 
 
 def settings_from_pickle(*values: Any) -> RunSettings:
-    """Return the settings of another process, and register the user's own methods in this one."""
+    """Recreate unpickled settings, and register the user's own methods in this process."""
     settings = RunSettings(*values)
     general = settings.general
     load_agreed_module(general.method, general.model, settings.data.dataset)
@@ -362,12 +377,12 @@ def settings_from_pickle(*values: Any) -> RunSettings:
 
 
 def in_words(text: str) -> str:
-    """Return a text as the beginning of a folder's name: small letters and digits, at most 40 characters."""
+    """Return a text for use in a folder's name: a-z, 0-9 and -, at most 40 characters."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
 
 
 def without_path(dataset: str) -> str:
-    """Return what to call a data set: files and folders of the user's by their own names."""
+    """Return a data set's name for the run id: of the user's own files and folders only the last part of the path."""
     names = members(dataset)
     if not any(map(is_own, names)):
         return dataset

@@ -16,7 +16,7 @@ from strategies.batch_norm import averaged, distances, norm_layers, reestimated
 from strategies.core.exchange import Exchange
 from strategies.core.flower_adapter import Strategy
 from strategies.core.validation import (
-    Expected,
+    ExpectedTensors,
     RejectedUpdate,
     check_values,
     differences,
@@ -140,7 +140,7 @@ def ask(question: Question, strategy: Strategy, private: State) -> Answers:
     return answers
 
 
-def wrong(answer: State, expected: Expected) -> str:
+def wrong(answer: State, expected: ExpectedTensors) -> str:
     """Return why a client's tensors cannot be used; empty when they can."""
     reason = differences(answer, expected)
     if reason:

@@ -1,4 +1,4 @@
-"""The executor: takes the SuperNode's tasks and runs them with the installed code, never with received code."""
+"""The executor: takes tasks from the SuperNode and runs them with the installed code, never with received code."""
 
 import logging
 import secrets
@@ -48,30 +48,32 @@ from site_agent.run_signature import LONGEST as LONGEST_SIGNATURE
 logger = logging.getLogger("fedskew.site")
 CLIENT_TASK = "flwr-clientapp"
 TASKS = (CLIENT_TASK, "flwr-agentapp", "flwr-model", "flwr-connector")
-"""What a SuperLink can send to a SuperNode; all are taken, so that what is refused is answered and stops nothing."""
+"""All types of tasks that a SuperNode can get. The executor takes all of them and answers other types than CLIENT_TASK
+with an error, so that they do not hold up later tasks."""
 CRASHED = 8
-"""flwr's code for an error in place of a reply: CLIENT_APP_CRASHED."""
+"""flwr's error code CLIENT_APP_CRASHED, for an error in place of a reply."""
 UNLOGGED = "the site cannot write its audit log"
 KILLED = "the executor was killed"
 SHORTEST, LONGEST, SHARE = 0.1, 0.5, 0.1
-"""Seconds between two questions for a task at least and at most, and as a share of the time since the last task; each
-costs site and SuperNode 10 ms together."""
+"""The idle executor polls for a task after a SHARE of the time since the last task, and after SHORTEST to LONGEST
+seconds. One poll costs site and SuperNode together 10 ms of CPU time."""
 TRIES, PAUSE = 3, 0.5
-"""How often a request is sent that the SuperNode does not answer, and the seconds between, at most. Its server closes a
-connection that was idle for 5 seconds, and what is sent at that moment is lost; with an object of a reply lost, a
-SuperNode would wait for it for ever."""
+"""How often to send a request that the SuperNode does not answer, and the longest pause between two tries in seconds.
+The SuperNode closes a connection that was idle for 5 seconds, and a request sent at that moment is lost. If it would
+have pushed an object of a reply, the SuperNode waits for that object forever."""
 LOOK = 1.0
-"""Seconds between two questions for the next task while a message is awaited."""
+"""Seconds between two polls for the next task while the rest of a message is awaited, see `Executor.pull`."""
 MOST_NAMED = 16
-"""Clients of a message that a refusal names at most; FedSkew's messages to a site name one."""
+"""The most clients of a message that a refusal answers for. FedSkew's messages to a site name one client."""
 HEARTBEAT = 10.0
-"""Seconds between signs of life for a task; flwr gives one up after 60 without."""
+"""Seconds between two heartbeats for a task. flwr abandons a task after 60 seconds without one."""
 
+# Hashing unpacks the app, so the hashes of two apps are cached: that of the current app and that of the former one.
 packed_hash = lru_cache(2)(lambda fab: app_hash(packed_files(fab)))
 
 
 def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
-    """Return a client of a SuperNode's runtime interface on loopback."""
+    """Return a client of a SuperNode's runtime API on loopback, which repeats unanswered requests."""
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=True,
@@ -91,17 +93,17 @@ def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
 
 
 def answered(error: Exception) -> bool:
-    """Return whether an error of httpx, which flwr calls, is of an answer: a refusal, which stays one."""
+    """Return whether an httpx error has a response: then the SuperNode has refused, and a retry is useless."""
     return hasattr(error, "response")
 
 
 def logged_kind(message: Message) -> str:
-    """Return a message's type for the audit log, without the action that all of FedSkew's own messages have."""
+    """Return a message's type for the audit log, without the suffix that all of FedSkew's messages have."""
     return message.metadata.message_type.removesuffix(f".{ACTION}")
 
 
 def settings_of(message: Message) -> str:
-    """Return the settings of the run that a message states, a JSON text; "" where it states none."""
+    """Return the run's settings in a message, as JSON text; "" if it has none."""
     if not message.has_content() or "task" not in message.content.config_records:
         return ""
     settings = message.content.config_records["task"].get("assignment")
@@ -109,10 +111,10 @@ def settings_of(message: Message) -> str:
 
 
 def refusal_of(message: Message, refusal: NotApproved) -> tuple[Message, str]:
-    """Return the reply to a message that is not answered, and its task's status.
+    """Return the reply to a refused message, and the status of its task.
 
-    Of an error flwr's ServerApp learns no client, so one site's reason could be read as another's. A text that is not
-    approved is therefore a failure of the clients that the message names.
+    flwr's error does not tell the ServerApp which client failed, so one site's reason could be taken for another's. If
+    the refused text is federation.toml, the reply is therefore a failure record of each client in the message.
     """
     if isinstance(refusal, TextNotApproved) and settings_of(message):
         clients = message.content.config_records["task"].get("clients")
@@ -129,19 +131,17 @@ def refusal_of(message: Message, refusal: NotApproved) -> tuple[Message, str]:
 
 
 def push_message(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
-    """Push a reply, its records in one, with random bytes that no state or digest knows of."""
+    """Push a reply with its small records folded into one, plus random bytes that are in no state and no digest.
+
+    flwr names an object by its hash. The random bytes keep others from checking a guess of the content by its name.
+    """
     if reply.has_content():
         reply.content = folded(reply.content, secrets.token_bytes(NONCE_BYTES))
     push_as_it_is(client, reply, context)
 
 
 class Executor:
-    """Serves one SuperNode, task by task.
-
-    `texts` are what this site has approved: one text, or for a time the former one with it. `idle` is called at least
-    once a second. `pending_file` is the file of the task in hand. A `plain` app is another than FedSkew's: its replies
-    leave as it makes them.
-    """
+    """Serves one SuperNode, one task at a time."""
 
     def __init__(
         self,
@@ -154,6 +154,18 @@ class Executor:
         idle: Callable[[], None],
         plain: bool = False,
     ) -> None:
+        """Connect to the SuperNode.
+
+        Args:
+            address: HOST:PORT of the SuperNode's runtime API.
+            secret: The secret that lets a process take tasks from the SuperNode.
+            texts: What this site has approved: one federation.toml, or for some time also the former one.
+            pool: Runs the messages in a worker process.
+            audit: The site's audit log.
+            pending_file: Where to save the task in progress, for the executor after a crash.
+            idle: Called at least once per second.
+            plain: Whether the app is not FedSkew's own. Its replies are pushed unchanged.
+        """
         self.address = address
         self.texts = texts
         self.pool = pool
@@ -162,15 +174,16 @@ class Executor:
         self.pending_task = PendingTask(pending_file)
         self.plain = plain
         self.following: AcquireTaskResponse | None = None
+        """The next task, if it was taken while the message of the current one was awaited."""
         self.logged: set[tuple[str, str]] = set()
-        """Hash and signature of the settings that this process has written into the audit log."""
+        """(hash, signature) of all run settings that this process has written to the audit log."""
         method = "/flwr.proto.Runtime/AcquireTask"
         self.link = connect(
             address, SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[method])
         )
 
     def run(self) -> None:
-        """Serve for ever."""
+        """Serve tasks forever. First answer the task that a killed executor has left behind."""
         if left := self.pending_task.read():
             self.give_back(*left)
         last = time.monotonic()
@@ -188,11 +201,11 @@ class Executor:
                 time.sleep(min(LONGEST, max(SHORTEST, SHARE * idle_time)))
 
     def take(self) -> AcquireTaskResponse | None:
-        """Return the next task, an answer without any, or nothing where the SuperNode does not answer."""
+        """Return the SuperNode's response, with or without a task; None if it does not respond or refuses."""
         request = AcquireTaskRequest(supported_task_types=TASKS)
         try:
             taken: AcquireTaskResponse = self.link.AcquireTask(request)
-        except Exception as error:  # of httpx, which flwr calls
+        except Exception as error:  # from httpx, which flwr uses
             answer = getattr(error, "response", None)
             if answer is not None:
                 logger.error(
@@ -201,25 +214,33 @@ class Executor:
             return None
         return taken
 
-    def give_back(self, token: str, noted: bytes) -> None:
-        """Answer the task that a killed executor has left with an error, upon which the server asks again."""
+    def give_back(self, token: str, saved: bytes) -> None:
+        """Answer the task of a killed executor with an error, so that the server sends its message again.
+
+        Args:
+            token: The task's token.
+            saved: The serialized message; empty if it was not pulled.
+        """
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
-                with suppress(Exception):  # a refusal: it has begun
+                with suppress(Exception):  # flwr refuses this if the task has begun already
                     client.PullTaskInput(PullTaskInputRequest())
-                known = [MessageOnTheWire.FromString(noted)] if noted else []
-                for message in known or client.PullMessages(PullAppMessagesRequest()).messages_list:
-                    self.lose(client, message_from_proto(message))
+                if saved:
+                    messages = [MessageOnTheWire.FromString(saved)]
+                else:
+                    messages = client.PullMessages(PullAppMessagesRequest()).messages_list
+                for message in messages:
+                    self.fail(client, message_from_proto(message))
                 push_task_output(client, None, "failed", KILLED)
-            # a token that no longer holds, a SuperNode that is gone, a pending task cut short
+            # The token has expired, the SuperNode has ended, or the saved message is truncated.
             except Exception as error:
                 logger.error(
                     "what was in hand is not given back: %s: %s", type(error).__name__, error
                 )
         self.pending_task.clear()
 
-    def lose(self, client: RuntimeHttpClient, message: Message) -> None:
-        """Reply to a message that nobody can answer any more."""
+    def fail(self, client: RuntimeHttpClient, message: Message) -> None:
+        """Reply with an error to a message whose executor was killed, and write that to the audit log."""
         about = message.metadata
         kind = logged_kind(message)
         entry = {"run": about.run_id, "message": about.message_id, "kind": kind}
@@ -231,7 +252,7 @@ class Executor:
         logger.error("%s of run %s: %s", kind, about.run_id, KILLED)
 
     def serve(self, task: Task, token: str) -> None:
-        """Answer one task; a SuperNode that is gone before the reply is with it costs the task, and nothing else."""
+        """Answer one task. If the SuperNode ends before it has the reply, only this task is lost."""
         with closing(connect(self.address, RuntimeTokenHttpInterceptor(token))) as client:
             try:
                 self.pending_task.write(token)
@@ -255,7 +276,7 @@ class Executor:
                         if text.code is not None:
                             self.pool.use(text.code, text.describe)
                         reply, status = self.run_task(client, message, context, entry)
-                except OSError as error:  # what is not in the audit log does not leave
+                except OSError as error:  # a reply that cannot be logged must not leave the site
                     reply = Message(Error(CRASHED, UNLOGGED), reply_to=message)
                     status = "failed"
                     logger.error("%s: %s", UNLOGGED, error)
@@ -266,7 +287,9 @@ class Executor:
                 logger.info("%s of run %s: %.2f s", entry["kind"], run.run_id, seconds)
             except Exception as error:
                 self.pool.end()
-                if self.following:  # else flwr answers in its place later, and sends that before the next one's reply
+                # If the next task waits, fail this one now. Otherwise flwr answers it later in the site's place,
+                # and sends that answer before the next task's reply.
+                if self.following:
                     push_task_output(client, None, "failed", str(error))
                 logger.error("a task was lost: %s: %s", type(error).__name__, error)
             finally:
@@ -277,20 +300,25 @@ class Executor:
         client: RuntimeHttpClient,
         pulled: Callable[[bytes], None],
     ) -> tuple[Message, Context, Any, Any]:
-        """Return a task's message, context, run and app, once the message is complete; `pulled` gets its head before.
+        """Return a task's message, context, run and app, once the message is complete.
 
-        A SuperNode fetches one message at a time. So a task that arrives while this one's message is awaited means
-        that the rest never will: the ServerApp died while it sent. That task is then kept for later.
+        A SuperNode fetches one message at a time. So if another task arrives while the rest of this message is
+        awaited, the rest will never arrive: the ServerApp died while it sent the message. The other task is then
+        served next (`following`).
+
+        Args:
+            client: A client with the task's token.
+            pulled: Called with the serialized message before its content is fetched.
 
         Raises:
             TaskAbandoned: the rest of the message will never arrive.
         """
-        beating = self.heartbeat(client)
+        send_heartbeat = self.heartbeat(client)
         due = 0.0
 
         def waiting() -> None:
             nonlocal due
-            beating()
+            send_heartbeat()
             if time.monotonic() < due:
                 return
             due = time.monotonic() + LOOK
@@ -308,7 +336,10 @@ class Executor:
         return message, context, run, fab
 
     def heartbeat(self, client: RuntimeHttpClient) -> Callable[[], None]:
-        """Return what is to be called at least once a second while a task takes its time. It raises TaskAbandoned."""
+        """Return a function to call at least once per second while a task runs.
+
+        It sends a heartbeat every HEARTBEAT seconds, and raises TaskAbandoned if the run was stopped.
+        """
         due = time.monotonic() + HEARTBEAT
 
         def beat() -> None:
@@ -322,15 +353,15 @@ class Executor:
         return beat
 
     def chosen(self, task: Task, fab: bytes, stated: str = "") -> ApprovedText:
-        """Return the text under which a task is answered.
+        """Return the approved text under which a task is answered.
 
         Args:
-            task: What is asked for.
-            fab: The app that came with it.
-            stated: The sha256 of federation.toml that its message states; empty for none.
+            task: The task.
+            fab: The packed app that came with it.
+            stated: The sha256 of federation.toml in the task's message; empty if it has none.
 
         Raises:
-            NotApproved: a task that is not answered; the sentence says why, and leaves the site.
+            NotApproved: the task is refused. The coordinator sees the error's sentence.
         """
         if task.type != CLIENT_TASK:
             raise NotApproved(f"this site runs no task of kind {task.type}")
@@ -342,9 +373,10 @@ class Executor:
         return self.texts.chosen(stated, code)
 
     def log_settings(self, message: Message, context: Context, entry: dict[str, Any]) -> None:
-        """Write a run's settings into the audit log, once, and hash, run, methods and round into each entry.
+        """Write a run's settings to the audit log, once, and add their hash, run, methods and round to `entry`.
 
-        A signature stands beside the settings as it came: it shows later that the coordinator has asked for the run.
+        The coordinator's signature is logged as received, without a check: later, it can prove that the coordinator
+        requested the run.
         """
         settings = settings_of(message)
         if not settings:
@@ -376,22 +408,25 @@ class Executor:
         context: Context,
         entry: dict[str, Any],
     ) -> Any:
-        """Return the reply and the task's status; a worker that dies is replaced once."""
+        """Run a message in the worker, write the result to the audit log, and return the reply and the task's status.
+
+        If the worker dies, a new one tries once more.
+        """
         began = time.monotonic()
-        waiting = self.heartbeat(client)
+        send_heartbeat = self.heartbeat(client)
         for _ in range(2):
-            answered = self.pool.run_task(message.metadata.run_id, message, context, waiting)
-            if answered is None:
+            result = self.pool.run_task(message.metadata.run_id, message, context, send_heartbeat)
+            if result is None:  # the worker died
                 continue
-            reply, leaving = answered
+            reply, records = result
             if reply.has_error() and reply.error.code == REFUSED:
-                why = leaving[0]["why"]
+                why = records[0]["why"]
                 self.audit.write("refused", **entry, left=[], why=why)
                 return reply, "failed"
             seconds = round(time.monotonic() - began, 3)
             event = "failed" if reply.has_error() else "answered"
             status = "failed" if reply.has_error() else "completed"
-            self.audit.write(event, **entry, seconds=seconds, left=leaving)
+            self.audit.write(event, **entry, seconds=seconds, left=records)
             return reply, status
         why = "the worker died twice"
         self.audit.write("failed", **entry, left=[], why=why)

@@ -1,4 +1,4 @@
-"""The policy for what may leave a site, checked before round 1 and at every message. Simulations have none."""
+"""A site's policy on what may leave it, checked before round 1 and for every message. Simulations have no policy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,27 +18,27 @@ from data import DataError
 from site_agent.config import Site
 
 BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
-"""Permissions for numbers per class."""
+"""Permissions whose uploads have values per class; min-class-samples applies to these."""
 QUESTIONS = "questions.sha256"
-"""In a site's folder of a run, a line for each different question to train that was answered."""
+"""The file in a site's folder of a run with one hash per line: the different training requests that were answered."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A site's rules, with what they are about. Every check raises NotAllowed for what has to stay."""
+    """A site's rules, and the run and data to which they apply. A check raises NotAllowed for what must not leave."""
 
     site: Site
     variants: Sequence[Variant]
-    """Of the run."""
+    """The run's local methods."""
     counts_C: Tensor
-    """(C,): training samples of each class."""
+    """(C,): the number of training samples of each class."""
     tested: int
-    """Test samples; subjects, where samples are parts of one."""
+    """The number of test samples; of subjects, if the samples of a subject are evaluated together."""
     training: TrainingSettings = field(default_factory=TrainingSettings)
-    """Of the run."""
+    """The run's training settings."""
 
     def check_ready(self) -> None:
-        """Check all that the run will ask for; everything that must stay is named at once."""
+        """Check everything that the run will ask for. The error names all missing permissions at once."""
         self.check_training()
         needed = {"model", "scores"}
         for variant in self.variants:
@@ -52,19 +52,21 @@ class Policy:
         self.check_scores()
 
     def check_update(self, start: State, report: Report) -> None:
-        """Check an update of `start`, and its uploads."""
+        """Check a trained model and its uploads. `start` is the model that the server sent."""
         self.check_permission("model")
         self.check_training()
         self.check_uploads(report.uploads)
-        moved = norm(difference(report.shared, start))
+        update_norm = norm(difference(report.shared, start))
         most = self.site.max_norm
-        if most and not moved <= most:  # NaN is not within the limit
-            raise NotAllowed("model", f"the update's norm is {moved:.6g}, and max-norm = {most:g}")
+        if most and not update_norm <= most:  # `not <=` also refuses NaN
+            reason = f"the update's norm is {update_norm:.6g}, and max-norm = {most:g}"
+            raise NotAllowed("model", reason)
 
     def check_training(self) -> None:
-        """Check how many samples and steps an update is made of.
+        """Check the batch size, the number of steps and the number of different samples of an update.
 
-        After one step on one image, the first layer's weight change divided by its bias change is that image.
+        An update from few samples can reveal them: after one step on one image, the weight change of a linear first
+        layer divided by its bias change is that image.
         """
         samples = int(self.counts_C.sum())
         batch = min(self.training.batch_size, samples)
@@ -77,23 +79,25 @@ class Policy:
         if steps < least:
             reason = f"a round has {steps} steps, and at least {least} are asked for"
             raise RunNotAllowed("min-steps", reason)
-        different = samples_in_update(samples, self.training)
+        used = samples_in_update(samples, self.training)
         least = self.site.min_update_samples
-        if different < least:
-            reason = f"an update is made of {different} samples, and at least {least} are asked for"
+        if used < least:
+            reason = f"an update is made of {used} samples, and at least {least} are asked for"
             raise RunNotAllowed("min-update-samples", reason)
 
     def check_uploads(self, uploads: Mapping[str, State]) -> None:
-        """Check uploads, or answers, by variant; an unknown one is not allowed under any name."""
+        """Check uploads or answers, by the name of their local method. An upload of an unknown method never passes."""
         permissions = {variant.name: variant.upload.permission for variant in self.variants}
         for name in sorted(uploads):
-            # The name of an unknown variant is no permission, so this refuses it.
-            permission = permissions.get(name) or name
-            self.check_permission(permission)
+            if (
+                name not in permissions
+            ):  # also one that is called as a permission is, such as control-variates
+                raise NotAllowed(name)
+            self.check_permission(permissions[name] or name)
             self.check_counts(permissions[name])
 
     def check_scores(self) -> None:
-        """Check scores on the test set."""
+        """Check whether scores on the test set may leave: the permission, and enough test samples."""
         self.check_permission("scores")
         least = self.site.min_test_samples
         if self.tested < least:
@@ -101,7 +105,7 @@ class Policy:
             raise NotAllowed("scores", reason)
 
     def check_counts(self, permission: str) -> None:
-        """Check what is sent class by class: no class at the site may have too few samples."""
+        """Check a permission for values per class: every class at the site must have min-class-samples samples."""
         if permission not in BY_CLASS:
             return
         counts = [int(count) for count in self.counts_C.tolist() if count]
@@ -112,20 +116,21 @@ class Policy:
             raise NotAllowed(permission, reason)
 
     def check_permission(self, permission: str) -> None:
-        """Raise NotAllowed for a permission that the site's file does not give."""
+        """Raise NotAllowed for a permission that is not in `allow` of site.toml."""
         if permission not in self.site.allow:
             raise NotAllowed(permission)
 
     def count_question(self, folder: Path, round: int, states: Sequence[State]) -> None:
-        """Count a request to train on these states, in the run's folder. Raises RunNotAllowed beyond max-rounds."""
+        """Count a request to train on `states` in the run's folder. Raises RunNotAllowed if max-rounds is exceeded."""
         count_question(self.site, folder, round, states)
 
 
 def samples_in_update(samples: int, training: TrainingSettings) -> int:
-    """Return of how many different samples an update is made at least, for a client of so many training samples."""
+    """Return a lower bound on the different samples in an update, for a client with `samples` training samples."""
     one_epoch = replace(training, local_steps=0, local_epochs=1, batch_limit=0)
     steps_of_epoch = steps_of(samples, one_epoch)
-    # Every epoch is shuffled anew, so of cut epochs the first alone is sure to hold different samples.
+    # batch-limit cuts epochs short, and each epoch is shuffled anew. Later epochs may repeat samples of the first one,
+    # so only the first one counts.
     steps = min(steps_of(samples, training), training.batch_limit or steps_of_epoch)
     if steps >= steps_of_epoch:
         return samples
@@ -133,7 +138,7 @@ def samples_in_update(samples: int, training: TrainingSettings) -> int:
 
 
 def check_run(site: Site, run_spec: RunSpec) -> None:
-    """Check a run's settings before the data are read. Raises RunNotAllowed for what the policy excludes."""
+    """Check a run's model, local methods and rounds before the data are read. Raises RunNotAllowed."""
     check_model_name(site, run_spec.model)
     check_variant_names(site, map(name_in_messages, run_spec.variants))
     most = site.max_rounds
@@ -143,13 +148,13 @@ def check_run(site: Site, run_spec: RunSpec) -> None:
 
 
 def check_model_name(site: Site, model: str) -> None:
-    """Raise RunNotAllowed for a model that the policy excludes."""
+    """Raise RunNotAllowed for a model that is not in the policy's `models`."""
     if site.models is not None and model not in site.models:
         raise RunNotAllowed("models", f"{model} is none of {', '.join(site.models)}")
 
 
 def check_variant_names(site: Site, variants: Iterable[str]) -> None:
-    """Raise RunNotAllowed for a local method that the policy excludes."""
+    """Raise RunNotAllowed for a local method that is not in the policy's `methods`."""
     if site.methods is None:
         return
     allowed = ", ".join(site.methods) or "an empty list"
@@ -159,13 +164,13 @@ def check_variant_names(site: Site, variants: Iterable[str]) -> None:
 
 
 def is_of_module(name: str, module: str) -> bool:
-    """Return whether a name is MODULE:NAME of the agreed module. What the module holds is not looked at."""
-    of, _, attribute = name.partition(":")
-    return of == module != "" and attribute.isidentifier()
+    """Return whether a name is MODULE:NAME with the agreed module. Does not check that the module defines NAME."""
+    named_module, _, attribute = name.partition(":")
+    return named_module == module != "" and attribute.isidentifier()
 
 
 def check_names(site: Site) -> None:
-    """Raise DataError where the policy names a method or a model that does not exist, which would allow nothing."""
+    """Raise DataError if the policy names a method or a model that does not exist: such an entry allows nothing."""
     for key, names, known in (
         ("methods", site.methods or (), VARIANTS),
         ("models", site.models or (), [*MODELS, *filter(None, [site.agreement.backbone])]),
@@ -179,20 +184,23 @@ def check_names(site: Site) -> None:
 
 
 def count_question(site: Site, folder: Path, round: int, states: Sequence[State]) -> None:
-    """Record in the run's folder what a site is asked to train, and check how often it was asked.
+    """Record a training request in the run's folder, and check the number of requests.
 
-    A coordinator could ask for more rounds than the run has, or again and again for the same round with other weights.
-    The same question, which a server that was killed repeats, counts once. Raises RunNotAllowed beyond max-rounds.
+    Without this limit, a coordinator could request more rounds than the run has, or the same round many times with
+    other weights. A repeated request, as a restarted server sends it, counts once.
+
+    Raises:
+        RunNotAllowed: the round, or the number of different requests, exceeds max-rounds.
     """
     file = folder / QUESTIONS
-    asked = digest(states, str(round))
-    known = file.read_text().split() if file.exists() else []
-    if asked in known:
+    request = digest(states, str(round))
+    answered = file.read_text().split() if file.exists() else []
+    if request in answered:
         return
     most = site.max_rounds
-    if round > most or len(known) >= most:
-        reason = f"round {round}, after {len(known)} questions, and at most {most} are answered"
+    if round > most or len(answered) >= most:
+        reason = f"round {round}, after {len(answered)} questions, and at most {most} are answered"
         raise RunNotAllowed("max-rounds", reason)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as notes:
-        notes.write(f"{asked}\n")
+    with file.open("a") as requests:
+        requests.write(f"{request}\n")

@@ -1,4 +1,4 @@
-"""`fedskew-site start`: the SuperNode and the executor, together or apart, until a signal ends them."""
+"""`fedskew-site start`: runs the SuperNode and the executor, in one command or in two, until a signal ends them."""
 
 import logging
 import os
@@ -24,53 +24,51 @@ from site_agent.config import Link, Site
 from site_agent.metrics import serve
 from site_agent.supernode_watch import SuperNode, command_of, environment
 
-if TYPE_CHECKING:  # with flwr, which `approve` and most commands do without
+if TYPE_CHECKING:  # it imports flwr, which most commands, such as `approve`, do not need
     from site_agent.pool import App, Describe
-
-PORT = 9094
-"""Of the loopback between the two halves, where they are started apart."""
 
 
 def write_log(path: Path) -> None:
-    """Write the site's log to a file, which rotates, and to stderr."""
-    form = logging.Formatter("%(asctime)s %(message)s")
+    """Send the site's log to a rotating file and to stderr."""
+    formatter = logging.Formatter("%(asctime)s %(message)s")
     logger = logging.getLogger("fedskew.site")
     logger.setLevel(logging.INFO)
     for handler in (
         RotatingFileHandler(path, maxBytes=LARGEST, backupCount=KEPT),
         logging.StreamHandler(),
     ):
-        handler.setFormatter(form)
+        handler.setFormatter(formatter)
         logger.addHandler(handler)
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
-    """End this process in order, once."""
+    """Handle SIGTERM and SIGINT: exit with status 0 after cleanup. Further signals are ignored."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise SystemExit(0)
 
 
 def link_only(link: Link, state: Path, port: int, secret: Path) -> NoReturn:
-    """Become the process that keeps a SuperNode running; it holds the key and has no need of the data."""
+    """Replace this process by one that keeps a SuperNode running. It needs the node's key, and no data."""
     home = state / "link"
     home.mkdir(parents=True, exist_ok=True)
     read_secret(secret)
     assert link.key and link.ca
     command = command_of(link.address, link.key, link.ca, port, secret)
-    keeper = [sys.executable, "-m", f"{__package__}.supernode_watch", str(home), *command]
-    os.execv(sys.executable, keeper)  # leaves torch behind, which read site.toml with us
+    watcher = [sys.executable, "-m", f"{__package__}.supernode_watch", str(home), *command]
+    # exec also frees the memory of torch, which reading site.toml has imported.
+    os.execv(sys.executable, watcher)
 
 
 def train_only(file: Path, site: Site, port: int, secret: Path, metrics: int) -> None:
-    """Run the tasks of a SuperNode that another process keeps running. `site` is what `file` says, site.toml."""
+    """Run the tasks of a SuperNode that another process keeps running. `site` has the contents of `file`, site.toml."""
     site.state.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
         execute(file, site, port, read_secret(secret), None, metrics)
 
 
 def start(file: Path, site: Site, link: Link, metrics: int) -> None:
-    """Keep a SuperNode and run its tasks. `site` is what `file` says, site.toml."""
+    """Keep a SuperNode running and run its tasks. `site` has the contents of `file`, site.toml."""
     home = site.state / "link"
     home.mkdir(parents=True, exist_ok=True)
     with only_one(site.state):
@@ -85,7 +83,16 @@ def start(file: Path, site: Site, link: Link, metrics: int) -> None:
 def execute(
     file: Path, site: Site, port: int, secret: bytes, node: SuperNode | None, metrics: int
 ) -> None:
-    """Serve tasks until a signal comes. `file` is site.toml, which is read again when another text is approved."""
+    """Serve tasks until a signal arrives.
+
+    Args:
+        file: site.toml. It is read again when another federation.toml is approved.
+        site: The contents of `file`.
+        port: The port of the SuperNode's runtime API on loopback.
+        secret: The secret that lets this process take tasks.
+        node: The SuperNode to keep running; None if another process does that.
+        metrics: The port of the Prometheus metrics; 0 for none.
+    """
     approved_files(site)  # raises DataError before torch is imported, which takes seconds
     write_log(site.state / "site.log")
     os.environ.update(environment(site.state / "link"))
@@ -99,7 +106,7 @@ def execute(
     from site_agent.executor import Executor
     from site_agent.pool import Pool, SiteApp
 
-    # Takes seconds: a worker would load it again for every run.
+    # Import torchvision once, before workers are forked: it takes seconds, and each run has a new worker.
     if site.agreement.backbone.startswith(TORCHVISION):
         with suppress(SettingError):
             load_torchvision()
@@ -107,7 +114,7 @@ def execute(
     def make_code(
         site: Site, files: Mapping[str, bytes], folder: Path
     ) -> "tuple[App, Describe | None]":
-        """Return what answers messages under a text, as of `ApprovedTexts`."""
+        """Return the app that answers messages under an approved text, see `MakeCode`."""
         if site.app is None:
             return SiteApp(site, code), None
         return flower_app.InstalledApp(site, files, folder), flower_app.leaving
@@ -139,7 +146,7 @@ def execute(
     try:
         executor.run()
     finally:
-        executor.link.close()  # the SuperNode waits for it
+        executor.link.close()  # a SuperNode does not end while this connection is open
         if node:
             node.stop()
         pool.end()
@@ -147,7 +154,11 @@ def execute(
 
 
 def read_secret(path: Path) -> bytes:
-    """Return the secret between the two halves. Raises DataError where it is missing, or open to everybody."""
+    """Return the secret that SuperNode and executor share.
+
+    Raises:
+        DataError: the file is missing, shorter than 32 bytes, or accessible to other users.
+    """
     try:
         mode = path.stat().st_mode
         secret = path.read_bytes()
@@ -162,7 +173,7 @@ def read_secret(path: Path) -> bytes:
 
 @contextmanager
 def only_one(state: Path) -> Iterator[None]:
-    """Return a context with the lock on a state folder. Raises DataError where another process has it."""
+    """Return a context that locks a state folder. Raises DataError if another process has the lock."""
     lock = FileLock(state / "lock", blocking=False)
     try:
         lock.acquire()
@@ -175,7 +186,7 @@ def only_one(state: Path) -> Iterator[None]:
 
 
 def is_at_work(state: Path) -> bool:
-    """Return whether a `fedskew-site start` has the lock on a state folder."""
+    """Return whether a running `fedskew-site start` has the lock on a state folder."""
     try:
         with FileLock(state / "lock", blocking=False):
             return False
@@ -184,7 +195,7 @@ def is_at_work(state: Path) -> bool:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens at."""
+    """Return a free port on loopback."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -168,11 +168,12 @@ def test_every_equivalent_mutant_is_of_a_line_that_is_still_there_and_has_a_reas
 
 
 def test_failures_are_read_from_the_end_of_pytests_output() -> None:
-    tests = ["t.py::one", "t.py::two[a - b]", "t.py::three"]
+    tests = ["t.py::one", "t.py::two[a - b]", "t.py::three", "u.py::four"]
     output = """F
 FAILED t.py::one - assert 1 == 2 - 0
 FAILED t.py::two[a - b] - AssertionError
 ERROR u.py - ImportError: no
+ERROR inner/test_a.py
 """
     assert mutants.failed_tests(output, tests) == ("t.py::one", "t.py::two[a - b]", "u.py")
     assert mutants.failed_tests("3 passed in 0.1s\n", tests) == ()

@@ -1,4 +1,4 @@
-"""A user's own table: csv:FILE, with a column `label` and columns of numbers, or of paths of images."""
+"""A user's own table, csv:FILE: a column `label`, and columns of numbers or a column with the paths of images."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, Remedy, SetOption
 from data.readers.abide import folds
-from data.readers.image_files import ImageFiles
+from data.readers.image_files import ImageFiles, shape_of
 from data.readers.metadata import SampleMetadata
 from data.readers.rows import (
     LABEL,
@@ -33,10 +33,11 @@ from data.settings import DataSettings
 from data.text import finite_number
 
 LARGEST = float(np.finfo(np.float32).max)
-LIKE_IMAGES = (
+"""The largest number that a cell may have: inputs are float32."""
+IMAGE_SUFFIXES = (
     ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".dcm", ".nii", ".nii.gz",
 )  # fmt: skip
-"""How the names of images end."""
+"""Endings of file names by which a cell looks like the path of an image."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,13 @@ class Table:
     """The contents of a table of numbers."""
 
     numbers_NF: NDArray[np.float32]
+    """(rows, columns of numbers): the inputs."""
     inputs: tuple[str, ...]
-    """The columns of numbers, in their order."""
+    """The names of the columns of numbers, in file order."""
     rows: SampleMetadata
+    """The other columns, by role."""
     notes: tuple[str, ...] = ()
-    """How the file is written, one sentence each."""
+    """Notes for the user about the file's encoding and separator, one sentence each."""
 
 
 def read_csv(
@@ -57,15 +60,16 @@ def read_csv(
     shape: tuple[int, ...],
     settings: DataSettings,
 ) -> Raw:
-    """Images, or vectors (features,) in the order of the columns; a fifth is for testing where no column says it.
+    """Return the samples of a table: images, or vectors (features,) in column order, split into train and test.
 
-    Of numbers without columns named by `columns` it is drawn by class, and by subject where there are any, who are
-    tested as one.
+    The column `split` or `fold` decides the split. Without them, a fifth of the rows is the test set. If the table has
+    numbers and no roles besides label and subject, and split-seed and test-fold are 0, this fifth is drawn by class; or
+    by subject, and then all rows of a subject are evaluated together. Otherwise `SampleMetadata.divided` draws it.
 
     Raises:
-        DataError: what cannot be trained on, said in one sentence with row and column.
+        DataError: a row, column or value that cannot be used for training.
     """
-    if is_of_images(path, settings):
+    if has_image_paths(path, settings):
         return read_images(path, class_names, shape, settings)
     table = read_table(path, settings)
     where = str(path)
@@ -76,7 +80,7 @@ def read_csv(
     if rows.cells.keys() - {LABEL, SUBJECT} or settings.split_seed or settings.test_fold:
         return rows.divided(everything, settings)
 
-    # By the labels' names, so that the split does not depend on the order of `classes`.
+    # Number the label names in sorted order here, so that the split does not depend on the order of `classes`.
     _, names_N = np.unique(np.array(rows.of(LABEL)), return_inverse=True)
     subjects = rows.of(SUBJECT)
     if not subjects:
@@ -89,10 +93,10 @@ def read_csv(
         np.array(subjects), return_index=True, return_inverse=True
     )
     label_S = labels_N[first_row_S]
-    torn = np.flatnonzero(labels_N != label_S[subjects_N])
-    if torn.size:
+    conflicts = np.flatnonzero(labels_N != label_S[subjects_N])
+    if conflicts.size:
         rule = "has rows of several classes, and a subject is tested as one"
-        raise rows.error(SUBJECT, subjects[torn[0]], rule)
+        raise rows.error(SUBJECT, subjects[conflicts[0]], rule)
     if len(subject_names) < 2:
         rule = f"column {SUBJECT}: names one subject; some must train and others test"
         raise DataError(rule, where=where)
@@ -105,7 +109,7 @@ def read_csv(
 
 
 def read_table(path: Path, settings: DataSettings) -> Table:
-    """The rows of a table of numbers. Raises DataError."""
+    """Read a table of numbers. Raises DataError."""
     with opened(path, settings) as rows:
         writing = writing_of(path, {*LIKE_LABELS, *named(settings)})
         header = header_of(path, rows)
@@ -115,7 +119,7 @@ def read_table(path: Path, settings: DataSettings) -> Table:
             header=header,
             roles=roles,
             settings=settings,
-            # Where commas do not separate the columns, one can be a decimal mark.
+            # A comma can be a decimal mark if it does not separate the columns.
             commas=writing.separator != ",",
         )
         return _table(path, rows, numbers, tuple(writing.notes))
@@ -145,19 +149,20 @@ def _table(path: Path, rows: Rows, numbers: "Numbers", notes: tuple[str, ...]) -
 
 @dataclass
 class Cells:
-    """Collects the cells of a table's roles, row by row."""
+    """Collects the cells of all columns that have a role (label, site, patient, ...), row by row."""
 
     path: Path
     header: Sequence[str]
     roles: dict[str, str]
     """The columns' names by role."""
     by_role: dict[str, list[str]] = field(default_factory=dict)
+    """The cells by role, one per row."""
 
     def __post_init__(self) -> None:
         self.by_role = {role: [] for role in self.roles}
 
     def add(self, line: int, row: Sequence[str]) -> None:
-        """Add a row's cells. Raises DataError for an empty one."""
+        """Add the cells of a row; `line` is its line number. Raises DataError for an empty cell."""
         for role, name in self.roles.items():
             column = self.header.index(name)
             cell = row[column].strip()
@@ -166,7 +171,7 @@ class Cells:
             self.by_role[role].append(cell)
 
     def metadata(self) -> SampleMetadata:
-        """Return all cells. Raises DataError for fewer than two classes."""
+        """Return all cells as metadata. Raises DataError if the labels have fewer than two classes."""
         labels = self.by_role[LABEL]
         classes = len(set(labels))
         if classes < 2:
@@ -181,7 +186,7 @@ class Cells:
 
 @dataclass
 class Numbers:
-    """Reads the numbers of one table, whose decimal mark is a point, or a comma where no comma separates columns."""
+    """Parses the numbers of a table. The decimal mark is a point, or a comma if no comma separates the columns."""
 
     path: Path
     header: Sequence[str]
@@ -190,10 +195,10 @@ class Numbers:
     commas: bool
     """Whether a comma can be a decimal mark."""
     marks: dict[str, str] = field(default_factory=dict)
-    """The decimal marks that were met, each with the row, column and cell where it first stood."""
+    """The decimal marks found so far, each with the row, column and cell where it was found first."""
 
     def read(self, line: int, column: str, cell: str) -> float:
-        """A cell's number. Raises DataError for what is none, or none that float32 holds."""
+        """Return a cell's number. Raises DataError for text and for numbers that do not fit float32."""
         text = cell.strip()
         where = f"row {line}, column {column}: {cell[:80]!r}"
         if self.commas and ("," in text or "." in text):
@@ -208,7 +213,7 @@ class Numbers:
             raise DataError(
                 f"{where}: must be a finite number",
                 where=str(self.path),
-                remedy=self.cure(column, text),
+                remedy=self.remedy_for(column, text),
             )
         if len(self.marks) > 1:
             first, second = self.marks.values()
@@ -216,11 +221,11 @@ class Numbers:
             raise DataError(f"{second}: {rule}; {first}", where=str(self.path))
         return value
 
-    def cure(self, column: str, text: str) -> Remedy:
-        """The remedy for a cell that is no number; empty if there is none."""
+    def remedy_for(self, column: str, text: str) -> Remedy:
+        """Return the remedy for a cell that is not a number; empty if none is known."""
         others = [name for name in self.header if name not in self.roles.values()]
         likely = likely_roles(others, self.roles)
-        if text.lower().endswith(LIKE_IMAGES):
+        if text.lower().endswith(IMAGE_SUFFIXES):
             option = cure_of(self.settings, {"path": column, **likely})
             return "if it is the image's file: ", option
         for role, name in likely.items():
@@ -232,23 +237,26 @@ class Numbers:
 
 
 def guess_settings(path: Path, settings: DataSettings) -> Guess:
-    """Propose settings for a table, of images or of numbers. Raises DataError."""
-    if is_of_images(path, settings):
-        return look_at_images(path, settings)
+    """Propose settings for a table of images or numbers. Raises DataError."""
+    if has_image_paths(path, settings):
+        return guess_image_settings(path, settings)
     table = read_table(path, settings)
     notes = [*table.notes, *table.rows.notes]
     for name in table.inputs:
         role = role_like(name)
         if role in ("site", "patient") and role not in table.rows.columns:
-            cure = cure_of(settings, {role: name})
-            notes.append(f"column {name} is one of the inputs; if it is the {role}: {cure}")
+            remedy = cure_of(settings, {role: name})
+            notes.append(f"column {name} is one of the inputs; if it is the {role}: {remedy}")
     classes = classes_of(table.rows.of(LABEL))
     proposed = {"classes": ",".join(classes), "input-shape": str(len(table.inputs))}
     return Guess(proposed, tuple(notes))
 
 
 def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, str]:
-    """Return columns by the role, site or patient, that their names suggest and that no column has yet."""
+    """Return, by role, the columns whose names look like a site or a patient.
+
+    Leave out roles that are in `roles` already: they have a column.
+    """
     likely: dict[str, str] = {}
     for name in columns:
         role = role_like(name)
@@ -257,21 +265,21 @@ def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, st
     return likely
 
 
-def is_of_images(path: Path, settings: DataSettings) -> bool:
-    """Whether a table has a column of paths. Raises DataError."""
+def has_image_paths(path: Path, settings: DataSettings) -> bool:
+    """Return whether a table has a column with the role `path`. Raises DataError."""
     with opened(path, settings) as rows:
         return "path" in roles_of(path, header_of(path, rows), settings)
 
 
 def files_of_table(path: Path, settings: DataSettings) -> list[Path]:
-    """The table, and the images that it names. Raises DataError."""
-    if not is_of_images(path, settings):
+    """Return the path of the table and those of the images in it. Raises DataError."""
+    if not has_image_paths(path, settings):
         return [path]
     return [path, *image_table(path, settings).paths]
 
 
 def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
-    """The sites that a table names; none where it is not there or has no such column. Raises DataError."""
+    """Return the sites of a table; empty if the file or the column is missing. Raises DataError."""
     if not path.is_file():
         return ()
     with opened(path, settings) as rows:
@@ -290,11 +298,11 @@ class ImageTable:
     folder: Path
     metadata: SampleMetadata
     unused: tuple[str, ...]
-    """Columns that mean nothing here."""
+    """The names of columns without a role, which are ignored."""
 
     @property
     def paths(self) -> list[Path]:
-        """Each row's file."""
+        """The path of each row's image."""
         return [self.folder / cell for cell in self.metadata.of("path")]
 
 
@@ -304,10 +312,10 @@ def read_images(
     shape: tuple[int, ...],
     settings: DataSettings,
 ) -> Raw:
-    """The images of a table, on their sides.
+    """Return the images of a table, split into train, test and perhaps validation.
 
     Raises:
-        DataError: what cannot be trained on, said in one sentence with row and column.
+        DataError: a row, column or value that cannot be used for training.
     """
     if len(shape) != 3 or shape[0] not in (1, 3):
         rule = "must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for a table of images"
@@ -321,20 +329,25 @@ def read_images(
 
 
 def image_table(path: Path, settings: DataSettings) -> ImageTable:
-    """The table, read once as long as it is the same. Raises DataError."""
+    """Return a table of images. It is read again only if the file's size or modification time changes.
+
+    Raises DataError.
+    """
     if not path.is_file():
         raise DataError("there is no such file", where=str(path))
     stat = path.stat()
+    # Only these settings change how the table is read; the others must not be part of the cache's key.
     relevant = DataSettings(
         columns=settings.columns,
         outside_folder=settings.outside_folder,
         max_unpacked_mib=settings.max_unpacked_mib,
     )
-    return _read(path, stat.st_size, stat.st_mtime_ns, relevant)
+    return _read_image_table(path, stat.st_size, stat.st_mtime_ns, relevant)
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, size: int, changed: int, settings: DataSettings) -> ImageTable:
+def _read_image_table(path: Path, size: int, changed: int, settings: DataSettings) -> ImageTable:
+    """Read a table of images. `size` and `changed` (bytes, nanoseconds) only serve as keys of the cache."""
     with opened(path, settings) as rows:
         header = header_of(path, rows)
         roles = roles_of(path, header, settings)
@@ -345,7 +358,7 @@ def _read(path: Path, size: int, changed: int, settings: DataSettings) -> ImageT
         for line, row in rows:
             check_length(path, line, row, header)
             cells.add(line, row)
-            name = _inside(path, line, root, paths[-1], settings)
+            name = _checked_path(path, line, root, paths[-1], settings)
             paths[-1] = name
             if name in row_of_file:
                 rule = f"{name} is the file of row {row_of_file[name]} too"
@@ -358,13 +371,17 @@ def _read(path: Path, size: int, changed: int, settings: DataSettings) -> ImageT
     )
 
 
-def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings) -> str:
-    """A row's path, as it is opened from the table's folder. Raises DataError for one that leads out, or nowhere."""
+def _checked_path(path: Path, line: int, root: Path, cell: str, settings: DataSettings) -> str:
+    """Return the path in a row's cell, relative to `root`, the table's folder.
+
+    Raises:
+        DataError: the file does not exist, or is outside the folder and outside-folder is false.
+    """
     if "\0" in cell:
         raise DataError(f"row {line}: its path holds a character that no path has", where=str(path))
     name = cell
     if not (root / cell).exists():
-        name = cell.replace("\\", "/")  # as it was written on Windows
+        name = cell.replace("\\", "/")  # the table was written on Windows
     file = root / name
     if not settings.outside_folder and not file.resolve().is_relative_to(root):
         rule = "leads out of the table's folder"
@@ -378,7 +395,7 @@ def _inside(path: Path, line: int, root: Path, cell: str, settings: DataSettings
 
 
 def _hint(table: ImageTable, settings: DataSettings) -> str:
-    """Advice on giving unused columns the role that their names suggest, as the end of a sentence; may be empty."""
+    """Return the end of a sentence: how to give unused columns the roles that their names suggest. May be empty."""
     likely = likely_roles(table.unused, table.metadata.columns)
     if not likely:
         return ""
@@ -386,10 +403,8 @@ def _hint(table: ImageTable, settings: DataSettings) -> str:
     return f"; if {meanings}: {cure_of(settings, likely)}"
 
 
-def look_at_images(path: Path, settings: DataSettings) -> Guess:
+def guess_image_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings for a table of images. Raises DataError."""
-    from data.readers.image_files import shape_of  # it loads PIL
-
     table = image_table(path, settings)
     rows = table.metadata
     shape, notes = shape_of(table.paths, settings, rows.sites_and_labels)

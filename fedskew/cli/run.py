@@ -26,19 +26,19 @@ def run(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Experiments to run; without a name, one run, or one per --method and --seed.",
+            help="Experiments to run; without one, a single run, or one per --method and --seed.",
             autocompletion=completion.experiments,
         ),
     ] = None,
     engine: Annotated[
         Engine | None,
         typer.Option(
-            help="Engine of the clients; default: workers, or inprocess for several runs at a time."
+            help="Where clients run; default: workers, or inprocess if parallel runs have one core each."
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        completion.set_option("A setting."),
+        completion.set_option("Set one of the settings of `fedskew list settings`."),
     ] = None,
     row: Annotated[
         list[str] | None, typer.Option(help="Run only this row of the experiments' tables.")
@@ -60,7 +60,8 @@ def run(
     ] = None,
     experiments: ExperimentsFile = None,
     results: Annotated[
-        str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
+        str | None,
+        typer.Option(help="Folder in which every run gets its own folder (the setting results)."),
     ] = None,
     overwrite: Annotated[
         bool,
@@ -74,17 +75,21 @@ def run(
     cluster: Annotated[
         str,
         typer.Option(
-            metavar="HOST:PORT", help="Several runs on a Ray cluster's machines (experimental)."
+            metavar="HOST:PORT",
+            help="Head of a Ray cluster: spread several runs over its machines (experimental).",
         ),
     ] = "",
     federation_config: Annotated[
-        str, typer.Option(help="For Ray, as of `flwr run`; GPUs are experimental.")
+        str,
+        typer.Option(
+            help="With --engine ray: as `flwr run --federation-config`; GPUs are experimental."
+        ),
     ] = "",
     within: Annotated[
         str,
         typer.Option(
             metavar="8h",
-            help="For `papers`: leave out seeds, the last ones first, to fit into this.",
+            help="For `papers`: time limit; the last seeds are left out until the estimate fits.",
         ),
     ] = "",
     records: RecordsFolder = None,
@@ -92,12 +97,16 @@ def run(
         bool, typer.Option("--dry-run", help="Print the plan and its cost; run nothing.")
     ] = False,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="The setting tensorboard: curves, live.")
+        bool,
+        typer.Option(
+            "--tensorboard", help="Write live curves for TensorBoard (the setting tensorboard)."
+        ),
     ] = False,
     sites: Annotated[
         str,
         typer.Option(
-            metavar="FOLDER", help="Rehearse a run between sites: folder of SITE/site.toml."
+            metavar="FOLDER",
+            help="Rehearse a run between sites in this process; FOLDER holds SITE/site.toml.",
         ),
     ] = "",
     as_json: Annotated[
@@ -122,9 +131,9 @@ def run(
     require(not (several and sites), "--sites", sites, "is for one run")
     hours = hours_of(within)
     for option, value in (("--within", within), ("--records", str(records or ""))):
-        is_for_it = not value or choice.suite is not None
-        require(is_for_it, option, value, "is for papers and its like")
-    # Imports torch, which takes a second: a mistyped option is refused before.
+        is_allowed = not value or choice.suite is not None
+        require(is_allowed, option, value, "is for papers and its like")
+    # This import loads torch, which takes a second. It comes last, so that a mistyped option is refused at once.
     with at_once():
         from fedskew.cli.run_execution import run_choice
     run_choice(
@@ -145,12 +154,14 @@ def run(
 
 
 def hours_of(text: str) -> float:
-    """Return the hours of 8h, 45m or 0.5h; 0 for no text. Raises SettingError for anything else."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(h|m)", text)
+    """Convert a duration such as 8h, 45m or 0.5h to hours; "" is 0. Raises SettingError for anything else."""
     if not text:
         return 0.0
-    require(found is not None, "--within", text, "must be hours or minutes, as 8h or 45m")
-    assert found is not None
-    hours = float(found[1]) / (60 if found[2] == "m" else 1)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(h|m)", text)
+    require(match is not None, "--within", text, "must be hours or minutes, as 8h or 45m")
+    assert match is not None
+    hours = float(match[1])
+    if match[2] == "m":
+        hours /= 60
     require(hours > 0, "--within", text, "must be more than 0")
     return hours

@@ -19,7 +19,7 @@ from fedskew.engines.ray_sweep import RaySweep
 from fedskew.engines.repeated import repeatedly
 from fedskew.signals import one_interrupt
 
-if TYPE_CHECKING:  # with torch, which the gateway and most commands between sites do without
+if TYPE_CHECKING:  # they import torch, which the gateway and most federation commands do not need
     from server_app.run_folder import RunFolder
     from server_app.run_settings import RunSettings
 
@@ -40,20 +40,20 @@ def execute(
 ) -> dict[str, Any]:
     """Run the settings' experiment on an engine and return its summary.
 
-    Whatever ends the run, no process of it is left.
+    All processes of the run have ended when this returns or raises.
 
     Args:
         settings: of the run.
         engine: one of ENGINES.
         report_line: gets one line per round.
         workers: processes that run clients; 0 for one per core.
-        federation_config: for Ray, as of `flwr run`.
-        sites: a folder of SITE/site.toml; the sites of dataset = sites:FILE are then rehearsed in this process.
-        ray_sweep: for Ray, what the run shares with the runs before and after it; None for a run alone.
+        federation_config: for Ray, as in `flwr run --federation-config`.
+        sites: a folder with one SITE/site.toml per site of dataset = sites:FILE, to rehearse them in this process.
+        ray_sweep: for Ray, the processes that the runs of a sweep share; None for a single run.
 
     Raises:
-        SettingError: an option that is for another engine.
-        LaunchFailed: the run failed on Ray; on other engines what `server_app.app.run` raises.
+        SettingError: an unknown engine, or an option of another engine.
+        LaunchFailed: the run failed on Ray. The other engines raise the errors of `server_app.app.run`.
     """
     if engine not in ENGINES:
         raise SettingError("--engine", engine, f"must be one of {', '.join(ENGINES)}")
@@ -67,9 +67,10 @@ def execute(
     from fedskew.engines.workers import WorkersGrid
     from server_app.app import run
 
-    is_starting = getattr(multiprocessing.current_process(), "_inheriting", False)
-    if engine == "workers" and is_starting:
-        # A worker that imports a script without `if __name__ == "__main__":`; its parent reports that.
+    is_starting_worker = getattr(multiprocessing.current_process(), "_inheriting", False)
+    if engine == "workers" and is_starting_worker:
+        # This process is a worker that imports a user's script without `if __name__ == "__main__":`. It must not start
+        # workers of its own; the parent process reports the mistake.
         sys.exit(1)
     processes = workers if engine == "workers" else 0
     with one_interrupt(), WorkersGrid(processes) as grid:
@@ -82,7 +83,11 @@ def rehearse(
     report_line: LineSink,
     folder: str,
 ) -> dict[str, Any]:
-    """Run all sites of a folder in this process, each by its own site.toml."""
+    """Run a federation's sites in this process, each with its own site.toml, and return the run's summary.
+
+    Raises SettingError for another engine than inprocess, or if the sites have approved another federation.toml than
+    the run's; DataError as `read_sites`.
+    """
     require(settings.agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
     rule = "must be a folder that holds a SITE/site.toml for each site, which are then run in this process"
     require(Path(folder).is_dir() and bool(folder), "--sites", folder, rule)
@@ -108,17 +113,21 @@ def on_ray(
     federation_config: str,
     ray_sweep: RaySweep | None,
 ) -> dict[str, Any]:
-    """Run through `flwr run`, of its own or of the sweep's, and follow the run by its records."""
+    """Run on Ray with `flwr run`, and report each round once the ServerApp has recorded it. Returns the summary.
+
+    Without `ray_sweep` the run starts its own `flwr run`, else it uses the sweep's.
+    """
     from data import federate
     from server_app.best_round import refuse_unvalidated
     from server_app.run_folder import RunFolder
 
     folder = RunFolder(settings.folder)
-    claim(folder.path)  # processes of a killed launcher would still have the folder's lock
-    # Wrong data are refused here, before Ray starts.
+    # End processes that a killed launcher left: they would still hold the folder's lock.
+    claim(folder.path)
+    # Load the data here, so that invalid data are refused before Ray starts.
     federation = federate(settings.data, settings.general.seed)
     refuse_unvalidated(settings.general.keep_best, federation)
-    # The ServerApp takes the lock when this block releases it.
+    # This block releases the lock at its end: the ServerApp, another process, takes it then.
     with folder.begin(settings, federation, report_line) as finished:
         if finished is not None:
             return finished
@@ -144,13 +153,13 @@ def on_ray(
                 log=log,
             )
     summary = folder.summary()
-    assert summary is not None, "the launcher returns once the summary is there"
+    assert summary is not None, "the launcher returns only after the summary is written"
     return summary
 
 
 @contextmanager
 def following(folder: "RunFolder", report_line: LineSink) -> Iterator[None]:
-    """Within this context, report the line of every round that another process records."""
+    """Within this context, report the line of every round that another process adds to the run's records."""
     from server_app.run_folder import ROUND, verified
 
     _, position = appended(folder.rounds_file, 0)
@@ -159,7 +168,7 @@ def following(folder: "RunFolder", report_line: LineSink) -> Iterator[None]:
         nonlocal position
         lines, position = appended(folder.rounds_file, position)
         for line in lines:
-            with contextlib.suppress(ValueError):  # a damaged record
+            with contextlib.suppress(ValueError):  # skip a damaged record
                 record = verified(line, ROUND)
                 report_line(str(record["line"]))
 
@@ -168,9 +177,10 @@ def following(folder: "RunFolder", report_line: LineSink) -> Iterator[None]:
 
 
 def appended(file: Path, position: int) -> tuple[list[str], int]:
-    """Return the complete lines of a file after its first `position` bytes, and where the last of them ends.
+    """Return the complete lines after the first `position` bytes of a file, and the position after these lines.
 
-    A resumed run truncates its records; of a file that is shorter than `position`, only what follows is new.
+    A resumed run truncates its records. If the file is shorter than `position`, no line is new, and the position
+    returned is the file's size.
     """
     try:
         with file.open("rb") as opened:

@@ -48,7 +48,7 @@ from fedskew.engines.processes import (
 )
 from fedskew.engines.shared_memory import SharedMemory, TensorLocation
 from fedskew.signals import blocked
-from strategies.core.exchange import Direct, Request, WorkersLost
+from strategies.core.exchange import DirectGrid, Request, WorkersLost
 
 log = logging.getLogger("fedskew")
 UNGUARDED = (
@@ -76,7 +76,7 @@ class Order:
     locations: Mapping[str, TensorLocation]
 
 
-class WorkersGrid(Refusing, Direct):
+class WorkersGrid(Refusing, DirectGrid):
     """Runs clients in worker processes of one thread each, or with workers = 0 in this process, one after the other.
 
     All give the same results to the bit. To be used as a context manager.

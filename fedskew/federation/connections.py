@@ -1,8 +1,8 @@
-"""The gateway's connections: how many there are of each address and each site, and how long they may say nothing.
+"""The gateway's connections: limits on their number per address and per site, and deadlines for idle ones.
 
-uvicorn sees a connection after its TLS handshake, and waits for a request's head for ever. So `Server` accepts
-connections itself: it counts each before its handshake, and closes one whose handshake, head or answer takes too long.
-Nothing of this needs a signature; a site is known once it has signed.
+uvicorn sees a connection only after its TLS handshake, and waits for a request's head forever. So `Server` accepts
+connections itself. It counts each connection before the handshake, and closes it if the handshake, a request's head or
+the sending of an answer takes too long. A connection belongs to a site once a request on it has a valid signature.
 """
 
 import asyncio
@@ -25,48 +25,48 @@ from fedskew.federation.limits import Allowances, Limits, address_of
 
 log = logging.getLogger("fedskew.gateway")
 Peer = tuple[str, int]
-"""Host and port of a connection's other end."""
+"""The host and port of a connection's peer, the other end."""
 BURST = 10
-"""Seconds' worth of new connections of an address that may begin at once."""
+"""An address may begin a burst of BURST x new-connections-per-second connections."""
 HEAD = 2**16
-"""Bytes of a request's head. uvicorn has no limit of its own with httptools."""
+"""The largest head of a request in bytes. uvicorn with httptools has no limit of its own."""
 BACKLOG = 2048
-"""Connections that the kernel keeps until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 PAUSE = 0.1
-"""Seconds after which to accept again where this process or the machine has no file left."""
-AT_ONCE = struct.pack("ii", 1, 0)
-"""SO_LINGER by which a connection ends with a reset: on, for no seconds."""
-PARTING = 30.0
-"""Seconds that the other end has to end TLS in order, in which the rest of an answer is sent."""
+"""Seconds to wait before accepting again if this process or the machine cannot open more files."""
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+"""The value of SO_LINGER (on, 0 seconds) with which closing a socket sends a TCP reset."""
+TLS_SHUTDOWN = 30.0
+"""Seconds for the TLS shutdown of a closed connection, during which the rest of an answer is still sent."""
 PIECE = 2**16
-"""Bytes of an answer that are written at a time. TLS in asyncio says that a line is slow between two writes alone."""
+"""Bytes of an answer per write. asyncio's TLS reports a slow receiver (pause_writing) only between two writes."""
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Connections:
-    """The open connections, by address and by site.
+    """The open connections, counted by address and by site.
 
-    At a limit of an address or of all, the oldest connection makes room on which nobody has signed yet: what honest
-    sites open is signed within a second. Where every connection is a site's, the new one is closed.
+    A new connection beyond a limit replaces the oldest connection without a signed request, as honest sites sign within
+    a second. If all connections belong to sites, the new one is closed.
     """
 
     def __init__(self, limits: Limits, refused: Callable[[str, str], None]) -> None:
-        """`refused` is called with a limit's key and the address or site that has met it."""
+        """`refused` is called with the key of an exceeded limit and the address or site."""
         self.limits = limits
         self.refused = refused
         self.open: dict[Peer, Connection] = {}
         self.by_address = Counter[str]()
         self.by_site = Counter[str]()
         self.strangers: dict[str, dict[Connection, None]] = {}
-        """By address, the connections on which nobody has signed yet, the oldest first."""
+        """By address, the connections without a signed request, the oldest first."""
         rate = limits.new_connections_per_second
         self.beginnings = Allowances(rate, BURST * rate, debt=0.0)
 
     def admit(self, connection: "Connection") -> bool:
-        """Count a new connection, and return whether there is room for it."""
+        """Count a new connection and return True, or return False if there is no room for it."""
         address = connection.address
-        self.forget_former(connection.peer)
+        self.close_former(connection.peer)
         if self.by_address[address] >= self.limits.connections_per_address:
             self.refused("connections-per-address", address)
             if not self.make_room(address):
@@ -80,10 +80,10 @@ class Connections:
         self.strangers.setdefault(address, {})[connection] = None
         return True
 
-    def forget_former(self, peer: Peer) -> None:
-        """Close the connection that a new one from the same host and port takes the place of.
+    def close_former(self, peer: Peer) -> None:
+        """Close the connection that a new one from the same host and port replaces.
 
-        Its other end has reset it, and nothing has looked at it since. In the counts, it would stay there for ever.
+        The peer has reset it, and nothing has read from it since. Without this, it would be counted forever.
         """
         former = self.open.get(peer)
         if former is not None:
@@ -91,11 +91,11 @@ class Connections:
             self.release(former)
 
     def most_strangers(self) -> str:
-        """Return the address with most connections on which nobody has signed."""
+        """Return the address with the most connections without a signed request; empty if there are none."""
         return max(self.strangers, key=lambda address: len(self.strangers[address]), default="")
 
     def make_room(self, address: str) -> bool:
-        """Close the oldest connection of an address on which nobody has signed, and return whether there was one."""
+        """Close the oldest connection of an address without a signed request. Return whether there was one."""
         for connection in self.strangers.get(address, {}):
             connection.abort()
             self.release(connection)
@@ -103,7 +103,7 @@ class Connections:
         return False
 
     def release(self, connection: "Connection") -> None:
-        """Count a connection no more; a second time changes nothing."""
+        """Remove a connection from all counts. A second call has no effect."""
         if self.open.get(connection.peer) is not connection:
             return
         del self.open[connection.peer]
@@ -115,16 +115,16 @@ class Connections:
             self.by_site[connection.site] -= 1
 
     def forget_stranger(self, connection: "Connection") -> None:
-        """Count a connection no more among those on which nobody has signed."""
+        """Remove a connection from `strangers`."""
         strangers = self.strangers.get(connection.address, {})
         strangers.pop(connection, None)
         if not strangers:
             self.strangers.pop(connection.address, None)
 
     def signed(self, peer: Peer | None, site: str) -> bool:
-        """Note that a site has signed a request on a connection. Return False where the site has too many.
+        """Record that a site has signed a request on a connection. Return False if the site has too many connections.
 
-        A proxy may send the requests of several sites over one connection: it counts as that of the first.
+        A proxy may send requests of several sites over one connection. It counts for the first of them.
         """
         connection = self.open.get(peer) if peer else None
         if connection is None or connection.site:
@@ -139,30 +139,32 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: uvicorn's protocol behind two deadlines, after the TLS handshake."""
+    """One connection. After the TLS handshake, it passes data to uvicorn's protocol and enforces two deadlines."""
 
     def __init__(self, connections: Connections, accepted: socket.socket, peer: Peer) -> None:
         self.connections = connections
         self.limits = connections.limits
         self.accepted = accepted
-        self.beginning: asyncio.Task[None] | None = None
-        """The handshake."""
+        self.handshake_task: asyncio.Task[None] | None = None
+        """The TLS handshake; None before it begins."""
         self.peer = peer
         self.address = address_of(peer[0])
         self.site = ""
         self.http: Any = None
-        """uvicorn's protocol."""
+        """uvicorn's protocol for this connection."""
         self.transport: Any = None
         self.loop = asyncio.get_running_loop()
         self.head = 0
-        """Bytes of the request that is being received, before it is a request."""
+        """Bytes received of a request whose head is not complete."""
         self.head_deadline: asyncio.TimerHandle | None = None
+        """Runs while the connection waits for its handshake's turn or for the head of a request."""
         self.answer_deadline: asyncio.TimerHandle | None = None
+        """Runs while the peer is slow to receive an answer."""
         self.slow_answer: Any = None
-        """uvicorn's cycle of the request whose answer has the deadline."""
+        """uvicorn's cycle (a request with its answer) for which `answer_deadline` runs."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand the connection over to uvicorn after its handshake."""
+        """Give the connection to uvicorn after the TLS handshake."""
         self.transport = transport
         self.http.connection_made(transport)
         self.expect_head()
@@ -170,74 +172,75 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close the connection at once.
 
-        A client whose handshake is reset tries again. flwr's SuperNode ends when a handshake ends in another way.
+        Before and during the handshake, the socket closes with a TCP reset: flwr's SuperNode then retries. After any
+        other failure of a handshake, it exits.
         """
         if self.transport is not None:
             self.transport.abort()
             return
         with contextlib.suppress(OSError):
-            self.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
-        if self.beginning is None:
+            self.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        if self.handshake_task is None:
             self.drop_head_deadline()
             self.accepted.close()
         else:
-            self.beginning.cancel()  # its end closes the socket
+            self.handshake_task.cancel()  # close_without_handshake then closes the socket
 
     @property
     def at_work(self) -> bool:
-        """Whether a request has come whose answer is not complete."""
+        """Whether a request has arrived whose answer is not complete."""
         cycle = self.http.cycle
         return cycle is not None and not cycle.response_complete
 
     def expect_turn(self) -> None:
-        """Let the connection wait for its handshake for a while."""
+        """Set a deadline for the begin of the handshake, which has to wait for its turn."""
         seconds = self.limits.header_seconds
         self.head_deadline = self.loop.call_later(seconds, self.turn_is_late)
 
     def turn_is_late(self) -> None:
-        """Close a connection whose address has begun too many others."""
+        """Close a connection whose handshake did not begin in time, as its address begins too many."""
         self.connections.refused("new-connections-per-second", self.address)
         self.abort()
         self.connections.release(self)
 
     def expect_head(self) -> None:
-        """Give the next request's head its time, unless that runs already."""
+        """Set the deadline for the head of the next request, unless it runs already."""
         if self.head_deadline is None:
             seconds = self.limits.header_seconds
             self.head_deadline = self.loop.call_later(seconds, self.head_is_late)
 
     def drop_head_deadline(self) -> None:
-        """Wait for no head any more."""
+        """Cancel the deadline for a request's head or for the begin of the handshake."""
         if self.head_deadline is not None:
             self.head_deadline.cancel()
             self.head_deadline = None
 
     def drop_answer_deadline(self) -> None:
-        """Wait for nobody to take an answer any more."""
+        """Cancel the deadline for sending an answer."""
         if self.answer_deadline is not None:
             self.answer_deadline.cancel()
             self.answer_deadline = None
 
     def head_is_late(self) -> None:
-        """Close a connection whose request is not complete in time."""
+        """Close a connection on which no complete head of a request arrived in time."""
         if not self.at_work:
             self.refuse("header-seconds", TOO_SLOW)
 
     def answer_is_late(self) -> None:
-        """Close a connection whose other end takes too long to take an answer."""
+        """Close a connection whose peer is too slow to receive an answer."""
         if self.at_work and self.http.cycle is self.slow_answer:
             self.connections.refused("body-seconds", self.site or self.address)
             self.abort()
 
-    def refuse(self, limit: str, words: bytes) -> None:
-        """Say why and close."""
+    def refuse(self, limit: str, response: bytes) -> None:
+        """Count the exceeded limit, send an HTTP response and close the connection."""
         self.connections.refused(limit, self.site or self.address)
         if not self.transport.is_closing():
-            self.transport.write(words)
+            self.transport.write(response)
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Pass data on, and look whether they end a request's head."""
+        """Pass data to uvicorn, and check the size of the request's head and whether it is complete."""
         if self.transport.is_closing():
             return
         if not self.at_work:
@@ -251,24 +254,24 @@ class Connection(asyncio.Protocol):
             self.refuse("header-bytes", TOO_LONG)
 
     def eof_received(self) -> None:
-        """Pass the end on."""
+        """Tell uvicorn that the peer sends nothing more."""
         self.http.eof_received()
 
     def pause_writing(self) -> None:
-        """Give the other end its time to take the whole answer."""
+        """Set the deadline for sending the whole answer: the peer is slow to receive it."""
         self.http.pause_writing()
         if self.slow_answer is not self.http.cycle:
-            self.drop_answer_deadline()  # of the answer before
+            self.drop_answer_deadline()  # the deadline of the previous answer
             self.slow_answer = self.http.cycle
             seconds = self.limits.body_seconds
             self.answer_deadline = self.loop.call_later(seconds, self.answer_is_late)
 
     def resume_writing(self) -> None:
-        """Go on sending."""
+        """Let uvicorn continue to send."""
         self.http.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Count the connection no more."""
+        """Remove the closed connection from the counts."""
         self.drop_head_deadline()
         self.drop_answer_deadline()
         self.connections.release(self)
@@ -276,14 +279,14 @@ class Connection(asyncio.Protocol):
 
 
 class InPieces(Response):
-    """An answer that is written as fast as its other end takes it, and is complete only then.
+    """An answer that is written in pieces, as fast as the peer receives it.
 
-    uvicorn counts a connection as idle once an answer is written, and closes it after seconds. Written at once, an
-    object would be cut on a slow line.
+    uvicorn treats a connection as idle once its answer is written, and closes it seconds later. If a large answer were
+    written at once, it would be cut off on a slow connection.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
+        """Send the answer in pieces of PIECE bytes."""
         start = {
             "type": "http.response.start",
             "status": self.status_code,
@@ -313,10 +316,10 @@ class Listener:
         self.sockets: list[socket.socket] = []
         self.tasks = set[asyncio.Task[None]]()
         self.waiting: dict[str, list[Connection]] = {}
-        """By address, the connections whose handshake has to wait, the newest last."""
+        """By address, the connections whose handshake waits for its turn, the newest last."""
 
     async def listen(self, host: str, port: int) -> None:
-        """Accept connections at a port of every address of a host. Raises OSError."""
+        """Listen on a port of all addresses of a host, and accept connections. Raises OSError if a port is taken."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
@@ -326,14 +329,14 @@ class Listener:
             self.start(self.accept(listening))
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something beside everything else."""
+        """Run a coroutine as a background task. The reference in `tasks` keeps it from being garbage-collected."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
     async def accept(self, listening: socket.socket) -> None:
-        """Accept connections for ever."""
+        """Accept connections forever."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -347,10 +350,11 @@ class Listener:
                 self.begin_in_turn(connection)
             else:
                 connection.abort()
-            await asyncio.sleep(0)  # accepting does not give way while connections are queued
+            # sock_accept does not yield to other tasks while connections are queued.
+            await asyncio.sleep(0)
 
     def begin_in_turn(self, connection: Connection) -> None:
-        """Begin a connection's handshake at once, or let it wait where its address begins too many."""
+        """Begin a connection's handshake, or queue it if its address begins too many connections."""
         address = connection.address
         allowance = self.connections.beginnings.of(address)
         if address in self.waiting:
@@ -365,17 +369,17 @@ class Listener:
             self.begin(connection)
 
     async def begin_waiting(self, address: str) -> None:
-        """Begin the handshakes that wait at an address: in turns the newest and one at random.
+        """Begin the queued handshakes of an address, alternately the newest one and a random one.
 
-        The oldest first would let a site that opens thousands keep the others behind its address from ever beginning.
+        With the oldest first, a site that opens thousands of connections would block other sites behind its address.
         """
         allowance = self.connections.beginnings.of(address)
         waiting = self.waiting[address]
         is_newest = True
         while waiting:
             await asyncio.sleep(allowance.seconds_until())
-            place = len(waiting) - 1 if is_newest else random.randrange(len(waiting))
-            connection = waiting.pop(place)
+            index = len(waiting) - 1 if is_newest else random.randrange(len(waiting))
+            connection = waiting.pop(index)
             if self.connections.open.get(connection.peer) is connection:
                 is_newest = not is_newest
                 allowance.take()
@@ -384,12 +388,13 @@ class Listener:
         del self.waiting[address]
 
     def begin(self, connection: Connection) -> None:
-        """Begin a connection's handshake."""
-        connection.beginning = self.start(self.handshake(connection))
-        connection.beginning.add_done_callback(lambda _: self.close_without_handshake(connection))
+        """Start a connection's handshake as a task."""
+        task = self.start(self.handshake(connection))
+        connection.handshake_task = task
+        task.add_done_callback(lambda _: self.close_without_handshake(connection))
 
     async def handshake(self, connection: Connection) -> None:
-        """Make a connection's handshake."""
+        """Do a connection's TLS handshake and connect it to uvicorn's protocol."""
         loop = asyncio.get_running_loop()
         connection.http = self.http()
         try:
@@ -398,21 +403,21 @@ class Listener:
                 connection.accepted,
                 ssl=self.context,
                 ssl_handshake_timeout=self.connections.limits.header_seconds,
-                ssl_shutdown_timeout=PARTING,
+                ssl_shutdown_timeout=TLS_SHUTDOWN,
             )
         except OSError as error:
-            # asyncio's ConnectionAbortedError for a handshake that is too slow says so in its text alone.
+            # Only the text of asyncio's ConnectionAbortedError tells a slow handshake from other failures.
             if "taking longer" in str(error):
                 self.connections.refused("header-seconds", connection.address)
 
     def close_without_handshake(self, connection: Connection) -> None:
-        """Close a connection whose handshake has failed, or was ended, also before its first step."""
+        """Close a connection whose handshake failed or was cancelled, even before it began."""
         if connection.transport is None:
             connection.accepted.close()
             self.connections.release(connection)
 
     def close(self) -> None:
-        """Accept no more, and close what has made no handshake yet."""
+        """Stop accepting, and close the connections without a complete handshake."""
         for task in self.tasks:
             task.cancel()
         for waiting in self.waiting.values():
@@ -423,11 +428,11 @@ class Listener:
             listening.close()
 
     async def wait_closed(self) -> None:
-        """Return at once: uvicorn looks after the connections."""
+        """Return immediately. uvicorn waits for the connections itself."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, with a listener of the gateway's own."""
+    """uvicorn's server with the gateway's `Listener` in place of asyncio's servers."""
 
     def __init__(
         self, config: uvicorn.Config, connections: Connections, context: ssl.SSLContext
@@ -436,14 +441,14 @@ class Server(uvicorn.Server):
         self.listener = Listener(connections, context, self.protocol)
 
     def protocol(self) -> asyncio.Protocol:
-        """Make uvicorn's protocol for a connection."""
+        """Return a new protocol object of uvicorn, for one connection."""
         http: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return http
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. Raises SystemExit where the port is taken."""
+        """Start to listen. Raises SystemExit(1) if the port cannot be used."""
         await self.lifespan.startup()
         try:
             await self.listener.listen(self.config.host, self.config.port)

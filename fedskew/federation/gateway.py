@@ -1,4 +1,4 @@
-"""The gateway: the one port of a federation that its sites reach. `python -m fedskew.federation.gateway FOLDER`.
+"""The gateway: the only port of a federation that sites can reach. `python -m fedskew.federation.gateway FOLDER`.
 
 A SuperLink serves three interfaces on one port, and two of them require no account. Anyone who reaches that port can
 submit code, remove a hospital, or take over the running ServerApp with all updates. The gateway therefore forwards only
@@ -6,9 +6,9 @@ the fleet requests of SuperNodes, and only those of the sites in federation.toml
 It checks who signed a request, and when, before it reads the body. It forwards a reply only if the node that pushes it
 is also its sender.
 
-A node that asks for messages asks every 3 seconds, and loses a message when its connection is cut. So the gateway holds
-the question until there is a message, and repeats the message until the node's next action shows that it has arrived.
-lost_messages.py recovers messages that are lost for good.
+A SuperNode polls for messages every 3 seconds, and loses a message when its connection breaks. So the gateway answers a
+poll only when there is a message or after HOLD seconds (long polling), and repeats the message until the node's next
+request shows that it has arrived. lost_messages.py recovers messages that are lost for good.
 """
 
 import asyncio
@@ -92,53 +92,56 @@ PASSED = frozenset(
         "/v1/fleet/get-fab",
     }
 )
-"""The paths that a registered SuperNode uses; only the coordinator registers nodes and removes them."""
+"""The paths that a registered SuperNode uses. Others, which register or remove nodes, are for the coordinator only."""
 HOLD = 15.0
-"""Seconds that a question for messages is held at most; a node waits 30 for an answer."""
+"""The longest time in seconds before a poll for messages is answered. A SuperNode's own timeout is 30 seconds."""
 PAUSE = 1.0
-"""Seconds between two looks whether a question for messages is still to be held. Where the SuperLink's database cannot
-be read, the SuperLink is asked as often."""
+"""Seconds between two checks whether an open poll is still valid. If the SuperLink's database cannot be read, the
+gateway polls the SuperLink at this interval."""
 SIGNED = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+"""The headers with a SuperNode's public key and signature, in base64."""
 AGES = (-5.0, 305.0)
-"""Seconds between which flwr takes a signature: beyond, a clock is wrong, or a request is sent again."""
+"""The least and the greatest age in seconds at which flwr accepts a signature. Outside them, a clock is wrong or an old
+request is replayed."""
 TIMEOUT = 60.0
-"""Seconds that the SuperLink has for an answer."""
+"""Seconds within which the SuperLink must answer."""
 POOL = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=2.0)
-"""Connections to the SuperLink. It closes one that is idle for 5 seconds, and a busy SuperLink does so although a
-request has come. So the gateway uses none that has been idle for longer than 2 seconds."""
+"""Connections to the SuperLink. It closes a connection that was idle for 5 seconds, and if it is busy, even when a
+request has just arrived on it. So the gateway reuses no connection that was idle for more than 2 seconds."""
 UNANSWERED = 503
-"""The gateway's status where the SuperLink gives none, and where there is no room; a SuperNode then asks again."""
+"""The gateway's status if the SuperLink does not answer, or if there is no room or no turn. A SuperNode retries."""
 HANDED_OUT = "handed-out.jsonl"
-"""File in the folder of flwr's state that says which objects each site was told of."""
+"""The file, in the folder of flwr's state, with the objects that each site may fetch."""
 ROTATION = 60.0
-"""Seconds between two looks at the size of the services' logs."""
+"""Seconds between two checks of the size of the services' logs."""
 CLOSE = {"connection": "close"}
-"""Header of an answer before the whole body was read."""
-LITTLE = 9999
-"""Bytes of a body that may be left when a request is refused. A new connection costs the gateway more."""
+"""The header of a refusal that is sent before the whole body was read."""
+SMALL_REST = 9999
+"""If a refused request has at most this many bytes of body, the connection stays open: reading them costs the gateway
+less than a new connection."""
 LATER = {"retry-after": "1"}
-"""Header of an answer to a request that may be sent again."""
+"""The header of a refusal after which the site may retry."""
 REFUSALS, REFUSALS_AT_ONCE = 5.0, 50.0
-"""Refusals of a site, or of an address where none has signed, that are sent within a second, and at once. More wait:
-who is refused asks again at once, and looking at a signature or a body's head is work."""
+"""Refusals per second, and refusals in a burst, that one site (for unsigned requests: one address) gets without delay.
+Further ones are delayed: a refused client retries at once, and each check of a signature costs CPU time."""
 OTHER_FILES = 256
-"""Files that the gateway opens beside its connections: those to the SuperLink, logs, its own state."""
+"""Open files that the gateway needs besides its sites' connections: connections to the SuperLink, logs, its state."""
 LONGEST_REFUSAL = 30.0
-"""Seconds that a refusal waits at most."""
+"""The longest delay of a refusal in seconds."""
 REPEATED = 10.0
-"""Seconds between two lines about the same limit and site."""
+"""Seconds between two log lines about the same limit and site."""
 
 
 class Refusal(Exception):
-    """An answer of the gateway's own to a request that it does not pass on."""
+    """A request that the gateway answers itself with an error status and does not forward."""
 
     def __init__(self, status: int, limit: str = "", claimed: str = "") -> None:
-        """Say why.
+        """Create a refusal.
 
         Args:
-            status: of the answer.
-            limit: the key of the limit that the request has met, if any.
-            claimed: the site whose key the request names, where nobody has looked at the signature.
+            status: The HTTP status of the answer.
+            limit: The key of the limit that the request exceeds; empty if it exceeds none.
+            claimed: The site whose key the request has, if the signature was not checked.
         """
         super().__init__(status, limit)
         self.status = status
@@ -148,7 +151,7 @@ class Refusal(Exception):
 
 
 class Gateway:
-    """Answers the sites' requests with those of the SuperLink."""
+    """Answers the sites' requests with the answers of the SuperLink."""
 
     def __init__(self, folder: FederationFolder) -> None:
         self.agreement_file = folder.agreement_file
@@ -158,8 +161,8 @@ class Gateway:
         self.largest_reply = folder.coordinator.largest_reply
         self.limits = folder.coordinator.limits
         self.uploaded = Counter[str]()
-        """By site, the bytes of the objects that it has uploaded since its last message was handed out to it."""
-        self.behind = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
+        """By site, the bytes of the objects that it has uploaded since it last got a message."""
+        self.superlink = f"https://127.0.0.1:{folder.coordinator.superlink_port}"
         authority = ssl.create_default_context(cafile=str(folder.authority[0]))
         self.client = httpx.AsyncClient(
             verify=authority,
@@ -170,12 +173,12 @@ class Gateway:
         self.turns = Turns(self.limits)
         self.refusals = Allowances(REFUSALS, REFUSALS_AT_ONCE, debt=REFUSALS * LONGEST_REFUSAL)
         self.warned: dict[tuple[str, str], float] = {}
-        """By site or unknown and limit, when the log had its last line about it."""
+        """By (site or `unknown`, limit), the time of the last log line."""
         self.connections = Connections(self.limits, self.refuse)
         self.newest: dict[str, Request] = {}
-        """By site, its newest question for messages; an older one ends."""
+        """By site, its newest poll for messages; older polls end."""
         self.sent: dict[str, Reply] = {}
-        """By site, the message that is on its way to it."""
+        """By site, the message that was sent to it and not yet acknowledged by its next request."""
         self.lost_messages = LostMessageRecovery(self.sites.values(), self.ask)
         self.waiting_messages = WaitingMessages(folder.state / DATABASE)
         self.objects = Objects()
@@ -186,9 +189,9 @@ class Gateway:
         self.traffic.connections.set_function(lambda: len(self.connections.open))
 
     def refresh(self) -> None:
-        """Take over the sites of federation.toml if the file has changed.
+        """Reload the sites of federation.toml if the file has changed.
 
-        A removed key is refused from the next request on. The sites stay as they are while the file cannot be read,
+        A removed key is refused from the next request on. While the file cannot be read, the sites stay as they are,
         and the log says so.
         """
         stamp = stamp_of(self.agreement_file)
@@ -201,7 +204,7 @@ class Gateway:
             log.error("the sites stay as they were: %s", error)
             return
         before, self.sites = self.sites, sites
-        # A name whose key is another one stands in both: what its former node had is dropped as if it had left.
+        # A site with a new key is in both loops: first it leaves, with its former node's state, then it joins.
         for site in sorted(names_of(before, without=sites)):
             log.info("%s is no site with its former key any more", site)
             for by_site in (self.sent, self.lost_messages.nodes):
@@ -218,10 +221,11 @@ class Gateway:
         return Starlette(routes=[Route("/{path:path}", self.answer, methods=methods)])
 
     async def answer(self, request: Request) -> Response:
-        """Pass a request on, or refuse it.
+        """Forward a request, or refuse it.
 
-        404 is for another path, 403 for another key, node or object, 413 for a large body or reply, 408 for a slow
-        one, 429 for too many requests or connections at a time, 503 where there is no room for a body or no turn.
+        The statuses of refusals: 404 for other paths, 403 for an unknown key, another site's node or an object that
+        the site may not fetch, 413 for a body or reply that is too large, 408 for a body that is too slow, 429 for too
+        many requests or connections at a time, 503 if there is no room for the body or the request gets no turn.
         """
         began = time.perf_counter()
         site = None
@@ -250,22 +254,25 @@ class Gateway:
         return InPieces(content, status, headers)
 
     def check_claim(self, request: Request) -> None:
-        """Raise Refusal for a site with too many requests, by the key alone: a look at the signature is work."""
+        """Raise Refusal if the site whose key the request has too many open requests.
+
+        It does not check the signature, which costs more CPU time than this refusal saves.
+        """
         self.refresh()
         claimed = self.claimed_site(request)
         if claimed is not None and self.intake.is_full(claimed):
             raise Refusal(429, "requests-at-a-time", claimed)
 
     async def refuse_later(self, request: Request, site: str | None, refusal: "Refusal") -> None:
-        """Count a refusal, and wait where there are many of a site or an address."""
+        """Count a refusal, and delay it if a site or an address gets many."""
         who = site or refusal.claimed or address_of(host_of(request))
         if refusal.limit:
             self.refuse(refusal.limit, who)
-        if refusal.status != UNANSWERED:  # it has waited already
+        if refusal.status != UNANSWERED:  # those have waited for room or a turn already
             await asyncio.sleep(self.refusals.of(who).take())
 
     def refuse(self, limit: str, who: str) -> None:
-        """Count that a site or an address has met a limit; the log says so once in a while."""
+        """Count that a site or an address has exceeded a limit; log it at most every REPEATED seconds."""
         name = who if who in self.sites.values() else "unknown"
         self.traffic.refuse(name, limit)
         now = time.monotonic()
@@ -281,10 +288,10 @@ class Gateway:
             raise Refusal(403)
         if not self.connections.signed(request.client, site):
             raise Refusal(429)
-        return await self.of_site(request, site)
+        return await self.exchange_with_site(request, site)
 
-    async def of_site(self, request: Request, site: str) -> Reply:
-        """Return the answer to a site's request. Raises Refusal where the site meets a limit."""
+    async def exchange_with_site(self, request: Request, site: str) -> Reply:
+        """Return the answer to a signed request of a site. Raises Refusal if the site exceeds a limit."""
         most = self.largest if request.url.path == UPLOAD else min(self.largest, SMALL)
         try:
             size = size_of(request, most)
@@ -296,7 +303,7 @@ class Gateway:
                     self.lost_messages.last_seen[site] = time.monotonic()
                     self.at_work(site)
                     return await self.ask_in_turn(request, pieces, site)
-                return await self.small(request, b"".join(pieces), site)
+                return await self.exchange_call(request, b"".join(pieces), site)
         except TooLarge as error:
             raise Refusal(413, error.limit) from None
         except TooSlow as error:
@@ -309,9 +316,9 @@ class Gateway:
             raise Refusal(UNANSWERED, "requests-per-second") from None
 
     def count_upload(self, site: str, size: int) -> None:
-        """Count the bytes of an object. Raises TooLarge where a site's reply to one message has too many of them.
+        """Count the bytes of an uploaded object. Raises TooLarge if a site's reply to one message has too many.
 
-        Without a limit one site could fill the coordinator's disk, in which the SuperLink keeps objects.
+        Without this limit, one site could fill the coordinator's disk: the SuperLink stores objects in its database.
         """
         if self.uploaded[site] + size > self.largest_reply:
             most = self.largest_reply // 2**20
@@ -319,9 +326,9 @@ class Gateway:
             raise TooLarge("largest-reply-mib")
         self.uploaded[site] += size
 
-    async def small(self, request: Request, body: bytes, site: str) -> Reply:
-        """Return the answer to any request but one that brings an object. Raises Refusal."""
-        if request.url.path == PUSH and not of_its_node(body):
+    async def exchange_call(self, request: Request, body: bytes, site: str) -> Reply:
+        """Return the answer to any request except the upload of an object. Raises Refusal."""
+        if request.url.path == PUSH and not is_from_pushing_node(body):
             raise Refusal(403)
         if request.url.path == OBJECT and not self.handed_out.allows_fetching(site, body):
             raise Refusal(403)
@@ -344,9 +351,10 @@ class Gateway:
         return await self.ask_in_turn(request, [body], site)
 
     async def object(self, request: Request, body: bytes, site: str) -> Reply:
-        """Return an object that a site may fetch.
+        """Return the answer to a request for an object that the site may fetch.
 
-        The site waits for its turn first. The fetch itself is the gateway's own: other sites may wait for it too.
+        The site waits for its turn first. The gateway then fetches the object in its own name, without a limit, as
+        other sites may wait for the same object.
         """
         async with self.turns.turn(site):
             pass
@@ -355,17 +363,17 @@ class Gateway:
         return reply
 
     async def ask_in_turn(self, request: Request, pieces: list[bytes], site: str) -> Reply:
-        """Return the SuperLink's answer to a site's request, when it is the site's turn. Raises NoTurn."""
+        """Wait for the site's turn and return the SuperLink's answer to its request. Raises NoTurn."""
         async with self.turns.turn(site, sum(map(len, pieces))):
             return await self.ask(request, pieces)
 
     def at_work(self, site: str) -> None:
-        """Record that a site acts on its message, which has therefore arrived."""
+        """Record that a site works on its message: so the message has arrived."""
         self.sent.pop(site, None)
         self.lost_messages.uncertain.discard(site)
 
     async def message(self, request: Request, body: bytes, site: str) -> Reply:
-        """Return the next message for a site, or after a while that there is none."""
+        """Answer a poll for messages: with the next message, or after HOLD seconds without one."""
         began = time.monotonic()
         try:
             node = PullMessagesRequest.FromString(body).node.node_id
@@ -373,23 +381,27 @@ class Gateway:
             raise Refusal(403) from None
         self.lost_messages.nodes[site] = node
         self.newest[site] = request
-        if site in self.sent:  # the way to the site was cut: it has not come
+        if site in self.sent:  # the site polls again, so it did not get this message
             return self.sent[site]
         reply = await self.fetch_waiting(request, body, site)
         while site not in self.sent:
             status = reply[0]
             seconds = time.monotonic() - began
-            if self.holder(request) != site:  # it was removed or renamed, or has another key
+            if (
+                self.current_site(request) != site
+            ):  # the site was removed or renamed, or its key changed
                 return UNANSWERED, b"", {}
             if status == 200 and self.lost_messages.is_doubtful(site, seconds):
                 await self.lost_messages.recover_lost(request, site)
             elif (
                 status != 200
                 or seconds > HOLD
-                or self.newest[site] is not request  # a SuperNode has one question at a time
+                or self.newest[site] is not request  # a SuperNode has one poll at a time
                 or await request.is_disconnected()
             ):
-                if status == UNANSWERED:  # the SuperLink may have given a message out all the same
+                if (
+                    status == UNANSWERED
+                ):  # the SuperLink may have handed out a message before the error
                     self.lost_messages.uncertain.add(site)
                 return reply
             if await self.waiting_messages.wait(node, PAUSE):
@@ -397,13 +409,16 @@ class Gateway:
         return self.sent[site]
 
     async def fetch_waiting(self, request: Request, body: bytes, site: str) -> Reply:
-        """Return what the SuperLink has for a site, and note a message that the site is to get."""
+        """Ask the SuperLink for a site's messages, and record a message in `sent`. Return the answer for the site.
+
+        Decline messages of a run in which the site takes no part; the site then gets an empty answer.
+        """
         async with self.turns.turn(site, is_work=False):
             reply = await self.ask(request, [body])
         status, content, headers = reply
         response = PullMessagesResponse.FromString(content if status == 200 else b"")
         runs = {message.metadata.run_id for message in response.messages_list}
-        if self.holder(request) != site or not response.messages_list:
+        if self.current_site(request) != site or not response.messages_list:
             return reply
         if all(self.participants.allows(site, run) for run in runs):
             self.handed_out.note(site, response)
@@ -417,37 +432,43 @@ class Gateway:
         return reply
 
     async def ask(self, request: Request, pieces: list[bytes], path: str = "") -> Reply:
-        """Return the SuperLink's answer to a request with a body in pieces, to its own path or another."""
+        """Send a body, in pieces, with the headers of a request to the SuperLink, and return its answer.
+
+        `path` replaces the path of the request.
+        """
         path = path or request.url.path
-        headers = kept(request.headers)
+        headers = forwarded_headers(request.headers)
         headers["content-length"] = str(sum(map(len, pieces)))
         try:
             answer = await self.client.post(
-                self.behind + path, content=streamed(pieces), headers=headers
+                self.superlink + path, content=streamed(pieces), headers=headers
             )
         except httpx.HTTPError as error:
             log.warning("the SuperLink does not answer: %r", error)
             return UNANSWERED, b"", {}
-        return answer.status_code, answer.content, kept(answer.headers)
+        return answer.status_code, answer.content, forwarded_headers(answer.headers)
 
-    def holder(self, request: Request) -> str | None:
-        """Return the name of the site that has a request's key by now, whoever has signed it; or None.
+    def current_site(self, request: Request) -> str | None:
+        """Return the site that has a request's key now, without a check of the signature; None if no site has it.
 
-        For a question that is held open, whose signature was checked when it came: an elliptic-curve check
-        at every look, once a second and site, would be most of an idle gateway's work.
+        Use it only for an open poll, whose signature was checked when it arrived. Another check every second and site
+        would be most of an idle gateway's CPU time.
         """
         self.refresh()
         return self.claimed_site(request)
 
     def claimed_site(self, request: Request) -> str | None:
-        """Return the name of the site whose key a request names, whoever has signed it; or None."""
+        """Return the site whose key a request has, without a check of the signature; None if no site has it."""
         try:
             return self.sites.get(b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER]))
         except (LookupError, ValueError):
             return None
 
     def site(self, request: Request) -> str | None:
-        """Return the name of the site whose key has signed a request, lately by its own clock; or None."""
+        """Return the site that has signed a request; None for an unknown key or an invalid signature.
+
+        SuperNodes sign the time of a request. A time outside AGES is invalid, too.
+        """
         try:
             pem, signature = (b64decode(request.headers[name], validate=True) for name in SIGNED)
             name = self.sites[pem]
@@ -462,30 +483,30 @@ class Gateway:
 
 
 def sites_by_key(agreement: Agreement) -> dict[bytes, str]:
-    """Return the names of the agreement's sites by their keys, as flwr has them."""
+    """Return the names of the agreement's sites by public key, in flwr's PEM format."""
     return {as_flower_has_it(site.key): site.name for site in agreement.sites}
 
 
 def names_of(sites: dict[bytes, str], without: dict[bytes, str]) -> set[str]:
-    """Return the names that `sites` have under keys that do not stand for the same name in `without`."""
+    """Return the names in `sites` whose key is missing in `without` or belongs to another name there."""
     return {name for key, name in sites.items() if without.get(key) != name}
 
 
 def host_of(request: Request) -> str:
-    """Return the address that a request comes from."""
+    """Return the IP address that a request comes from, or `?`."""
     return request.client.host if request.client else "?"
 
 
 def has_small_body(request: Request) -> bool:
-    """Return whether what may be left of a request's body is so little that the connection may stay."""
-    stated = request.headers.get("content-length", "")
-    return stated.isascii() and stated.isdigit() and len(stated) <= len(str(LITTLE))
+    """Return whether a request's body has at most SMALL_REST bytes, so that a refusal may keep the connection open."""
+    length = request.headers.get("content-length", "")
+    return length.isascii() and length.isdigit() and len(length) <= len(str(SMALL_REST))
 
 
-def of_its_node(body: bytes) -> bool:
-    """Return whether replies say that they are from the node in whose name they are pushed.
+def is_from_pushing_node(body: bytes) -> bool:
+    """Return whether the sender of every reply in a push-messages body is the node that pushes them.
 
-    The SuperLink compares the key with that name, and with nothing that stands in a reply.
+    The SuperLink checks that the key belongs to the pushing node. It does not check the sender in the replies.
     """
     try:
         pushed = PushMessagesRequest.FromString(body)
@@ -494,8 +515,8 @@ def of_its_node(body: bytes) -> bool:
     return all(reply.metadata.src_node_id == pushed.node.node_id for reply in pushed.messages_list)
 
 
-def kept(headers: Any) -> dict[str, str]:
-    """Return flwr's headers, and the body's type."""
+def forwarded_headers(headers: Any) -> dict[str, str]:
+    """Return the headers that the gateway forwards: flwr's own and content-type."""
     result = {}
     for name, value in headers.items():
         if name.lower().startswith("flwr-") or name == "content-type":
@@ -504,7 +525,7 @@ def kept(headers: Any) -> dict[str, str]:
 
 
 def keep_logs_small(folder: FederationFolder) -> None:
-    """Rotate the services' logs, once a minute, for ever; under systemd there are none, as journald has them."""
+    """Rotate the services' log files once a minute, forever. Under systemd there are none: journald has the logs."""
     while True:
         for name in ("gate", "superlink"):
             try:
@@ -515,13 +536,13 @@ def keep_logs_small(folder: FederationFolder) -> None:
 
 
 def allow_files(gateway: Gateway) -> None:
-    """Let this process open as many files as its connections need; where it may not, say so and have fewer."""
+    """Raise the limit on open files to what the connections need. If that fails, log it and allow fewer connections."""
     limits = gateway.limits
     needed = limits.connections + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed:
         most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        with contextlib.suppress(OSError, ValueError):  # a service's unit may forbid it
+        with contextlib.suppress(OSError, ValueError):  # a systemd unit may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed:
@@ -531,7 +552,7 @@ def allow_files(gateway: Gateway) -> None:
 
 
 def main() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = FederationFolder(Path(sys.argv[1]))

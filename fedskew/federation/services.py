@@ -1,4 +1,4 @@
-"""The coordinator's two services, SuperLink and gateway: started, checked and stopped by process id."""
+"""Starts, checks and stops the coordinator's two services, SuperLink and gateway. Processes are found by their mark."""
 
 import os
 import shutil
@@ -20,22 +20,24 @@ from fedskew.federation.folder import DATABASE, FederationFolder
 from fedskew.federation.superlink import Control
 
 START_TIMEOUT = 180.0
-"""Seconds until a service has to answer: loading takes seconds of work, and a busy machine has few to give."""
+"""Seconds within which a started service must answer. Its imports take seconds, and longer on a busy machine."""
 HANDSHAKE = 2.0
-"""Seconds that the gateway has for a TLS handshake, which takes it milliseconds."""
-SELDOM = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
-"""A SuperLink that is always there starts a run half a second later, and else costs a fifth of a core."""
+"""The timeout of a TLS handshake with the gateway in seconds; it usually takes milliseconds."""
+SLOW_POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
+"""Seconds between two polls of flower-superexec for a run to start. The interval of single runs (DEFAULTS) would use a
+fifth of a core for as long as the SuperLink runs. This one starts a run up to half a second later."""
 CLOSED = 0o077
-"""The services' umask, and that of the ServerApp, which the SuperLink starts: logs and results hold sites' scores."""
+"""The umask of the services and of the ServerApp, which the SuperLink starts: no access for group and others, as
+logs and results contain sites' scores."""
 PATIENCE = 5.0
-"""Seconds that services have to end by themselves."""
+"""Seconds between asking the services to end and killing them."""
 SUPERLINK, GATEWAY, SERVER_APP = "flower-superlink", "fedskew.federation.gateway", "flwr-serverapp"
 SUPEREXEC = "flower-superexec"
-"""The SuperLink's child that starts a ServerApp for every run. The SuperLink starts it once and never looks again."""
+"""The SuperLink's child process that starts a ServerApp for each run. The SuperLink never restarts it."""
 
 
 def superlink_command(folder: FederationFolder) -> list[str]:
-    """Return the command of the SuperLink, which only this machine reaches."""
+    """Return the command of the SuperLink. It listens on loopback only."""
     program = shutil.which(SUPERLINK, path=search_path()) or SUPERLINK
     certificate, key = folder.server
     database = folder.state / DATABASE
@@ -53,12 +55,12 @@ def superlink_command(folder: FederationFolder) -> list[str]:
 
 
 def gateway_command(folder: FederationFolder) -> list[str]:
-    """Return the command of the gateway, the one port that sites reach."""
+    """Return the command of the gateway. Its port is the only one that sites can reach."""
     return [sys.executable, "-m", GATEWAY, str(folder.path.resolve())]
 
 
 def superexec_command(folder: FederationFolder, superlink: psutil.Process) -> list[str]:
-    """Return the command by which `superlink` starts its flower-superexec: it ends with that process."""
+    """Return the command with which `superlink` starts its flower-superexec, which ends with that process."""
     program = shutil.which(SUPEREXEC, path=search_path()) or SUPEREXEC
     return [
         program,
@@ -73,9 +75,9 @@ PROGRAMS = {"superlink": SUPERLINK, "gate": GATEWAY}
 
 
 def environment(folder: FederationFolder) -> dict[str, str]:
-    """Return the environment of a service: flwr's home in the folder, no proxy for what is on this machine.
+    """Return the environment of a service: flwr's home in the federation's folder, no proxy for loopback.
 
-    The passphrase of the coordinator's keys is not in it: whoever is in a service could read it there.
+    It lacks the passphrase of the coordinator's keys, so that an attacker who controls a service cannot read it there.
     """
     home = (folder.state / "home").resolve()
     home.mkdir(mode=0o700, exist_ok=True)
@@ -85,14 +87,15 @@ def environment(folder: FederationFolder) -> dict[str, str]:
         "NO_PROXY": "127.0.0.1,localhost",
     }
     inherited = {key: value for key, value in os.environ.items() if key != PASSPHRASE}
-    return DEFAULTS | SELDOM | inherited | mark(folder.path) | local
+    return DEFAULTS | SLOW_POLL | inherited | mark(folder.path) | local
 
 
 def up(folder: FederationFolder) -> None:
-    """Start SuperLink, its SuperExec and the gateway where they are not up, and register the agreement's sites.
+    """Start SuperLink, its SuperExec and the gateway unless they run, and register the agreement's sites.
 
-    Raises DataError for certificates or an agreement that cannot be started with, LaunchFailed with a service's last
-    words when it does not come up.
+    Raises:
+        DataError: the certificates, the agreement or the installed app do not pass `folder.check`.
+        LaunchFailed: a service does not start; the message has the end of its log.
     """
     folder.check()
     register(folder, starts=True)
@@ -101,28 +104,32 @@ def up(folder: FederationFolder) -> None:
 
 
 def register(folder: FederationFolder, starts: bool = False) -> None:
-    """Let the agreement's sites in, once the SuperLink answers. Raises LaunchFailed when it does not in time."""
+    """Register the agreement's sites at the SuperLink once it answers. With `starts`, start it if it does not run.
+
+    Raises:
+        LaunchFailed: the SuperLink does not answer in time.
+    """
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
     with explained(folder):
         wait_for(folder, "superlink", lambda: control.register(folder.agreement), starts)
 
 
 def reachable(folder: FederationFolder) -> tuple[str, int]:
-    """Return where this machine reaches the gateway."""
+    """Return the host and port at which this machine reaches the gateway."""
     coordinator = folder.coordinator
-    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of a gateway that listens on all addresses
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # if the gateway listens on all addresses
     return loopback.get(coordinator.listen, coordinator.listen), coordinator.port
 
 
 def handshake(folder: FederationFolder) -> None:
-    """Shake hands with the gateway. Raises OSError where nobody answers, as a process that is halted does not.
+    """Do a TLS handshake with the gateway. Raises OSError if it does not answer.
 
-    A halted process still has its connections accepted by the kernel, so a connection alone shows nothing.
+    A TCP connection alone would not show that: the kernel also accepts connections for a stopped (SIGSTOP) process.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # This machine reaches it by an address that no certificate names.
+    # The certificate does not name the address at which this machine reaches the gateway.
     context.check_hostname = False
-    # `folder.check` checks the certificate; here any answer will do.
+    # `folder.check` checks the certificate. Here any answer is enough.
     context.verify_mode = ssl.CERT_NONE
     with (
         socket.create_connection(reachable(folder), timeout=HANDSHAKE) as connection,
@@ -132,7 +139,12 @@ def handshake(folder: FederationFolder) -> None:
 
 
 def serve(folder: FederationFolder, name: str) -> None:
-    """Become a service, superlink or gateway, in this process."""
+    """Replace this process by a service.
+
+    Args:
+        folder: The federation's folder.
+        name: A key of COMMANDS: `superlink` or `gate`.
+    """
     folder.check()
     command = COMMANDS[name](folder)
     os.chdir(folder.state)
@@ -141,7 +153,7 @@ def serve(folder: FederationFolder, name: str) -> None:
 
 
 def start(folder: FederationFolder, name: str) -> None:
-    """Start a service that goes on when this process ends; what it prints goes to superlink/NAME.log."""
+    """Start a service that outlives this process; its output goes to superlink/NAME.log."""
     spawn(folder, COMMANDS[name](folder), name)
 
 
@@ -163,10 +175,10 @@ def spawn(folder: FederationFolder, command: Sequence[str], name: str) -> None:
 
 
 def restart_superexec(folder: FederationFolder) -> bool:
-    """Start the SuperLink's flower-superexec again if it has ended, and return whether it had.
+    """Restart the SuperLink's flower-superexec if it has ended, and return whether it had.
 
-    Without it every run stays pending. Call this only once the SuperLink has answered: it starts a SuperExec of its own
-    before that. A SuperLink of another user cannot be seen, and is left alone.
+    Without it, every run stays pending. Call this only after the SuperLink has answered: while it starts, it is about
+    to start a SuperExec itself. The SuperLink of another user is not visible, so nothing is restarted there.
     """
     superlinks = running(folder.path, SUPERLINK)
     if not superlinks or running(folder.path, SUPEREXEC):
@@ -175,38 +187,39 @@ def restart_superexec(folder: FederationFolder) -> bool:
     return True
 
 
-def wait_for(folder: FederationFolder, name: str, look: Callable[[], None], starts: bool) -> None:
+def wait_for(folder: FederationFolder, name: str, probe: Callable[[], None], starts: bool) -> None:
     """Return once a service answers.
 
     Args:
-        folder: of the federation.
-        name: of the service.
-        look: asks the service; raises OSError where it does not answer.
-        starts: whether to start the service where it is not up.
+        folder: The federation's folder.
+        name: The service's name, a key of PROGRAMS.
+        probe: Sends a request to the service. Raises OSError if there is no answer.
+        starts: Whether to start the service if it does not run.
 
     Raises:
-        LaunchFailed: it has ended or is too late; the message has its last words.
+        LaunchFailed: the service has ended or does not answer in time; the message has the end of its log.
     """
     deadline = time.monotonic() + START_TIMEOUT
     while True:
         is_up = bool(running(folder.path, PROGRAMS[name]))
-        if starts and not is_up:  # now, or after a look at one that was being ended
+        # Start it at most once: at the first check, or later if the running one turns out to be just ending.
+        if starts and not is_up:
             start(folder, name)
             is_up = True
             starts = False
         try:
-            return look()
-        except OSError as error:  # as is Unreachable
+            return probe()
+        except OSError as error:  # Unreachable is one, too
             if not is_up or time.monotonic() > deadline:
                 log = folder.state / f"{name}.log"
-                words = log.read_text(errors="replace")[-1000:].strip() if log.exists() else ""
-                reason = damage_of(folder) or f"{name} is not up ({error}): {words}"
+                output = log.read_text(errors="replace")[-1000:].strip() if log.exists() else ""
+                reason = damage_of(folder) or f"{name} is not up ({error}): {output}"
                 raise LaunchFailed(reason) from None
         time.sleep(0.2)
 
 
 def down(folder: FederationFolder) -> bool:
     """End every process of the federation, and return whether there was one."""
-    there = bool(marked(folder.path))
+    has_processes = bool(marked(folder.path))
     end(folder.path, PATIENCE)
-    return there
+    return has_processes

@@ -359,7 +359,7 @@ class MethodStrategy(FedAvg):
         examples = metrics.get(self.weighted_by_key, 0)
         if not isinstance(examples, int | float):
             raise RejectedUpdate(f"metric {self.weighted_by_key} is no number")
-        reason = METRICS["num-examples"].breach_of(float(examples))
+        reason = METRICS["num-examples"].violation_of_number(float(examples))
         if reason:
             raise RejectedUpdate(f"metric {self.weighted_by_key} {reason}")
         check_samples(number, int(examples), "num-examples is", self.server)
@@ -408,7 +408,7 @@ class MethodStrategy(FedAvg):
             if name not in METRICS or not isinstance(value, int | float):
                 continue
             numbers[name] = float(value)
-            reason = METRICS[name].breach_of(numbers[name])
+            reason = METRICS[name].violation_of_number(numbers[name])
             if reason:
                 raise RejectedUpdate(f"{name} {reason}")
         if any(part.name == "fednova" for part in self.parts):

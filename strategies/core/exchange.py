@@ -1,7 +1,8 @@
-"""Ask clients, by one flwr message per node or directly, and again those whose worker died, while somebody new answers.
+"""Send requests to clients and collect their replies, with one flwr message per node or by a direct call.
 
-A node answers for the clients that it was asked for in this exchange, and for nobody else. What it sends besides is
-noted as unsolicited in the round's record.
+Clients whose worker process died are asked again, as long as each attempt brings at least one new answer. A node may
+answer only for the clients that it was asked for in this exchange. Anything else that it sends is ignored and listed as
+unsolicited in the round's record.
 """
 
 import logging
@@ -14,7 +15,7 @@ from functools import cached_property, partial
 from typing import Any, Protocol, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid as Grid  # for the modules that ask, which import flwr nowhere else
+from flwr.serverapp import Grid as Grid  # re-exported, so that other modules need not import flwr
 
 from client_app.handlers import (
     ClientFailure,
@@ -35,25 +36,27 @@ log = logging.getLogger("fedskew")
 
 
 class TooFewReplies(RuntimeError):
-    """Fewer good replies than the run asks for."""
+    """Fewer clients sent a valid reply than min-replies demands."""
 
 
 class TooFewNodes(TimeoutError):
-    """Fewer nodes connected than the run asks for."""
+    """Fewer nodes are connected than the setting nodes demands."""
 
 
 NodeAssignment = Mapping[int, Sequence[int]]
-"""By node, the clients that it computes for."""
-RECORD = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL)
-"""The name of a client's record in a reply: its number, written in the one way that counts, and what it is."""
+"""By node id, the clients that the node computes for."""
+RECORD_NAME = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL)
+"""The name of a record in a reply, CLIENT/RECORD: the client's number without leading zeros, then e.g. upload/NAME."""
 MOST_UNSOLICITED = 20
-"""Sentences on unsolicited records and replies that are kept."""
-SHORTEST, LONGEST, SHARE = 0.01, 0.3, 0.02
-"""Seconds between two looks for replies at least and at most, and as a share of the time waited so far."""
-LATE = 60.0
-"""Seconds after which it is said for whom a round waits; it is said again after twice as many, and so on."""
-SUPERLINK = 1
-"""The node in whose name flwr reports that there will be no reply."""
+"""Largest number of sentences about unsolicited records and replies in a round's record."""
+MIN_POLL, MAX_POLL = 0.01, 0.3
+"""Shortest and longest pause, in seconds, between two polls for replies."""
+POLL_SHARE = 0.02
+"""The pause as a share of the time waited so far: a long wait costs few polls and lasts at most about 2 % longer."""
+LATE_SECONDS = 60.0
+"""Seconds after which missing replies are reported for the first time; then again after 2, 4, 8, ... times as many."""
+SUPERLINK_NODE = 1
+"""The node id from which flwr reports that a reply will never come."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
 
 
@@ -66,27 +69,28 @@ class Request:
     task: Mapping[str, int | str]
     """The round, or the question."""
     states: Mapping[str, State]
-    """What travels with it, once a node."""
+    """The tensors of the request, by record name; sent once per node."""
     run_spec: str
+    """The run's settings that clients need, as JSON."""
     memory_rounds: Mapping[int, int]
-    """By client, the round of the memory that counts."""
+    """By client, the round of its last update that was used: the client loads its memory of that round."""
     digests: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """By kind and client, what the server knows of its memory and of its data."""
+    """By kind ("memory" or "data") and client, the sha256 that the client's memory or data must have."""
     largest: Expected | None = None
-    """What a record of a reply may hold."""
+    """Limits of each record in a reply; None sets no limit."""
     examples: Mapping[int, int] = field(default_factory=dict)
-    """By client its training samples, where the server knows them."""
+    """By client, its number of training samples, if the server knows it."""
 
     def longest_first(self, clients: Sequence[int]) -> list[int]:
-        """Return the clients by their samples, the most first, so that all workers end at about the same time."""
+        """Sort clients by decreasing number of samples, so that all workers finish at about the same time."""
         return sorted(clients, key=lambda client: (-self.examples.get(client, 0), client))
 
     def digest(self, kind: str, client: int) -> str:
-        """Return the digest of a client's memory or of its data, empty where the server knows none."""
+        """Return the digest of a client's memory or data; "" if the server knows none."""
         return self.digests.get(kind, {}).get(client, "")
 
     def expected_state(self, client: int) -> ExpectedState:
-        """Return the state in which the server expects a client."""
+        """Return the memory and data that the server expects a client to have."""
         return ExpectedState(
             round=self.memory_rounds.get(client, 0),
             memory=self.digest("memory", client),
@@ -95,12 +99,12 @@ class Request:
 
     @cached_property
     def client_request(self) -> ClientRequest:
-        """The same without a message."""
+        """The request as clients in the server's own processes get it, without a flwr message."""
         return ClientRequest(self.kind, self.task, self.states, self.run_spec)
 
     @cached_property
     def records(self) -> dict[str, ArrayRecord]:
-        """The states as records, which all messages share."""
+        """The states as flwr records, packed once and shared by all messages."""
         return {name: pack(state) for name, state in self.states.items()}
 
     def message(self, node: int, clients: Sequence[int]) -> Message:
@@ -124,19 +128,19 @@ class Request:
 
 
 class WorkersLost(RuntimeError):
-    """The processes that trained or evaluated clients are gone; the message says why."""
+    """The processes that trained or evaluated clients have died; the message says why."""
 
 
-class Direct(Grid):
-    """A grid that runs clients itself: no message is made."""
+class DirectGrid(Grid):
+    """A grid that runs the clients on this machine and exchanges no flwr messages."""
 
     @abstractmethod
     def outcomes(
         self, request: Request, clients: Sequence[int], timeout: float
     ) -> Iterator[ClientOutcome]:
-        """Yield what clients answer, in any order, for `timeout` seconds; states are on the CPU and contiguous.
+        """Yield each client's reply or failure, in any order, for at most `timeout` seconds.
 
-        Raises WorkersLost when nobody is left to run the others.
+        The tensors are on the CPU and contiguous. Raises WorkersLost when no worker is left for the remaining clients.
         """
 
 
@@ -146,25 +150,25 @@ class Exchange:
 
     asked: Sequence[int]
     largest: Expected | None = None
-    """What a record may hold."""
+    """Limits of each record in a reply; None sets no limit."""
     answers: dict[int, ClientReply] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
-    """Why a client's answer does not count, or is not there."""
+    """By client, why its answer is missing or was refused."""
     reported: dict[int, ClientFailure] = field(default_factory=dict)
-    """Of these failures, those that the clients reported themselves."""
+    """The failures that clients reported themselves; `failures` has their reasons as well."""
     error: str = ""
-    """What a node last reported instead of a reply."""
+    """The last error that flwr sent in place of a reply, or why the workers were lost."""
     unsolicited: list[str] = field(default_factory=list)
-    """What nodes sent that they were not asked for."""
+    """One sentence per record or reply that a node sent without being asked."""
 
     @property
     def unanswered(self) -> list[int]:
-        """Clients that neither answered nor reported an error."""
+        """Clients that have neither an answer nor a failure so far."""
         settled = self.answers.keys() | self.failures.keys()
         return [client for client in self.asked if client not in settled]
 
     def take(self, outcomes: Iterable[ClientOutcome]) -> None:
-        """Take what clients answer to a grid that is direct; its own code has made it."""
+        """Store the outcomes of a DirectGrid. They need no parsing: the server's own code has made them."""
         try:
             for client, outcome in outcomes:
                 if isinstance(outcome, ClientFailure):
@@ -175,27 +179,30 @@ class Exchange:
             self.error = str(error)
 
     def receive(self, replies: Iterable[Message], assignment: NodeAssignment) -> None:
-        """Sort the replies' records by client; an unreadable reply fails its clients."""
+        """Read the replies and store each client's answer or failure; an unreadable reply fails its node's clients."""
         for reply in replies:
-            if reply.has_error():  # of flwr's own, a dead worker: its clients stay unanswered
+            if reply.has_error():  # flwr's error, as for a dead worker: its clients are asked again
                 self.error = printable(reply.error.reason)
                 continue
             node = reply.metadata.src_node_id
             asked = set(assignment.get(node, ()))
             try:
                 content = unfolded(reply.content)
-            except Exception as error:  # whatever a client sends must not end the server
+            except Exception as error:  # no bytes that a client sends may crash the server
                 for client in asked.intersection(self.unanswered):
                     self.refuse(client, f"unreadable reply: {sentence(error)}")
                 continue
             self.sort(content, node, asked)
 
     def sort(self, content: RecordDict, node: int, asked: Collection[int]) -> None:
-        """Sort a node's records, named `CLIENT/RECORD`; of a client that comes twice the first counts."""
+        """Group a node's records, named CLIENT/RECORD, by client, and store each client's answer or failure.
+
+        Records of a client that has already answered are ignored. Records of clients outside `asked` are unsolicited.
+        """
         records: dict[int, dict[str, object]] = {}
         waiting = set(self.unanswered)
         for name, record in content.items():
-            match = RECORD.fullmatch(name)
+            match = RECORD_NAME.fullmatch(name)
             client = int(match[1]) if match else -1
             if match is None or client not in asked:
                 shown = printable(name[:80])
@@ -210,52 +217,56 @@ class Exchange:
                 continue
             try:
                 self.answers[client] = read(parts, self.largest)
-            except Exception as error:  # whatever a client sends must not end the server
+            except Exception as error:  # no bytes that a client sends may crash the server
                 self.refuse(client, f"unreadable reply: {sentence(error)}")
 
     def note_unsolicited(self, sentence: str) -> None:
-        """Keep a sentence on what a node sent without being asked; the first MOST_UNSOLICITED."""
+        """Store a sentence about something that a node sent without being asked, up to MOST_UNSOLICITED sentences."""
         if len(self.unsolicited) < MOST_UNSOLICITED:
             self.unsolicited.append(sentence)
 
     def refuse(self, client: int, reason: str) -> None:
-        """Take a client's answer out, for a reason."""
+        """Discard a client's answer, if there is one, and store the reason as its failure."""
         self.answers.pop(client, None)
         self.failures[client] = printable(reason)
 
     def fail(self, client: int, failure: ClientFailure) -> None:
-        """Take what a client reports instead of an answer."""
+        """Store the failure that a client reported in place of an answer."""
         self.refuse(client, failure.reason)
         self.reported[client] = failure
 
     def uploads(self, name: str) -> dict[int, State]:
-        """Return the upload `name` of everybody who answered, sorted by client."""
+        """Return the upload `name` of each client that answered, sorted by client."""
         found = {}
         for client in sorted(self.answers):
             found[client] = self.answers[client].named("upload")[name]
         return found
 
     def close(self, absent: Mapping[int, str] | None = None) -> None:
-        """Count those who did not answer as failures; `absent` says why some were not asked."""
+        """Store a failure for each client without an answer; `absent` has the reasons of those that were not asked."""
         reason = f"no reply; a node reported: {self.error}" if self.error else "no reply"
         reasons = absent or {}
         for client in self.unanswered:
             self.failures[client] = reasons.get(client, reason)
 
     def enough(self, share: float) -> bool:
-        """Return whether `share` of those asked sent a good reply, at least one."""
-        needed = share * len(self.asked) - 1e-9  # 0.07 * 100 is a little more than 7
+        """Return whether at least `share` of the asked clients, and at least one, sent a valid reply."""
+        # 1e-9 makes up for rounding: 0.07 * 100 is a little more than 7 in floating point.
+        needed = share * len(self.asked) - 1e-9
         return len(self.answers) >= max(1, needed)
 
     def check_enough(self, share: float, what: str) -> None:
-        """Log who is left out. Raises TooFewReplies when fewer than `share` of those asked sent a good reply."""
+        """Log the clients that failed. Raises TooFewReplies when fewer than `share` of the asked sent a valid reply.
+
+        `what` begins the messages, such as "round 3".
+        """
         self.failures = dict(sorted(self.failures.items()))
         for client, reason in self.failures.items():
             log.warning("%s: client %d left out: %s", what, client, reason)
         if self.enough(share):
             return
         counts = f"{len(self.answers)} good replies of {len(self.asked)}"
-        # A few reasons, cut short: the log above has all of them.
+        # The error shows the first five reasons, shortened; the log above has all of them in full.
         first_failures = list(self.failures.items())[:5]
         reasons = [f"client {client}: {reason[:200]}" for client, reason in first_failures]
         listed = "; ".join(reasons)
@@ -263,13 +274,16 @@ class Exchange:
 
 
 def assign(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> NodeAssignment:
-    """Spread the clients evenly over the connected nodes; in a simulation any node can compute for any client."""
+    """Spread the clients evenly over the connected nodes, as any node of a simulation can compute for any client."""
     nodes = wait_for_nodes(grid, settings)[: len(clients)]
     return {node: clients[first :: len(nodes)] for first, node in enumerate(nodes)}
 
 
 def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
-    """Return the connected nodes, sorted. Raises TooFewNodes when too few came in time: never a hang."""
+    """Return the sorted ids of the connected nodes, once there are at least `settings.nodes`.
+
+    Raises TooFewNodes when fewer are connected after `settings.node_wait` seconds.
+    """
     deadline = time.monotonic() + settings.node_wait
     while True:
         nodes = sorted(grid.get_node_ids())
@@ -286,7 +300,7 @@ class NodeAssigner(Protocol):
     """Decides which node computes for which client."""
 
     absent: Mapping[int, str]
-    """Why a client is not asked at present."""
+    """By client, why it cannot be asked at present."""
 
     def assign(
         self,
@@ -294,28 +308,30 @@ class NodeAssigner(Protocol):
         clients: Sequence[int],
         settings: ExchangeSettings,
     ) -> NodeAssignment:
-        """Return the clients of each node."""
+        """Return which node computes for which of `clients`; a client that cannot be asked has no node."""
 
     def waits_for(self, clients: Sequence[int], seconds: float, timeout: float) -> None:
-        """Say that replies of these clients are still missing after so many seconds of `timeout`."""
+        """Report that these clients have not replied after `seconds` of at most `timeout` seconds."""
 
     def waits_no_more(self) -> None:
-        """Take back what `waits_for` said."""
+        """Clear the report of `waits_for`, once the wait is over."""
 
 
-def between_sites(grid: Grid) -> Grid:
-    """Return flwr's HttpGrid as a run between sites uses it: with fewer objects a message, and nothing slept over.
+def faster_grid(grid: Grid) -> Grid:
+    """Return flwr's HttpGrid with faster messages, for a run between sites.
 
-    A rehearsal's grid, whose messages do not travel, is as it was.
+    Messages consist of fewer objects, and the grid polls for an object every 0.1 s in place of flwr's growing pauses.
+    The grid of a rehearsal is returned unchanged, as it sends nothing over a network.
     """
-    if not hasattr(grid, "_runtime_client"):  # whose module would be imported in simulations too
+    # The attribute identifies HttpGrid. An isinstance check would import its module in simulations too.
+    if not hasattr(grid, "_runtime_client"):
         return grid
     grid._client = PollingClient(grid._runtime_client)  # type: ignore[attr-defined]
-    return cast(Grid, Folding(grid))
+    return cast(Grid, FoldingGrid(grid))
 
 
-class Folding:
-    """A grid whose messages go out with their states in one record, which is the same for all."""
+class FoldingGrid:
+    """A grid that folds the states of each message into one record, once for all messages with the same states."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -324,7 +340,7 @@ class Folding:
         return getattr(self.grid, name)
 
     def push_messages(self, messages: Sequence[Message]) -> Iterable[str]:
-        """Push messages as flwr does."""
+        """Fold the states of `messages`, send the messages, and return their ids, as flwr's Grid does."""
         packed: dict[tuple[int, ...], RecordDict] = {}
         for message in messages:
             states: dict[str, ArrayRecord] = {}
@@ -334,10 +350,11 @@ class Folding:
                     states[name] = record
                 else:
                     others[name] = record
-            same = tuple(id(record) for record in states.values())
-            if same not in packed:
-                packed[same] = folded(states)
-            message.content = RecordDict({**packed[same], **others})
+            # Messages with the same states share the record objects, so their ids tell whether they are folded already.
+            key = tuple(id(record) for record in states.values())
+            if key not in packed:
+                packed[key] = folded(states)
+            message.content = RecordDict({**packed[key], **others})
         return self.grid.push_messages(messages)
 
 
@@ -348,26 +365,34 @@ def replies(
     unsolicited: Callable[[str], None] = log.warning,
     late: Callable[[Collection[int], float], None] = lambda nodes, seconds: None,
 ) -> Iterator[Message]:
-    """Send the messages; yield the first reply to each, if it is of the node that was asked, for `timeout` seconds.
+    """Send the messages, and yield the first reply to each as soon as it has arrived.
 
-    Replies that are pulled wait nowhere for others, and a grid that waits for them itself is not waited for twice.
-    `late` gets the nodes that have not replied after LATE seconds, and again after 2, 4, 8, ... times as many.
+    A reply counts only if it comes from the node that was asked.
+
+    Args:
+        grid: sends the messages.
+        messages: one per node.
+        timeout: seconds to wait for all replies; None waits for ever.
+        unsolicited: gets a sentence about every reply that does not count.
+        late: gets the nodes without a reply and the seconds waited, after LATE_SECONDS and again after 2, 4, 8, ...
+            times as many.
     """
-    due = LATE
+    due = LATE_SECONDS
     began = time.monotonic()
     pushed = set(grid.push_messages(messages))
     sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
-    waiting = {number: node for number, node in sent.items() if number in pushed}
+    waiting = {message_id: node for message_id, node in sent.items() if message_id in pushed}
     while waiting:
-        looked = time.monotonic()
+        polled = time.monotonic()
         arrived = list(grid.pull_messages(list(waiting)))
         for reply in arrived:
-            number = reply.metadata.reply_to_message_id
+            message_id = reply.metadata.reply_to_message_id
             node = reply.metadata.src_node_id
-            is_asked_node = number in waiting and waiting[number] == node
-            is_given_up = number in waiting and node == SUPERLINK and reply.has_error()
-            if is_asked_node or is_given_up:
-                del waiting[number]
+            is_waiting = message_id in waiting
+            is_from_asked_node = is_waiting and waiting[message_id] == node
+            is_given_up = is_waiting and node == SUPERLINK_NODE and reply.has_error()
+            if is_from_asked_node or is_given_up:
+                del waiting[message_id]
                 yield reply
             else:
                 unsolicited(f"node {node} sent a reply that is late, twice there or not its own")
@@ -379,8 +404,9 @@ def replies(
             due *= 2
             late(list(waiting.values()), now - began)
         if waiting and not arrived:
-            pause = min(LONGEST, max(SHORTEST, SHARE * (now - began)))
-            time.sleep(max(0.0, pause - (now - looked)))
+            pause = min(MAX_POLL, max(MIN_POLL, POLL_SHARE * (now - began)))
+            # A grid whose pull itself waits for replies has used up part of the pause.
+            time.sleep(max(0.0, pause - (now - polled)))
 
 
 def collect_replies(
@@ -390,21 +416,28 @@ def collect_replies(
     settings: ExchangeSettings,
     assigner: NodeAssigner,
 ) -> Exchange:
-    """Ask the clients, and ask again those whose worker died, as long as somebody new answers."""
+    """Ask the clients and return the exchange with all answers and failures.
+
+    Clients without an answer, as after the death of their worker, are asked again as long as each attempt brings an
+    answer or failure of another client. All attempts together wait for replies for `settings.timeout` seconds.
+    """
     exchange = Exchange(clients, request.largest)
     before = len(clients) + 1
-    while 0 < len(exchange.unanswered) < before:
+    seconds_left = settings.timeout
+    while 0 < len(exchange.unanswered) < before and seconds_left > 0:
         before = len(exchange.unanswered)
-        if isinstance(grid, Direct):
+        if isinstance(grid, DirectGrid):
             wait_for_nodes(grid, settings)
             in_order = request.longest_first(exchange.unanswered)
-            exchange.take(grid.outcomes(request, in_order, settings.timeout))
+            began = time.monotonic()
+            exchange.take(grid.outcomes(request, in_order, seconds_left))
         else:
             assignment = assigner.assign(grid, exchange.unanswered, settings)
+            began = time.monotonic()
             arriving = replies(
                 grid,
                 request.messages(assignment),
-                settings.timeout,
+                seconds_left,
                 unsolicited=exchange.note_unsolicited,
                 late=partial(report_late, assigner, assignment, settings.timeout),
             )
@@ -412,6 +445,7 @@ def collect_replies(
                 exchange.receive(arriving, assignment)
             finally:
                 assigner.waits_no_more()
+        seconds_left -= time.monotonic() - began
     exchange.close(assigner.absent)
     return exchange
 
@@ -423,7 +457,7 @@ def report_late(
     nodes: Collection[int],
     seconds: float,
 ) -> None:
-    """Have the assigner report the clients of the nodes that have not replied after so many seconds."""
+    """Let the assigner report the clients of `nodes`, which have not replied after `seconds` seconds."""
     clients: list[int] = []
     for node in nodes:
         clients += assignment.get(node, ())

@@ -40,28 +40,30 @@ from strategies.core.update_statistics import UpdateStatistics, update_statistic
 from strategies.core.validation import RejectedUpdate, UpdateOutOfRange, checked_update, expected_of
 
 log = logging.getLogger("fedskew")
-HEAVY = 0.9
-"""A site that reports more than this share of all samples is named in the log, where federation.toml agrees on none."""
-HEADS = 2**16
-"""Bytes allowed for the names and shapes of a record, beside its tensors."""
+HEAVY_SHARE = 0.9
+"""A site that reports more than this share of all samples is named in a warning, unless federation.toml bounds its
+samples."""
+HEADER_BYTES = 2**16
+"""Bytes allowed for the names and shapes in a record, in addition to its tensors."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """The statistics of a finished round for the record, without the models' metrics."""
+    """A finished round's statistics for its record, except the models' metrics."""
 
     clients: Sequence[int]
     """Clients whose updates were used."""
     failures: Mapping[int, str] = field(default_factory=dict)
+    """By client, why its update was not used."""
     unsolicited: Sequence[str] = ()
-    """What nodes sent without being asked."""
+    """One sentence per reply or record that a node sent without being asked."""
     update_statistics: Callable[[], Sequence[UpdateStatistics]] = tuple
-    """Computes how each used update moved the model. It is called while the next round trains, and keeps the updates in
+    """Computes how each used update moved the model. It is called while the next round trains, and the updates stay in
     memory until then."""
     loss: float = math.nan
     """Mean training loss, weighted by samples."""
     bytes_down: int = 0
-    """Bytes of model and broadcasts, times the clients asked, as if each were on its own node."""
+    """Bytes of model and broadcasts times the number of clients asked, as if each client had its own node."""
     bytes_up: int = 0
     """Bytes of the models and uploads that were used."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -70,21 +72,24 @@ class Round:
     workers: Sequence[Mapping[str, object]] = ()
     """The processes that ran the clients: process id, device, visible GPUs."""
     metrics: Numbers = field(default_factory=dict)
+    """Numbers that the server methods record, by name."""
 
 
 class HeadStart(Protocol):
-    """A head in closed form that the rounds begin with."""
+    """A method whose head in closed form the model starts from in round 1."""
 
     def start_from(self, server: Server, shared: State) -> State:
-        """Return the shared weights with the head that the clients' answers make."""
+        """Return `shared` with the head computed from the clients' answers, `server.answers`."""
 
 
 class Rounds:
     """The rounds of one run.
 
-    Client ids are sampled; replies are checked, sorted by client and combined in that order. So a repeated run is
-    bit-identical, whatever the number of nodes and the order of their replies. `round`, `shared`, `states`,
-    `memory_rounds`, `digests` and `ended` are the state of a run: a checkpoint has them, and setting them resumes it.
+    Each round samples clients by number, checks their replies, and combines them in the order of the clients. So a
+    repeated run is bit-identical, whatever the number of nodes and the order in which they reply.
+
+    The attributes `round`, `shared`, `states`, `deployed`, `memory_rounds`, `digests` and `ended` are the run's state:
+    a checkpoint stores them, and setting them resumes the run.
     """
 
     def __init__(
@@ -150,9 +155,9 @@ class Rounds:
         }
         self.deployed: dict[str, State] = {AVERAGE: self.shared}
         self.ended = ""
-        """Why the run ends early; empty while it does not."""
+        """Why the run ends early; "" if it does not."""
         self.best_rounds: Sequence[int] = ()
-        """Rounds whose client memory is kept, beside that of the last rounds."""
+        """Rounds whose memory the clients keep, in addition to that of the latest rounds."""
         self.last = Round(())
         self._began = 0.0
 
@@ -164,8 +169,8 @@ class Rounds:
     def ask(self, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
         """Send a request to clients and return their replies.
 
-        The first request waits for as many nodes as the settings demand; later ones need a single node. An answer is
-        refused if the client's data changed since its first answer.
+        The first request waits until `exchange_settings.nodes` nodes are connected; later ones need a single node. An
+        answer is refused if the client's data changed since its first answer in this run.
         """
         exchange = collect_replies(grid, clients, request, self.exchange_settings, self.assigner)
         self.exchange_settings = replace(self.exchange_settings, nodes=1)
@@ -184,7 +189,7 @@ class Rounds:
         task: Mapping[str, int | str],
         states: Mapping[str, State],
     ) -> Request:
-        """Return a request to clients, with the run's settings and the memory that each client should have."""
+        """Return a request to clients, with the run's settings and the memory that each client should load."""
         return Request(
             kind=kind,
             task=task,
@@ -197,7 +202,7 @@ class Rounds:
         )
 
     def training_request(self) -> Request:
-        """Return the request to the round's clients."""
+        """Return the request to train: the shared weights, broadcasts and the round's number."""
         states = {"model": self.shared}
         for name, state in self.broadcast().items():
             states[f"broadcast/{name}"] = state
@@ -207,7 +212,7 @@ class Rounds:
         return self.request(TRAIN, task, states)
 
     def broadcast(self) -> dict[str, State]:
-        """Return what is sent beside the model, by variant."""
+        """Return the states sent to clients in addition to the model, by variant."""
         sent = {}
         for variant in self.variants:
             if variant.name in self.states and variant.upload.returned:
@@ -217,8 +222,11 @@ class Rounds:
         return sent
 
     def sample(self, number: int) -> list[int]:
-        """Return the clients of a round, from a generator of its own."""
-        # The small term: 0.29 * 100 is a little less than 29.
+        """Return the sorted clients of round `number`.
+
+        Each round has its own generator, so that a resumed run draws the same clients.
+        """
+        # 1e-9 makes up for rounding: 0.29 * 100 is a little less than 29 in floating point.
         count = max(1, math.floor(self.participation * self.clients + 1e-9))
         draws = random.Random(f"{self.server.seed}/{number}")
         return sorted(draws.sample(range(self.clients), count))
@@ -236,7 +244,7 @@ class Rounds:
             answers=self.answers(),
         )
         if number == 1 and self.head_start is not None:
-            # Made of the answers alone: a run that is resumed before round 1 makes the same.
+            # The head depends on the answers only, so a run that is resumed before round 1 gets the same one.
             self.shared = self.head_start.start_from(self.server, shared)
             self.server = replace(self.server, start=self.shared)
         self._began = time.perf_counter()
@@ -252,7 +260,7 @@ class Rounds:
         return dict(zip(clients, counts, strict=True))
 
     def answers(self) -> dict[str, State]:
-        """Return what the clients answered before round 1, by variant: `Server.answers`."""
+        """Return the answers to the questions before round 1, by variant, in the form of `Server.answers`."""
         found = {}
         for variant in self.variants:
             if variant.upload.question and variant.name in self.states:
@@ -260,7 +268,7 @@ class Rounds:
         return found
 
     def deploy_without_rounds(self) -> None:
-        """Deploy the heads in closed form; there is no average beside them, as nobody has trained."""
+        """Deploy the heads in closed form for rounds = 0. No averaged model is deployed, as no client has trained."""
         self.begin_round(0, self.shared)
         result = RoundResult(self.shared, {}, {}, {})
         for part in self.deploys:
@@ -272,7 +280,8 @@ class Rounds:
         self.states |= result.states
         self.deployed = result.deployed
 
-        # The traffic of the questions before round 1. Answers kept apart are stacked, others are of one client's size.
+        # Count the traffic of the questions before round 1. Stacked answers have the size of all clients' answers, and
+        # a sum has the size of one.
         up = down = 0
         for variant in self.variants:
             if variant.name not in self.server.answers:
@@ -295,9 +304,10 @@ class Rounds:
         )
 
     def finish_round(self, exchange: Exchange) -> None:
-        """Check the answers, combine the valid ones, deploy, and collect the round's statistics in `last`.
+        """Check the answers, combine the valid ones, deploy, and store the round's statistics in `last`.
 
-        Raises TooFewReplies when too few are valid, and Diverged when the new weights are not finite.
+        Raises TooFewReplies when fewer than min-replies are valid. While a result is not finite, the update of the
+        largest norm is left out and the others are combined again; raises Diverged when too few are left.
         """
         answered = time.perf_counter()
         number = self.server.round
@@ -319,7 +329,7 @@ class Rounds:
                 self.digests["memory"][update.client] = update.digests["memory"]
         self.keep_examples(updates)
         total = sum(update.examples for update in updates)
-        uploaded = len(updates) * size(self.shared)  # every update has the shapes of these
+        uploaded = len(updates) * size(self.shared)  # checked: each has the shapes of `shared`
         for update in updates:
             uploaded += sum(map(size, update.uploads.values()))
         losses = [update.metrics["loss"] * update.examples / total for update in updates]
@@ -342,7 +352,10 @@ class Rounds:
         )
 
     def result(self, updates: Sequence[Update]) -> RoundResult:
-        """Return what the updates make: weights, states, models and metrics. Nothing of this object changes."""
+        """Return the weights, states, deployed models and metrics computed from the updates.
+
+        No attribute changes, so that `finish_round` can discard a result that is not finite and compute another.
+        """
         states: dict[str, State] = {}
         metrics: dict[str, float | Sequence[float]] = {}
         for part in self.monitors:
@@ -359,11 +372,12 @@ class Rounds:
         states["server-optimizer"] = state
 
         result = RoundResult(shared, states, {}, metrics)
-        # Deploying could only fail on weights that are not finite; what it makes is checked as well.
+        # Nothing is deployed from weights that are not finite: a method may fail on them. `finish_round` checks the
+        # deployed models as well.
         if not result.not_finite():
             for part in self.deploys:
                 if part.final_question:
-                    continue  # it deploys once, after the last round
+                    continue  # `ask_finally` deploys it once, after the last round
                 if part.deploys_for_evaluation and not self.is_evaluated(self.server.round):
                     continue
                 deployment = part.deploy(self.server, self.states[part.name], shared, updates)
@@ -373,9 +387,10 @@ class Rounds:
     def without_largest(
         self, exchange: Exchange, updates: Sequence[Update], unfit: str
     ) -> list[Update]:
-        """Refuse the largest update, after the weights were not finite with it, and return the others.
+        """Refuse the update of the largest norm, and return the others.
 
-        Raises Diverged when too few updates would be left for min-replies.
+        `unfit` names the tensor that was not finite with all of `updates`. Raises Diverged when fewer than min-replies
+        would be left.
         """
         largest = max(update_statistics(self.server, updates), key=lambda update: update.norm)
         client = largest.client
@@ -387,7 +402,7 @@ class Rounds:
         return [update for update in updates if update.client != client]
 
     def keep_examples(self, updates: Sequence[Update]) -> None:
-        """Save how many samples clients report for the first time, where the server does not know it."""
+        """Save the numbers of samples that clients report for the first time; only between sites they are unknown."""
         expected = self.server.examples_by_client
         examples = dict(expected)
         for update in updates:
@@ -396,20 +411,20 @@ class Rounds:
         if len(examples) == len(expected):
             return
         self.warn_of_heavy_site(examples)
-        # Tensors, as a checkpoint holds all states.
+        # Saved as tensors in `states`, so that the checkpoint includes them.
         self.states["examples"] = {
             "clients": torch.tensor(list(examples)),
             "counts": torch.tensor(list(examples.values())),
         }
 
     def warn_of_heavy_site(self, reported: Mapping[int, int]) -> None:
-        """Log a site that reports more than the share HEAVY of all samples, and for which no number is agreed."""
+        """Warn about a site that reports more than HEAVY_SHARE of all samples, unless federation.toml limits them."""
         if len(reported) < 2 or not self.server.sites:
             return
         total = sum(reported.values())
         for client, samples in reported.items():
             site = self.server.sites[client]
-            if not site.samples and samples > HEAVY * total:
+            if not site.samples and samples > HEAVY_SHARE * total:
                 log.warning(
                     "site %s states %d of all %d samples, so that its update is nearly the whole mean, and "
                     "federation.toml agrees on no samples for it",
@@ -419,7 +434,10 @@ class Rounds:
                 )
 
     def checked(self, exchange: Exchange) -> list[Update]:
-        """Return the valid updates sorted by client; the others are refused in `exchange`, with their reasons."""
+        """Return the valid updates, sorted by client, and refuse the other answers in `exchange`.
+
+        Raises Diverged if no update is valid and some are not finite or impossibly large.
+        """
         updates = []
         diverged = []
         parts = self.parts
@@ -440,20 +458,20 @@ class Rounds:
 
 
 def largest_record(model: Classifier) -> Expected:
-    """Return the largest record that a reply may have, in bytes and tensors. No method's upload is as large.
+    """Return the limits of one record in a reply, in bytes and tensors. Every method's upload is smaller.
 
-    That is, for each class and once more, two models and two covariances of the features in float64.
+    The limit in bytes is 2 (C + 1) times a model and a (D, D) float64 covariance of the features.
     """
     classes, width = model.head.weight.shape
     state = model.state_dict()
     covariance = 8 * width**2
-    bytes_at_most = HEADS + 2 * (classes + 1) * (size(state) + covariance)
+    bytes_at_most = HEADER_BYTES + 2 * (classes + 1) * (size(state) + covariance)
     tensors_at_most = 2 * len(state) + 8 * classes + 64
     return Expected(bytes_at_most, tensors_at_most)
 
 
 def sorted_workers(exchange: Exchange) -> list[Mapping[str, object]]:
-    """Return the distinct processes behind the answers."""
+    """Return the processes that computed the answers, each once, in a fixed order."""
     distinct = {}
     for answer in exchange.answers.values():
         if answer.worker:

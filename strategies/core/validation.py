@@ -1,7 +1,8 @@
-"""Validation of clients' replies, before anything is computed with them: the only way from a site to the model.
+"""Validation of clients' replies. Every reply passes it before anything is computed from it.
 
-A site is a stranger, and its reply may be anything. The rules stand in tables: METRICS and TENSORS here, what a method
-takes in its `accepts`, and who may say what in exchange.py: a client is answered for by the node that was asked for it.
+Clients are not trusted: a reply may contain anything. METRICS and TENSORS are the rules for numbers and tensors,
+`ServerMethod.accepts` checks a method's upload, and exchange.py checks that the reply comes from the node that was
+asked for this client.
 """
 
 import math
@@ -19,26 +20,26 @@ from client_app.training import steps_of
 from data.agreement import MOST_SAMPLES
 from strategies.core.server import Server, ServerMethod, Update
 
-LARGEST = 1e10
-"""Largest size of a value that a client may send: no training that succeeds comes near, and no sum of squares of such
-values leaves float32."""
-COUNT = 2**53
-"""Largest number of steps and batches: up to it whole numbers are exact in float64."""
+LARGEST_VALUE = 1e10
+"""Largest absolute value in a tensor from a client. Successful training stays far below it, and sums of squares of such
+values do not overflow float32."""
+MAX_COUNT = 2**53
+"""Largest count of samples, steps or batches: float64 represents all integers up to it exactly."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The rule for a number: finite, within a range, and integral if it counts something."""
+    """The rule for a number: finite, from `least` to `most`, and an integer if `whole`."""
 
     least: float
     most: float
     whole: bool = False
 
     def violation(self, values: Tensor) -> str:
-        """Return what is wrong with the values, or an empty sentence."""
+        """Return what is wrong with the values, such as "is 7 and must be 0 to 1"; "" if nothing is."""
         if not values.numel():
             return ""
-        least, most = values.aminmax()  # a NaN is both
+        least, most = values.aminmax()  # with a NaN among the values, both are NaN
         outside = self.outside(least.item(), most.item())
         if outside:
             return outside
@@ -48,8 +49,8 @@ class Range:
                 return f"is {fractional[0].item():g} and must be whole"
         return ""
 
-    def breach_of(self, value: float) -> str:
-        """Return the same of one number."""
+    def violation_of_number(self, value: float) -> str:
+        """Return the same for one number, without making a tensor of it."""
         outside = self.outside(value, value)
         if outside:
             return outside
@@ -58,7 +59,7 @@ class Range:
         return ""
 
     def outside(self, least: float, most: float) -> str:
-        """Return what is wrong with values from `least` to `most`, or an empty sentence."""
+        """Return what is wrong with values whose minimum is `least` and maximum is `most`; "" if nothing is."""
         if not (math.isfinite(least) and math.isfinite(most)):
             return "is not finite"
         allowed = f"must be {self.least:g} to {self.most:g}"
@@ -70,25 +71,28 @@ class Range:
 
 
 SIGNED_LOSS = Range(-1e30, 1e30)
-"""The range of the loss beside a variant whose terms have no lower bound."""
+"""The range of the loss if a variant has `Requirements.signed_loss`: its loss term has no lower bound."""
 METRICS: Mapping[str, Range] = {
-    "num-examples": Range(1, COUNT, whole=True),
+    "num-examples": Range(1, MAX_COUNT, whole=True),
     "loss": Range(0, 1e30),
-    "steps": Range(1, COUNT, whole=True),
-    "coefficient-sum": Range(0, COUNT),
+    "steps": Range(1, MAX_COUNT, whole=True),
+    "coefficient-sum": Range(0, MAX_COUNT),
     "remembers": Range(0, 1, whole=True),
     "seconds": Range(0, 1e7),
 }
-"""The numbers that every reply carries. num-examples is also the client's own (`Server.examples_by_client`), and steps
-and coefficient-sum are those that so many samples make under the run's settings."""
+"""The numbers in every reply to a request to train, and their ranges.
+
+`checked_metrics` also compares num-examples with `Server.examples_by_client`, and steps and coefficient-sum with the
+values that follow from num-examples and the run's settings.
+"""
 TENSORS: Mapping[str, Range] = {
-    "running_var": Range(0, LARGEST),
-    "num_batches_tracked": Range(0, COUNT),
-    "": Range(-LARGEST, LARGEST),
+    "running_var": Range(0, LARGEST_VALUE),
+    "num_batches_tracked": Range(0, MAX_COUNT),
+    "": Range(-LARGEST_VALUE, LARGEST_VALUE),
 }
-"""By the last part of a tensor's name; the empty one is for all others."""
-Expected = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""Shape and dtype by name."""
+"""Ranges of tensors' values, by the last part of the tensor's name; "" is the range of all other tensors."""
+ExpectedTensors = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""By tensor name, the expected shape and dtype."""
 
 
 class RejectedUpdate(ValueError):
@@ -96,17 +100,28 @@ class RejectedUpdate(ValueError):
 
 
 class UpdateOutOfRange(RejectedUpdate):
-    """An answer with a NaN, an infinity or an impossibly large value, as of a client whose training diverged."""
+    """An answer with a NaN, an infinity or an impossibly large value. The client's training has probably diverged."""
 
 
 def checked_update(
     client: int,
     answer: ClientReply,
     server: Server,
-    expected: Expected,
+    expected: ExpectedTensors,
     parts: Sequence[ServerMethod],
 ) -> Update:
-    """Return a client's answer as an update. Raises RejectedUpdate for one that must not be combined."""
+    """Return a client's answer as an update, after checking everything in it.
+
+    Args:
+        client: the client's number.
+        answer: its reply to the request to train.
+        server: the round's settings and the known numbers of samples.
+        expected: shapes and dtypes of the shared weights.
+        parts: the run's server methods, which check their uploads.
+
+    Raises:
+        RejectedUpdate: the answer must not be combined; UpdateOutOfRange if a value is too large or not finite.
+    """
     if "model" not in answer.states:
         raise RejectedUpdate("the reply holds no model")
     shared = answer.states["model"]
@@ -139,8 +154,8 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     for name, allowed in METRICS.items():
         if signed and name == "loss":
             allowed = SIGNED_LOSS
-        reason = allowed.breach_of(metrics[name])
-        if reason and name == "loss":  # as of a client whose training diverged
+        reason = allowed.violation_of_number(metrics[name])
+        if reason and name == "loss":  # the client's training has probably diverged
             raise UpdateOutOfRange(f"metric {name} {reason}")
         if reason:
             raise RejectedUpdate(f"metric {name} {reason}")
@@ -154,35 +169,36 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     due = steps_of(examples, server.training)
     if steps != due:
         raise RejectedUpdate(f"steps is {steps}, and {examples} samples make {due}")
-    stated_sum = metrics["coefficient-sum"]
+    sent_sum = metrics["coefficient-sum"]
     pull = server.proximal_mu * server.training.rate(server.round)
     due_sum = expected_coefficient_sum(steps, server.training.coefficient_momentum, pull)
-    if not math.isclose(stated_sum, due_sum, rel_tol=1e-6):
-        raise RejectedUpdate(
-            f"coefficient-sum is {stated_sum:g}, and {steps} steps make {due_sum:g}"
-        )
+    if not math.isclose(sent_sum, due_sum, rel_tol=1e-6):
+        raise RejectedUpdate(f"coefficient-sum is {sent_sum:g}, and {steps} steps make {due_sum:g}")
     return examples
 
 
-def check_samples(client: int, samples: int, stated: str, server: Server) -> None:
-    """Raise RejectedUpdate where a client states more training samples than it may.
+def check_samples(client: int, samples: int, subject: str, server: Server) -> None:
+    """Raise RejectedUpdate if a client claims more training samples than MOST_SAMPLES or than federation.toml allows.
 
-    Samples are weights: a site that says 320,000,000 for 320 owns the mean of the models, and nothing else about its
-    update looks wrong. `stated` begins the sentence, such as "num-examples is".
+    The mean of the models is weighted by samples. A site that claims 320,000,000 in place of 320 would determine it
+    alone, and no other check would notice. `subject` begins the error's sentence, such as "num-examples is".
     """
     if samples > MOST_SAMPLES:
-        raise RejectedUpdate(f"{stated} {samples}, and a client has at most {MOST_SAMPLES}")
+        raise RejectedUpdate(f"{subject} {samples}, and a client has at most {MOST_SAMPLES}")
     if client < len(server.sites):
         site = server.sites[client]
         if site.samples and samples > site.samples:
             raise RejectedUpdate(
-                f"{stated} {samples}, and federation.toml agrees on at most {site.samples} "
+                f"{subject} {samples}, and federation.toml agrees on at most {site.samples} "
                 f"training samples of site {site.name}"
             )
 
 
 def check_values(state: State, where: str = "") -> None:
-    """Raise RejectedUpdate for a tensor whose values are not finite or outside the range for its name."""
+    """Raise UpdateOutOfRange for a tensor with a value that is not finite or outside the range for its name.
+
+    `where` begins the error's sentence, such as "model: ".
+    """
     usual = {}
     others = {}
     for name, tensor in state.items():
@@ -191,9 +207,10 @@ def check_values(state: State, where: str = "") -> None:
             usual[name] = tensor
         else:
             others[name] = tensor
-    # No value is larger than the Euclidean norm, which is computed at a twentieth of the largest value's time.
+    # A tensor's Euclidean norm bounds its absolute values, and takes a twentieth of the time of `aminmax`. Only if a
+    # norm is too large, or NaN, are the tensors checked value by value.
     norms = torch._foreach_norm(list(usual.values())) if usual else []
-    in_range = all(norm.item() <= LARGEST for norm in norms)
+    in_range = all(norm.item() <= LARGEST_VALUE for norm in norms)
     for name, tensor in (others if in_range else state).items():
         reason = range_of(name).violation(tensor)
         if reason:
@@ -207,10 +224,16 @@ def range_of(name: str) -> Range:
     return TENSORS.get(last, TENSORS[""])
 
 
-def check_by_class(upload: State, classes: int, rows: Expected) -> None:
-    """Raise RejectedUpdate unless `upload` is {"classes": (n,) int64 ascending} and n rows of each of `rows`."""
-    held = upload.get("classes", torch.empty(0))
-    number = held.numel()
+def check_by_class(upload: State, classes: int, rows: ExpectedTensors) -> None:
+    """Raise RejectedUpdate unless `upload` has one row per class that the client has.
+
+    Args:
+        upload: must hold "classes", (n,) int64 ascending from 0 to `classes` - 1, and the tensors that `rows` names.
+        classes: number of classes C.
+        rows: by tensor name, shape and dtype of one row; the tensor in `upload` has a leading dimension n.
+    """
+    sent_classes = upload.get("classes", torch.empty(0))
+    number = sent_classes.numel()
     expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
     expected["classes"] = ((number,), torch.int64)
     for name, (shape, dtype) in rows.items():
@@ -221,8 +244,8 @@ def check_by_class(upload: State, classes: int, rows: Expected) -> None:
 
     if number == 0:
         return
-    in_range = held.min() >= 0 and held.max() < classes
-    ascending = (held.diff() > 0).all()
+    in_range = sent_classes.min() >= 0 and sent_classes.max() < classes
+    ascending = (sent_classes.diff() > 0).all()
     if not (in_range and ascending):
         raise RejectedUpdate(f"classes are not ascending numbers from 0 to {classes - 1}")
 
@@ -230,7 +253,7 @@ def check_by_class(upload: State, classes: int, rows: Expected) -> None:
 def check_uploads(
     uploads: Mapping[str, State], server: Server, parts: Sequence[ServerMethod]
 ) -> None:
-    """Raise RejectedUpdate unless every part finds the upload it needs, as it needs it, and no upload is left over."""
+    """Raise RejectedUpdate if an upload that a part consumes is missing or invalid, or one is consumed by no part."""
     consuming = [part for part in parts if part.consumes]
     for part in consuming:
         if part.consumes not in uploads:
@@ -246,13 +269,13 @@ def check_uploads(
 
 
 def check_answer(answer: State, server: Server, part: ServerMethod) -> None:
-    """Raise RejectedUpdate unless `answer` to the part's final question is as the part needs it."""
+    """Raise RejectedUpdate unless `answer` is a valid answer to the part's final question."""
     part.accepts(server, answer)
     check_values(answer)
 
 
-def differences(state: State, expected: Expected) -> str:
-    """Return the first way in which the state's names, shapes or dtypes are not the expected ones; empty when none."""
+def differences(state: State, expected: ExpectedTensors) -> str:
+    """Return the first difference of the state's names, shapes or dtypes from the expected ones; "" if none differs."""
     missing = expected.keys() - state.keys()
     if missing:
         return f"{min(missing)} is missing"
@@ -269,16 +292,17 @@ def differences(state: State, expected: Expected) -> str:
 
 
 def described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    """Return e.g. float32 of 10x64."""
+    """Return a shape and dtype as text, such as "float32 of 10x64"."""
     sides = "x".join(map(str, shape[:8]))
     name = str(dtype).removeprefix("torch.")
     return f"{name} of {sides or 'one value'}"
 
 
 def not_finite(state: State) -> str:
-    """Return the name of a tensor with a NaN or an infinity; empty when all are finite."""
+    """Return the name of the first tensor with a NaN or an infinity; "" if all values are finite."""
     for name, tensor in state.items():
-        # A sum is finite only if every term is; one that overflows is looked at value by value.
+        # A finite sum has only finite terms, and is fast. An infinite sum may be an overflow of finite terms, so the
+        # values are then checked one by one.
         if not tensor.is_floating_point() or torch.isfinite(tensor.sum()):
             continue
         if not torch.isfinite(tensor).all():
@@ -286,6 +310,6 @@ def not_finite(state: State) -> str:
     return ""
 
 
-def expected_of(state: State) -> Expected:
-    """Return the shape and dtype of every tensor."""
+def expected_of(state: State) -> ExpectedTensors:
+    """Return the shape and dtype of every tensor, by name."""
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}

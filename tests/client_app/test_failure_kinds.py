@@ -68,7 +68,7 @@ def test_clients_are_stacked_only_where_several_can_be(
 
     request: Any = SimpleNamespace(run_spec="")
     asked: Any = dict.fromkeys(range(clients))
-    reports = handlers.trained_together(request, asked, begin)  # type: ignore[arg-type]
+    reports = handlers.train_in_passes(request, asked, begin)  # type: ignore[arg-type]
     assert trained == [[0]] * stacked
     if stacked:
         error, seconds = reports.pop(1)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import runtime
+from client_app import features, runtime
 from client_app.features import used, with_features
 from client_app.models import FIXED_FEATURES, PLAIN, RANDOM_CONV, build
 from client_app.models.random_conv import FILTERS, GRID, RandomConv
 from client_app.state import copy
-from data import DataSettings, Federation, SettingError, federate
+from data import DataError, DataSettings, Federation, SettingError, federate
 from fedskew.engines import execute
 from server_app import strategy
 from server_app.settings import parse
@@ -92,12 +92,12 @@ def test_the_features_of_random_conv_take_the_images_place(tmp_path: Path) -> No
     model = build(RANDOM_CONV, federation.dataset.shape, 10, 3)
     head = build(RANDOM_CONV, cached.dataset.shape, 10, 3)
     assert model.state_dict().keys() == head.state_dict().keys()
-    images, features = federation.train(1), cached.train(1)
+    images, replaced = federation.train(1), cached.train(1)
     everything = torch.arange(len(images))
-    assert torch.equal(images.labels_N, features.labels_N)
+    assert torch.equal(images.labels_N, replaced.labels_N)
     with torch.no_grad():
         logits_NC = model(images.batch(everything))
-        assert torch.equal(head(features.batch(everything)), logits_NC)
+        assert torch.equal(head(replaced.batch(everything)), logits_NC)
 
 
 def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -> None:
@@ -133,6 +133,23 @@ def test_a_run_computes_an_image_s_features_once_and_with_the_same_result(
             monkeypatch.setattr(runtime, "with_features", unchanged)
     assert sum(passes) > 4 * 30
     assert hashes[0] == hashes[1]
+
+
+def test_features_that_vanish_from_the_cache_are_computed_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = []
+    compute = features.compute
+
+    def counted(*words: Any) -> Any:
+        computed.append(words)
+        return compute(*words)
+
+    monkeypatch.setattr(features, "compute", counted)
+    monkeypatch.setattr(features.cache, "read", lambda path: None)
+    with pytest.raises(DataError, match="vanished while they were being read"):
+        with_features(digits_of(), RANDOM_CONV, PLAIN, str(tmp_path), "cpu")
+    assert len(computed) == 2
 
 
 def unchanged(federation: Federation, *others: object, **named: object) -> Federation:

@@ -41,6 +41,12 @@ def test_the_bytes_are_safetensors() -> None:
         )
 
 
+@pytest.mark.parametrize("letters", range(1, 10))
+def test_tensors_begin_at_a_multiple_of_eight_bytes(letters: int) -> None:
+    written = to_bytes({"x" * letters: torch.ones(2)})
+    assert (len(written) - 2 * 4) % 8 == 0
+
+
 def test_order_and_memory() -> None:
     back = from_bytes(BLOB, Expected(len(BLOB), len(STATE)))
     assert list(back) == ["weight", "count", "none"] and back["none"].shape == (0, 3)

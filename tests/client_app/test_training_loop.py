@@ -228,7 +228,7 @@ def test_rate_follows_the_round() -> None:
         (1, 8, [1]),
         (8, 4, [4, 4]),
         (5, 4, [5]),
-        (2, 1, [2]),
+        (3, 1, [1, 1, 1]),
     ],
 )
 def test_an_epoch_covers_every_sample_once(size: int, batch_size: int, sizes: list[int]) -> None:
@@ -482,7 +482,8 @@ def test_coefficient_sum_of_the_report_ignores_weight_decay() -> None:
 
 @pytest.mark.parametrize("samples", [1, 2, 7, 8, 9, 16, 17, 33])
 @pytest.mark.parametrize(
-    "changes", [{}, {"batch_limit": 2}, {"local_steps": 5}, {"local_epochs": 3}]
+    "changes",
+    [{}, {"batch_limit": 2}, {"local_steps": 5}, {"local_epochs": 3}, {"batch_size": 1}],
 )
 def test_steps_of_are_those_taken(samples: int, changes: dict[str, int]) -> None:
     settings = TrainingSettings(**{"local_epochs": 2, "batch_size": 8, **changes})  # type: ignore[arg-type]

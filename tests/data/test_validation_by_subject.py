@@ -8,7 +8,7 @@ from layouts import write_site
 from test_training_subjects import write_npz
 
 from data import DataSettings, SettingError, federate, load
-from data.holdouts import _alike, _kept_subjects, most_common
+from data.holdouts import _by_client_and_class, _validation_by_subject, most_common
 
 SITES, PATIENTS, ROWS = 5, 30, 8
 
@@ -168,7 +168,7 @@ def test_most_common_is_the_value_of_most_samples_and_the_smallest_of_several() 
     ],
 )
 def test_subjects_of_one_client_and_class_are_drawn_among_themselves(homes, classes, groups):
-    found = _alike(np.array(homes), np.array(classes))
+    found = _by_client_and_class(np.array(homes), np.array(classes))
     assert [group.tolist() for group in found] == groups
 
 
@@ -177,9 +177,9 @@ def test_a_client_whose_subjects_are_all_drawn_trains_on_its_first() -> None:
     labels_N = np.zeros(4, np.int64)
     subjects_N = np.array([1, 0, 0, 1])
     parts = [np.arange(4)]
-    (kept,) = _kept_subjects(labels_N, subjects_N, parts, 1.0, np.random.default_rng(0))
+    (kept,) = _validation_by_subject(labels_N, subjects_N, parts, 1.0, np.random.default_rng(0))
     assert kept.tolist() == [1, 2]  # subject 0 validates, subject 1 trains
-    (alone,) = _kept_subjects(
+    (alone,) = _validation_by_subject(
         labels_N[:1], subjects_N[:1], [np.arange(1)], 1.0, np.random.default_rng(0)
     )
     assert alone.tolist() == []

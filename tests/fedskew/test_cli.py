@@ -112,8 +112,8 @@ def test_a_command_line_without_words_names_a_first_step(fedskew: FedSkew) -> No
     [
         ("fedskew r", ["run", "report"]),
         ("fedskew data sh", ["show"]),
-        ("fedskew run demo-m", ["demo-missing"]),
-        ("fedskew report demo-m", ["demo-missing"]),
+        ("fedskew run demo-m", ["demo-missing", "demo-missing-converged"]),
+        ("fedskew report demo-m", ["demo-missing", "demo-missing-converged"]),
         ("fedskew run --set learning-rate-decay-", ["learning-rate-decay-every="]),
         ("fedskew select --set overwrite=", ["overwrite=true", "overwrite=false"]),
         ("fedskew run --method fedavg,creff-", ["fedavg,creff-code"]),

@@ -340,6 +340,33 @@ def test_the_files_of_the_former_text_must_be_there(hospital: Hospital, kind: st
     hospital.approve(hours=1)  # the control
 
 
+@pytest.mark.parametrize("has_module", [True, False])
+def test_an_agreed_module_may_import_the_server_s_code_which_is_then_approved_too(
+    hospital: Hospital, app: Path, has_module: bool
+) -> None:
+    changes: dict[str, Any] = {}
+    if has_module:
+        file = hospital.folder / "agreed_file.py"
+        file.write_text("x = 1\n")
+        code = hashlib.sha256(file.read_bytes()).hexdigest()
+        changes["module"] = {"name": "agreed_file", "sha256": code}
+        write(hospital.site_file, site_entries(module=file.name))
+    hospital.receive(**changes)
+    hospital.approve()
+    (approved,) = (entry for entry in hospital.entries() if entry["event"] == "approved")
+    assert approved.get("module") == (changes["module"]["sha256"] if has_module else None)
+
+    hospital.app = next_server(app)
+    (hospital.app / "strategies").mkdir()
+    (hospital.app / "strategies" / "other.py").write_text("x = 2\n")
+    hospital.receive(**changes)
+    if not has_module:
+        hospital.approve()  # no code of the server runs at this site
+        return
+    with pytest.raises(DataError, match=r"strategies/other\.py is not what is installed"):
+        hospital.approve()
+
+
 def test_a_site_has_another_number_and_name_in_the_former_text(hospital: Hospital) -> None:
     east, north, south = THREE[1], THREE[0], THREE[2]
     first = hospital.receive(site=[east, north, south])

@@ -58,3 +58,14 @@ def test_what_tells_of_classes_is_held_by_min_class_samples(
     with pytest.raises(NotAllowed) as kept:
         policy.check_counts(permission)
     assert kept.value.permission == permission
+
+
+@pytest.mark.parametrize("name", ["unknown", *PERMISSIONS])
+def test_an_upload_of_no_method_of_the_run_is_refused_whatever_its_name(
+    tmp_path: Path, name: str
+) -> None:
+    policy = policy_of(tmp_path, [10, 10, 10], allow=PERMISSIONS)
+    policy.check_uploads({})
+    with pytest.raises(NotAllowed) as refused:
+        policy.check_uploads({name: {}})
+    assert refused.value.permission == name

@@ -167,8 +167,9 @@ def compare_with_lda(
     np.testing.assert_allclose(ours - ours[:, :1], expected - expected[:, :1], rtol=1e-6, atol=1e-6)
 
 
-def test_fedncm_is_the_nearest_centroid() -> None:
-    features_ND, labels_N = data_of((40, 30, 20, 10))
+@pytest.mark.parametrize("counts", [(40, 30, 20, 10), (40, 30, 20, 1)])
+def test_fedncm_is_the_nearest_centroid(counts: tuple[int, ...]) -> None:
+    features_ND, labels_N = data_of(counts)
     head = pooled(FedNCM(), features_ND, labels_N)["fedncm"]
     centroid = NearestCentroid().fit(features_ND.double().numpy(), labels_N.numpy())
     np.testing.assert_array_equal(head[0], centroid.centroids_)

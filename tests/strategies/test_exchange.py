@@ -1,6 +1,7 @@
 """What clients say beside their numbers: bounded and escaped before it comes into a record."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,21 +13,25 @@ from client_app.handlers import ClientFailure, ClientOutcome, ClientReply
 from client_app.messages import FOLDED, folded, pack, unfolded, unpack
 from client_app.models import build
 from client_app.serialization import DecodeError, Expected, from_bytes, to_bytes
+from client_app.state import size
 from fedskew.engines.local import LocalGrid, identify
 from strategies.core.exchange import (
-    RECORD,
-    SUPERLINK,
+    RECORD_NAME,
+    SUPERLINK_NODE,
+    DirectGrid,
     Exchange,
     ExchangeSettings,
-    Folding,
+    FoldingGrid,
     Request,
     TooFewReplies,
     WorkersLost,
     assign,
+    collect_replies,
     replies,
 )
+from strategies.core.node_assignment import AnyNodeAssigner
 from strategies.core.reading import MOST_RECORDS, failure_in, worker_in
-from strategies.core.rounds import largest_record
+from strategies.core.rounds import HEADER_BYTES, largest_record
 
 LONG = "\x1b[2J" * 10**6
 
@@ -116,8 +121,11 @@ def test_a_reply_counts_once_and_for_the_node_that_was_asked() -> None:
 
 
 def test_an_error_counts_from_the_node_or_from_flwr() -> None:
-    assert heard([(5, 0, True), (SUPERLINK, 1, True)])[0] == [5, SUPERLINK]
-    assert heard([(6, 0, True), (SUPERLINK, 1, False)], [(5, 0, False), (6, 1, False)])[0] == [5, 6]
+    assert heard([(5, 0, True), (SUPERLINK_NODE, 1, True)])[0] == [5, SUPERLINK_NODE]
+    assert heard([(6, 0, True), (SUPERLINK_NODE, 1, False)], [(5, 0, False), (6, 1, False)])[0] == [
+        5,
+        6,
+    ]
 
 
 def test_what_is_not_there_in_time_is_not_waited_for(caplog: Any) -> None:
@@ -193,7 +201,7 @@ def test_between_sites_all_messages_share_the_record_of_their_states() -> None:
     )
     grid = LocalGrid()
     sent = request.messages({5: [0], 6: [1]})
-    Folding(grid).push_messages(sent)
+    FoldingGrid(grid).push_messages(sent)
     assert all(list(message.content) == [FOLDED, "task"] for message in sent)
     assert sent[0].content[FOLDED] is sent[1].content[FOLDED] and grid.get_node_ids()
     content = unfolded(sent[1].content)
@@ -211,6 +219,10 @@ def test_a_record_may_hold_two_models_and_eight_tensors_for_each_class(classes: 
     assert len(from_bytes(to_bytes(fitting), expected)) == most
     with pytest.raises(DecodeError):
         from_bytes(to_bytes(empty), expected)
+
+    model_bytes = size(model.state_dict())
+    covariance_bytes = 8 * model.head.in_features**2
+    assert expected.bytes == HEADER_BYTES + 2 * (classes + 1) * (model_bytes + covariance_bytes)
 
 
 def test_clients_with_the_most_samples_come_first() -> None:
@@ -246,6 +258,39 @@ def test_clients_whose_processes_died_are_unanswered_and_told_why() -> None:
         3: "site north is not connected",
     }
     assert list(exchange.reported) == [0] and not exchange.unanswered
+
+
+class OneIsSilent(LocalGrid, DirectGrid):
+    """A grid whose client 0 never answers, and costs all of the timeout unless its worker died."""
+
+    def __init__(self, died: bool) -> None:
+        super().__init__()
+        self.died = died
+        self.asked: list[list[int]] = []
+
+    def outcomes(
+        self, request: Request, clients: Sequence[int], timeout: float
+    ) -> Iterator[tuple[int, ClientOutcome]]:
+        self.asked.append(sorted(clients))
+        for client in clients:
+            if client:
+                yield client, ClientReply(metrics={"loss": 1.0})
+        if self.died:
+            raise WorkersLost("a worker process died")
+        time.sleep(timeout)
+
+
+@pytest.mark.parametrize(("died", "asked"), [(False, [[0, 1]]), (True, [[0, 1], [0]])])
+def test_a_client_that_is_silent_for_the_whole_timeout_is_not_asked_again(
+    died: bool, asked: list[list[int]]
+) -> None:
+    identify()
+    grid = OneIsSilent(died)
+    request = Request("train", {"round": 1}, {}, "{}", {})
+    settings = ExchangeSettings(timeout=0.05, node_wait=0.0)
+    exchange = collect_replies(grid, [0, 1], request, settings, AnyNodeAssigner())
+    assert grid.asked == asked
+    assert list(exchange.answers) == [1] and list(exchange.failures) == [0]
 
 
 def test_an_exchange_without_an_error_has_no_reply_to_tell_of() -> None:
@@ -314,9 +359,13 @@ def test_a_record_of_a_client_that_was_not_asked_is_named_and_not_read() -> None
 
 
 def test_a_record_s_name_may_hold_any_character_behind_the_client_s_number() -> None:
-    match = RECORD.fullmatch("12/of two\nlines")
+    match = RECORD_NAME.fullmatch("12/of two\nlines")
     assert match is not None and match.groups() == ("12", "of two\nlines")
-    assert RECORD.fullmatch("012/x") is None  # a number has one way to be written
+    assert RECORD_NAME.fullmatch("012/x") is None  # a number has one way to be written
+
+
+def test_a_client_may_leave_out_what_it_does_not_know_of_its_process() -> None:
+    assert worker_in({"visible-gpus": 0}) == {"visible-gpus": 0}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63)])

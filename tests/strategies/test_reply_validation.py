@@ -30,7 +30,7 @@ from strategies.core.exchange import Exchange
 from strategies.core.flower_adapter import Strategy
 from strategies.core.server import Server
 from strategies.core.validation import (
-    LARGEST,
+    LARGEST_VALUE,
     Range,
     RejectedUpdate,
     UpdateOutOfRange,
@@ -46,14 +46,25 @@ from strategies.fedavg import FedAvg
 
 
 @pytest.mark.parametrize(
-    "value", [0.0, -1.0, LARGEST, -LARGEST, 3e38, LARGEST * 1.001, math.nan, math.inf, -math.inf]
+    "value",
+    [
+        0.0,
+        -1.0,
+        LARGEST_VALUE,
+        -LARGEST_VALUE,
+        3e38,
+        LARGEST_VALUE * 1.001,
+        math.nan,
+        math.inf,
+        -math.inf,
+    ],
 )
 @pytest.mark.parametrize("length", [1, 1000])
 def test_a_value_is_refused_by_its_own_size_alone(value: float, length: int) -> None:
     values_N = torch.zeros(length)
     values_N[length // 2] = value
     state = {"head.weight": torch.randn(5, 3), "head.bias": values_N, "empty": torch.zeros(0)}
-    if abs(value) <= LARGEST:
+    if abs(value) <= LARGEST_VALUE:
         check_values(state)
     else:
         with pytest.raises(UpdateOutOfRange, match=r"model: head.bias is"):
@@ -61,8 +72,8 @@ def test_a_value_is_refused_by_its_own_size_alone(value: float, length: int) -> 
 
 
 def test_many_large_values_pass_whose_norm_is_beyond_the_limit() -> None:
-    values_N = torch.full((1000,), 0.9 * LARGEST)
-    assert values_N.norm() > 10 * LARGEST
+    values_N = torch.full((1000,), 0.9 * LARGEST_VALUE)
+    assert values_N.norm() > 10 * LARGEST_VALUE
     check_values({"head.weight": values_N, "norm.running_var": values_N})
     with pytest.raises(UpdateOutOfRange, match="running_var is -9e"):
         check_values({"head.weight": values_N, "norm.running_var": -values_N})
@@ -274,9 +285,9 @@ def test_a_violation_names_the_value_that_is_not_whole() -> None:
 )
 def test_a_number_and_a_tensor_break_a_range_alike(value: float, reason: str) -> None:
     of_whole_numbers = Range(1, 3, whole=True)
-    assert of_whole_numbers.breach_of(value) == reason
+    assert of_whole_numbers.violation_of_number(value) == reason
     assert of_whole_numbers.violation(torch.tensor([2.0, value, 1.0])) == reason
-    assert Range(1, 3).breach_of(2.5) == Range(1, 3).violation(torch.tensor([2.5])) == ""
+    assert Range(1, 3).violation_of_number(2.5) == Range(1, 3).violation(torch.tensor([2.5])) == ""
     assert of_whole_numbers.violation(torch.tensor([2, 3])) == ""
     assert of_whole_numbers.violation(torch.zeros(0)) == ""
 

@@ -17,7 +17,7 @@ from client_app.training import steps_of
 from client_app.variants.feature_statistics import ClassMeans, LabelCounts
 from client_app.variants.logit_shift import LogitShift
 from fedskew.engines.local import LocalGrid
-from strategies.core.exchange import TRAIN, Direct, ExchangeSettings, Request
+from strategies.core.exchange import TRAIN, DirectGrid, ExchangeSettings, Request
 from strategies.core.questions import wrong_shapes
 from strategies.core.reading import digest_of
 from strategies.core.round_result import Diverged
@@ -41,7 +41,11 @@ def rounds_of(folder: Path, *variants: Any, **changes: Any) -> Rounds:
     return Rounds(model_of(), run_spec, clients=3, combine=FedAvg(), **changes)
 
 
-class Replies(LocalGrid, Direct):
+def test_rounds_that_are_not_told_otherwise_are_all_evaluated(tmp_path: Path) -> None:
+    assert rounds_of(tmp_path).is_evaluated(1)
+
+
+class Replies(LocalGrid, DirectGrid):
     """Hands out replies that were made before, and notes which clients were asked."""
 
     def __init__(self, replies: dict[int, ClientReply]) -> None:

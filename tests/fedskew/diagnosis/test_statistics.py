@@ -342,6 +342,18 @@ def test_a_feature_that_chance_explains_hides_no_other() -> None:
     assert shift_of(moments, sizes_K).feature == "real"
 
 
+@pytest.mark.parametrize(("ratio", "furthest"), [(1.5**3, "spread"), (1.5**1.2, "shifted")])
+def test_means_and_deviations_are_compared_by_their_thresholds(ratio: float, furthest: str) -> None:
+    """A mean two thresholds apart is further than a ratio of 1.5 to the power of 1.2, and nearer than one of 3."""
+    moments = Moments(
+        ("shifted", "spread"),
+        np.array([[1.5, 0.0], [0.0, 0.0], [0.0, 0.0]]),  # 1.0, two thresholds, from their mean
+        np.array([[1.0, ratio], [1.0, 1.0], [1.0, 1.0]]),
+    )
+    shift = shift_of(moments, np.array([400, 400, 400]))
+    assert shift.feature == furthest
+
+
 def test_deviations_that_chance_explains_hide_no_feature_either() -> None:
     """With three samples a standard deviation is three times another's by chance."""
     moments = Moments(
