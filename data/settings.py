@@ -145,7 +145,7 @@ class DataSettings(Settings):
     domain_percent: Annotated[float, PERCENT] = 100.0
     """domains: percent of a domain's training samples at its client, a multiple of 10 or less than 10."""
     noise: Annotated[float, Ge(0)] = 0.0
-    """Client i = 0..K-1 has Gaussian noise of variance noise * (i + 1) / K on its training images, of the scale 0..1."""
+    """Client i = 0..K-1 has Gaussian noise of variance noise * (i + 1) / K on its training images (scale 0..1)."""
     unseen_domain: str = ""
     """domains: the name of a domain without a client; after the last round the models are measured on its test set."""
 
