@@ -73,6 +73,8 @@ RUN_HERE = {
         "fedskew run --method creff",
         "fedskew data export-sites digits sites --sites 2\n",
     ],
+    "docs/guides/early-stopping.md": ["fedskew run --method fedavg --set rounds=12"],
+    "docs/guides/personal-models.md": ["fedskew run --method singleset,fedavg"],
     "docs/guides/plugin.md": ["fedskew run --method fedavg,my_methods:Tempered"],
     "docs/reference/data.md": ["fedskew data list"],
     "docs/results/pretrained.md": ["for head in"],
