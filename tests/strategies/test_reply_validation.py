@@ -201,9 +201,10 @@ def test_a_check_that_does_not_end_costs_its_client_alone(
 def test_a_process_whose_check_does_not_end_ends_with_an_interrupt() -> None:
     """Python waits for all threads that are no daemons before it ends: the check would compute on."""
     code = (
-        "import threading\n"
+        "import threading, time\n"
         "from strategies.core.deadline import Deadline\n"
         "def endless():\n"
+        "    time.sleep(1)\n"  # a signal that comes before the main thread waits does not wake it
         "    print('checking', flush=True)\n"
         "    threading.Event().wait()\n"
         "with Deadline(1000) as deadline:\n"
@@ -215,7 +216,7 @@ def test_a_process_whose_check_does_not_end_ends_with_an_interrupt() -> None:
     try:
         assert process.stdout is not None and process.stdout.readline() == "checking\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()
