@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from in_process import SERVER_SMALL
 from server_builders import samples_of, server_of, state_of
 from torch import nn
 
@@ -17,12 +18,6 @@ from server_app.settings import parse
 from strategies.core.server import Server
 from strategies.distillation import logits_of
 from strategies.real_blocks import RealBlocks, blocks
-
-SHORT = {
-    "real-blocks": {"real-blocks.steps": 4, "real-blocks.batch-size": 8},
-    "real-features": {"real-features.head-steps": 4},
-}
-"""By method, settings with little work for the server."""
 
 
 def names_of(model: Classifier) -> list[list[str]]:
@@ -111,9 +106,9 @@ def test_it_trains_in_evaluated_rounds_alone_and_ends_alike(method: str, tmp_pat
     for every in (1, 2):
         number: list[int] = []
         settings = parse(
-            {"method": method, "dataset": "digits", "rounds": 3, "evaluate-every": every, "holdout-per-class": 2,
+            {"method": method, "dataset": "digits", "rounds": 3, "evaluate-every": every,
              "clients": 2, "alpha": 1.0, "results": str(tmp_path / str(every)),
-             "train-images": 100, "test-images": 50, "min-samples": 5, **SHORT[method]}
+             "train-images": 100, "test-images": 50, "min-samples": 5, **SERVER_SMALL[method]}
         )  # fmt: skip
         part = settings.deploys[0]
         original = type(part).deploy

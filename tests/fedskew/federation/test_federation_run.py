@@ -49,6 +49,12 @@ def control(*answers: RunStatus | Exception) -> Any:
     return SimpleNamespace(status=status, stop=stopped.append, stopped=stopped)
 
 
+def stand_in_folder(path: Path) -> Any:
+    """Return what `run` reads of a federation's folder; nothing of it is on the disk."""
+    coordinator = SimpleNamespace(superlink_port=1)
+    return SimpleNamespace(path=path, state=path, coordinator=coordinator, authority=[b""])
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "POLL", 0.0)
@@ -171,9 +177,7 @@ def test_a_federation_trains_one_run_at_a_time(
 ) -> None:
     """Two would end each other's server process as an orphan, again and again."""
     monkeypatch.setattr("server_app.lock.LOCK_WAIT", 0.0)
-    folder = SimpleNamespace(
-        state=tmp_path, coordinator=SimpleNamespace(superlink_port=1), authority=[b""]
-    )
+    folder = stand_in_folder(tmp_path)
     monkeypatch.setattr(run_module, "Control", lambda port, authority: None)
     monkeypatch.setattr(
         run_module, "end_orphans", lambda folder: pytest.fail("it ends the other's")
@@ -183,7 +187,7 @@ def test_a_federation_trains_one_run_at_a_time(
         locked(tmp_path),
         pytest.raises(FolderBusy, match=rf"^process {os.getpid()} .*one run at a time$"),
     ):
-        run_module.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+        run_module.run(folder, settings, lambda line: None)
 
 
 class Unlucky:
@@ -212,12 +216,7 @@ def test_a_run_that_is_lost_again_and_again_without_a_round_is_given_up(
     settings = parse({"dataset": "digits", "rounds": 3, "results": str(tmp_path)})
     settings.folder.mkdir()
     superlink = Unlucky(RunFolder(settings.folder), rounds_after)
-    folder = SimpleNamespace(
-        path=tmp_path,
-        state=tmp_path,
-        coordinator=SimpleNamespace(superlink_port=1),
-        authority=[b""],
-    )
+    folder = stand_in_folder(tmp_path)
     monkeypatch.setattr(run_module, "Control", lambda port, authority: superlink)
     monkeypatch.setattr(run_module, "follow", superlink.follow)
     monkeypatch.setattr(run_module, "LOOK", 0.0)
@@ -225,7 +224,7 @@ def test_a_run_that_is_lost_again_and_again_without_a_round_is_given_up(
         LaunchFailed,
         match=r"^run \d+ was lost \(No heartbeat\), 5 times in a row without a round .*same command",
     ):
-        run_module.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+        run_module.run(folder, settings, lambda line: None)
     assert superlink.submitted == submissions
 
 
@@ -358,19 +357,14 @@ def lost_once(
             raise RunLost("run 0 was lost")
         raise LaunchFailed("so far")
 
-    folder = SimpleNamespace(
-        path=tmp_path,
-        state=tmp_path,
-        coordinator=SimpleNamespace(superlink_port=1),
-        authority=[b""],
-    )
+    folder = stand_in_folder(tmp_path)
     monkeypatch.setattr(
         run_module, "Control", lambda port, authority: SimpleNamespace(submit=submit)
     )
     monkeypatch.setattr(run_module, "follow", follow)
     leave(results)
     with pytest.raises(LaunchFailed, match="so far"):
-        run_module.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+        run_module.run(folder, settings, lambda line: None)
 
 
 def test_a_run_that_is_lost_is_submitted_again_once_the_gate_answers(
@@ -437,18 +431,13 @@ def test_a_damaged_database_ends_the_run_with_what_is_to_be_done(
     def submit(app: str, config: Any) -> int:
         raise Failing("the SuperLink fails at StartRun (500)")
 
-    folder = SimpleNamespace(
-        path=tmp_path,
-        state=tmp_path,
-        coordinator=SimpleNamespace(superlink_port=1),
-        authority=[b""],
-    )
+    folder = stand_in_folder(tmp_path)
     monkeypatch.setattr(
         run_module, "Control", lambda port, authority: SimpleNamespace(submit=submit)
     )
     words = r"fails at StartRun \(500\);" if whole else r"state\.db is damaged .*move state\.db\*"
     with pytest.raises(LaunchFailed, match=words):
-        run_module.run(folder, settings, lambda line: None)  # type: ignore[arg-type]
+        run_module.run(folder, settings, lambda line: None)
 
 
 def test_a_database_that_is_no_database_is_damaged_and_a_whole_or_locked_one_is_not(
@@ -482,12 +471,7 @@ def test_it_is_told_that_two_sites_learn_each_others_counts(
     file = write(tmp_path / "federation.toml", agreed(site=members, min_sites=2))
     results = str(tmp_path / "results")
     settings = parse({"dataset": f"sites:{file}", "method": method, "results": results})
-    folder = SimpleNamespace(
-        path=tmp_path,
-        state=tmp_path,
-        coordinator=SimpleNamespace(superlink_port=1),
-        authority=[b""],
-    )
+    folder = stand_in_folder(tmp_path)
 
     def submit(app: str, config: Any) -> int:
         raise LaunchFailed("so far")
