@@ -6,12 +6,17 @@ order of their ids is the same on every engine.
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 CHUNK = 2**18
 """Values that are summed at a time, so that their sum stays in the processor's cache while every state is added."""
 LEAST = 2**12
@@ -48,16 +53,21 @@ def weighted_sum(states: Sequence[State], weights: Sequence[float]) -> dict[str,
     quantities = [name for name, tensor in result.items() if tensor.is_floating_point()]
     device = next((tensor.device for tensor in result.values()), None)
 
-    # Two buffers for all pieces: the sum so far, and one client's values in float64.
-    sum_buffer, wide_buffer = torch.empty(2, CHUNK, dtype=torch.float64, device=device)
-    for sums, *parts in pieces([result, *states], quantities, CHUNK):
-        total = shaped(sum_buffer, sums)
-        wide = shaped(wide_buffer, sums)
+    def add_up(piece: Piece) -> None:
+        sums, *parts = piece
+        values_of_piece = sum(tensor.numel() for tensor in sums)
+        total_buffer, wide_buffer = torch.empty(
+            2, values_of_piece, dtype=torch.float64, device=device
+        )
+        total = shaped(total_buffer, sums)
+        wide = shaped(wide_buffer, sums)  # one client's values in float64
         torch._foreach_zero_(total)
         for values, weight in zip(parts, weights, strict=True):
             torch._foreach_copy_(wide, values)
             torch._foreach_add_(total, wide, alpha=weight)
         torch._foreach_copy_(sums, total)
+
+    on_cores(add_up, pieces([result, *states], quantities, CHUNK))
     return result
 
 
@@ -85,6 +95,33 @@ def pieces(states: Sequence[State], names: Iterable[str], chunk: int) -> Iterato
         yield [[state[name] for name in small] for state in states]
 
 
+def on_cores(compute: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return compute(item) of every item, in their order, with a thread for each core of this process.
+
+    A server combines while its clients wait, so that its cores have nothing else to do. Each item is computed by
+    itself, so that the results do not depend on the number of cores.
+    """
+    every = list(items)
+    threads = min(len(every), cores())
+    if threads < 2:
+        return [compute(item) for item in every]
+
+    def compute_share(first: int) -> list[Result]:
+        return [compute(item) for item in every[first::threads]]
+
+    # One task for each thread: a task for each item would take as long as the item.
+    with ThreadPoolExecutor(threads) as pool:
+        shares = list(pool.map(compute_share, range(threads)))
+    return [shares[index % threads][index // threads] for index in range(len(every))]
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def shaped(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return a vector's values, from the first on, in the shapes of the tensors."""
     sizes = [tensor.numel() for tensor in tensors]
@@ -97,19 +134,31 @@ def fill(
     formula: Callable[..., Sequence[Tensor]],
     states: Sequence[State],
     names: Iterable[str],
+    chunk: int = 0,
 ) -> None:
     """Write formula(tensors of `states`) into the named tensors of `results`, a piece at a time.
 
     The formula computes each value from the values at the same coordinate. Its temporary tensors are as small as a
     piece and stay in the processor's cache, where those of a large model would each take a trip through memory.
+
+    Args:
+        results: the states to write into.
+        formula: takes a tensor of each of `states` and returns one for each of `results`.
+        states: the states to read.
+        names: of the tensors to compute.
+        chunk: values of each state in a piece; 0 lets the pieces of all states share the cache. A formula that reads
+            one state after the other is faster with CHUNK.
     """
-    chunk = max(LEAST, CHUNK // len(states))
-    for piece in pieces([*results, *states], names, chunk):
+    chunk = chunk or max(LEAST, CHUNK // len(states))
+
+    def compute(piece: Piece) -> None:
         for tensors in zip(*piece, strict=True):
             outputs = tensors[: len(results)]
             inputs = tensors[len(results) :]
             for output, values in zip(outputs, formula(*inputs), strict=True):
                 output.copy_(values)
+
+    on_cores(compute, pieces([*results, *states], names, chunk))
 
 
 def empty(state: State, names: Iterable[str]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.state import CHUNK, State, empty, fill, pieces, weighted_mean
+from client_app.state import CHUNK, State, empty, fill, on_cores, pieces, weighted_mean
 from strategies.core.server import Server, ServerMethod, Update
 
 
@@ -45,7 +45,7 @@ def clipped(
     A bound of 0 is the median of the models' norms.
     """
     quantities = [name for name in start if name in names and start[name].is_floating_point()]
-    norms = [distance(model, start, quantities) for model in models]
+    norms = on_cores(partial(distance, start=start, names=quantities), models)
     limit = bound or statistics.median(norms)
     result: list[State] = []
     for model, length in zip(models, norms, strict=True):

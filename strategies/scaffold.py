@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from client_app.state import State, empty, fill, weighted_mean
+from client_app.state import CHUNK, State, empty, fill, weighted_mean
 from strategies.core.server import Server, ServerMethod, Update
 from strategies.core.validation import RejectedUpdate, differences, expected_of
 
@@ -52,12 +52,13 @@ class Scaffold(ServerMethod):
         controls = empty(state, names)
         changes = [update.uploads[self.consumes] for update in updates]
         add_shares = partial(control_after, clients=server.clients)
-        fill([controls], add_shares, [state, *changes], names)
+        fill([controls], add_shares, [state, *changes], names, CHUNK)
         return shared, controls
 
 
 def control_after(control: Tensor, *changes: Tensor, clients: int) -> Sequence[Tensor]:
     """Return c + sum over S of (c_i+ - c_i) / N, of one tensor or a part of it."""
+    control = control.clone()
     for change in changes:
-        control = control + change.to(control) / clients
+        control += change.to(control, copy=True).div_(clients)
     return [control]

@@ -1,6 +1,7 @@
 """States: means, digests, prefixes, seeds."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from client_app.state import (
     digest,
     empty,
     fill,
+    on_cores,
     pieces,
     seed_global,
     seed_of,
@@ -259,3 +261,40 @@ def test_on_a_cpu_no_other_devices_generator_is_seeded(
     if not everywhere:
         drawn = torch.rand(3)
         assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(5)))
+
+
+def test_a_function_of_many_items_runs_on_every_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results are in the order of the items, and an error of one thread is the caller's."""
+    items = list(range(7))
+    squares = [item**2 for item in items]
+    for cores in (1, 2, 3, 16):
+        monkeypatch.setattr("client_app.state.cores", lambda cores=cores: cores)
+        threads = set()
+
+        def square(item: int, threads: set[int] = threads) -> int:
+            threads.add(threading.get_ident())
+            return item**2
+
+        assert on_cores(square, items) == squares
+        assert on_cores(square, []) == []
+        assert (threads == {threading.get_ident()}) == (cores == 1)
+        with pytest.raises(ZeroDivisionError):
+            on_cores(lambda item: 1 / (item - 5), items)
+
+
+def test_sums_and_formulas_do_not_depend_on_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(0)
+    monkeypatch.setattr("client_app.state.CHUNK", 50)
+    given = []
+    for _ in range(3):
+        given.append({"a": torch.randn(333, generator=draw), "b": torch.randn(7, generator=draw)})
+    results = []
+    for cores in (1, 3):
+        monkeypatch.setattr("client_app.state.cores", lambda cores=cores: cores)
+        product = empty(given[0], given[0])
+        fill([product], lambda a, b, c: [a * b + c], given, given[0], chunk=40)
+        results.append((weighted_mean(given, WEIGHTS[:3]), product))
+    assert same(results[0][0], results[1][0])
+    assert same(results[0][1], results[1][1])
+    first, second, third = given
+    assert same(product, {name: first[name] * second[name] + third[name] for name in first})
