@@ -1,7 +1,7 @@
 """The peak of a command's memory, of all its processes, with 10 clients and with 10,000, ten of them a round.
 
 20,000 images of 8 x 8 pixels, mlp-bn, one step. What processes share counts once (Linux: the proportional set size,
-read every twentieth of a second).
+read every twentieth of a second). `fedskew federation run` stands beside them: the command of a run between two sites.
 """
 
 import subprocess
@@ -16,7 +16,12 @@ import psutil
 
 from benchmarks.figures import MEASUREMENTS, Row, figure, row
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "deploy"))
+from local_federation import LocalFederation
+
 GOAL = 1.2
+COORDINATOR_GOAL = 0.25
+"""GiB of `fedskew federation run`, which trains nothing itself."""
 ENGINES = {
     "one process": ["--engine", "inprocess"],
     "two workers": ["--engine", "workers", "--workers", "2"],
@@ -57,6 +62,18 @@ def command(folder: Path, engine: str, clients: int, turn: int) -> list[str]:
     ]
 
 
+def peaks_of_coordinator(work: Path) -> list[float]:
+    """Return the GiB of runs between two sites, each of its command alone: the sites are processes of their own."""
+    federation = LocalFederation(work)
+    federation.prepare("digits", 2)
+    peaks = []
+    with federation.at_work():
+        for turn in range(MEASUREMENTS):
+            words = ["model=small-cnn", "rounds=2", "local-steps=1", "method=fedavg"]
+            peaks.append(peak(federation.run_words(words, f"results-{turn}")) / 2**10)
+    return peaks
+
+
 def rows() -> Iterator[Row]:
     """Yield the figures."""
     draw, labels = np.random.default_rng(0), np.arange(IMAGES) % 10
@@ -71,6 +88,7 @@ def rows() -> Iterator[Row]:
         for turn in range(MEASUREMENTS):
             for engine, clients in peaks:
                 peaks[engine, clients].append(peak(command(folder, engine, clients, turn)))
+        coordinator = peaks_of_coordinator(folder / "federation")
     for engine in ENGINES:
         few, many = peaks[engine, 10], peaks[engine, 10_000]
         yield figure(f"peak memory, {engine}, 10,000 clients / 10 clients", many, few, GOAL)
@@ -83,3 +101,4 @@ def rows() -> Iterator[Row]:
         "peak memory of one process, 10 clients, in GiB",
         [most / 2**10 for most in peaks["one process", 10]],
     )
+    yield row("peak memory of `fedskew federation run`, in GiB", coordinator, COORDINATOR_GOAL)
