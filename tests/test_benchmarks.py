@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import benchmarks.peers.__main__ as peers
@@ -89,3 +90,14 @@ def test_the_peers_table_says_who_is_slower_and_who_does_not_learn_alike() -> No
     assert "| FedJAX 3 | 1 | 8 (4 to 12) | 4 (4 to 4) | 1 | 50 | 0.900, **not alike** |" in lines
     assert "| bare PyTorch loop 2 | 1 | 2 (2 to 9) | 2 (1 to 3) | 1 | 50 | 0.520 |" in lines
     assert "fluke is not in this table: it took too long." in lines
+
+
+@pytest.mark.parametrize(("loss", "alike"), [(0.015, True), (0.03, False)])
+def test_small_losses_are_compared_in_nats(loss: float, alike: bool) -> None:
+    """Where all is learned, a difference of ten percent is noise."""
+    results = {
+        peers.BARE: peers.Measurement("2", [2.0], [1.0], [50.0], [0.006]),
+        "fluke": peers.Measurement("3", [4.0], [1.0], [50.0], [loss]),
+    }
+    lines = "\n".join(peers.table("tiny", results, {}))
+    assert ("not alike" not in lines) == alike
