@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +120,8 @@ def _has_train(names: list[str]) -> bool:
 
 def visible(folder: Path) -> Iterator[Path]:
     """The entries of a folder, sorted by name, without the files of operating systems."""
-    for path in sorted(folder.iterdir()):
+    # By name: comparing whole paths takes longer than reading a folder of ten thousand images.
+    for path in sorted(folder.iterdir(), key=attrgetter("name")):
         if not path.name.startswith(".") and path.name not in IGNORED:
             yield path
 
