@@ -1,8 +1,8 @@
 """Commands that train nothing: each a process of its own, beside one that imports torch and one that does nothing.
 
 Before the lists did without torch `fedskew list methods` took 1.36 times importing torch; the goal is 0.4 of that.
-The goals of a plan, a report and a site's check are in seconds; the ratios' goals are those of a machine where importing
-torch takes three. `fedskew data check` reads a folder of photographs, beside decoding the same files and nothing else.
+The goals of a plan, a report and a site's check are in seconds; the ratios' goals are those of a machine where that
+import takes three. `fedskew data check` reads a folder of photographs, beside decoding the same files and nothing else.
 """
 
 import subprocess
