@@ -61,7 +61,7 @@ BARE = "bare PyTorch loop"
 TOOLS = {
     REFERENCE: Tool("of_fedskew.py", arguments=("workers", "1"), processes=2),
     "FedSkew, two workers, 50 clients a pass": Tool(
-        "of_fedskew.py", arguments=("workers", "50"), processes=2, works=("tiny", "lr-mnist")
+        "of_fedskew.py", arguments=("workers", "50"), processes=2, works=("tiny",)
     ),
     "FedSkew, one process": Tool("of_fedskew.py", arguments=("inprocess", "1")),
     BARE: Tool("of_loop.py"),
