@@ -33,6 +33,7 @@ SUITE = {
     "server": "benchmarks.server_time",
     "server-steps": "benchmarks.server_steps",
     "evaluation": "benchmarks.evaluation",
+    "selection": "benchmarks.selection",
     "memory": "benchmarks.memory",
     "bfloat16": "benchmarks.bfloat16",
     "gpu": "benchmarks.gpu",
