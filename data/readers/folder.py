@@ -120,7 +120,7 @@ def _has_train(names: list[str]) -> bool:
 
 def visible(folder: Path) -> Iterator[Path]:
     """The entries of a folder, sorted by name, without the files of operating systems."""
-    # By name: comparing whole paths takes longer than reading a folder of ten thousand images.
+    # By name: all lie in one folder, and comparing whole paths is slow.
     for path in sorted(folder.iterdir(), key=attrgetter("name")):
         if not path.name.startswith(".") and path.name not in IGNORED:
             yield path
