@@ -5,14 +5,13 @@ whole run. Each measurement is a race with seeds of its own.
 """
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import MEASUREMENTS, Row, row
+from benchmarks.start_up import python
 
 MINUTES, USED_GOAL = 1.0, 1.1
 SETTINGS = {"dataset": "digits", "partition": "lda", "alpha": 0.3, "clients": 10, "rounds": 30}
@@ -20,12 +19,12 @@ SETTINGS = {"dataset": "digits", "partition": "lda", "alpha": 0.3, "clients": 10
 
 def race(folder: Path, seed: int) -> tuple[float, float]:
     """Return the rounds that a race trained by the rounds of its runs, and its time by the minutes that it had."""
-    words = [sys.executable, "-m", "fedskew", "select", "--minutes", str(MINUTES)]
+    words = ["-m", "fedskew", "select", "--minutes", str(MINUTES)]
     words += ["--race-seed", str(seed), "--results", str(folder)]
     for key, value in SETTINGS.items():
         words += ["--set", f"{key}={value}"]
     began = time.perf_counter()
-    subprocess.run(words, capture_output=True, check=True)
+    python(words)
     used = (time.perf_counter() - began) / (60 * MINUTES)
     (file,) = folder.rglob("result.json")
     outcome = json.loads(file.read_text())

@@ -51,17 +51,11 @@ def weighted_sum(states: Sequence[State], weights: Sequence[float]) -> dict[str,
         else:
             result[name] = torch.stack([state[name] for state in states]).amax(0)
     quantities = [name for name, tensor in result.items() if tensor.is_floating_point()]
-    device = next((tensor.device for tensor in result.values()), None)
 
     def add_up(piece: Piece) -> None:
         sums, *parts = piece
-        values_of_piece = sum(tensor.numel() for tensor in sums)
-        total_buffer, wide_buffer = torch.empty(
-            2, values_of_piece, dtype=torch.float64, device=device
-        )
-        total = shaped(total_buffer, sums)
-        wide = shaped(wide_buffer, sums)  # one client's values in float64
-        torch._foreach_zero_(total)
+        total = [torch.zeros_like(tensor, dtype=torch.float64) for tensor in sums]
+        wide = [torch.empty_like(tensor) for tensor in total]  # one client's values in float64
         for values, weight in zip(parts, weights, strict=True):
             torch._foreach_copy_(wide, values)
             torch._foreach_add_(total, wide, alpha=weight)
@@ -120,13 +114,6 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def shaped(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return a vector's values, from the first on, in the shapes of the tensors."""
-    sizes = [tensor.numel() for tensor in tensors]
-    parts = torch.split(flat[: sum(sizes)], sizes)
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def fill(

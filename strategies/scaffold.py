@@ -58,7 +58,7 @@ class Scaffold(ServerMethod):
 
 def control_after(control: Tensor, *changes: Tensor, clients: int) -> Sequence[Tensor]:
     """Return c + sum over S of (c_i+ - c_i) / N, of one tensor or a part of it."""
-    control = control.clone()
+    control = control.clone()  # the state before the round stays, as its result may be thrown away
     for change in changes:
-        control += change.to(control, copy=True).div_(clients)
+        control += change.to(control) / clients
     return [control]
