@@ -1,0 +1,299 @@
+"""The numbers of benchmarks/races.py, kept in benchmarks/race_scores, and the tables made from them.
+
+A federation's file has the score of every method in full, by learning rate, seed and target, and how each race ended.
+"""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedskew.method_selection.targets import TARGETS
+
+FOLDER = Path(__file__).resolve().parent / "race_scores"
+ADVICE = {
+    "label-skew": "fedshift",
+    "global-tail": "ccvr",
+    "local-tails": "iwds",
+    "scanners": "fedbn",
+    "one-class": "fedshift",
+    "iid": "fedavg",
+    "photographs": "ccvr",
+    "art-styles": "fedbn",
+    "cameras": "fedbn",
+    "brain-scans": "fedbn",
+    "tumours": "ccvr",
+    "two-classes": "fedshift",
+}
+"""What docs/start/choosing-a-method.md says to begin with, as its table stood before these numbers."""
+FEDERATIONS = tuple(ADVICE)
+HELD_OUT = ("photographs", "art-styles", "cameras", "brain-scans", "tumours", "two-classes")
+"""The federations that no decision of the code was taken on."""
+GOAL = 0.3
+"""Points that a race may lose on average to the best of all."""
+
+Scores = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""In points by method, learning rate, seed and target, on the test set."""
+
+
+def kept(name: str) -> dict[str, Any]:
+    """Return a federation's numbers, as far as there are any."""
+    file = FOLDER / f"{name}.json"
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def write(name: str, scores: Mapping[str, Any]) -> None:
+    """Write a federation's numbers."""
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(json.dumps(scores, indent=1, sort_keys=True) + "\n")
+
+
+def of_full_runs(file: Path, name: str, overrides: Mapping[str, str]) -> dict[str, Any]:
+    """Return the scores of all methods, and the commits that they are of; empty unless every run is finished."""
+    from fedskew.experiments.experiments import load_experiments
+    from fedskew.experiments.plan import plan
+    from fedskew.method_selection.conduct import trained_of
+    from server_app.run_folder import RunFolder
+
+    scores: Scores = {}
+    commits = set[str]()
+    for cell in plan(load_experiments(file)[name], dict(overrides)):
+        folder = RunFolder(cell.run.folder)
+        summary = folder.finished(cell.run.general.rounds)
+        if summary is None:
+            return {}
+        trained = trained_of(cell, summary)
+        of_targets = trained.scores(trained.numbers)
+        rounded = {target: round(score, 3) for target, score in of_targets.items()}
+        rate = f"{cell.run.training.learning_rate:g}"
+        scores.setdefault(cell.row, {}).setdefault(rate, {})[str(cell.seed)] = rounded
+        commits.add(str(folder.origin()["versions"]["commit"])[:8])
+    return {"commits": sorted(commits), "scores": scores}
+
+
+def of_race(folder: Path, result: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Return how a race ended.
+
+    Args:
+        folder: of its results.
+        result: its result.json.
+        seconds: that the command took.
+    """
+    from server_app.run_folder import RunFolder
+
+    run = next(path for path in sorted(folder.iterdir()) if (path / "settings.json").exists())
+    commit = str(RunFolder(run).origin()["versions"]["commit"])[:8]
+    return {
+        "commit": commit,
+        "seconds": seconds,
+        "take": result["take"],
+        "winner": result["winner"],
+        "gain-by-seed": [round(gain, 2) for gain in result.get("gain-by-seed") or []],
+    }
+
+
+@dataclass(frozen=True)
+class Full:
+    """One target's scores of every method in full, at a federation."""
+
+    scores: Mapping[tuple[str, str], float]
+    """Mean over seeds, in points of which more is better, by method and learning rate."""
+    own_rate: str
+    """The learning rate of the settings."""
+
+    @property
+    def best(self) -> float:
+        """The best of all methods and rates."""
+        return max(self.scores.values())
+
+    def at_own_rate(self, method: str) -> float:
+        """Return a method's score; NaN where the federation has no such method."""
+        return self.scores.get((method, self.own_rate), math.nan)
+
+    def tuned(self, method: str) -> float:
+        """Return a method's score at its best learning rate."""
+        return max(score for (name, _), score in self.scores.items() if name == method)
+
+    def any_method(self) -> float:
+        """Return the mean score of all methods: what one that is drawn at random gives."""
+        at_own = [score for (_, rate), score in self.scores.items() if rate == self.own_rate]
+        return statistics.fmean(at_own)
+
+    def taken(self, end: Mapping[str, Any], key: str) -> float:
+        """Return the score of what a race took, or of its winner."""
+        chosen = end[key]
+        return self.scores[chosen["method"], f"{chosen['learning_rate']:g}"]
+
+
+def full_scores(name: str, target: str) -> Full:
+    """Return a federation's scores for a target. Those that were not measured in every seed are left out."""
+    means: dict[tuple[str, str], float] = {}
+    of_methods: Scores = kept(name)["full"]["scores"]
+    for method, by_rate in of_methods.items():
+        for rate, by_seed in by_rate.items():
+            scores = [of_targets[target] for of_targets in by_seed.values()]
+            if all(map(math.isfinite, scores)):
+                means[method, rate] = statistics.fmean(scores)
+    own_rate = next(iter(of_methods["fedavg"]))
+    return Full(means, own_rate)
+
+
+Choice = Callable[[str, str, Full], float]
+"""The score of a way to choose, by federation, target and the scores of all methods."""
+
+
+def of_race_minutes(minutes: str, key: str = "take") -> Choice:
+    """Return the choice of a race of so many minutes; NaN where that race was not run."""
+
+    def choice(name: str, target: str, full: Full) -> float:
+        end = kept(name).get("races", {}).get(minutes, {}).get(target)
+        return math.nan if end is None else full.taken(end, key)
+
+    return choice
+
+
+def choices() -> dict[str, Choice]:
+    """Return the ways to choose a method, by their names in the tables."""
+    ways: dict[str, Choice] = {}
+    minutes = {text for name in FEDERATIONS for text in kept(name).get("races", {})}
+    for text in sorted(minutes, key=float):
+        ways[f"race of {text} min"] = of_race_minutes(text)
+        ways[f"its winner, {text} min"] = of_race_minutes(text, "winner")
+    ways["the page's table"] = lambda name, _, full: full.at_own_rate(ADVICE[name])
+    for method in ("ccvr", "scaffold+ccvr", "fedavg"):
+        ways[f"always {method}"] = always(method)
+    ways["fedavg, best rate"] = lambda _name, _target, full: full.tuned("fedavg")
+    ways["a random method"] = lambda _name, _target, full: full.any_method()
+    return ways
+
+
+def always(method: str) -> Choice:
+    """Return the choice of one method at the rate of the settings."""
+    return lambda _name, _target, full: full.at_own_rate(method)
+
+
+def report(federations: Sequence[str]) -> str:
+    """Return, as Markdown, what each way to choose loses to the best of all, for each target and by federation."""
+    measured = [name for name in federations if kept(name).get("full")]
+    ways = choices()
+    lost: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for target in TARGETS:
+        for name in measured:
+            full = full_scores(name, target)
+            for way, choice in ways.items():
+                regret = full.best - choice(name, target, full)
+                if math.isfinite(regret):
+                    lost[target, way][name] = regret
+    parts = []
+    for title, names in (
+        (f"All {len(measured)} federations", measured),
+        ("Those held out", [name for name in measured if name in HELD_OUT]),
+    ):
+        parts.append(f"{title}: points lost to the best of all, mean ± standard error\n")
+        parts.append(mean_table(ways, lost, names))
+    parts += [federation_table(ways, lost, measured, target) for target in TARGETS]
+    parts.append(differences(ways, lost, measured))
+    parts.append(minutes_used(measured))
+    return "\n\n".join(parts)
+
+
+def mean_table(
+    ways: Mapping[str, Choice],
+    lost: Mapping[tuple[str, str], Mapping[str, float]],
+    names: Sequence[str],
+) -> str:
+    """Return the mean regret of each way over federations, for each target."""
+    rows = [["", *TARGETS]]
+    for way in ways:
+        cells = []
+        for target in TARGETS:
+            regrets = [lost[target, way][name] for name in names if name in lost[target, way]]
+            cells.append(mean_text(regrets, of=len(names)))
+        rows.append([way, *cells])
+    return markdown(rows)
+
+
+def mean_text(numbers: Sequence[float], of: int) -> str:
+    """Return a mean with its standard error, and how many of all there are where some are missing."""
+    if not numbers:
+        return "-"
+    some = f" ({len(numbers)})" if len(numbers) < of else ""
+    return f"{statistics.fmean(numbers):.1f} ± {error_of(numbers):.1f}{some}"
+
+
+def error_of(numbers: Sequence[float]) -> float:
+    """Return the standard error of a mean; 0 of a single number."""
+    return statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
+
+
+def federation_table(
+    ways: Mapping[str, Choice],
+    lost: Mapping[tuple[str, str], Mapping[str, float]],
+    names: Sequence[str],
+    target: str,
+) -> str:
+    """Return what each way loses at each federation, and the best of all there."""
+    rows = [[target, "best of all", *ways]]
+    for name in names:
+        full = full_scores(name, target)
+        (method, rate), best = max(full.scores.items(), key=lambda entry: entry[1])
+        regrets = [lost[target, way].get(name, math.nan) for way in ways]
+        cells = ["-" if math.isnan(regret) else f"{regret:.1f}" for regret in regrets]
+        rows.append([name, f"{method} ({rate}) {TARGETS[target].text(best)}", *cells])
+    return markdown(rows)
+
+
+def differences(
+    ways: Mapping[str, Choice],
+    lost: Mapping[tuple[str, str], Mapping[str, float]],
+    names: Sequence[str],
+) -> str:
+    """Return by how much each race loses less than the best constant choice, and whether the goals are met."""
+    rows = [["race", "target", "loses", f"goal {GOAL:g}", "best constant", "loses less by", "goal"]]
+    for race in (way for way in ways if way.startswith("race of")):
+        for target in TARGETS:
+            of_race = lost[target, race]
+            raced = [name for name in names if name in of_race]
+            if not raced:
+                continue
+            loses = statistics.fmean(of_race[name] for name in raced)
+            constants = {}
+            for way in (way for way in ways if way.startswith("always")):
+                if all(name in lost[target, way] for name in raced):
+                    constants[way] = statistics.fmean(lost[target, way][name] for name in raced)
+            constant = min(constants, key=constants.__getitem__)
+            less = [lost[target, constant][name] - of_race[name] for name in raced]
+            by, error = statistics.fmean(less), error_of(less)
+            rows.append([
+                race, target, f"{loses:.1f}", met(loses <= GOAL), constant, f"{by:+.1f} ± {error:.1f}", met(by > error),
+            ])  # fmt: skip
+    return markdown(rows)
+
+
+def met(holds: bool) -> str:
+    """Return whether a goal is met, in a word."""
+    return "met" if holds else "missed"
+
+
+def minutes_used(names: Sequence[str]) -> str:
+    """Return which share of their minutes the races took."""
+    rows = [["minutes", "races", "least used", "median", "most used"]]
+    shares = defaultdict(list)
+    for name in names:
+        for minutes, by_target in kept(name).get("races", {}).items():
+            shares[minutes] += [end["seconds"] / 60 / float(minutes) for end in by_target.values()]
+    for minutes in sorted(shares, key=float):
+        used = shares[minutes]
+        three = (min(used), statistics.median(used), max(used))
+        rows.append([minutes, str(len(used)), *(f"{100 * share:.0f} %" for share in three)])
+    return markdown(rows)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; the first row is its head."""
+    head, *body = [f"| {' | '.join(cells)} |" for cells in rows]
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
