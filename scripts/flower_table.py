@@ -95,6 +95,7 @@ OWN: dict[str, tuple[type[flower.MethodStrategy], dict[str, Any]]] = {
     "scaffold": (flower.Scaffold, {}),
     "ratio-loss": (flower.RatioLoss, {"holdout": True}),
     "ccvr": (flower.CCVR, SMALL),
+    "refit-bias": (flower.RefitBias, {}),
     "fedncm": (flower.FedNCM, {"range": 32.0}),
     "fed-lda": (flower.FedLDA, {"range": 32.0}),
     "fed-lda-pooled": (flower.FedLDAPooled, {"range": 32.0}),

@@ -17,7 +17,7 @@ from client_app.variants import VARIANTS
 from data import DataError
 from site_agent.config import Site
 
-BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
+BY_CLASS = ("class-counts", "class-statistics", "class-predictions", "head-gradients")
 """Permissions whose uploads have values per class; min-class-samples applies to these."""
 QUESTIONS = "questions.sha256"
 """The file in a site's folder of a run with one hash per line: the different training requests that were answered."""

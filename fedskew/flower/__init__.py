@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedskew.flower.client import load_model, local_loss, local_round
-    from fedskew.flower.heads import CCVR, Fed3R, FedCOF, FedLDA, FedLDAPooled, FedNCM
+    from fedskew.flower.heads import (
+        CCVR,
+        Fed3R,
+        FedCOF,
+        FedLDA,
+        FedLDAPooled,
+        FedNCM,
+        RefitBias,
+    )
     from fedskew.flower.method_strategy import MethodStrategy
     from fedskew.flower.mods import fedbn_mod, silobn_mod
     from fedskew.flower.questions import class_counts
@@ -34,7 +42,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "client": ("load_model", "local_loss", "local_round"),
-    "heads": ("CCVR", "Fed3R", "FedCOF", "FedLDA", "FedLDAPooled", "FedNCM"),
+    "heads": ("CCVR", "Fed3R", "FedCOF", "FedLDA", "FedLDAPooled", "FedNCM", "RefitBias"),
     "method_strategy": ("MethodStrategy",),
     "mods": ("fedbn_mod", "silobn_mod"),
     "questions": ("class_counts",),
@@ -72,6 +80,7 @@ __all__ = [
     "MethodStrategy",
     "NormClipping",
     "RatioLoss",
+    "RefitBias",
     "Scaffold",
     "TauNorm",
     "TrimmedMean",

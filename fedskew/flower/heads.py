@@ -193,6 +193,15 @@ class CCVR(HeadStrategy):
     methods = ("ccvr",)
 
 
+class RefitBias(HeadStrategy):
+    """FedAvg, and `deployed["refit-bias"]`: the last average, with a bias by which all classes are predicted equally.
+
+    Clients: `@app.query()` and `variants=["refit-bias"]`. `calibrate` works on any other strategy's result.
+    """
+
+    methods = ("refit-bias",)
+
+
 class FedNCM(HeadStrategy):
     """FedAvg, and `deployed["fedncm"]`: the nearest class mean of the features (Legate et al. 2023).
 

@@ -12,14 +12,14 @@ ALWAYS = ("model", "scores")
 """What every method needs."""
 
 
-CONTAINS = {"class-statistics": "class-counts"}
-"""What an upload holds beside its own permission: statistics of each class come with the class's number of samples."""
+CONTAINS = {"class-statistics": "class-counts", "class-predictions": "class-counts"}
+"""What an upload holds beside its own permission: what is said of each class comes with its number of samples."""
 
 
 def permissions_of(run: RunSettings) -> frozenset[str]:
     """Return the permissions that a run needs beside those of every run, as its variants declare them.
 
-    With class statistics come class counts.
+    With class statistics and class predictions come class counts.
     """
     declared = {variant.upload.permission for variant in run.variants} - {""}
     contained = {CONTAINS[name] for name in declared if name in CONTAINS}
