@@ -32,6 +32,14 @@ def test_every_benchmark_is_there_and_has_its_place() -> None:
         assert f"<!-- {name} -->\n" in text and f"<!-- end of {name} -->" in text, name
 
 
+def test_every_work_of_the_peers_has_its_own_place_on_the_page() -> None:
+    text = (ROOT / "docs" / "results" / "performance.md").read_text()
+    for work in WORKS:
+        assert (
+            f"<!-- peers {work} -->\n**{work}**" in text and f"<!-- end of peers {work} -->" in text
+        )
+
+
 def test_rows_become_a_table_between_their_marks(tmp_path: Path) -> None:
     rows = [
         figure("ours / theirs", [2.0, 3.0, 9.0], [2.0, 2.0, 3.0], goal=1.2),

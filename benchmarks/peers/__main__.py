@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--tools", nargs="*", default=list(TOOLS), choices=list(TOOLS))
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache/fedskew-peers")
-    parser.add_argument("--write", type=Path, help="a page with the marks of this table")
+    parser.add_argument("--write", type=Path, help="a page with marks for each work")
     options = parser.parse_args()
     tools: dict[str, Path] = {}
     absent = [f"{name} has no package to install" for name in NOT_INSTALLABLE]
@@ -250,16 +250,14 @@ def main() -> None:
         except Absent as reason:
             absent.append(str(reason))
     load = os.getloadavg()[0]
-    lines: list[str] = []
+    conditions = f"{os.cpu_count()} cores, load {load:.1f} before, {options.turns} turns."
     for work in options.works:
         results, failed = compared(work, tools, options.turns)
-        lines += [*table(work, results, failed), ""]
-        print("\n".join(table(work, results, failed)))
-    lines.append(f"Not measured: {'; '.join(absent)}.")
-    lines.append(f"{os.cpu_count()} cores, load {load:.1f} before, {options.turns} turns.")
-    print("\n".join(lines[-2:]))
-    if options.write:
-        write(options.write, "peers", lines)
+        lines = [*table(work, results, failed), conditions]
+        print("\n".join(lines))
+        if options.write:
+            write(options.write, f"peers {work}", lines)
+    print(f"Not measured: {'; '.join(absent)}.")
 
 
 if __name__ == "__main__":
