@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from client_app.state import cores
 from data import require
 from server_app.run_settings import RunSettings
 
@@ -60,7 +61,7 @@ def allocate(
     That is one in-process run a core, as a run in one process has no idle core while it averages and evaluates; where
     there are more cores than runs, the runs divide them. On GPUs no more in-process runs than their memory holds.
     """
-    cores = os.cpu_count() or 1
+    own_cores = cores()
     if engine == "ray":
         rule = "must be 1 with --engine ray, which takes the machine for one run"
         require(at_once <= 1, "--jobs", at_once, rule)
@@ -73,12 +74,12 @@ def allocate(
         fitting = max(1, memory // need)  # unknown memory counts as none, and takes one run
         slots.extend([name] * fitting)
     if not at_once:
-        by_cores = cores // max(1, workers)
+        by_cores = own_cores // max(1, workers)
         by_gpus = len(slots) or len(jobs)
         at_once = max(1, min(len(jobs), by_cores, by_gpus))
     if not workers:
         # On a GPU one is enough: each would take memory of the GPU.
-        workers = 1 if gpus else max(1, cores // at_once)
+        workers = 1 if gpus else max(1, own_cores // at_once)
     if not engine:
         engine = "workers" if workers > 1 else "inprocess"
     return Allocation(engine, at_once, workers, tuple(slots))

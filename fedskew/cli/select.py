@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from client_app.state import cores
 from data import federate, load, require
 from data.data_warnings import refuse_untrainable
 from data.renamed_settings import print_renamed, stored
@@ -132,7 +132,7 @@ def select(
     baseline = contenders.runs[BASELINE]
     rounds = baseline.general.rounds
     require(rounds > 0, "rounds", rounds, "must be at least 1: methods race over rounds")
-    at_once = jobs or os.cpu_count() or 1
+    at_once = jobs or cores()
     rate = baseline.training.learning_rate
     runs = Runs(contenders, given, validation_settings, target, out, jobs, warned)
     race = Race(

@@ -59,7 +59,9 @@ def execute(
         raise SettingError("--engine", engine, f"must be one of {', '.join(ENGINES)}")
     if is_sites(settings.data.dataset) or sites:
         return rehearse(settings, engine, report_line, sites)
-    workers = min(workers or os.cpu_count() or 1, settings.data.clients)
+    from client_app.state import cores
+
+    workers = min(workers or cores(), settings.data.clients)
     if engine == "ray":
         return on_ray(settings, report_line, workers, federation_config, ray_sweep)
     if federation_config:

@@ -39,9 +39,16 @@ def test_cores_are_shared_without_idle_ones(
     asked: Mapping[str, Any],
     expected: tuple[str, int, int],
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(jobs_module, "cores", lambda: cores)
     allocation = allocate(jobs_of(tmp_path, number), **asked)
     assert (allocation.engine, allocation.jobs, allocation.workers) == expected
+
+
+def test_only_cores_that_this_process_may_use_are_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 5, 6}, raising=False)
+    assert allocate(jobs_of(tmp_path, 40)).jobs == 3
 
 
 def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
@@ -52,7 +59,7 @@ def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
 def test_gpus_take_as_many_runs_as_their_memory_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(jobs_module, "cores", lambda: 16)
     monkeypatch.setattr(jobs_module, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
     allocation = allocate(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
     assert (allocation.jobs, allocation.gpus) == (3 + 1, ("0", "0", "0", "3"))
