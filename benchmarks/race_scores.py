@@ -49,7 +49,7 @@ def kept(name: str) -> dict[str, Any]:
 def write(name: str, scores: Mapping[str, Any]) -> None:
     """Write a federation's numbers."""
     FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.json").write_text(json.dumps(scores, indent=1, sort_keys=True) + "\n")
+    (FOLDER / f"{name}.json").write_text(json.dumps(scores, sort_keys=True) + "\n")
 
 
 def of_full_runs(file: Path, name: str, overrides: Mapping[str, str]) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def of_full_runs(file: Path, name: str, overrides: Mapping[str, str]) -> dict[st
             return {}
         trained = trained_of(cell, summary)
         of_targets = trained.scores(trained.numbers)
-        rounded = {target: round(score, 3) for target, score in of_targets.items()}
+        rounded = {target: round(score, 2) for target, score in of_targets.items()}
         rate = f"{cell.run.training.learning_rate:g}"
         scores.setdefault(cell.row, {}).setdefault(rate, {})[str(cell.seed)] = rounded
         commits.add(str(folder.origin()["versions"]["commit"])[:8])
@@ -193,7 +193,7 @@ def report(federations: Sequence[str]) -> str:
         (f"All {len(measured)} federations", measured),
         ("Those held out", [name for name in measured if name in HELD_OUT]),
     ):
-        parts.append(f"{title}: points lost to the best of all, mean ± standard error\n")
+        parts.append(f"{title}: points lost to the best of all, mean ± standard error")
         parts.append(mean_table(ways, lost, names))
     parts += [federation_table(ways, lost, measured, target) for target in TARGETS]
     parts.append(differences(ways, lost, measured))
