@@ -7,12 +7,17 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import t as student
+
+from client_app.local_site import PERMISSIONS
 from fedskew.method_selection.targets import TARGETS
+from fedskew.method_selection.uploads import ALWAYS, permissions_of
+from server_app.settings import parse
 
 FOLDER = Path(__file__).resolve().parent / "race_scores"
 ADVICE = {
@@ -297,3 +302,78 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return a table; the first row is its head."""
     head, *body = [f"| {' | '.join(cells)} |" for cells in rows]
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
+SKEWS = {
+    "label skew": ("label-skew", "one-class", "two-classes"),
+    "global tail": ("global-tail", "photographs"),
+    "local tails": ("local-tails",),
+    "scanners or sites": ("scanners", "art-styles", "cameras", "brain-scans"),
+    "a table, two classes": ("tumours",),
+    "none": ("iid",),
+}
+"""The federations by their skew."""
+MAY_LEAVE = {
+    "anything": frozenset[str](),
+    "no class statistics": frozenset({"class-statistics"}),
+    "the model alone": frozenset(PERMISSIONS) - frozenset(ALWAYS),
+}
+"""What a method may upload, as the permissions that it may not need."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a method has over FedAvg, both at the rate of the settings: a mean over federations."""
+
+    method: str
+    mean: float
+    half: float
+    """Half the 95 % interval over seeds."""
+
+    def __str__(self) -> str:
+        if self.method == "fedavg":
+            return "fedavg"
+        low, high = self.mean - self.half, self.mean + self.half
+        return f"{self.method} {self.mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def advice(federations: Sequence[str]) -> str:
+    """Return, as Markdown, the method with the largest mean gain by skew, target and what may leave a site."""
+    rows = [["skew", "may leave", *TARGETS]]
+    for skew, names in SKEWS.items():
+        measured = [name for name in names if name in federations and kept(name).get("full")]
+        for words, without in MAY_LEAVE.items():
+            if measured:
+                firsts = [str(first_choice(measured, target, without)) for target in TARGETS]
+                rows.append([skew, words, *firsts])
+    return markdown(rows)
+
+
+def first_choice(names: Sequence[str], target: str, without: Collection[str]) -> Gain:
+    """Return the method with the largest mean gain that all these federations have, or FedAvg where none has any."""
+    best = Gain("fedavg", 0.0, 0.0)
+    every = [set(kept(name)["full"]["scores"]) for name in names]
+    for method in sorted(set.intersection(*every) - {"fedavg"}):
+        if not permissions_of(parse({"method": method, "model": "mlp-bn"})) & frozenset(without):
+            found = gain_of(method, names, target)
+            if found.mean > best.mean:
+                best = found
+    return best
+
+
+def gain_of(method: str, names: Sequence[str], target: str) -> Gain:
+    """Return a method's gain; NaN where one of its runs has no score.
+
+    The federations are given, not drawn: the interval is over seeds, with as many degrees of freedom as all have.
+    """
+    means, variances, freedom = [], [], 0
+    for name in names:
+        full = kept(name)["full"]["scores"]
+        rate = next(iter(full["fedavg"]))
+        of_method, of_fedavg = full[method][rate], full["fedavg"][rate]
+        gains = [of_method[seed][target] - of_fedavg[seed][target] for seed in of_fedavg]
+        means.append(statistics.fmean(gains))
+        variances.append(statistics.variance(gains) / len(gains))
+        freedom += len(gains) - 1
+    error = math.sqrt(math.fsum(variances)) / len(names)
+    return Gain(method, statistics.fmean(means), float(student.ppf(0.975, freedom)) * error)

@@ -188,6 +188,7 @@ def kills(stated: argparse.Namespace) -> None:
 def table(stated: argparse.Namespace) -> None:
     """Print the tables of what is kept."""
     print(race_scores.report(stated.federations))
+    print(f"\n{race_scores.advice(stated.federations)}")
 
 
 def equal(stated: argparse.Namespace) -> None:
