@@ -78,6 +78,7 @@ VARIANTS = (
     "silobn",
     "singleset",
     "ccvr",
+    "refit-bias",
     "fedncm",
     "fed-lda",
     "fed-lda-pooled",

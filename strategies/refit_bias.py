@@ -25,11 +25,12 @@ class RefitBias(ServerMethod):
     predicted probabilities are all alike. One question is enough to come near to it: with P_cj, the mean probability
     of class j for the samples of class c at all clients, a Sinkhorn iteration (Sinkhorn and Knopp, 1967) finds b with
 
-        sum_c P_cj exp(b_j) / sum_i P_ci exp(b_i) = 1   for every class j,
+        sum_c P_cj exp(b_j) / sum_i P_ci exp(b_i) = 1   for every class j held,
 
     where each class stands as one sample with the probabilities P_c. One step, b_j = -log sum_c P_cj, is the first of
     the exact problem (generalized iterative scaling: Darroch and Ratcliff, 1972). The bias of a class that no client
-    holds stays as it is. Identity: steps = 0 deploys the average.
+    holds stays as it is, and the others' are those of a model without this class. Identity: steps = 0 deploys the
+    average.
     """
 
     name: ClassVar[str] = "refit-bias"
@@ -63,6 +64,8 @@ class RefitBias(ServerMethod):
         shared: State,
         answers: Mapping[int, State],
     ) -> Deployment:
+        if not self.steps:  # adding 0 would make +0.0 of a bias of -0.0
+            return Deployment({self.name: shared}, state)
         held_h, probabilities_hC = pooled(answers.values(), len(shared["head.bias"]))
         change_C = balancing_bias(probabilities_hC, held_h, self.steps)
         bias = shared["head.bias"]
@@ -93,9 +96,11 @@ def balancing_bias(probabilities_hC: Tensor, held_h: Tensor, steps: int) -> Tens
     bias_C = probabilities_hC.new_zeros(probabilities_hC.shape[1])
     if not len(held_h):
         return bias_C
-    log_hC = probabilities_hC.clamp(min=SMALLEST).log()
+    # A class that nobody holds has no samples: only the classes held are balanced, among themselves.
+    log_hh = probabilities_hC[:, held_h].clamp(min=SMALLEST).log()
+    bias_h = log_hh.new_zeros(len(held_h))
     for _ in range(steps):
-        predicted_C = (log_hC + bias_C).softmax(1).sum(0)
-        bias_C[held_h] -= predicted_C[held_h].clamp(min=SMALLEST).log()
-    bias_C[held_h] -= bias_C[held_h].mean()
+        predicted_h = (log_hh + bias_h).softmax(1).sum(0)
+        bias_h -= predicted_h.clamp(min=SMALLEST).log()
+    bias_C[held_h] = bias_h - bias_h.mean()
     return bias_C

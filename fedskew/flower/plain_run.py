@@ -23,7 +23,7 @@ from client_app.tensor_files import write_atomically, writing
 from data import SettingError
 from data.readers.catalog import is_sites
 from fedskew.flower.default_actions import is_own_data, on_own_data, without_other_keys
-from fedskew.flower.heads import CCVR
+from fedskew.flower.heads import HeadStrategy
 from fedskew.flower.method_strategy import MethodStrategy
 from fedskew.flower.questions import class_counts
 from fedskew.flower.records import to_record, to_state
@@ -83,8 +83,8 @@ class PlainStrategy(MethodStrategy):
         return numbers_in(self.aggregate_evaluate(self.rounds, replies))
 
 
-class CalibratingStrategy(CCVR, PlainStrategy):
-    """The same with CCVR's question after the last round."""
+class CalibratingStrategy(HeadStrategy, PlainStrategy):
+    """The same with the methods' questions after the last round, as CCVR's."""
 
 
 def run(
@@ -170,7 +170,8 @@ def settings_of_server(run_config: Mapping[str, Any]) -> RunSettings:
 def strategy_of(settings: RunSettings, model: Classifier, nodes: int) -> PlainStrategy:
     """Return the strategy of the method's server parts, with their settings."""
     serving = tuple(name for name in settings.parts.names if METHODS[name].serving)
-    base = CalibratingStrategy if "ccvr" in serving else PlainStrategy
+    asks_finally = any(part.final_question for part in settings.deploys)
+    base = CalibratingStrategy if asks_finally else PlainStrategy
     kind: type[PlainStrategy] = type("PlainStrategy", (base,), {"methods": serving})
     device = settings.general.device
     strategy = kind(

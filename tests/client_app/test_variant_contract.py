@@ -16,6 +16,7 @@ from client_app.state import digest
 from client_app.training import train_round
 from client_app.variants import VARIANTS
 from client_app.variants.augmented_gradients import AugmentedGradients
+from client_app.variants.class_predictions import ClassPredictions
 from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.class_weights import ClassWeights
 from client_app.variants.control_variates import ControlVariates
@@ -83,6 +84,15 @@ ROWS = [
         wrong=({"min_class_samples": 0}, {"repeats": 0}, {"batch_size": 0}),
     ),
     Row(ControlVariates(), ControlVariates(option="I"), None, SKEWED, wrong=({"option": "III"},)),
+    Row(
+        ClassPredictions(),
+        ClassPredictions(min_class_samples=3),
+        ClassPredictions(),
+        SKEWED,
+        changes_weights=False,
+        wrong=({"min_class_samples": 0},),
+        answers=True,
+    ),
     Row(
         ClassStatistics(),
         ClassStatistics(min_class_samples=3, covariance="diagonal"),

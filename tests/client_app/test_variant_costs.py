@@ -9,6 +9,7 @@ from client_builders import small_client
 from client_app.client import Variant
 from client_app.state import State
 from client_app.variants.augmented_gradients import AugmentedGradients
+from client_app.variants.class_predictions import ClassPredictions
 from client_app.variants.class_statistics import ClassStatistics
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.feature_gradients import FeatureGradients
@@ -28,6 +29,7 @@ SAMPLES, CLASSES_HELD = 120, 4
         # all samples forward once
         (FeatureGradients(), SAMPLES / 3),
         (ClassStatistics(), SAMPLES / 3),
+        (ClassPredictions(), SAMPLES / 3),
         (FeatureStatistics(), SAMPLES / 3),
         # all samples forward twice, through the model as received and the client's last one
         (ModelContrast(), 2 * SAMPLES / 3),

@@ -75,7 +75,7 @@ def test_sites_with_test_samples_of_their_own_are_measured_on_these() -> None:
 
 
 def test_a_permission_that_is_not_given_leaves_methods_out() -> None:
-    methods = ["fedshift", "ccvr", "creff", "scaffold", "scaffold+ccvr", "fedlc"]
+    methods = ["fedshift", "ccvr", "refit-bias", "creff", "scaffold", "scaffold+ccvr", "fedlc"]
     runs = possible(methods, {})
     assert list(runs) == ["fedavg", *methods]
     needed = {method: sorted(permissions_of(run)) for method, run in runs.items()}
@@ -83,15 +83,20 @@ def test_a_permission_that_is_not_given_leaves_methods_out() -> None:
         "fedavg": [],
         "fedshift": ["class-counts"],
         "ccvr": ["class-counts", "class-statistics"],
+        "refit-bias": ["class-counts", "class-predictions"],
         "creff": ["head-gradients"],
         "scaffold": ["control-variates"],
         "scaffold+ccvr": ["class-counts", "class-statistics", "control-variates"],
         "fedlc": [],
     }
     without = possible(methods, {}, ["class-statistics"])
-    assert list(without) == ["fedavg", "fedshift", "creff", "scaffold", "fedlc"]
+    assert list(without) == ["fedavg", "fedshift", "refit-bias", "creff", "scaffold", "fedlc"]
+    without = possible(methods, {}, ["class-predictions"])
+    assert list(without) == ["fedavg", *(name for name in methods if name != "refit-bias")]
     without = possible(methods, {}, ["class-counts"])
-    assert list(without) == ["fedavg", "creff", "scaffold", "fedlc"], "statistics hold the counts"
+    assert list(without) == ["fedavg", "creff", "scaffold", "fedlc"], (
+        "statistics and predictions hold the counts"
+    )
     assert upload_text("fedlc") == "nothing"
     assert upload_text("scaffold+ccvr").count(";") == 1
     with pytest.raises(
@@ -104,14 +109,16 @@ def test_a_permission_that_is_not_given_leaves_methods_out() -> None:
 
 def test_every_training_comes_with_every_head_that_goes_with_it() -> None:
     contenders = contenders_by_training(possible(all_methods(), {"model": "mlp-bn"}), None)
-    assert contenders.methods["fedavg"] == ("ccvr", "tau-norm", "fedavg")
-    assert contenders.methods["scaffold"] == ("scaffold+ccvr", "scaffold+tau-norm", "scaffold")
-    assert "fedbn+ccvr" not in contenders.runs, "CCVR needs the model to be the same everywhere"
+    assert contenders.methods["fedavg"] == ("ccvr", "refit-bias", "tau-norm", "fedavg")
+    heads = ("scaffold+ccvr", "scaffold+refit-bias", "scaffold+tau-norm")
+    assert contenders.methods["scaffold"] == (*heads, "scaffold")
+    for name in ("fedbn+ccvr", "fedbn+refit-bias"):
+        assert name not in contenders.runs, "they need the model to be the same everywhere"
     assert "fedbn" in contenders.methods["fedbn"]
     assert contenders.methods["creff"] == ("creff",), "its time is not FedAvg's"
     assert not {"fed-lda", "fed3r"} & contenders.runs.keys(), "the features are trained"
     assert {"fedavg", "tau-norm", "fedprox", "fedlc"} <= contenders.uploads_nothing
-    assert not {"ccvr", "scaffold", "fedshift"} & contenders.uploads_nothing
+    assert not {"ccvr", "refit-bias", "scaffold", "fedshift"} & contenders.uploads_nothing
     assert contenders.entrant_of(Candidate("ccvr", 0.1)) == Entrant("fedavg", 0.1)
     assert Candidate("scaffold+ccvr", 0.1) in contenders.candidates_of([Entrant("scaffold", 0.1)])
 
@@ -124,7 +131,7 @@ def test_heads_in_closed_form_come_first_where_the_features_are_fixed() -> None:
     permitted = contenders_by_training(
         possible(all_methods(), settings, ["class-statistics"]), None
     )
-    assert permitted.methods["fedavg"] == ("tau-norm", "fedavg")
+    assert permitted.methods["fedavg"] == ("refit-bias", "tau-norm", "fedavg")
 
 
 def test_trainings_begin_with_the_best_head_where_the_features_are_fixed() -> None:

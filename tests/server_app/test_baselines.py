@@ -58,7 +58,7 @@ REFUSED = {
     **{
         (method, "fedbn"): "the same everywhere"
         for method in (
-            *("ccvr", "feddf", "fedbe", "ratio-loss", "real-features", "real-blocks"),
+            *("ccvr", "refit-bias", "feddf", "fedbe", "ratio-loss", "real-features", "real-blocks"),
             *HEADS,
         )
     },

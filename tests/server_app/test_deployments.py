@@ -12,15 +12,16 @@ from flwr.app import Message, RecordDict
 from in_process import FinishedRun, TamperingGrid, drop, kill, small
 
 from client_app.messages import kind_of, pack, unpack
-from client_app.state import digest
+from client_app.state import State, digest
 from data import federate
 from server_app.checkpoint import Checkpoint
 from server_app.run_folder import RunFolder
 from strategies.core import questions
 from strategies.core.exchange import TooFewReplies
+from strategies.fedavg import FedAvg
 
 Train = Callable[..., FinishedRun]
-ALL = "creff+creff-code+ccvr+tau-norm+real-features"
+ALL = "creff+creff-code+ccvr+refit-bias+tau-norm+real-features"
 
 
 def deployed(outcome: FinishedRun) -> dict[str, str]:
@@ -30,7 +31,7 @@ def deployed(outcome: FinishedRun) -> dict[str, str]:
 
 
 def test_one_training_gives_every_row(train: Train) -> None:
-    names = ("creff", "creff-code", "ccvr", "tau-norm")
+    names = ("creff", "creff-code", "ccvr", "refit-bias", "tau-norm")
     outcome = train(method="+".join(names))
     rows = outcome.summary["rows"]
     assert rows == {"average": "fedavg", **{name: name for name in names}}
@@ -46,7 +47,8 @@ def test_deployments_do_not_see_each_other(train: Train, other: str) -> None:
     together = train("together", method=f"{ALL}+{other}", **settings)
     plain = train("plain", method=other, **settings)
     models = deployed(together)
-    assert list(models) == ["average", "creff", "creff-code", "tau-norm", "real-features", "ccvr"]
+    of_rounds = ("creff", "creff-code", "tau-norm", "real-features")
+    assert list(models) == ["average", *of_rounds, "ccvr", "refit-bias"]
     assert together.summary["hash"]["shared"] == plain.summary["hash"]["shared"]
     for name in ALL.split("+"):
         alone = train(name, method=f"{name}+{other}", **settings)
@@ -90,7 +92,7 @@ def test_a_sweep_of_m_costs_one_training_and_gives_the_models_of_separate_ones(
     ("method", "settings"),
     [
         ("ccvr", {"ccvr__features_per_class": 0}), ("real-features", {"real_features__head_steps": 0}),
-        ("tau-norm", {"tau_norm__tau": 0.0}),
+        ("refit-bias", {"refit_bias__steps": 0}), ("tau-norm", {"tau_norm__tau": 0.0}),
     ],
 )  # fmt: skip
 def test_identity_settings_deploy_the_average(
@@ -98,6 +100,27 @@ def test_identity_settings_deploy_the_average(
 ) -> None:
     models = deployed(train(method=method, **settings))
     assert models[method] == models["average"]
+
+
+def test_a_bias_that_is_far_off_is_put_right(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the average's head takes nearly every sample for one class, refit-bias still finds the others."""
+    mean = FedAvg.combine
+
+    def shifted(self: FedAvg, *arguments: Any) -> tuple[State, State]:
+        shared, state = mean(self, *arguments)
+        shift_C = torch.zeros_like(shared["head.bias"])
+        shift_C[3] = 20.0
+        return {**shared, "head.bias": shared["head.bias"] + shift_C}, state
+
+    settings = {"method": "refit-bias", "rounds": 1, "local_epochs": 20}
+    plain = train("plain", **settings).records[0]["models"]
+    monkeypatch.setattr(FedAvg, "combine", shifted)
+    outcome = train("shifted", **settings)
+    models = outcome.records[0]["models"]
+    assert models["average"]["balanced-accuracy"] == pytest.approx(0.1, abs=0.02)
+    assert models["refit-bias"]["balanced-accuracy"] > 0.7
+    assert models["refit-bias"]["loss"] < models["average"]["loss"] / 2
+    assert plain["refit-bias"]["balanced-accuracy"] > plain["average"]["balanced-accuracy"]
 
 
 @pytest.mark.parametrize("method", ["feddf", "fedbe"])

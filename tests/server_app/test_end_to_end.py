@@ -25,9 +25,10 @@ COMBINATIONS = ("fedshift+fedbn+iwds", "creff+fedbn", "fedprox+fedshift+creff", 
                 "creff+ccvr+tau-norm+fedshift+iwds", "feddf+fedshift+iwds", "fedbe+fedshift+iwds+ccvr",
                 "real-features+fedshift+iwds+feddf", "fedbn+tau-norm+creff",
                 "fedshift+fedbn+iwds+creff-code", "creff+creff-code+tau-norm",
-                "fednova+creff", "scaffold+ccvr", "fedavgm+fedshift+tau-norm",
+                "fednova+creff", "scaffold+ccvr", "scaffold+ccvr+refit-bias", "fedavgm+fedshift+tau-norm",
                 "fedshift+fed-lda+fed3r+creff", "scaffold+fedncm+fedcof+iwds")  # fmt: skip
-DEPLOYING = {"creff": ["creff"], "creff-code": ["creff-code"], "ccvr": ["ccvr"], "tau-norm": ["tau-norm"],
+DEPLOYING = {"creff": ["creff"], "creff-code": ["creff-code"], "ccvr": ["ccvr"],
+             "refit-bias": ["refit-bias"], "tau-norm": ["tau-norm"],
              **{head: [head] for head in HEADS},
              "real-features": ["real-features"], "real-blocks": ["real-blocks-1", "real-blocks-2"],
              "ditto": ["personal-model"]}  # fmt: skip
@@ -52,7 +53,7 @@ def test_method_runs_the_same_handed_over_and_faithfully(train: Train, method: s
     assert sorted(summary["rows"]) == sorted(summary["models"]) == sorted(deployed)
     for record in handed.records:  # what needs a question is deployed after the last round
         assert set(deployed) - record["models"].keys() == (
-            {"ccvr"} & set(deployed) if record["round"] == 1 else set()
+            {"ccvr", "refit-bias"} & set(deployed) if record["round"] == 1 else set()
         )
     for record in handed.records:
         assert len(record["clients"]) == 3 and record["failures"] == {}

@@ -51,7 +51,7 @@ def test_what_tells_of_classes_is_held_by_min_class_samples(
     tmp_path: Path, permission: str
 ) -> None:
     policy = policy_of(tmp_path, [10, 4, 10], min_class_samples=5)
-    by_class = {"class-counts", "class-statistics", "head-gradients"}
+    by_class = {"class-counts", "class-statistics", "class-predictions", "head-gradients"}
     if permission not in by_class:
         policy.check_counts(permission)
         return

@@ -124,6 +124,7 @@ def test_a_message_that_names_a_place_a_module_or_another_agreement_is_refused(
     ("method", "question", "kept"),
     [
         ("ccvr", "class-statistics", "class-statistics"),
+        ("refit-bias", "class-predictions", "class-predictions"),
         ("fedshift", "class-counts", "class-counts"),
     ],
 )

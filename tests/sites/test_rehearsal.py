@@ -184,6 +184,7 @@ def test_settings_json_names_the_agreement_and_counts_nobody(tmp_path: Path) -> 
     ("method", "allow", "kept"),
     [
         ("ccvr", [], "class-statistics"),
+        ("refit-bias", [], "class-predictions"),
         ("creff", [], "head-gradients"),
         ("scaffold", [], "control-variates"),
         ("fedshift", ["model", "scores"], "class-counts"),
@@ -208,7 +209,7 @@ def test_a_run_that_needs_what_a_site_keeps_is_refused_by_name_before_round_1(
     assert not list(tmp_path.glob("*/rounds.jsonl"))
 
 
-@pytest.mark.parametrize("method", ["ccvr", "creff", "scaffold", "fedshift"])
+@pytest.mark.parametrize("method", ["ccvr", "refit-bias", "creff", "scaffold", "fedshift"])
 def test_what_a_site_allows_leaves(tmp_path: Path, method: str) -> None:
     folder = site_folders(tmp_path / "sites", {"allow": list(PERMISSIONS)})
     assert (

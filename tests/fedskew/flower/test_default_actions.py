@@ -135,8 +135,8 @@ def test_the_learning_rate_is_the_messages_or_else_the_run_configs() -> None:
 
 
 METHODS = (
-    "fedavg", "fedshift", "creff+fedbn", "creff+tau-norm", "scaffold", "fednova+fedprox", "ccvr", "silobn",
-    "uniform-sampling", "median",
+    "fedavg", "fedshift", "creff+fedbn", "creff+tau-norm", "scaffold", "fednova+fedprox", "ccvr",
+    "refit-bias", "scaffold+ccvr+refit-bias", "silobn", "uniform-sampling", "median",
 )  # fmt: skip
 
 

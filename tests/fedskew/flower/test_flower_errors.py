@@ -344,7 +344,13 @@ def test_privacy_mods_are_not_blamed_for_other_failures() -> None:
 
 
 @pytest.mark.parametrize(
-    "variant, kind", [("ccvr", flower.CCVR), ("fed3r", flower.Fed3R), ("fedshift", FedAvg)]
+    "variant, kind",
+    [
+        ("ccvr", flower.CCVR),
+        ("refit-bias", flower.RefitBias),
+        ("fed3r", flower.Fed3R),
+        ("fedshift", FedAvg),
+    ],
 )
 def test_answers_that_no_mod_protects_are_named_in_the_log(
     variant: str, kind: Any, caplog: pytest.LogCaptureFixture
@@ -362,7 +368,7 @@ def test_answers_that_no_mod_protects_are_named_in_the_log(
 
 
 @pytest.mark.parametrize(
-    "kind", [flower.TauNorm, flower.CCVR, flower.FedNova, flower.CReFF, *HEADS]
+    "kind", [flower.TauNorm, flower.CCVR, flower.RefitBias, flower.FedNova, flower.CReFF, *HEADS]
 )
 def test_a_wrappers_noise_covers_what_is_deployed_or_the_run_is_refused(kind: Any) -> None:
     """TauNorm's model would be made before the wrapper adds its noise."""
@@ -402,6 +408,8 @@ def test_settings_are_checked_and_unknown_ones_refused() -> None:
         flower.FedDF(initial(), **OFF)
     with pytest.raises(SettingError, match="keeps a part on each client"):
         flower.CCVR(initial(), **OFF, variants=["fedbn"])
+    with pytest.raises(SettingError, match="keeps a part on each client"):
+        flower.RefitBias(initial(), **OFF, variants=["fedbn"])
     with pytest.raises(SettingError, match="keeps a part on each client"):
         flower.Fed3R(initial(), **OFF, variants=["fedbn"])
     with pytest.raises(SettingError, match="must be"):

@@ -62,6 +62,10 @@ class ExactCCVR(flower.CCVR, flower.ExactFedAvg):
     """CCVR beside FedSkew's mean."""
 
 
+class ExactRefitBias(flower.RefitBias, flower.ExactFedAvg):
+    """The refit bias beside FedSkew's mean."""
+
+
 class ExactTauNorm(flower.TauNorm, flower.ExactFedAvg):
     """tau-normalization beside FedSkew's mean."""
 
@@ -90,6 +94,7 @@ STRATEGIES = [
         ["creff-code"],
     ),
     (flower.CCVR, {"features_per_class": 5, "head_steps": 4}, ["ccvr"], ["ccvr"]),
+    (flower.RefitBias, {"steps": 5}, ["refit-bias"], ["refit-bias"]),
     (flower.FedNCM, {"range": 32.0}, ["fedncm", "fedprox"], ["fedncm"]),
     (flower.FedLDA, {"rho": "auto", "range": 32.0}, ["fed-lda"], ["fed-lda"]),
     (flower.FedLDAPooled, {"range": 32.0}, ["fed-lda-pooled"], ["fed-lda-pooled"]),
@@ -127,8 +132,9 @@ def test_a_strategy_trains_and_deploys_by_the_users_names(
         assert all(torch.isfinite(tensor).all() for tensor in state.values())
         initial().load_state_dict(state)
     assert not torch.equal(weights(result)["conv.weight"], own["conv.weight"])
+    changed = "classify.bias" if kind is flower.RefitBias else "classify.weight"
     assert all(
-        not torch.equal(model["classify.weight"], weights(result)["classify.weight"])
+        not torch.equal(model[changed], weights(result)[changed])
         for model in strategy.deployed.values()
     )
 
@@ -180,6 +186,7 @@ WHOLE_RUNS = {
     "fedshift+iwds+fedprox": (flower.ExactFedAvg, flower.MethodStrategy),
     "creff": (ExactCReFF, flower.CReFF),
     "ccvr": (ExactCCVR, flower.CCVR),
+    "refit-bias": (ExactRefitBias, flower.RefitBias),
     "tau-norm": (ExactTauNorm, flower.TauNorm),
     "fed3r": (ExactFed3R, flower.Fed3R),
     "fed-lda": (ExactFedLDA, flower.FedLDA),
@@ -382,13 +389,16 @@ def test_ratio_loss_trains_at_the_server_as_it_is_told() -> None:
 
 
 def test_calibration_and_tau_norm_work_on_any_strategys_result() -> None:
-    app = client_app(["ccvr"])
+    app = client_app(["ccvr", "refit-bias"])
     grid = FakeGrid(app)
     result = train(FedAdam(**OFF, eta=0.01), app, grid=grid)
     model = flower.CCVR(initial(), features_per_class=5).calibrate(grid, result.arrays)
     assert not torch.equal(model["classify.weight"], weights(result)["classify.weight"])
     # flwr's FedAdam makes float64 of the weights
     assert torch.equal(model["conv.weight"], weights(result)["conv.weight"].float())
+    refit = flower.RefitBias(initial()).calibrate(grid, result.arrays)
+    assert not torch.equal(refit["classify.bias"], weights(result)["classify.bias"].float())
+    assert torch.equal(refit["classify.weight"], weights(result)["classify.weight"].float())
     rows = flower.TauNorm(initial()).normalize(result.arrays)["tau-norm"]["classify.weight"]
     assert torch.allclose(rows.norm(dim=1), torch.ones(10))
 
