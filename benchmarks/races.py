@@ -104,7 +104,8 @@ def full(stated: argparse.Namespace) -> None:
 
 def race_words(name: str, target: str, stated: argparse.Namespace, folder: Path) -> list[str]:
     """Return the words of a federation's race."""
-    settings = {**ENTRIES[name]["settings"], **partition_settings(name, stated)}
+    entry = ENTRIES[name]
+    settings = {**entry["settings"], **entry["columns"]["own"], **partition_settings(name, stated)}
     settings.pop("evaluate-every", None)  # a race evaluates when it needs to know
     options = ["--minutes", str(stated.minutes), "--jobs", stated.jobs, "--results", str(folder)]
     return ["select", "--target", target, *options, *sets(settings)]
