@@ -3,7 +3,7 @@
     python -m benchmarks.races full --data-root FOLDER               # every method, three rates, three seeds
     python -m benchmarks.races races --data-root FOLDER --minutes 3  # one race for every target
     python -m benchmarks.races keep                                  # their numbers, for benchmarks/race_scores
-    python -m benchmarks.races table                                 # from what is kept
+    python -m benchmarks.races table --write docs/results/races.md   # from what is kept
     python -m benchmarks.races kills --data-root FOLDER --minutes 3  # killed with -9 and begun again, beside the above
     python -m benchmarks.races equal --minutes 1                     # two times ten where methods are equal
 
@@ -28,6 +28,7 @@ import numpy as np
 import yaml
 
 from benchmarks import race_scores
+from benchmarks.__main__ import write
 from benchmarks.race_scores import FEDERATIONS
 from fedskew.method_selection.targets import TARGETS
 
@@ -187,9 +188,11 @@ def kills(stated: argparse.Namespace) -> None:
 
 
 def table(stated: argparse.Namespace) -> None:
-    """Print the tables of what is kept."""
-    print(race_scores.report(stated.federations))
-    print(f"\n{race_scores.advice(stated.federations)}")
+    """Print the tables of what is kept, and write them between the marks of a page."""
+    for name, text in race_scores.report(stated.federations).items():
+        print(f"{name}\n\n{text}\n")
+        if stated.write:
+            write(stated.write, name, text.split("\n"))
 
 
 def equal(stated: argparse.Namespace) -> None:
@@ -273,6 +276,7 @@ def main() -> None:
         default=["iid", "random-labels"],
         help="equal: of federations",
     )
+    parser.add_argument("--write", type=Path, help="table: a page with the marks of each table")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--jobs", default="1", help="runs at a time, of one thread each")
     stated = parser.parse_args()
