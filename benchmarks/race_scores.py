@@ -39,6 +39,21 @@ ADVICE = {
 FEDERATIONS = tuple(ADVICE)
 HELD_OUT = ("photographs", "art-styles", "cameras", "brain-scans", "tumours", "two-classes")
 """The federations that no decision of the code was taken on."""
+SKEWS = {
+    "label skew": ("label-skew", "one-class", "two-classes"),
+    "global tail": ("global-tail", "photographs"),
+    "local tails": ("local-tails",),
+    "scanners or sites": ("scanners", "art-styles", "cameras", "brain-scans"),
+    "a table, two classes": ("tumours",),
+    "none": ("iid",),
+}
+"""The federations by their skew."""
+MAY_LEAVE = {
+    "anything": frozenset[str](),
+    "no class statistics": frozenset({"class-statistics"}),
+    "the model alone": frozenset(PERMISSIONS) - frozenset(ALWAYS),
+}
+"""What a method may upload, as the permissions that it may not need."""
 GOAL = 0.3
 """Points that a race may lose on average to the best of all."""
 
@@ -164,8 +179,7 @@ def full_scores(name: str, target: str) -> Full:
             scores = [of_targets[target] for of_targets in of_seeds.values()]
             if all(map(math.isfinite, scores)):
                 by_seed[method, rate] = scores
-    own_rate = next(iter(of_methods["fedavg"]))
-    return Full(by_seed, own_rate)
+    return Full(by_seed, kept(name)["full"]["own-rate"])
 
 
 Choice = Callable[[str, str, Full], float]
@@ -338,23 +352,6 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 
-SKEWS = {
-    "label skew": ("label-skew", "one-class", "two-classes"),
-    "global tail": ("global-tail", "photographs"),
-    "local tails": ("local-tails",),
-    "scanners or sites": ("scanners", "art-styles", "cameras", "brain-scans"),
-    "a table, two classes": ("tumours",),
-    "none": ("iid",),
-}
-"""The federations by their skew."""
-MAY_LEAVE = {
-    "anything": frozenset[str](),
-    "no class statistics": frozenset({"class-statistics"}),
-    "the model alone": frozenset(PERMISSIONS) - frozenset(ALWAYS),
-}
-"""What a method may upload, as the permissions that it may not need."""
-
-
 @dataclass(frozen=True)
 class Gain:
     """What a method has over FedAvg, both at the rate of the settings: a mean over federations."""
@@ -402,9 +399,9 @@ def gain_of(method: str, names: Sequence[str], target: str) -> Gain:
     """
     means, variances, freedom = [], [], 0
     for name in names:
-        full = kept(name)["full"]["scores"]
-        rate = next(iter(full["fedavg"]))
-        of_method, of_fedavg = full[method][rate], full["fedavg"][rate]
+        full = kept(name)["full"]
+        rate, scores = full["own-rate"], full["scores"]
+        of_method, of_fedavg = scores[method][rate], scores["fedavg"][rate]
         gains = [of_method[seed][target] - of_fedavg[seed][target] for seed in of_fedavg]
         means.append(statistics.fmean(gains))
         variances.append(statistics.variance(gains) / len(gains))

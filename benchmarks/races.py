@@ -150,6 +150,8 @@ def keep(stated: argparse.Namespace) -> None:
             overrides = {key: str(value) for key, value in partition_settings(name, stated).items()}
             overrides["results"] = stated.results
             scores["full"] = race_scores.of_full_runs(FILE, name, overrides)
+            if scores["full"]:
+                scores["full"]["own-rate"] = f"{ENTRIES[name]['columns']['own']['learning-rate']:g}"
         for folder in sorted(Path(stated.results).glob(f"races-*/*/{name}")):
             wall = folder / WALL
             if wall.exists():

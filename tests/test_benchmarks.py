@@ -1,6 +1,7 @@
 """The suite of benchmarks: what it names is there, and its rows become tables in their place."""
 
 import importlib.util
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,15 @@ import pytest
 import torch
 
 import benchmarks.peers.__main__ as peers
+from benchmarks import race_scores
 from benchmarks.__main__ import SUITE, table, write
 from benchmarks.figures import figure, seconds
 from benchmarks.peers.cifar_cnn import cifar_cnn
 from benchmarks.peers.networks import CLASSES, build
 from benchmarks.peers.work import WORKS, images, save
+from benchmarks.races import ENTRIES
 from client_app.models import build as build_model
+from fedskew.method_selection.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -109,3 +113,53 @@ def test_small_losses_are_compared_in_nats(loss: float, alike: bool) -> None:
     }
     lines = "\n".join(peers.table("tiny", results, {}))
     assert ("not alike" not in lines) == alike
+
+
+def test_what_a_choice_loses_follows_from_the_scores_at_the_federation_s_own_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_seed(*scores: float) -> dict[str, dict[str, float]]:
+        return {str(seed): dict.fromkeys(TARGETS, score) for seed, score in enumerate(scores)}
+
+    # By name the own rate is the second; ccvr at 0.01 is the best of seed 0, and diverges in one of the others.
+    scores = {
+        "fedavg": {"0.05": by_seed(50, 52, 54), "0.01": by_seed(60, 60, 60)},
+        "ccvr": {"0.05": by_seed(70, 71, 75), "0.01": by_seed(99, 99, math.nan)},
+        "scaffold+ccvr": {"0.05": by_seed(80, 62, 62), "0.01": by_seed(64, 75, 74)},
+    }
+    taken = {"method": "ccvr", "learning_rate": 0.05}
+    end = {"commit": "0", "seconds": 72.0, "take": {**taken, "method": "fedavg"}, "winner": taken}
+    monkeypatch.setattr(race_scores, "FOLDER", tmp_path)
+    race_scores.write("iid", {
+        "full": {"commits": ["0"], "own-rate": "0.05", "scores": scores},
+        "races": {"1": {"accuracy": end}},
+    })  # fmt: skip
+
+    full = race_scores.full_scores("iid", "accuracy")
+    assert full.best == pytest.approx(72) and ("ccvr", "0.01") not in full.scores
+    assert full.at_own_rate("fedavg") == 52 and full.tuned("fedavg") == 60
+    assert full.any_method() == pytest.approx((52 + 72 + 68) / 3)
+    # The best by the other seeds is scaffold+ccvr (0.01), then ccvr (0.05), then scaffold+ccvr (0.05).
+    assert full.best_of_other_seeds == pytest.approx((64 + 71 + 62) / 3)
+    assert full.taken(end, "take") == 52 and full.taken(end, "winner") == full.best
+
+    gain = race_scores.gain_of("ccvr", ["iid"], "accuracy")
+    assert gain.mean == pytest.approx(20)
+    # Gains of 20, 19 and 21: deviation 1, and Student's quantile with two degrees of freedom.
+    assert gain.half == pytest.approx(4.3027 / math.sqrt(3), abs=1e-3)
+    tables = race_scores.report(["iid"])
+    assert "| race of 1 min | - | 20.0 ± 0.0 |" in tables["all federations"]
+    assert "| its winner, 1 min | - | 0.0 ± 0.0 |" in tables["all federations"]
+    assert "| always fedavg | 20.0 ± 0.0 |" in tables["all federations"]
+    assert "| 1 | 1 | 120 % | 120 % | 120 % |" in tables["minutes"]
+    assert "| none | anything | ccvr +20.0 [+17.5, +22.5] |" in tables["first choices"]
+    assert "| none | the model alone | fedavg |" in tables["first choices"]
+
+
+@pytest.mark.parametrize("name", race_scores.FEDERATIONS)
+def test_scores_are_kept_of_every_federation_and_method(name: str) -> None:
+    kept = race_scores.kept(name)["full"]
+    entry = ENTRIES[name]
+    rates = [f"{column['learning-rate']:g}" for column in entry["columns"].values()]
+    assert list(kept["scores"]) == sorted(entry["methods"])
+    assert kept["own-rate"] == rates[0] and sorted(kept["scores"]["fedavg"]) == sorted(rates)
