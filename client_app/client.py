@@ -173,6 +173,28 @@ def anything_goes(reply: State, classes: int, samples: int | None) -> int:
     return 0
 
 
+def check_counts(counts_n: Tensor, least: int, samples: int | None) -> int:
+    """Return how many samples the counts of an answer by class are of.
+
+    Args:
+        counts_n: of each class that the answer has.
+        least: samples that a class must have for the client to send it.
+        samples: that the client has, or None where the server does not know.
+
+    Raises:
+        InvalidReply: a count is below `least`, or they are of other samples than the client has.
+    """
+    if (counts_n < least).any():
+        raise InvalidReply(f"counts are {counts_n.tolist()}, not all {least} or more")
+    counted = int(counts_n.sum())
+    if samples is not None:
+        # Classes with fewer samples than `least` are held back, and then fewer samples are counted.
+        fits = counted <= samples if least > 1 else counted == samples
+        if not fits:
+            raise InvalidReply(f"counts are of {counted} samples, and the client has {samples}")
+    return counted
+
+
 @dataclass(frozen=True)
 class Upload:
     """The states that a variant uploads in addition to the model. `Upload()` is no upload."""

@@ -78,9 +78,10 @@ def pooled(answers: Collection[State], classes: int) -> tuple[Tensor, Tensor]:
     counts_C = torch.zeros(classes, dtype=torch.float64)
     sums_CC = torch.zeros(classes, classes, dtype=torch.float64)
     for answer in answers:
+        classes_n = answer["classes"]
         counts_n = answer["counts"].double()
-        counts_C[answer["classes"]] += counts_n
-        sums_CC[answer["classes"]] += counts_n[:, None] * answer["probabilities"]
+        counts_C[classes_n] += counts_n
+        sums_CC[classes_n] += counts_n[:, None] * answer["probabilities"]
     held_h = counts_C.nonzero().flatten()
     return held_h, sums_CC[held_h] / counts_C[held_h, None]
 

@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, InvalidReply, Upload, Variant
+from client_app.client import Client, Upload, Variant, check_counts
 from client_app.models.classifier import Classifier
 from client_app.state import State
 
@@ -52,17 +52,7 @@ class ClassPredictions(Variant):
 
     def check_predictions(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the predictions are of. Raises InvalidReply."""
-        counts = answer["counts"]
-        least = self.min_class_samples
-        if (counts < least).any():
-            raise InvalidReply(f"counts are {counts.tolist()}, not all {least} or more")
-        counted = int(counts.sum())
-        if samples is not None:
-            # Classes with fewer than min-class-samples are held back, and then fewer samples are counted.
-            fits = counted <= samples if least > 1 else counted == samples
-            if not fits:
-                raise InvalidReply(f"counts are of {counted} samples, and the client has {samples}")
-        return counted
+        return check_counts(answer["counts"], self.min_class_samples, samples)
 
 
 def class_predictions(

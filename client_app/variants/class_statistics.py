@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, InvalidReply, Upload, UploadLimit, Variant
+from client_app.client import Client, InvalidReply, Upload, UploadLimit, Variant, check_counts
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import OneOf
@@ -68,17 +68,7 @@ class ClassStatistics(Variant):
         dimensions = 2 if self.covariance == "diagonal" else 3
         if answer["covariances"].dim() != dimensions:
             raise InvalidReply(f"covariances are not {self.covariance}")
-        counts = answer["counts"]
-        least = self.min_class_samples
-        if (counts < least).any():
-            raise InvalidReply(f"counts are {counts.tolist()}, not all {least} or more")
-        counted = int(counts.sum())
-        if samples is not None:
-            # Classes with fewer than min-class-samples are held back, and then fewer samples are counted.
-            fits = counted <= samples if least > 1 else counted == samples
-            if not fits:
-                raise InvalidReply(f"counts are of {counted} samples, and the client has {samples}")
-        return counted
+        return check_counts(answer["counts"], self.min_class_samples, samples)
 
 
 def class_statistics(
