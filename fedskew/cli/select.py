@@ -11,14 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from client_app.state import cores
 from data import federate, load, require
 from data.data_warnings import refuse_untrainable
 from data.renamed_settings import print_renamed, stored
 from fedskew.cli import completion
 from fedskew.cli.run_selection import words
 from fedskew.cli.terminal import console
-from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import diagnosis_of, whose_partition
 from fedskew.diagnosis.rules import line
@@ -34,10 +32,10 @@ from fedskew.method_selection.candidates import (
     split_start,
 )
 from fedskew.method_selection.conclusion import Ended, conclusion
-from fedskew.method_selection.conduct import Runs, guessed_costs, with_continued
+from fedskew.method_selection.conduct import Runs, with_continued
 from fedskew.method_selection.counts import partition_by_counts
 from fedskew.method_selection.planning import Entry
-from fedskew.method_selection.race import Conditions, Race
+from fedskew.method_selection.race import Race
 from fedskew.method_selection.race_log import FORMAT, SEEDS, RaceLog
 from fedskew.method_selection.standing import StepResult
 from fedskew.method_selection.targets import DEFAULT, TARGETS, Target, target_of
@@ -112,41 +110,24 @@ def select(
     stated = [given_without_folder(given), methods, minutes, target, refused, race_seed]
     folder = Path(results) / race_name(stated, match_counts)
     given = with_matching_partition(match_counts, given, folder)
-    validation_settings = validation(given)
-    warned = set[str]()
-    base = parse({**given, "method": BASELINE}).data
-    federation = federate(base, 0)
-    chosen = target_of(target, federation.dataset.num_classes)
-    refuse_untrainable(base, federation)
-    print_warnings(base, federation, out, warned)
-    contenders = with_continued(contenders_of(methods, given, refused, out), given)
+    trainer = trainer_of(given, methods, refused, target, out, jobs)
+    chosen = TARGETS[target]
     file = folder / "plan.json"
     if file.exists():
         out.print(f"the race goes on: {file}")
     log = RaceLog(file)
-    guess = log.guess
-    if not guess:
-        sizes = sizes_of(base, 0)
-        assert sizes is not None, "the data are there"
-        guess = guessed_costs(contenders, sizes)
-    baseline = contenders.runs[BASELINE]
-    rounds = baseline.general.rounds
-    require(rounds > 0, "rounds", rounds, "must be at least 1: methods race over rounds")
-    at_once = jobs or cores()
-    rate = baseline.training.learning_rate
-    runs = Runs(contenders, given, validation_settings, target, out, jobs, warned)
     race = Race(
-        contenders,
-        Conditions(minutes, rounds, rate, at_once, race_seed),
-        guess,
-        runs,
+        trainer.contenders,
+        trainer.conditions(minutes, race_seed),
+        log.guess or trainer.guess(),
+        trainer,
         log,
-        announce=lambda entry: show_entry(entry, contenders, out),
+        announce=lambda entry: show_entry(entry, trainer.contenders, out),
         report=lambda standing: show(standing, chosen, out),
         began=began,
     )
     ended = race.run()
-    of_targets = runs.all_targets(ended.shown, ended.rounds)
+    of_targets = trainer.all_targets(ended.shown, ended.rounds)
     outcome = {
         **outcome_of(ended),
         "target": target,
@@ -165,6 +146,38 @@ def select(
     out.print(targets_table(of_targets, chosen))
     out.print("\n".join(conclusion(ended)))
     out.print(f"{rounds_line(outcome)}\nthe race took {duration(log.used)} of {minutes:g} minutes")
+
+
+def trainer_of(
+    given: Mapping[str, Scalar],
+    methods: Sequence[str],
+    refused: Sequence[str],
+    target: str,
+    out: Console,
+    jobs: int = 0,
+) -> Runs:
+    """Return what trains the candidates of a race; print the data's warnings and the diagnosis.
+
+    Args:
+        given: the settings of all runs.
+        methods: that race.
+        refused: permissions that no method may need.
+        target: the name of the number that decides.
+        out: gets what is printed.
+        jobs: runs at a time; 0 chooses.
+
+    Raises:
+        SettingError: the data have no such target, or cannot be trained on.
+    """
+    validation_settings = validation(given)
+    base = parse({**given, "method": BASELINE}).data
+    federation = federate(base, 0)
+    target_of(target, federation.dataset.num_classes)
+    refuse_untrainable(base, federation)
+    warned = set[str]()
+    print_warnings(base, federation, out, warned)
+    contenders = with_continued(contenders_of(methods, given, refused, out), given)
+    return Runs(contenders, given, validation_settings, target, out, jobs, warned)
 
 
 def rounds_line(outcome: Mapping[str, object]) -> str:

@@ -13,13 +13,21 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from client_app.state import cores
+from data import require
 from fedskew.costs.pace import timed
-from fedskew.costs.sizes import Sizes
+from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell, plan, runs
-from fedskew.method_selection.candidates import Candidate, Contenders, Entrant, settings_of
+from fedskew.method_selection.candidates import (
+    BASELINE,
+    Candidate,
+    Contenders,
+    Entrant,
+    settings_of,
+)
 from fedskew.method_selection.planning import Cost
-from fedskew.method_selection.race import Results
+from fedskew.method_selection.race import Conditions, Results
 from fedskew.method_selection.targets import TARGETS, scores_of
 from fedskew.method_selection.uncertainty import (
     Floats,
@@ -203,6 +211,24 @@ class Runs:
         """The runs on validation data, by candidate, rounds and seed."""
         self.shorter: dict[str, RunSettings] = {}
         """The longest run so far of those that differ in their rounds alone."""
+
+    def conditions(self, minutes: float, race_seed: int = 0) -> Conditions:
+        """Return what a race of so many minutes is asked for.
+
+        Raises SettingError where the settings have no rounds.
+        """
+        baseline = self.contenders.runs[BASELINE]
+        rounds = baseline.general.rounds
+        require(rounds > 0, "rounds", rounds, "must be at least 1: methods race over rounds")
+        rate = baseline.training.learning_rate
+        return Conditions(minutes, rounds, rate, self.jobs or cores(), race_seed)
+
+    def guess(self) -> dict[str, Cost]:
+        """Return the seconds of a run by training, before anything has run."""
+        baseline = self.contenders.runs[BASELINE]
+        sizes = sizes_of(baseline.data, 0)
+        assert sizes is not None, "the data are there"
+        return guessed_costs(self.contenders, sizes)
 
     def train(
         self, entrants: Sequence[Entrant], rounds: int, seeds: Sequence[int], last: bool
