@@ -6,8 +6,10 @@ records, whichever race trained it.
 """
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,31 @@ from fedskew.cli.select import outcome_of, trainer_of
 from fedskew.experiments.plan import runs
 from fedskew.method_selection.candidates import Entrant, all_methods, from_best_head
 from fedskew.method_selection.conduct import Runs
+from fedskew.method_selection.planning import Cost
 from fedskew.method_selection.race import Race, Results
 from fedskew.method_selection.race_log import RaceLog
 from server_app.continuation import can_continue, rounds_taken_over, without_rounds
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, Scalar
+from server_app.versions import commit
 
-BESIDE = 0.1
-"""Seconds of a run beside its recorded rounds, before one was measured."""
+STARTING = 2.0
+"""Seconds in which the engines' processes start, before that was measured."""
+
+
+@dataclass
+class Beside:
+    """What races take beside the recorded rounds of their runs, in seconds, as measured so far."""
+
+    starting: float | None = None
+    """In the first step, in which the engines' processes start."""
+    steps: list[float] = field(default_factory=list)
+    """Of every later step in which all runs were trained."""
+
+    @property
+    def usual(self) -> float:
+        """Of a usual step."""
+        return statistics.median(self.steps) if self.steps else 0.0
 
 
 class SharedRuns:
@@ -34,15 +53,17 @@ class SharedRuns:
     Args:
         runs: trains.
         seconds: that the race has taken before its first run.
-        beside: seconds of each run beside its recorded rounds, as measured so far; new ones are added.
+        beside: what it counts beside its runs; new measurements are added.
     """
 
-    def __init__(self, runs: Runs, seconds: float, beside: list[float]) -> None:
+    def __init__(self, runs: Runs, seconds: float, beside: Beside) -> None:
         self.runs = runs
         self.seconds = seconds
         self.beside = beside
-        self.counted: dict[str, RunSettings] = {}
+        self.counted = set[str]()
         """The runs of this race, by id."""
+        self.latest: dict[str, RunSettings] = {}
+        """Of those that differ in their rounds alone, the last one."""
 
     def clock(self) -> float:
         """Return the seconds of the race so far."""
@@ -60,22 +81,30 @@ class SharedRuns:
         before = time.monotonic()
         results = self.runs.train(entrants, rounds, seeds, last)
         elapsed = time.monotonic() - before
-        if fresh:
-            recorded = math.fsum(self.recorded(run) for run in fresh)
-            self.beside.append(max(0.0, elapsed - recorded) / len(fresh))
-        beside = sorted(self.beside)[len(self.beside) // 2] if self.beside else BESIDE
+        if len(fresh) == len(wanted):
+            self.measure(elapsed - math.fsum(self.recorded(run) for run in fresh))
+        self.seconds += self.beside.usual if self.counted else self.beside.starting or STARTING
         for run in wanted:
             if run.run_id not in self.counted:
-                self.seconds += self.recorded(run) + beside
-        self.counted.update({run.run_id: run for run in wanted})
+                self.seconds += self.recorded(run)
+        for run in wanted:
+            self.counted.add(run.run_id)
+            self.latest[without_rounds(run)] = run
         return results
+
+    def measure(self, beside: float) -> None:
+        """Note what a step in which all runs were trained has taken beside them."""
+        if self.beside.starting is None:
+            self.beside.starting = beside
+        else:
+            self.beside.steps.append(beside)
 
     def recorded(self, run: RunSettings) -> float:
         """Return the seconds of a run's rounds, but for those that it takes over from a shorter run of this race."""
+        shorter = self.latest.get(without_rounds(run))
         spared = 0
-        for shorter in self.counted.values():
-            if without_rounds(shorter) == without_rounds(run) and can_continue(run, shorter):
-                spared = max(spared, rounds_taken_over(shorter.general.rounds))
+        if shorter is not None and can_continue(run, shorter):
+            spared = rounds_taken_over(shorter.general.rounds)
         records = RunFolder(run.folder).rounds()
         return math.fsum(record.seconds.round for record in records[spared:])
 
@@ -84,24 +113,25 @@ class Replays:
     """The races of a federation, which share their runs.
 
     Args:
-        settings: of all runs, the results folder among them.
-        target: whose warnings and candidates are prepared first.
+        settings: of all runs.
+        folder: of their results.
     """
 
-    def __init__(self, settings: Mapping[str, Scalar]) -> None:
-        self.settings = dict(settings)
-        self.beside: list[float] = []
-        self.guess: dict[str, Any] = {}
+    def __init__(self, settings: Mapping[str, Scalar], folder: Path) -> None:
+        self.folder = folder
+        self.settings = {**settings, "results": str(folder)}
+        self.beside = Beside()
+        self.guess: dict[str, Cost] = {}
 
     def race(self, target: str, minutes: float, race_seed: int = 0) -> dict[str, Any]:
-        """Return how a race ends, as in its result.json, with `race-seconds` by its clock."""
+        """Return how a race ends, as in its result.json, with its commit and its `race-seconds` by this clock."""
         before = time.monotonic()
         methods = from_best_head(all_methods(), self.settings, [])
         trainer = trainer_of(self.settings, methods, [], target, Console(quiet=True), jobs=1)
         guess = trainer.guess()
         self.guess = self.guess or guess  # the same in all races, as its ratios alone count
         shared = SharedRuns(trainer, time.monotonic() - before, self.beside)
-        file = Path(str(self.settings["results"])) / f"{target}-{minutes:g}-{race_seed}.plan.json"
+        file = self.folder / f"{target}-{minutes:g}-{race_seed}.plan.json"
         file.unlink(missing_ok=True)
         race = Race(
             trainer.contenders,
@@ -113,4 +143,4 @@ class Replays:
             began=0.0,
         )
         ended = race.run()
-        return {**outcome_of(ended), "race-seconds": shared.seconds}
+        return {**outcome_of(ended), "commit": commit()[:8], "race-seconds": shared.seconds}

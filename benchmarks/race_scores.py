@@ -97,24 +97,13 @@ def of_full_runs(file: Path, name: str, overrides: Mapping[str, str]) -> dict[st
     return {"commits": sorted(commits), "scores": scores}
 
 
-def of_race(folder: Path, result: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Return how a race ended.
-
-    Args:
-        folder: of its results.
-        result: its result.json.
-        seconds: that the command took.
-    """
-    from server_app.run_folder import RunFolder
-
-    run = next(path for path in sorted(folder.iterdir()) if (path / "settings.json").exists())
-    commit = str(RunFolder(run).origin()["versions"]["commit"])[:8]
+def of_race(end: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of how a race ended."""
     return {
-        "commit": commit,
-        "seconds": seconds,
-        "take": result["take"],
-        "winner": result["winner"],
-        "gain-by-seed": [round(gain, 2) for gain in result.get("gain-by-seed") or []],
+        "commit": end["commit"],
+        "take": end["take"],
+        "winner": end["winner"],
+        "gain-by-seed": [round(gain, 2) for gain in end["gain-by-seed"] or []],
     }
 
 
@@ -338,8 +327,8 @@ def minutes_used(names: Sequence[str]) -> str:
     rows = [["minutes", "races", "least used", "median", "most used"]]
     shares = defaultdict(list)
     for name in names:
-        for minutes, by_target in kept(name).get("races", {}).items():
-            shares[minutes] += [end["seconds"] / 60 / float(minutes) for end in by_target.values()]
+        for minutes, by_target in kept(name).get("seconds", {}).items():
+            shares[minutes] += [seconds / 60 / float(minutes) for seconds in by_target.values()]
     for minutes in sorted(shares, key=float):
         used = shares[minutes]
         three = (min(used), statistics.median(used), max(used))

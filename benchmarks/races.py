@@ -1,18 +1,24 @@
 """What a race's choice costs: `fedskew select` on twelve federations, beside all methods trained in full.
 
-    python -m benchmarks.races full --data-root FOLDER               # every method, three rates, three seeds
-    python -m benchmarks.races races --data-root FOLDER --minutes 3  # one race for every target
-    python -m benchmarks.races keep                                  # their numbers, for benchmarks/race_scores
-    python -m benchmarks.races table --write docs/results/races.md   # from what is kept
-    python -m benchmarks.races kills --data-root FOLDER --minutes 3  # killed with -9 and begun again, beside the above
-    python -m benchmarks.races equal --minutes 1                     # two times ten where methods are equal
+    python -m benchmarks.races full --data-root FOLDER                 # every method, three rates, three seeds
+    python -m benchmarks.races replay --data-root FOLDER --minutes 1 3 # races for every target, which share their runs
+    python -m benchmarks.races races --data-root FOLDER --minutes 3    # each race by itself, for its minutes
+    python -m benchmarks.races keep                                    # their numbers, for benchmarks/race_scores
+    python -m benchmarks.races table --write docs/results/races.md     # from what is kept
+    python -m benchmarks.races starts --data-root FOLDER --minutes 3   # started again, beside `races`
+    python -m benchmarks.races kills --data-root FOLDER --minutes 3    # killed with -9 and begun again, beside `races`
+    python -m benchmarks.races equal --minutes 1                       # two times ten where methods are equal
 
 The federations are those of benchmarks/races.yaml, each in one partition file, so that seeds change weights and batches
 and not who holds what. What is done or kept is not repeated.
+
+What a race chooses is measured by `replay` (benchmarks/race_replay.py), and the minutes that it takes by `races`, as a
+user would start it.
 """
 
 import argparse
 import csv
+import itertools
 import json
 import os
 import random
@@ -21,8 +27,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -31,6 +38,8 @@ from benchmarks import race_scores
 from benchmarks.__main__ import write
 from benchmarks.race_scores import FEDERATIONS
 from fedskew.method_selection.targets import TARGETS
+from server_app.run_folder import write_text
+from server_app.settings import parse_texts
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "benchmarks" / "races.yaml"
@@ -103,90 +112,142 @@ def full(stated: argparse.Namespace) -> None:
             finish("run", "--experiments", str(FILE), name, *options, *settings)
 
 
-def race_words(name: str, target: str, stated: argparse.Namespace, folder: Path) -> list[str]:
-    """Return the words of a federation's race."""
+def race_settings(name: str, stated: argparse.Namespace) -> dict[str, object]:
+    """Return the settings of a federation's races."""
     entry = ENTRIES[name]
     settings = {**entry["settings"], **entry["columns"]["own"], **partition_settings(name, stated)}
     settings.pop("evaluate-every", None)  # a race evaluates when it needs to know
-    options = ["--minutes", str(stated.minutes), "--jobs", stated.jobs, "--results", str(folder)]
-    return ["select", "--target", target, *options, *sets(settings)]
+    return settings
 
 
-def folder_of(name: str, target: str, stated: argparse.Namespace, kind: str = "races") -> Path:
+def replay(stated: argparse.Namespace) -> None:
+    """Let the methods race for every target, with runs that the races of a federation share."""
+    # The engines of these races start in this process.
+    from benchmarks.race_replay import Replays
+
+    place = Path(stated.results).resolve() / "replays"
+    for name in stated.federations:
+        settings = {key: str(value) for key, value in race_settings(name, stated).items()}
+        replays = Replays(
+            parse_texts(f"{key}={value}" for key, value in settings.items()), place / name
+        )
+        for minutes in stated.minutes:
+            for target in stated.targets:
+                file = place / f"{name}-{minutes:g}-{target}.json"
+                if not file.exists():
+                    write_text(file, json.dumps(replays.race(target, minutes)))
+                    print(f"{name}, {target}, {minutes:g} minutes", flush=True)
+
+
+def race_words(
+    name: str, target: str, minutes: float, stated: argparse.Namespace, folder: Path
+) -> list[str]:
+    """Return the words of a federation's race."""
+    options = ["--minutes", f"{minutes:g}", "--jobs", stated.jobs, "--results", str(folder)]
+    return ["select", "--target", target, *options, *sets(race_settings(name, stated))]
+
+
+def folder_of(
+    name: str, target: str, minutes: float, stated: argparse.Namespace, kind: str = "races"
+) -> Path:
     """Return the results folder of a federation's race."""
-    return Path(stated.results).resolve() / f"{kind}-{stated.minutes:g}" / target / name
+    return Path(stated.results).resolve() / f"{kind}-{minutes:g}" / target / name
 
 
-def result(folder: Path) -> dict[str, object]:
+def result(folder: Path) -> dict[str, Any]:
     """Return how the race of a results folder ended."""
     (file,) = folder.glob("race-*/result.json")
     return dict(json.loads(file.read_text()))
 
 
-def races(stated: argparse.Namespace) -> None:
-    """Let the methods race, once for every target."""
-    for target in stated.targets:
-        for name in stated.federations:
-            folder = folder_of(name, target, stated)
-            is_kept = target in race_scores.kept(name).get("races", {}).get(
-                f"{stated.minutes:g}", {}
-            )
-            if is_kept or (folder / WALL).exists():
-                continue
-            shutil.rmtree(
-                folder, ignore_errors=True
-            )  # a race that was interrupted says nothing of its minutes
-            words = race_words(name, target, stated, folder)
-            before = time.monotonic()
-            finish(*words)
-            (folder / WALL).write_text(f"{time.monotonic() - before:.1f}")
+def all_races(stated: argparse.Namespace) -> Iterator[tuple[str, str, float]]:
+    """Yield the federation, target and minutes of every race that is stated."""
+    yield from itertools.product(stated.federations, stated.targets, stated.minutes)
+
+
+def races(stated: argparse.Namespace, kind: str = "races") -> None:
+    """Let the methods race, each race by itself."""
+    for name, target, minutes in all_races(stated):
+        folder = folder_of(name, target, minutes, stated, kind)
+        if (folder / WALL).exists():
+            continue
+        # A race that was interrupted says nothing of its minutes.
+        shutil.rmtree(folder, ignore_errors=True)
+        words = race_words(name, target, minutes, stated, folder)
+        before = time.monotonic()
+        finish(*words)
+        (folder / WALL).write_text(f"{time.monotonic() - before:.1f}")
+
+
+def starts(stated: argparse.Namespace) -> None:
+    """Start the same races again in another folder, and compare the winners."""
+    races(stated)
+    races(stated, "again")
+    for name, target, minutes in all_races(stated):
+        first = result(folder_of(name, target, minutes, stated))
+        again = result(folder_of(name, target, minutes, stated, "again"))
+        same = "the same winner" if first["winner"] == again["winner"] else "ANOTHER WINNER"
+        print(f"{name}, {target}, {minutes:g} min: {same}; {gain_text(first)}; {gain_text(again)}")
+
+
+def gain_text(end: Mapping[str, Any]) -> str:
+    """Return a race's winner and its gain over FedAvg on validation data."""
+    winner = f"{end['winner']['method']} ({end['winner']['learning_rate']:g})"
+    if end["validation-interval"] is None:
+        return winner
+    low, high = end["validation-interval"]
+    return f"{winner} {end['validation-gain']:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def keep(stated: argparse.Namespace) -> None:
     """Write the numbers of what is done into benchmarks/race_scores."""
+    place = Path(stated.results)
     for name in stated.federations:
         scores = race_scores.kept(name)
-        if not scores.get("full") and (Path(stated.results) / f"{name}.json").exists():
+        if not scores.get("full") and (place / f"{name}.json").exists():
             overrides = {key: str(value) for key, value in partition_settings(name, stated).items()}
             overrides["results"] = stated.results
             scores["full"] = race_scores.of_full_runs(FILE, name, overrides)
             if scores["full"]:
                 scores["full"]["own-rate"] = f"{ENTRIES[name]['columns']['own']['learning-rate']:g}"
-        for folder in sorted(Path(stated.results).glob(f"races-*/*/{name}")):
-            wall = folder / WALL
-            if wall.exists():
-                minutes = folder.parent.parent.name.removeprefix("races-")
-                end = race_scores.of_race(folder, result(folder), float(wall.read_text()))
-                scores.setdefault("races", {}).setdefault(minutes, {})[folder.parent.name] = end
+        for minutes, target in itertools.product(stated.minutes, TARGETS):
+            file = place / "replays" / f"{name}-{minutes:g}-{target}.json"
+            if file.exists():
+                end = race_scores.of_race(json.loads(file.read_text()))
+                scores.setdefault("races", {}).setdefault(f"{minutes:g}", {})[target] = end
+        for wall in sorted(place.glob(f"races-*/*/{name}/{WALL}")):
+            minutes = wall.parent.parent.parent.name.removeprefix("races-")
+            target = wall.parent.parent.name
+            seconds = scores.setdefault("seconds", {}).setdefault(minutes, {})
+            seconds[target] = float(wall.read_text())
         race_scores.write(name, scores)
 
 
 def kills(stated: argparse.Namespace) -> None:
     """Run the same plan again, killed at random moments, and compare the end with that of the race left alone."""
     draws = random.Random(0)
-    for target in stated.targets:
-        for name in stated.federations:
-            whole = folder_of(name, target, stated)
-            folder = folder_of(name, target, stated, "killed")
-            shutil.rmtree(folder, ignore_errors=True)
-            (plan,) = whole.glob("race-*/plan.json")
-            (folder / plan.parent.name).mkdir(parents=True)
-            shutil.copy(plan, folder / plan.parent.name)
-            duration = float((whole / WALL).read_text())
-            words = race_words(name, target, stated, folder)
-            moments = []
-            for _ in range(KILLS):
-                process = start(*words)
-                moment = draws.uniform(0.1, 0.4) * duration
-                moments.append(f"{moment:.0f}")
-                try:
-                    process.wait(moment)
-                except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-            finish(*words)
-            verdict = "the same" if result(folder) == result(whole) else "ANOTHER RESULT"
-            print(f"{name}, {target}: killed after {', '.join(moments)} s: {verdict}")
+    for name, target, minutes in all_races(stated):
+        whole = folder_of(name, target, minutes, stated)
+        folder = folder_of(name, target, minutes, stated, "killed")
+        shutil.rmtree(folder, ignore_errors=True)
+        (plan,) = whole.glob("race-*/plan.json")
+        (folder / plan.parent.name).mkdir(parents=True)
+        shutil.copy(plan, folder / plan.parent.name)
+        duration = float((whole / WALL).read_text())
+        words = race_words(name, target, minutes, stated, folder)
+        moments = []
+        for _ in range(KILLS):
+            process = start(*words)
+            moment = draws.uniform(0.1, 0.4) * duration
+            moments.append(f"{moment:.0f}")
+            try:
+                process.wait(moment)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        finish(*words)
+        verdict = "the same" if result(folder) == result(whole) else "ANOTHER RESULT"
+        print(f"{name}, {target}: killed after {', '.join(moments)} s: {verdict}")
 
 
 def table(stated: argparse.Namespace) -> None:
@@ -213,13 +274,14 @@ def equal(stated: argparse.Namespace) -> None:
                     f"{key}={value}"
                     for key, value in {**SMALL, **alike(kind, seed, folder)}.items()
                 ]
+                (minutes,) = stated.minutes
                 select(
-                    minutes=stated.minutes,
+                    minutes=minutes,
                     settings=settings,
                     results=str(place),
                     jobs=int(stated.jobs),
                 )
-            ends.append("; ".join(map(str, result(place)["lines"])))  # type: ignore[call-overload]
+            ends.append("; ".join(result(place)["lines"]))
             print(f"  {seed}: {ends[-1]}", flush=True)
         print(
             f"{kind}: not distinguishable in {sum('no method is distinguishable' in end for end in ends)} of {SEEDS}"
@@ -261,9 +323,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     actions = {
         "full": full,
+        "replay": replay,
         "races": races,
         "keep": keep,
         "table": table,
+        "starts": starts,
         "kills": kills,
         "equal": equal,
     }
@@ -279,7 +343,7 @@ def main() -> None:
         help="equal: of federations",
     )
     parser.add_argument("--write", type=Path, help="table: a page with the marks of each table")
-    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--minutes", nargs="+", type=float, default=[1.0, 3.0, 10.0])
     parser.add_argument("--jobs", default="1", help="runs at a time, of one thread each")
     stated = parser.parse_args()
     actions[stated.what](stated)
