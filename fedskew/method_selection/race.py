@@ -265,7 +265,7 @@ class Race:
         validated = tested = None
         gains: dict[int, float] = {}
         if baseline is not None and winner != baseline:
-            validated, tested, gains = self.last(full.rounds, winner, baseline, measured)
+            validated, tested, gains = self.last(full.rounds, winner, baseline)
         return Ended(
             standings=self.standings,
             rounds=full.rounds,
@@ -433,7 +433,7 @@ class Race:
         return [candidate for candidate in ranked if candidate in staying]
 
     def last(
-        self, rounds: int, winner: Candidate, baseline: Candidate, measured: Measurements
+        self, rounds: int, winner: Candidate, baseline: Candidate
     ) -> tuple[Difference | None, Difference | None, dict[int, float]]:
         """Compare the winner with FedAvg, by seeds that the race has not seen, as many as there is time for."""
         entrants = self.entrants([baseline, winner])
@@ -454,8 +454,7 @@ class Race:
             for candidate in (winner, baseline):
                 validated[candidate].update(results.validated.get(candidate, {}))
                 tested[candidate].update(results.tested.get(candidate, {}))
-        in_race = (measured[winner], measured[baseline])
-        on_validation = difference(validated[winner], validated[baseline], spread=in_race)
+        on_validation = difference(validated[winner], validated[baseline])
         on_test = difference(tested[winner], tested[baseline])
         gains = {}
         for seed in sorted(tested[winner].keys() & tested[baseline].keys()):

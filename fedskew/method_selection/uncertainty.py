@@ -48,8 +48,6 @@ class Difference:
     """Of the samples."""
     covers: str = "seeds"
     """seeds, samples, or seeds and samples."""
-    other_seeds: int = 0
-    """Degrees of freedom of the variance over seeds that come from seeds which the mean is not over."""
 
     @property
     def error(self) -> float:
@@ -66,7 +64,7 @@ class Difference:
 
         half_squared = 0.0
         for variance, freedom in (
-            (self.of_seeds, self.seeds - 1 + self.other_seeds),
+            (self.of_seeds, self.seeds - 1),
             (self.of_samples, self.units - 1),
         ):
             if variance:
@@ -75,17 +73,8 @@ class Difference:
         return self.mean - half, self.mean + half
 
 
-def difference(
-    first: BySeed, second: BySeed, spread: tuple[BySeed, BySeed] | None = None
-) -> Difference | None:
+def difference(first: BySeed, second: BySeed) -> Difference | None:
     """Return the first score less the second over their common seeds; None without a common seed.
-
-    Args:
-        first: a score by seed.
-        second: the other score by seed.
-        spread: both scores by other seeds, by which the pair was chosen. A mean over these would flatter the one that
-            was chosen, as it was chosen for its mean. Their spread would not: the mean and the variance of normal
-            numbers are independent. So they count in the variance over seeds, by their degrees of freedom.
 
     Where all seeds are measured on the same samples, seeds and samples are crossed:
 
@@ -109,20 +98,11 @@ def difference(
         return Difference(mean, 0.0, 1, sampled[0], units, "samples")
 
     number = len(seeds)
-    squares, freedom = sum_of_squares(differences_S), number - 1
-    other_seeds = 0
-    if spread is not None:
-        before, after = spread
-        common = sorted(before.keys() & after.keys())
-        others_S = np.array([before[seed].score - after[seed].score for seed in common])
-        other_seeds = max(0, len(common) - 1)
-        squares += sum_of_squares(others_S)
-    of_seeds = squares / (freedom + other_seeds) / number
+    of_seeds = float(differences_S.var(ddof=1)) / number
     if not same_samples(pairs):
         of_samples = float(np.mean(sampled)) / number
         covers = "seeds and samples" if of_samples else "seeds"
-        of_seeds = max(of_seeds, of_samples)
-        return Difference(mean, of_seeds, number, covers=covers, other_seeds=other_seeds)
+        return Difference(mean, max(of_seeds, of_samples), number, covers=covers)
     paired = [part for part in parts if part is not None]
     if len(paired) == number:
         parts_SU = np.stack(paired)
@@ -132,13 +112,7 @@ def difference(
     else:
         units = MANY
         of_samples = float(np.mean(sampled))
-    covers = "seeds and samples"
-    return Difference(mean, of_seeds, number, of_samples, units, covers, other_seeds)
-
-
-def sum_of_squares(numbers_S: Floats) -> float:
-    """Return the sum of the squared distances to the mean; 0 of no number."""
-    return float(np.square(numbers_S - numbers_S.mean()).sum()) if len(numbers_S) else 0.0
+    return Difference(mean, of_seeds, number, of_samples, units, "seeds and samples")
 
 
 def parts_of(first: Measurement, second: Measurement) -> Floats | None:
