@@ -42,6 +42,11 @@ class Beside:
     """Of every later step in which all runs were trained."""
 
     @property
+    def start(self) -> float:
+        """Of the first step."""
+        return STARTING if self.starting is None else self.starting
+
+    @property
     def usual(self) -> float:
         """Of a usual step."""
         return statistics.median(self.steps) if self.steps else 0.0
@@ -83,7 +88,7 @@ class SharedRuns:
         elapsed = time.monotonic() - before
         if len(fresh) == len(wanted):
             self.measure(elapsed - math.fsum(self.recorded(run) for run in fresh))
-        self.seconds += self.beside.usual if self.counted else self.beside.starting or STARTING
+        self.seconds += self.beside.usual if self.counted else self.beside.start
         for run in wanted:
             if run.run_id not in self.counted:
                 self.seconds += self.recorded(run)

@@ -156,9 +156,7 @@ class Federation:
             kind: `test` or `validation`.
             client: The client's number.
         """
-        split = kind
-        if kind == "validation":
-            split = "val" if self.validation_indices is None else "cut"
+        split = self.split_of(kind)
         # Without domains, all clients share the test set and the validation samples from the training set.
         # The data's own validation set (`val`) is selected by domain in _validation_indices.
         shared = split != "val" and self.test_indices is None
@@ -171,6 +169,20 @@ class Federation:
             labels_N = labels_N[first_of_group]
         counts_C = np.bincount(labels_N, minlength=self.dataset.num_classes)
         return counts_C.astype(np.int64)
+
+    def tested_indices(self, kind: str) -> Indices:
+        """Return (N,): the numbers of the samples that a server measures on, in their data set.
+
+        Args:
+            kind: `test` or `validation`.
+        """
+        return self._indices(self.split_of(kind), None).astype(np.int64)
+
+    def split_of(self, kind: str) -> str:
+        """Return where the samples of a kind, `test` or `validation`, come from."""
+        if kind != "validation":
+            return kind
+        return "val" if self.validation_indices is None else "cut"
 
     def tested_subjects(self, client: int | None = None) -> NDArray[np.int64] | None:
         """Return (N,): the subject of each test sample of one client, or of the global test set for None.

@@ -1,7 +1,7 @@
-"""The final models' predictions for each sample of the server's test set, in a file of the run's folder.
+"""The final models' predictions for each sample of the server's test and validation set, in a file of the run's folder.
 
-With it a report resamples test examples and compares two methods on the same ones. Only a server that measures on a
-test set of its own has it: clients send sums.
+With it a report resamples test examples and compares two methods on the same ones, and a race does so on validation
+data. Only a server that measures on a test set of its own has it: clients send sums.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client_app.state import State, with_prefix
+from client_app.state import State, size, with_prefix
 from client_app.tensor_files import KIND, Damaged, read, write_atomically
 from server_app.run_folder import RunFolder
 
 LARGEST = 2**24
-"""Bytes; a larger file is not written."""
+"""Bytes; what is larger is not written."""
+VALIDATION = "validation/"
+"""Before a model's name: its predictions for the validation set."""
 
 
 class Predictions(NamedTuple):
@@ -26,6 +28,13 @@ class Predictions(NamedTuple):
     labels_N: NDArray[np.int64]
     subjects_N: NDArray[np.int64] | None = None
     """The subject of each sample, where the data name it and samples are tested one by one."""
+    samples_N: NDArray[np.int64] | None = None
+    """The number of each sample in its data set, the same in runs with other seeds; None for whole subjects."""
+
+    @property
+    def units_U(self) -> NDArray[np.int64] | None:
+        """The numbers of what is independent, subjects or samples, in the order of `by_subject`."""
+        return self.samples_N if self.subjects_N is None else np.unique(self.subjects_N)
 
 
 def identity(run: str) -> dict[str, str]:
@@ -34,25 +43,42 @@ def identity(run: str) -> dict[str, str]:
 
 
 def write_predictions(folder: RunFolder, kept: Mapping[str, State]) -> None:
-    """Write what every model said, `evaluate_models`'s `kept`, unless that is too large. Raises WriteFailed."""
-    tensors: dict[str, Tensor] = {}
+    """Write what every model said, unless that is too large. What it said of the validation set is left out first.
+
+    Args:
+        folder: of the run.
+        kept: as `evaluate_models` gives it, by the model's name, for the validation set after VALIDATION.
+
+    Raises:
+        WriteFailed: the disk is full.
+    """
+    of_test: dict[str, Tensor] = {}
+    of_validation: dict[str, Tensor] = {}
     for name, state in kept.items():
-        tensors |= with_prefix(name, state)
+        group = of_validation if name.startswith(VALIDATION) else of_test
+        group |= with_prefix(name, state)
+    tensors = {**of_test, **of_validation}
+    if size(tensors) > LARGEST:
+        tensors = of_test
     folder.predictions_file.unlink(missing_ok=True)
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    if kept and size <= LARGEST:
+    if tensors and size(tensors) <= LARGEST:
         write_atomically(folder.predictions_file, tensors, identity(folder.run))
 
 
 def read_predictions(folder: RunFolder, model: str) -> Predictions | None:
-    """Return what a model said; None where the run kept nothing of it, or the file is damaged."""
+    """Return what a model said; None where the run kept nothing of it, or the file is damaged.
+
+    `model` is a model's name, for the validation set after VALIDATION.
+    """
     try:
         tensors, _ = read(folder.predictions_file, identity(folder.run))
         subjects = tensors.get(f"{model}/subjects")
+        samples = tensors.get(f"{model}/samples")
         return Predictions(
             log_probabilities_NC=tensors[f"{model}/log-probabilities"].numpy(),
             labels_N=tensors[f"{model}/labels"].numpy(),
             subjects_N=None if subjects is None else subjects.numpy(),
+            samples_N=None if samples is None else samples.numpy(),
         )
     except (OSError, Damaged, KeyError):
         return None

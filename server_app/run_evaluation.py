@@ -15,6 +15,7 @@ from client_app.state import State
 from data import Federation, Samples
 from data.text import LineAboutData, LineSink
 from server_app.evaluation import PositiveClass, of_clients, of_server, positive_class, shot_groups
+from server_app.predictions import VALIDATION
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
@@ -121,8 +122,8 @@ class RunEvaluation:
     ) -> dict[str, ModelNumbers]:
         """Return every model's numbers on test and validation set.
 
-        `kept` gets the models' outputs on the server's test set: see `evaluate_models`. `personal` names the clients'
-        own models.
+        `kept` gets the models' outputs on the server's test and validation set: see `write_predictions`. `personal`
+        names the clients' own models.
         """
         if self.by_clients:
             numbers = self.evaluate_at_clients(personal)
@@ -133,7 +134,14 @@ class RunEvaluation:
             if validation is not None:
                 sets["validation"] = validation
             for kind, samples in sets.items():
-                numbers[kind] = self.evaluate_here(samples, kept if kind == "test" else None)
+                outputs: dict[str, State] = {}
+                numbers[kind] = self.evaluate_here(samples, outputs)
+                for name, state in outputs.items():
+                    tensors = dict(state)
+                    if samples.groups_N is None:  # else a subject's samples are tested together
+                        numbers_N = self.federation.tested_indices(kind)
+                        tensors["samples"] = torch.from_numpy(numbers_N)
+                    kept[name if kind == "test" else f"{VALIDATION}{name}"] = tensors
             if personal:
                 for kind, models in self.evaluate_at_clients(personal, alone=True).items():
                     numbers[kind] |= models
@@ -170,9 +178,7 @@ class RunEvaluation:
                 )
         return numbers
 
-    def evaluate_here(
-        self, samples: Samples, kept: dict[str, State] | None
-    ) -> dict[str, ModelNumbers]:
+    def evaluate_here(self, samples: Samples, kept: dict[str, State]) -> dict[str, ModelNumbers]:
         """Return every model's numbers on samples of the server's. Raises Diverged for outputs that are not finite."""
         model = self.model.to(self.device)
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import benchmarks.peers.__main__ as peers
 from benchmarks import race_scores
@@ -17,9 +18,14 @@ from benchmarks.figures import figure, seconds
 from benchmarks.peers.cifar_cnn import cifar_cnn
 from benchmarks.peers.networks import CLASSES, build
 from benchmarks.peers.work import WORKS, images, save
+from benchmarks.race_replay import Beside, SharedRuns
 from benchmarks.races import ENTRIES
 from client_app.models import build as build_model
+from fedskew.method_selection.candidates import Entrant, contenders_by_training, possible
+from fedskew.method_selection.conduct import Runs
 from fedskew.method_selection.targets import TARGETS
+from server_app.run_folder import RunFolder
+from server_app.run_settings import Scalar
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -128,11 +134,12 @@ def test_what_a_choice_loses_follows_from_the_scores_at_the_federation_s_own_rat
         "scaffold+ccvr": {"0.05": by_seed(80, 62, 62), "0.01": by_seed(64, 75, 74)},
     }
     taken = {"method": "ccvr", "learning_rate": 0.05}
-    end = {"commit": "0", "seconds": 72.0, "take": {**taken, "method": "fedavg"}, "winner": taken}
+    end = {"commit": "0", "take": {**taken, "method": "fedavg"}, "winner": taken}
     monkeypatch.setattr(race_scores, "FOLDER", tmp_path)
     race_scores.write("iid", {
         "full": {"commits": ["0"], "own-rate": "0.05", "scores": scores},
         "races": {"1": {"accuracy": end}},
+        "seconds": {"1": {"accuracy": 72.0}},
     })  # fmt: skip
 
     full = race_scores.full_scores("iid", "accuracy")
@@ -154,6 +161,43 @@ def test_what_a_choice_loses_follows_from_the_scores_at_the_federation_s_own_rat
     assert "| 1 | 1 | 120 % | 120 % | 120 % |" in tables["minutes"]
     assert "| none | anything | ccvr +20.0 [+17.5, +22.5] |" in tables["first choices"]
     assert "| none | the model alone | fedavg |" in tables["first choices"]
+
+
+def test_a_race_counts_the_recorded_seconds_of_runs_that_another_one_has_trained(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Scalar] = {
+        "model": "mlp-bn",
+        "train-images": 100,
+        "rounds": 3,
+        "local-epochs": 1,
+        "min-samples": 5,
+        "clients": 3,
+        "results": str(tmp_path),
+    }
+    fedavg = [Entrant("fedavg", 0.05)]
+    clocks = []
+    for _ in range(2):
+        contenders = contenders_by_training(possible(["ccvr"], settings), None)
+        runs = Runs(
+            contenders, settings, {"validation-fraction": 0.3}, "accuracy", Console(quiet=True), 1
+        )
+        # Nothing beside the runs is counted: what was trained in this race is as what was not.
+        shared = SharedRuns(runs, 5.0, Beside(0.0, [0.0] * 9))
+        shared.train(fedavg, 2, [0], last=False)
+        after_two = shared.clock()
+        shared.train(fedavg, 3, [0], last=False)
+        shared.train(fedavg, 3, [0], last=False)  # of this race: for nothing
+        clocks.append((after_two, shared.clock()))
+    trained = [RunFolder(path.parent).rounds() for path in tmp_path.glob("*/summary.json")]
+    two, three = sorted(trained, key=len)
+    seconds_of_two = sum(record.seconds.round for record in two)
+    of_last_two = sum(
+        record.seconds.round for record in three[1:]
+    )  # the first round is that of the shorter run
+    assert clocks[0][0] == pytest.approx(5 + seconds_of_two)
+    assert clocks[0][1] == pytest.approx(5 + seconds_of_two + of_last_two)
+    assert clocks[1] == pytest.approx(clocks[0])
 
 
 @pytest.mark.parametrize("name", race_scores.FEDERATIONS)

@@ -162,7 +162,8 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
     """Return the bytes of a finished run's folder.
 
     That is two checkpoints, what clients keep, a record per round, and per model its numbers and its predictions of the
-    `tested` samples that the server measures on. With keep-best it is also the best rounds of both checkpoints.
+    `tested` samples that the server measures on, for test and validation. With keep-best it is also the best rounds of
+    both checkpoints.
     """
     model = model_of(settings)
     with without_numbers():  # the methods' own code makes their states
@@ -184,7 +185,9 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
         files += models + own_models
     clients = files * settings.data.clients * (private + memories)
 
-    numbers_per_sample = settings.data.num_classes + 1  # log-probabilities, and the label
+    numbers_per_sample = (
+        settings.data.num_classes + 2
+    )  # log-probabilities, the label and the sample's number
     predictions = models * tested * 8 * numbers_per_sample
     if predictions > LARGEST:  # then the run does not keep them
         predictions = 0

@@ -41,7 +41,7 @@ from fedskew.method_selection.uncertainty import (
 from fedskew.sweep import run_all
 from server_app.continuation import can_continue, continue_from, without_rounds
 from server_app.lock import FolderBusy
-from server_app.predictions import read_predictions
+from server_app.predictions import VALIDATION, read_predictions
 from server_app.record import ModelNumbers
 from server_app.round_selection import selected
 from server_app.run_folder import RunFolder
@@ -82,15 +82,35 @@ class Trained:
         return scores_of(numbers, self.train_C, self.own_tests)
 
     def evaluated(self, target: str) -> Measurement:
-        """Return the measurement of what the run was evaluated on, with its samples where the run has kept these."""
-        score = self.scores(self.numbers)[target]
-        predictions = read_predictions(RunFolder(self.cell.run.folder), self.cell.deployed)
-        weights_C = self.weights(target, self.numbers)
+        """Return the measurement of what the run was evaluated on."""
+        sample_set = "sites" if self.own_tests and not self.is_cut else ""
+        return self.measurement(target, self.numbers, self.cell.deployed, sample_set)
+
+    def validated(self, target: str) -> Measurement:
+        """Return the measurement on the validation data of a run that was evaluated on the test set."""
+        numbers = self.numbers.validation or ModelNumbers()
+        sample_set = "" if self.is_cut else "validation"
+        return self.measurement(target, numbers, f"{VALIDATION}{self.cell.deployed}", sample_set)
+
+    def measurement(
+        self, target: str, numbers: ModelNumbers, predicted: str, sample_set: str
+    ) -> Measurement:
+        """Return a measurement, with its samples where the run has kept these.
+
+        Args:
+            target: what is measured.
+            numbers: of the samples that are measured on.
+            predicted: the model's name in the run's predictions.
+            sample_set: a word for the samples, where the run has not kept them.
+        """
+        score = self.scores(numbers)[target]
+        weights_C = self.weights(target, numbers)
+        predictions = read_predictions(RunFolder(self.cell.run.folder), predicted)
         of_recalls = target in OF_RECALLS
         if predictions is None or (of_recalls and weights_C is None):
-            variance = self.variance(target, self.numbers, weights_C)
-            sample_set = "sites" if self.own_tests and not self.is_cut else ""
-            return Measurement(score, None, sample_set, variance)
+            variance = self.variance(target, numbers, weights_C)
+            overlap = self.cell.run.data.validation_fraction
+            return Measurement(score, None, sample_set, variance, overlap=overlap)
         outputs_NC = predictions.log_probabilities_NC
         labels_N = predictions.labels_N
         if weights_C is not None and of_recalls:
@@ -100,15 +120,10 @@ class Trained:
         else:
             parts_N = parts_of_auroc(outputs_NC, labels_N)
         parts_U = by_subject(parts_N, predictions.subjects_N)
-        return Measurement(score, parts_U, name_of_samples(labels_N))
-
-    def validated(self, target: str) -> Measurement:
-        """Return the measurement on the validation data of a run that was evaluated on the test set."""
-        numbers = self.numbers.validation or ModelNumbers()
-        weights_C = self.weights(target, numbers)
-        variance = self.variance(target, numbers, weights_C)
-        sample_set = "" if self.is_cut else "validation"
-        return Measurement(self.scores(numbers)[target], None, sample_set, variance)
+        units_U = predictions.units_U
+        if units_U is None:
+            return Measurement(score, parts_U, name_of_samples(labels_N))
+        return Measurement(score, parts_U, "by number", units_U=units_U)
 
     @property
     def is_cut(self) -> bool:

@@ -15,6 +15,8 @@ from fedskew.method_selection.uncertainty import BySeed, Difference, difference
 
 ERRORS = 2.0
 """Standard errors within which a candidate counts as equal to the last one that is kept."""
+NEAR = 3
+"""Candidates behind the last one that is kept, whose differences to it have an error together."""
 MOST_SHOWN = 10
 """Rows of the table that a race ends with; those who could win to the end are always in it."""
 
@@ -56,8 +58,8 @@ def best_third(ranked: Sequence[Candidate], measured: Measurements) -> list[Cand
 def cut(ranked: Sequence[Candidate], measured: Measurements, least: int) -> list[Candidate]:
     """Return the first `least` candidates, and those who are within two standard errors of the last of them.
 
-    A difference over two seeds has an error that is itself uncertain, so it counts as no less than that of the first
-    `2 * least` candidates together.
+    A difference over two seeds has an error that is itself uncertain, so it counts as no less than that of the next
+    `least` candidates together, NEAR at least.
     """
     kept = list(ranked[:least])
     if len(kept) == len(ranked):
@@ -68,7 +70,7 @@ def cut(ranked: Sequence[Candidate], measured: Measurements, least: int) -> list
         found = difference(measured[last], measured[candidate])
         if found is not None:
             differences[candidate] = found
-    near = list(differences.values())[: max(1, least)]
+    near = list(differences.values())[: max(NEAR, least)]
     pooled = math.sqrt(statistics.fmean(found.error**2 for found in near)) if near else 0.0
     for candidate, found in differences.items():
         if found.mean <= ERRORS * max(found.error, pooled):

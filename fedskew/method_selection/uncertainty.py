@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
 MANY = 1000
 """Units that are assumed where they are not recorded; it enters the degrees of freedom alone."""
 
@@ -26,9 +27,21 @@ class Measurement:
     parts_U: Floats | None = None
     """What each unit adds to the score, less the mean over its class; None where the units are not recorded."""
     sample_set: str = ""
-    """Two measurements with the same word are on the same samples; empty where that is not known."""
+    """Two measurements with the same word are on the same samples, or name their units alike; empty where that is not
+    known."""
     variance: float = 0.0
     """Of the score over other samples, in squared points; where there are parts, these count instead."""
+    units_U: Ids | None = None
+    """Which units the parts are of; None where those with the same word have the same ones in the same order."""
+    overlap: float = 0.0
+    """Which share of the samples another seed's measurement has in common with this one, where there are no parts."""
+
+    @property
+    def units(self) -> Ids:
+        """Which units the parts are of."""
+        if self.units_U is not None:
+            return self.units_U
+        return np.arange(0 if self.parts_U is None else len(self.parts_U))
 
 
 BySeed = Mapping[int, Measurement]
@@ -76,14 +89,18 @@ class Difference:
 def difference(first: BySeed, second: BySeed) -> Difference | None:
     """Return the first score less the second over their common seeds; None without a common seed.
 
-    Where all seeds are measured on the same samples, seeds and samples are crossed:
+    With S seeds, d_s the difference in seed s, and p_su what unit u adds to it where u is measured in seed s:
 
-        error^2 = s^2(seeds) / S + sum_u mean_s(d_su)^2 - sum_u s^2_s(d_su) / S
+        error^2 = s^2(d_s) / S + mean over pairs of seeds s < t of sum_u p_su p_tu
 
-    The last sum is what the first two both hold. Where the units are not recorded, the variances of both scores stand
-    for the second sum, which is careful. Where each seed has samples of its own, the spread over seeds holds that of
-    the samples, which is a lower bound to it. A single seed says nothing of other seeds: its error is over samples
-    alone.
+    The second sum is over the units that both seeds have. It is what two seeds' differences have in common, so the
+    spread over seeds does not show it. Where all seeds are measured on the same samples, it is the variance over
+    samples less its part in the first term; where no two seeds share a sample, it is 0. Validation samples that are
+    drawn anew in each seed lie in between.
+
+    Where the units are not recorded, the variances of both scores stand for the second sum, times the share of samples
+    that two seeds have in common. That is careful. If not even the share is known, the spread over seeds counts, and no
+    less than the samples' variance. A single seed says nothing of other seeds: its error is over samples alone.
     """
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
@@ -99,27 +116,49 @@ def difference(first: BySeed, second: BySeed) -> Difference | None:
 
     number = len(seeds)
     of_seeds = float(differences_S.var(ddof=1)) / number
-    if not same_samples(pairs):
-        of_samples = float(np.mean(sampled)) / number
-        covers = "seeds and samples" if of_samples else "seeds"
-        return Difference(mean, max(of_seeds, of_samples), number, covers=covers)
-    paired = [part for part in parts if part is not None]
-    if len(paired) == number:
-        parts_SU = np.stack(paired)
-        units = parts_SU.shape[1]
-        both = float(parts_SU.var(0, ddof=1).sum()) / number
-        of_samples = max(0.0, float(np.square(parts_SU.mean(0)).sum()) - both)
-    else:
-        units = MANY
-        of_samples = float(np.mean(sampled))
-    return Difference(mean, of_seeds, number, of_samples, units, "seeds and samples")
+    covers = "seeds and samples"
+    known = [part for part in parts if part is not None]
+    if len(known) == number:
+        of_samples, units = common_variance(pairs, known)
+        return Difference(mean, of_seeds, number, of_samples, units, covers)
+    overlap = min(min(one.overlap, other.overlap) for one, other in pairs)
+    if same_samples(pairs):
+        overlap = 1.0
+    of_samples = float(np.mean(sampled))
+    if overlap:
+        return Difference(mean, of_seeds, number, overlap * of_samples, MANY, covers)
+    covers = covers if of_samples else "seeds"
+    return Difference(mean, max(of_seeds, of_samples / number), number, covers=covers)
+
+
+def common_variance(
+    pairs: Sequence[tuple[Measurement, Measurement]], parts: Sequence[Floats]
+) -> tuple[float, int]:
+    """Return the mean over pairs of seeds of sum_u p_su p_tu, and how many units there are in all; see `difference`.
+
+    sum_(s < t) p_su p_tu is half of (sum_s p_su)^2 - sum_s p_su^2. The estimate may be below 0, which no variance is.
+    """
+    by_set: dict[str, list[tuple[Ids, Floats]]] = {}
+    for (measurement, _), part_U in zip(pairs, parts, strict=True):
+        by_set.setdefault(measurement.sample_set, []).append((measurement.units, part_U))
+    products = 0.0
+    units = 0
+    for of_set in by_set.values():
+        all_units = np.concatenate([units_U for units_U, _ in of_set])
+        all_parts = np.concatenate([part_U for _, part_U in of_set])
+        _, unit_of_part = np.unique(all_units, return_inverse=True)
+        sum_U = np.bincount(unit_of_part, all_parts)
+        products += float(np.square(sum_U).sum() - np.square(all_parts).sum())
+        units += len(sum_U)
+    number = len(pairs)
+    return max(0.0, products / (number * (number - 1))), units
 
 
 def parts_of(first: Measurement, second: Measurement) -> Floats | None:
     """Return (U,) what each unit adds to the difference of two scores; None unless both are of the same units."""
     if first.parts_U is None or second.parts_U is None:
         return None
-    if first.sample_set != second.sample_set or len(first.parts_U) != len(second.parts_U):
+    if first.sample_set != second.sample_set or not np.array_equal(first.units, second.units):
         return None
     return first.parts_U - second.parts_U
 
@@ -209,7 +248,7 @@ def centered_by_class(values_N: Floats, labels_N: NDArray[np.int64]) -> Floats:
     return np.asarray(centered_N / scale_C[labels_N])
 
 
-def by_subject(parts_N: Floats, subjects_N: NDArray[np.int64] | None) -> Floats:
+def by_subject(parts_N: Floats, subjects_N: Ids | None) -> Floats:
     """Return the parts of the subjects, each the sum over its samples; without subjects every sample is one."""
     if subjects_N is None:
         return parts_N

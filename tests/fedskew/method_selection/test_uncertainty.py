@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -182,3 +184,71 @@ def test_the_interval_covers_the_true_gain_as_often_as_it_says(seeds: int) -> No
         low, high = compared(seeds, draws).interval()
         covered += low <= TRUE_GAIN <= high
     assert 930 <= covered <= 970
+
+
+def test_samples_that_two_seeds_share_are_what_the_spread_over_seeds_does_not_show() -> None:
+    def of_units(score: float, units: list[int], parts: list[float]) -> Measurement:
+        return Measurement(score, np.array(parts), "by number", units_U=np.array(units))
+
+    first = {
+        0: of_units(52.0, [1, 2, 3], [3.0, -1.0, -2.0]),
+        1: of_units(54.0, [2, 3, 4], [2.0, 1.0, -3.0]),
+        2: of_units(59.0, [5, 6, 7], [9.0, -5.0, -4.0]),
+    }
+    second = {
+        seed: of_units(50.0, one.units.tolist(), [0.0, 0.0, 0.0]) for seed, one in first.items()
+    }
+    found = difference(first, second)
+    assert found is not None and found.covers == "seeds and samples" and found.units == 7
+    assert found.of_seeds == pytest.approx(13 / 3)  # 2, 4, 9: variance 13
+    # Samples 2 and 3 are in seeds 0 and 1: -1 * 2 - 2 * 1 is below 0, which no variance is.
+    assert found.of_samples == 0
+    first[1] = of_units(54.0, [2, 3, 4], [-2.0, -1.0, 3.0])
+    found = difference(first, second)
+    assert found is not None and found.of_samples == pytest.approx((2 + 2) / 3)  # of three pairs
+
+    unknown = {seed: Measurement(50.0 + seed, None, "", 9.0, overlap=0.2) for seed in range(3)}
+    zeros = {seed: Measurement(0.0, None, "", 1.0, overlap=0.2) for seed in range(3)}
+    careful = difference(unknown, zeros)
+    assert careful is not None and careful.of_samples == pytest.approx(0.2 * 10)
+    assert careful.of_seeds == pytest.approx(1 / 3)
+
+
+POOL, SHARE = 1000, 0.2
+
+
+def redrawn(seeds: int, draws: np.random.Generator) -> Difference:
+    """Return the difference of two methods, each seed on a fifth of the samples, drawn anew."""
+    ease_N = draws.normal(0, 1, POOL)
+    own_ease_MN = draws.normal(0, 0.5, (2, POOL))
+    labels_N = np.zeros(int(SHARE * POOL), np.int64)
+    measured: tuple[dict[int, Measurement], dict[int, Measurement]] = ({}, {})
+    for seed in range(seeds):
+        units_U = np.sort(draws.choice(POOL, len(labels_N), replace=False))
+        for method, level in enumerate((0.5, 0.4)):
+            of_seed = draws.normal(0, 0.05) + draws.normal(0, 0.3, len(units_U))
+            right_N = ease_N[units_U] + own_ease_MN[method, units_U] + of_seed + level > 0
+            outputs_NC = np.where(right_N[:, None], [[0.0, -1.0]], [[-1.0, 0.0]])
+            parts_U = parts_of_recalls(outputs_NC, labels_N, np.array([1.0]))
+            score = 100 * float(right_N.mean())
+            measured[method][seed] = Measurement(score, parts_U, "by number", units_U=units_U)
+    found = difference(*measured)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10, 20])
+def test_the_interval_covers_where_every_seed_draws_its_own_samples(seeds: int) -> None:
+    """1,000 data sets with their seeds: 93 to 97 percent. The spread over seeds alone covers 78 percent with 20."""
+    deviation = math.sqrt(1 + 0.5**2 + 0.05**2 + 0.3**2)
+    first, second = (NormalDist().cdf(level / deviation) for level in (0.5, 0.4))
+    draws = np.random.default_rng(seeds)
+    covered = alone = 0
+    for _ in range(1000):
+        found = redrawn(seeds, draws)
+        low, high = found.interval()
+        covered += low <= 100 * (first - second) <= high
+        low, high = replace(found, of_samples=0.0).interval()
+        alone += low <= 100 * (first - second) <= high
+    assert 930 <= covered <= 970
+    assert seeds < 20 or alone < 850
