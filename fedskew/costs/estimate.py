@@ -55,7 +55,7 @@ def cost_of(settings: RunSettings, sizes: Sizes, pace: Pace, workers: int = 1) -
     clients = settings.data.clients
     # Clients that keep a part of the model, or have test samples of their own, measure it themselves.
     by_clients = bool(private_names(model_of(settings), settings.variants)) or sizes.own_tests
-    disk = disk_of(settings, 0 if by_clients else sizes.test + sizes.validation)
+    disk = disk_of(settings) if by_clients else disk_of(settings, sizes.test, sizes.validation)
     memory = memory_of(settings, sizes)
     if not left:
         return Cost(0, 0.0, disk, 0.0, 0.0, memory)

@@ -158,12 +158,12 @@ def output_bytes(
     return max(outputs), sum(outputs)
 
 
-def disk_of(settings: RunSettings, tested: int = 0) -> int:
+def disk_of(settings: RunSettings, tested: int = 0, validated: int = 0) -> int:
     """Return the bytes of a finished run's folder.
 
     That is two checkpoints, what clients keep, a record per round, and per model its numbers and its predictions of the
-    `tested` samples that the server measures on, for test and validation. With keep-best it is also the best rounds of
-    both checkpoints.
+    `tested` and `validated` samples that the server measures on. With keep-best it is also the best rounds of both
+    checkpoints.
     """
     model = model_of(settings)
     with without_numbers():  # the methods' own code makes their states
@@ -185,11 +185,12 @@ def disk_of(settings: RunSettings, tested: int = 0) -> int:
         files += models + own_models
     clients = files * settings.data.clients * (private + memories)
 
-    numbers_per_sample = (
-        settings.data.num_classes + 2
-    )  # log-probabilities, the label and the sample's number
-    predictions = models * tested * 8 * numbers_per_sample
-    if predictions > LARGEST:  # then the run does not keep them
+    numbers_per_sample = settings.data.num_classes + 2  # log-probabilities, label, sample
+    per_sample = 8 * models * numbers_per_sample
+    predictions = (tested + validated) * per_sample
+    if predictions > LARGEST:  # then the run does not keep those for validation
+        predictions = tested * per_sample
+    if predictions > LARGEST:  # nor the others
         predictions = 0
     text = max(settings.general.rounds, 1) * RECORD + (models + own_models) * SUMMARY
     return 2 * checkpoint + best_rounds + clients + text + predictions

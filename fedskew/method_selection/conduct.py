@@ -83,17 +83,18 @@ class Trained:
 
     def evaluated(self, target: str) -> Measurement:
         """Return the measurement of what the run was evaluated on."""
-        sample_set = "sites" if self.own_tests and not self.is_cut else ""
-        return self.measurement(target, self.numbers, self.cell.deployed, sample_set)
+        on_validation = self.cell.run.data.evaluate_on == "validation"
+        drawn_anew = self.is_cut and on_validation
+        return self.measurement(target, self.numbers, self.cell.deployed, drawn_anew)
 
     def validated(self, target: str) -> Measurement:
         """Return the measurement on the validation data of a run that was evaluated on the test set."""
         numbers = self.numbers.validation or ModelNumbers()
-        sample_set = "" if self.is_cut else "validation"
-        return self.measurement(target, numbers, f"{VALIDATION}{self.cell.deployed}", sample_set)
+        predicted = f"{VALIDATION}{self.cell.deployed}"
+        return self.measurement(target, numbers, predicted, drawn_anew=self.is_cut)
 
     def measurement(
-        self, target: str, numbers: ModelNumbers, predicted: str, sample_set: str
+        self, target: str, numbers: ModelNumbers, predicted: str, drawn_anew: bool
     ) -> Measurement:
         """Return a measurement, with its samples where the run has kept these.
 
@@ -101,7 +102,7 @@ class Trained:
             target: what is measured.
             numbers: of the samples that are measured on.
             predicted: the model's name in the run's predictions.
-            sample_set: a word for the samples, where the run has not kept them.
+            drawn_anew: whether every seed has other samples.
         """
         score = self.scores(numbers)[target]
         weights_C = self.weights(target, numbers)
@@ -109,8 +110,10 @@ class Trained:
         of_recalls = target in OF_RECALLS
         if predictions is None or (of_recalls and weights_C is None):
             variance = self.variance(target, numbers, weights_C)
-            overlap = self.cell.run.data.validation_fraction
-            return Measurement(score, None, sample_set, variance, overlap=overlap)
+            if not drawn_anew:
+                return Measurement(score, None, "all", variance)
+            share = self.cell.run.data.validation_fraction
+            return Measurement(score, None, "", variance, overlap=share)
         outputs_NC = predictions.log_probabilities_NC
         labels_N = predictions.labels_N
         if weights_C is not None and of_recalls:

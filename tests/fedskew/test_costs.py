@@ -22,9 +22,9 @@ from client_app.variants.local_statistics import LocalStatistics
 from client_app.variants.norm_statistics import QUESTION, PrivateNorm
 from data import DataSettings, Samples, SettingError, resolve
 from data.readers.catalog import KNOWN, members
+from fedskew.costs import footprint, sizes
 from fedskew.costs import forecast as forecasts
 from fedskew.costs import pace as paces
-from fedskew.costs import sizes
 from fedskew.costs.estimate import Cost, cost_of, evaluations, rounds_left, work_of
 from fedskew.costs.footprint import (
     disk_of,
@@ -106,6 +106,21 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
     assert rounds_left(settings) == 0 and cost_of(settings, sample, PACE).up == 0, (
         "it is finished now"
     )
+
+
+def test_predictions_on_validation_data_are_left_out_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small(tmp_path, method="ccvr")
+    alone = disk_of(settings)
+    one = (
+        2 * 8 * (settings.data.num_classes + 2)
+    )  # two models: outputs, label and the sample's number
+    assert disk_of(settings, 10, 5) == alone + 15 * one
+    monkeypatch.setattr(footprint, "LARGEST", 14 * one)
+    assert disk_of(settings, 10, 5) == alone + 10 * one
+    monkeypatch.setattr(footprint, "LARGEST", 9 * one)
+    assert disk_of(settings, 10, 5) == alone
 
 
 @pytest.mark.parametrize("variant", [LocalBatchNorm, LocalStatistics])

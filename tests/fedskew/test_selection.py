@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -339,6 +340,24 @@ def test_two_heads_of_one_training_are_measured_on_the_same_samples(
     assert average.parts_U is not None and ccvr.parts_U is not None
     paired = float(np.square(ccvr.parts_U - average.parts_U).sum())
     assert gain.error**2 == pytest.approx(paired)
+
+
+def test_samples_that_were_not_kept_are_drawn_anew_for_validation_alone(
+    trained: dict[str, Trained], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where clients measure: every seed cuts its own validation samples, and the test set stays."""
+    one = trained["ccvr"]
+    with_samples = one.evaluated("accuracy")
+    assert with_samples.units_U is not None and with_samples.sample_set
+    monkeypatch.setattr("fedskew.method_selection.conduct.read_predictions", lambda *_: None)
+    on_validation = one.evaluated("accuracy")
+    assert (on_validation.sample_set, on_validation.overlap) == ("", 0.2)
+    assert on_validation.variance > 0 and on_validation.parts_U is None
+    run = one.cell.run
+    on_test_run = replace(run, data=replace(run.data, evaluate_on="test"))
+    on_test = replace(one, cell=replace(one.cell, run=on_test_run)).evaluated("accuracy")
+    assert (on_test.sample_set, on_test.overlap) == ("all", 0.0)
+    assert on_test.variance == on_validation.variance
 
 
 @pytest.mark.parametrize("target", ["balanced-accuracy", "auroc", "brier"])
