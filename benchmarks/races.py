@@ -132,9 +132,10 @@ def replay(stated: argparse.Namespace) -> None:
             parse_texts(f"{key}={value}" for key, value in settings.items()), place / name
         )
         for minutes in stated.minutes:
+            kept = race_scores.kept(name).get("races", {}).get(f"{minutes:g}", {})
             for target in stated.targets:
                 file = place / f"{name}-{minutes:g}-{target}.json"
-                if not file.exists():
+                if target not in kept and not file.exists():
                     write_text(file, json.dumps(replays.race(target, minutes)))
                     print(f"{name}, {target}, {minutes:g} minutes", flush=True)
 
