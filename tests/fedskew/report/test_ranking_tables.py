@@ -121,7 +121,7 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
 
 def tensors_of(said: Predictions) -> dict[str, torch.Tensor]:
     """Return predictions as `evaluate_models` keeps them."""
-    names = ("log-probabilities", "labels", "subjects")
+    names = ("log-probabilities", "labels", "subjects", "samples")
     return {
         name: torch.tensor(part) for name, part in zip(names, said, strict=True) if part is not None
     }
