@@ -92,7 +92,6 @@ class SharedRuns:
         for run in wanted:
             if run.run_id not in self.counted:
                 self.seconds += self.recorded(run)
-        for run in wanted:
             self.counted.add(run.run_id)
             self.latest[without_rounds(run)] = run
         return results
@@ -128,19 +127,19 @@ class Replays:
         self.beside = Beside()
         self.guess: dict[str, Cost] = {}
 
-    def race(self, target: str, minutes: float, race_seed: int = 0) -> dict[str, Any]:
+    def race(self, target: str, minutes: float) -> dict[str, Any]:
         """Return how a race ends, as in its result.json, with its commit and its `race-seconds` by this clock."""
         before = time.monotonic()
         methods = from_best_head(all_methods(), self.settings, [])
         trainer = trainer_of(self.settings, methods, [], target, Console(quiet=True), jobs=1)
-        guess = trainer.guess()
-        self.guess = self.guess or guess  # the same in all races, as its ratios alone count
+        guess = trainer.guess()  # in every race, as it takes a part of the minutes
+        self.guess = self.guess or guess  # the first one in all races, so that they plan alike
         shared = SharedRuns(trainer, time.monotonic() - before, self.beside)
-        file = self.folder / f"{target}-{minutes:g}-{race_seed}.plan.json"
+        file = self.folder / f"{target}-{minutes:g}.plan.json"
         file.unlink(missing_ok=True)
         race = Race(
             trainer.contenders,
-            trainer.conditions(minutes, race_seed),
+            trainer.conditions(minutes),
             self.guess,
             shared,
             RaceLog(file),

@@ -136,11 +136,11 @@ class RunEvaluation:
             for kind, samples in sets.items():
                 outputs: dict[str, State] = {}
                 numbers[kind] = self.evaluate_here(samples, outputs)
+                tested_N = self.federation.tested_indices(kind)
                 for name, state in outputs.items():
                     tensors = dict(state)
                     if samples.groups_N is None:  # else a subject's samples are tested together
-                        numbers_N = self.federation.tested_indices(kind)
-                        tensors["samples"] = torch.from_numpy(numbers_N)
+                        tensors["samples"] = torch.tensor(tested_N)  # the file shares no tensors
                     kept[name if kind == "test" else f"{VALIDATION}{name}"] = tensors
             if personal:
                 for kind, models in self.evaluate_at_clients(personal, alone=True).items():

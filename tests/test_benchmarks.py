@@ -192,9 +192,8 @@ def test_a_race_counts_the_recorded_seconds_of_runs_that_another_one_has_trained
     trained = [RunFolder(path.parent).rounds() for path in tmp_path.glob("*/summary.json")]
     two, three = sorted(trained, key=len)
     seconds_of_two = sum(record.seconds.round for record in two)
-    of_last_two = sum(
-        record.seconds.round for record in three[1:]
-    )  # the first round is that of the shorter run
+    # The first round is that of the shorter run.
+    of_last_two = sum(record.seconds.round for record in three[1:])
     assert clocks[0][0] == pytest.approx(5 + seconds_of_two)
     assert clocks[0][1] == pytest.approx(5 + seconds_of_two + of_last_two)
     assert clocks[1] == pytest.approx(clocks[0])

@@ -6,7 +6,7 @@ Samples are counted where the data are there, else they follow from what is know
 from dataclasses import dataclass, replace
 
 from client_app.optimizer import TrainingSettings
-from data import DataSettings, Federation, federate
+from data import DataSettings, federate
 from data.dataset import missing
 from data.long_tail import long_tail_counts
 from data.readers.catalog import KNOWN, is_sites, members
@@ -48,16 +48,8 @@ def sizes_of(data: DataSettings, seed: int) -> Sizes | None:
         test=len(federation.global_test),
         own_tests=federation.test_indices is not None,
         holdout=len(federation.holdout_indices),
-        validation=validation_samples(federation),
+        validation=len(federation.tested_indices("validation")) if federation.validated else 0,
     )
-
-
-def validation_samples(federation: Federation) -> int:
-    """Return the number of validation samples."""
-    if federation.validation_indices is not None:
-        return sum(map(len, federation.validation_indices))
-    labels_N = federation.dataset.val_labels
-    return 0 if labels_N is None else len(labels_N)
 
 
 def expected_sizes(data: DataSettings) -> Sizes | None:

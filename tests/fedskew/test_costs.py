@@ -113,9 +113,8 @@ def test_predictions_on_validation_data_are_left_out_first(
 ) -> None:
     settings = small(tmp_path, method="ccvr")
     alone = disk_of(settings)
-    one = (
-        2 * 8 * (settings.data.num_classes + 2)
-    )  # two models: outputs, label and the sample's number
+    # Of two models: outputs, the label and the sample's number.
+    one = 2 * 8 * (settings.data.num_classes + 2)
     assert disk_of(settings, 10, 5) == alone + 15 * one
     monkeypatch.setattr(footprint, "LARGEST", 14 * one)
     assert disk_of(settings, 10, 5) == alone + 10 * one
