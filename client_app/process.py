@@ -16,6 +16,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt: free bytes at the heap's end that are kept, and the size from which a block is mapped."""
 TRIM_BYTES = 2**28
 """Free bytes at the heap's end that a process keeps."""
+CUBLAS_WORKSPACE = ":4096:8"
+"""cuBLAS repeats its results only with a workspace of fixed size: eight buffers of 4,096 KiB."""
 MMAP_BYTES = 2**25
 """Size from which a block is mapped on its own and returned at once: the largest that older versions of glibc take."""
 
@@ -51,9 +53,19 @@ def make_deterministic(threads: int = 1) -> None:
 
     One thread also keeps clients on one machine from competing for its cores. A site with its own cores may use more;
     its results then repeat to the bit with that number of threads only.
+
+    On a GPU torch takes its deterministic algorithms, and warns of an operation that has none. float32 is float32
+    there, as on a CPU: cuDNN otherwise rounds a convolution's inputs to the 10 bits of TF32.
     """
     torch.set_num_threads(threads)
     torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.allow_tf32 = False
+    if torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = (
+            False  # a check for bugs that costs time
+        )
 
 
 @functools.cache

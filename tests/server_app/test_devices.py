@@ -1,5 +1,6 @@
 """Which device a client takes, and what is said where GPUs are hidden from it."""
 
+import os
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +11,7 @@ from in_process import experiment, small
 
 import client_app.handlers
 import server_app.app
-from client_app.process import choose_device, hidden_gpus
+from client_app.process import choose_device, hidden_gpus, make_deterministic
 from fedskew.sweep import refuse_missing_gpus
 
 
@@ -90,3 +91,21 @@ def test_server_and_clients_hold_cudnn_to_deterministic_algorithms(
     monkeypatch.setattr(other, "make_deterministic", lambda threads=1: None)
     experiment(tmp_path, rounds=1)
     assert torch.backends.cudnn.deterministic, f"{module.__name__} asks for them"
+
+
+def test_a_process_with_a_gpu_takes_deterministic_algorithms_and_no_tf32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    assert not torch.are_deterministic_algorithms_enabled()
+    try:
+        make_deterministic()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert not torch.backends.cudnn.allow_tf32
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
