@@ -124,15 +124,16 @@ def file_of(folder: Path, run: str) -> Path:
 
 
 def origins(runs: Iterable[KeptRun]) -> list[str]:
-    """Return in words where kept runs come from, one text per commit and CPU type."""
+    """Return in words where kept runs come from, one text per commit, processor and torch."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for run in runs:
         torch = str(run.origin["versions"].get("torch", "unknown"))
-        counts[run.commit[:12], run.cpu, torch] += 1
+        processor = "a GPU" if "cuda" in run.versions["device"] else f"CPU type {run.cpu}"
+        counts[run.commit[:12], processor, torch] += 1
     lines = []
-    for (commit, cpu, torch), count in counts.items():
+    for (commit, processor, torch), count in counts.items():
         runs_word = "run" if count == 1 else "runs"
-        lines.append(f"{count} {runs_word} of commit {commit}, CPU type {cpu}, torch {torch}")
+        lines.append(f"{count} {runs_word} of commit {commit}, {processor}, torch {torch}")
     return lines
 
 

@@ -26,7 +26,7 @@ PLURAL = {"holds": "hold", "fails": "do not hold"}
 HEADINGS = ("statement", "the paper", "here", "95 % interval", "verdict")
 SCALE = {
     "smoke": "a check that the command works, on scikit-learn's digits: no statement is measured by it",
-    "laptop": "on a laptop: every statement says what its smaller edition gives up",
+    "laptop": "at the size for a laptop: every statement says what its smaller edition gives up",
     "full": "at the papers' own scale",
 }
 

@@ -173,9 +173,18 @@ def measured_seeds(
 
 
 def without_seeds(judged: Judged, of_entry: ExperimentResults, reasons: Sequence[str]) -> Judged:
-    """Return the verdict on a statement without a measured seed: data are missing, it never can be, or it is open."""
-    if reasons and all(reasons):
-        return replace(judged, status="never", reason="; ".join(dict.fromkeys(reasons)))
+    """Return the verdict on a statement without a measured seed: data are missing, it never can be, or it is open.
+
+    Args:
+        judged: what is known of the statement.
+        of_entry: the runs.
+        reasons: why each seed never can be measured; "" while its runs are unfinished.
+    """
+    if any(reasons):
+        reason = "; ".join(dict.fromkeys(filter(None, reasons)))
+        if not all(reasons):
+            reason += ", in the seeds so far"
+        return replace(judged, status="never", reason=reason)
     if reason := missing_data(judged.cells, of_entry):
         return replace(judged, status="never", reason=reason)
     return judged

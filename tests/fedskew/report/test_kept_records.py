@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,8 @@ def test_a_record_has_no_path_and_says_where_it_comes_from(
         f"1 run of commit {run.commit[:12]}, CPU type {run.cpu}, "
         f"torch {run.origin['versions']['torch']}"
     ]
+    on_gpu = [replace(record, workers=[{"device": "cuda"}]) for record in run.records]
+    assert ", a GPU, torch" in origins([replace(run, records=on_gpu)])[0]
 
 
 def test_the_same_runs_give_the_same_bytes_and_a_second_time_nothing_is_written(

@@ -180,6 +180,18 @@ def test_sooner_and_so_many_times_sooner() -> None:
     assert judged(curves(fast, slow), {**sooner, "times": 4}).status == "fails"
 
 
+def test_what_no_finished_seed_can_show_is_not_called_unmeasured() -> None:
+    chance = [10.0, 10.0]
+    sooner = {**PAIR, "sooner": True}
+    reason = "fedavg's accuracy is had in the first evaluated round: nothing can be sooner there"
+    for seeds, end in (([chance] * 2, ""), ([chance, None], ", in the seeds so far")):
+        both = {("fedshift", "E = 1"): seeds, ("fedavg", "E = 1"): seeds}
+        verdict = judged(made(both, rounds=2), sooner)
+        assert (verdict.status, verdict.reason) == ("never", reason + end)
+    none = {("fedshift", "E = 1"): [None, None], ("fedavg", "E = 1"): [None, None]}
+    assert judged(made(none, rounds=2), sooner).status == "open"
+
+
 def test_the_smoother_curve_changes_less_in_its_second_half() -> None:
     smooth = [10.0, 90.0, 20.0, 50.0, 51.0, 52.0, 53.0, 54.0]
     rough = [10.0, 20.0, 30.0, 40.0, 60.0, 50.0, 60.0, 50.0]
