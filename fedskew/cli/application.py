@@ -73,8 +73,8 @@ FIRST_STEPS = (
 
 
 EXPERIMENTAL = (
-    "Experimental, because nobody has tried them yet: GPUs (device = cuda), sweeps on a Ray cluster (run --cluster) "
-    "and macOS."
+    "Experimental: GPUs (device = cuda), which were tried on one machine; sweeps on a Ray cluster (run --cluster) and "
+    "macOS, which nobody has tried yet."
 )
 
 
