@@ -91,6 +91,8 @@ def build(
             model = MODELS[name](shape, classes)
         if settings.norm == "group":
             group_norms(model)
+        if settings.initialization == "he":
+            he_weights(model.features)
         if settings.lift:
             model = lifted(model, settings.lift)
         if channels_go_last(model):
@@ -123,9 +125,22 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     settings.require(settings.width == 0 or name == "resnet-8", "width", rule)
     small_model = name in MODELS and not is_backbone(name)
     rule = f"is for the small models, and model is {name}"
-    settings.require(settings.norm == "batch" or small_model, "norm", rule)
+    for field in ("norm", "initialization"):
+        settings.require(settings.is_default(field) or small_model, field, rule)
     if is_backbone(name) and images:
         check_images(name, shape, settings.image_side)
+
+
+def he_weights(features: nn.Module) -> None:
+    """Draw the weights of convolutions and linear layers from N(0, 2 / inputs), and make their biases zero.
+
+    Before a ReLU this keeps the variance of the activations from layer to layer (He et al. 2015, equation 10).
+    """
+    for layer in features.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def has_fixed_features(name: str, freeze: str) -> bool:

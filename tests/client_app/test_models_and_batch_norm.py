@@ -23,6 +23,7 @@ from client_app.models import (
     ModelSettings,
     batch_norm_names,
     build,
+    check,
     has_batch_norm,
 )
 from client_app.models.classifier import channels_go_last
@@ -245,6 +246,39 @@ def test_a_very_narrow_network_keeps_its_channels_first(width: int, last: bool) 
     model = build("resnet-8", (1, 8, 8), 4, 0, ModelSettings(width=width))
     assert channels_go_last(model) == last
     assert model.state_dict()["features.4.conv1.weight"].is_contiguous() != last
+
+
+def test_he_weights_keep_the_activations_of_a_deep_model_without_batch_norm() -> None:
+    images_B = torch.randn(64, 3, 32, 32)
+    scales = {}
+    for initialization in ("torch", "he"):
+        settings = ModelSettings(initialization=initialization)
+        model = build("vgg-9", (3, 32, 32), 10, 0, settings).eval()
+        scales[initialization] = float(model.features(images_B).detach().square().mean())
+        weights = model.state_dict()
+        if initialization == "he":
+            # N(0, 2 / inputs): 512 of the second linear layer, 9 * 128 of the fourth convolution.
+            assert float(weights["features.20.weight"].std()) == pytest.approx(
+                (2 / 512) ** 0.5, rel=0.02
+            )
+            assert float(weights["features.7.weight"].std()) == pytest.approx(
+                (2 / 1152) ** 0.5, rel=0.02
+            )
+            assert not any(
+                tensor.any()
+                for name, tensor in weights.items()
+                if name.startswith("features") and "bias" in name
+            )
+        heads = weights["head.weight"]
+        assert torch.equal(heads, build("vgg-9", (3, 32, 32), 10, 0).head.weight), "the head's stay"
+    # The mean square of the images is 1; max-pooling raises it, and torch's weights lose it layer by layer.
+    assert scales["torch"] < 0.01 and 0.5 < scales["he"] < 20
+
+
+@pytest.mark.parametrize("name", ["torchvision:shufflenet_v2_x0_5", "efficientnet-lite0"])
+def test_he_weights_are_for_small_models(name: str) -> None:
+    with pytest.raises(SettingError, match="initialization = 'he': is for the small models"):
+        check(name, (3, 64, 64), ModelSettings(initialization="he"))
 
 
 def test_layers_are_found_by_type_not_by_name() -> None:
