@@ -108,4 +108,4 @@ def test_a_process_with_a_gpu_takes_deterministic_algorithms_and_no_tf32(
         assert not torch.backends.cudnn.allow_tf32
     finally:
         torch.use_deterministic_algorithms(False)
-        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
