@@ -63,9 +63,8 @@ def make_deterministic(threads: int = 1) -> None:
     if torch.cuda.is_available():
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = (
-            False  # a check for bugs that costs time
-        )
+        # A check for bugs that costs time. The module's class has it, where mypy does not look.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 @functools.cache
