@@ -16,10 +16,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt: free bytes at the heap's end that are kept, and the size from which a block is mapped."""
 TRIM_BYTES = 2**28
 """Free bytes at the heap's end that a process keeps."""
-CUBLAS_WORKSPACE = ":4096:8"
-"""cuBLAS repeats its results only with a workspace of fixed size: eight buffers of 4,096 KiB."""
 MMAP_BYTES = 2**25
 """Size from which a block is mapped on its own and returned at once: the largest that older versions of glibc take."""
+CUBLAS_WORKSPACE = ":4096:8"
+"""cuBLAS repeats its results only with a workspace of fixed size: eight buffers of 4,096 KiB."""
 
 
 @functools.cache
