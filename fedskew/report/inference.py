@@ -92,6 +92,9 @@ def strata(measured: SeedResult, selection: str, metric: str) -> Strata | None:
         return None
     if metric.startswith("client-accuracy.") and samples["client-test"]:
         return client_strata(measured, points, metric)
+    own_models = any("client-accuracy" in point.numbers.spreads for point in points)
+    if metric == "local-accuracy.mean" and own_models:
+        return None  # recalls are means over the clients' models, which each client weighs by its own classes
     if metric == "client-accuracy.mean":
         metric = "accuracy"  # every client's test set is the same one
     sizes_C = np.array(tested_classes(measured))

@@ -164,6 +164,17 @@ def test_strata_give_the_recorded_number(metric: str, tmp_path: Path) -> None:
             )
 
 
+def test_local_accuracy_of_own_models_is_no_sum_of_the_recorded_recalls(tmp_path: Path) -> None:
+    """Clients 0 and 1 hold one class each and are right there alone: 1 in local accuracy, recalls of a half."""
+    run = next(iter(frozen_results(tmp_path).measured.values()))[0]
+    numbers = run.points[-1].numbers
+    spreads = {"local-accuracy": Spread(1.0, 1.0, 1.0, [1.0, 1.0])}
+    assert strata(at(run, replace(numbers, spreads=spreads)), "last", "local-accuracy.mean")
+    own = {**spreads, "client-accuracy": Spread(0.5, 0.5, 0.5, [0.5, 0.5])}
+    assert strata(at(run, replace(numbers, spreads=own)), "last", "local-accuracy.mean") is None
+    assert strata(at(run, replace(numbers, spreads=own)), "last", "balanced-accuracy")
+
+
 def test_clients_with_test_sets_of_their_own_are_the_strata(measured: SeedResult) -> None:
     values = [0.9, 0.4, 0.6]
     numbers = replace(
