@@ -12,6 +12,7 @@ from client_app.models.classifier import (
     channels_go_last,
     group_norms,
     has_batch_norm,
+    he_weights,
 )
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, linear, mlp_bn
@@ -129,18 +130,6 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
         settings.require(settings.is_default(field) or small_model, field, rule)
     if is_backbone(name) and images:
         check_images(name, shape, settings.image_side)
-
-
-def he_weights(features: nn.Module) -> None:
-    """Draw the weights of convolutions and linear layers from N(0, 2 / inputs), and make their biases zero.
-
-    Before a ReLU this keeps the variance of the activations from layer to layer (He et al. 2015, equation 10).
-    """
-    for layer in features.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
 
 
 def has_fixed_features(name: str, freeze: str) -> bool:

@@ -128,6 +128,18 @@ def channels_go_last(model: nn.Module) -> bool:
     return True
 
 
+def he_weights(features: nn.Module) -> None:
+    """Draw the weights of convolutions and linear layers from N(0, 2 / inputs), and make their biases zero.
+
+    Before a ReLU this keeps the variance of the activations from layer to layer (He et al. 2015, equation 10).
+    """
+    for layer in features.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
 def group_norms(model: nn.Module) -> None:
     """Put a group norm of two groups, or of one for an odd number of channels, in every batch norm's place."""
     for name, module in list(model.named_modules()):

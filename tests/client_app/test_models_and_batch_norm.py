@@ -249,30 +249,21 @@ def test_a_very_narrow_network_keeps_its_channels_first(width: int, last: bool) 
 
 
 def test_he_weights_keep_the_activations_of_a_deep_model_without_batch_norm() -> None:
-    images_B = torch.randn(64, 3, 32, 32)
-    scales = {}
-    for initialization in ("torch", "he"):
-        settings = ModelSettings(initialization=initialization)
-        model = build("vgg-9", (3, 32, 32), 10, 0, settings).eval()
-        scales[initialization] = float(model.features(images_B).detach().square().mean())
-        weights = model.state_dict()
-        if initialization == "he":
-            # N(0, 2 / inputs): 512 of the second linear layer, 9 * 128 of the fourth convolution.
-            assert float(weights["features.20.weight"].std()) == pytest.approx(
-                (2 / 512) ** 0.5, rel=0.02
-            )
-            assert float(weights["features.7.weight"].std()) == pytest.approx(
-                (2 / 1152) ** 0.5, rel=0.02
-            )
-            assert not any(
-                tensor.any()
-                for name, tensor in weights.items()
-                if name.startswith("features") and "bias" in name
-            )
-        heads = weights["head.weight"]
-        assert torch.equal(heads, build("vgg-9", (3, 32, 32), 10, 0).head.weight), "the head's stay"
+    plain = build("vgg-9", (3, 32, 32), 10, 0).eval()
+    he = build("vgg-9", (3, 32, 32), 10, 0, ModelSettings(initialization="he")).eval()
+    weights = he.state_dict()
+    inputs = {"features.20.weight": 512, "features.7.weight": 9 * 128}  # linear, and a convolution
+    for name, number in inputs.items():
+        assert float(weights[name].std()) == pytest.approx((2 / number) ** 0.5, rel=0.02)
+    biases = [name for name in weights if name.startswith("features") and name.endswith("bias")]
+    assert len(biases) == 8 and not any(weights[name].any() for name in biases)
+    assert torch.equal(he.head.weight, plain.head.weight), "the head's stay"
+
     # The mean square of the images is 1; max-pooling raises it, and torch's weights lose it layer by layer.
-    assert scales["torch"] < 0.01 and 0.5 < scales["he"] < 20
+    images_B = torch.randn(64, 3, 32, 32)
+    with torch.no_grad():
+        assert plain.features(images_B).square().mean() < 0.01
+        assert 0.5 < he.features(images_B).square().mean() < 20
 
 
 @pytest.mark.parametrize("name", ["torchvision:shufflenet_v2_x0_5", "efficientnet-lite0"])
