@@ -54,7 +54,7 @@ class Judged:
     reason: str = ""
     """Why it cannot be judged or is not measured, or how a statement without runs is."""
     deciding: str = ""
-    """Of which part the numbers are: the one whose interval reaches lowest beside its margin."""
+    """Of which part the numbers are: the one whose interval reaches lowest beside its margin, or that refutes it."""
     by: float = 0.0
     """The margin that they must exceed."""
     estimate: float = math.nan
@@ -215,6 +215,9 @@ def decide(
     It holds where every part's interval lies above its margin, which needs no correction for their number (an
     intersection-union test), or where `among` of them do. It does not hold where so many lie below that it cannot.
     Else it is not distinguishable, and cannot be judged where more than MOST_SEEDS seeds would decide.
+
+    The numbers shown are those of the part with the lowest lower end, beside the margins; of a statement that does not
+    hold, of the part with the lowest upper end, which refutes it. With `among` parts it is the among-th of the highest.
     """
     verdicts = [
         comparison.verdict(part.by) for part, comparison in zip(parts, comparisons, strict=True)
@@ -222,8 +225,14 @@ def decide(
     at_margin = [
         is_tied(comparison, part.by) for part, comparison in zip(parts, comparisons, strict=True)
     ]
+    refuted = [
+        verdict == "below" or tied for verdict, tied in zip(verdicts, at_margin, strict=True)
+    ]
+    holds = verdicts.count("above") >= among
+    fails = not holds and sum(refuted) > len(parts) - among
+    ends = highest if fails else lowest
     beside = np.array(
-        [lowest(comparison) - part.by for part, comparison in zip(parts, comparisons, strict=True)]
+        [ends(comparison) - part.by for part, comparison in zip(parts, comparisons, strict=True)]
     )
     from_highest = np.argsort(-beside, kind="stable")
     chosen = int(from_highest[among - 1])
@@ -239,12 +248,9 @@ def decide(
         interval=comparisons[chosen].interval,
         above=above,
     )
-    if verdicts.count("above") >= among:
+    if holds:
         return replace(judged, status="holds")
-    refuted = [
-        verdict == "below" or tied for verdict, tied in zip(verdicts, at_margin, strict=True)
-    ]
-    if sum(refuted) > len(parts) - among:
+    if fails:
         return replace(judged, status="fails")
 
     needed = []
@@ -277,6 +283,11 @@ def is_tied(comparison: Comparison, by: float) -> bool:
 def lowest(comparison: Comparison) -> float:
     """Return the interval's lower end; without one the mean."""
     return comparison.estimate if comparison.interval is None else comparison.interval.low
+
+
+def highest(comparison: Comparison) -> float:
+    """Return the interval's upper end; without one the mean."""
+    return comparison.estimate if comparison.interval is None else comparison.interval.high
 
 
 def compare_part(

@@ -120,6 +120,17 @@ def test_a_pair_is_judged_by_its_interval(fedshift: Any, fedavg: Any, status: st
     assert judged(made(last(fedshift=fedshift, fedavg=fedavg)), PAIR).status == status
 
 
+def test_the_numbers_of_a_failing_statement_are_of_the_part_that_refutes_it() -> None:
+    # The first column's interval reaches lowest, from -11 to 12; the second one's lies below 0.
+    wide, below = [[75.0, 80.0, 71.0], LOW], [[74.0, 75.0, 75.0], [70.9, 71.5, 71.1]]
+    verdict = judged(made(last(fedshift=wide, fedavg=below)), PAIR)
+    assert verdict.status == "fails"
+    assert verdict.interval is not None and verdict.interval.high < 0
+    assert verdict.estimate == pytest.approx(-0.933, abs=1e-3)
+    undecided = judged(made(last(fedshift=wide, fedavg=[below[0], [70.1, 70.0, 70.5]])), PAIR)
+    assert undecided.status != "fails" and undecided.estimate == pytest.approx(2 / 3, abs=1e-3)
+
+
 def test_the_undecided_names_the_seeds_that_would_decide() -> None:
     verdict = judged(made(last(fedshift=[[75.0, 80.0, 78.0]], fedavg=[[74.0, 75.0, 74.0]])), PAIR)
     # differences 1, 5, 4: t(3) 2.0817 / sqrt(4) = 3.31 < 3.33, and t(2) 2.0817 / sqrt(3) = 5.17
