@@ -33,7 +33,13 @@ from fedskew.report.inference import (
     verdict,
 )
 from fedskew.report.results import ExperimentResults
-from fedskew.report.rounds_to_target import by_seed, in_last_alone, no_level, rounds_sooner
+from fedskew.report.rounds_to_target import (
+    by_seed,
+    in_last_alone,
+    no_level,
+    rounding_of,
+    rounds_sooner,
+)
 from server_app.round_selection import select
 
 SAYS = {
@@ -109,6 +115,8 @@ class Margin:
     difference: float
     strata: Pair
     """Test examples of the two numbers; None if the numbers are rounds."""
+    rounding: float = 0.0
+    """Standard deviation of what rounding adds to the difference: rounds are known up to the last evaluation."""
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
@@ -181,7 +189,9 @@ def compare_column(
     for seed, margins in complete.items():
         differences[seed] = margins[number].difference
         pairs.append(margins[number].strata)
-    return compare(differences, pairs, (claim.better, claim.than), claim.by)
+    rounding = max(margins[number].rounding for margins in complete.values())
+    names = (claim.better, claim.than)
+    return compare(differences, pairs, names, claim.by, rounding)
 
 
 def interval_of(by_column: Sequence[Comparison], among: int) -> Interval | None:
@@ -229,7 +239,8 @@ def pair(
             return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
         if in_last_alone(better, than):
             return f"{claim.better} has a model in the last round alone"
-        return Margin(rounds_sooner(better, than, selection, metric), (None, None))
+        sooner = rounds_sooner(better, than, selection, metric)
+        return Margin(sooner, (None, None), rounding_of(better, than))
 
     ours = measure(better, selection, metric)
     theirs = measure(than, selection, metric)

@@ -231,6 +231,8 @@ class Comparison:
     """In percentage points, or in the number's own unit."""
     interval: Interval | None
     """None for one seed whose test examples are not recorded."""
+    rounding: float = 0.0
+    """Standard deviation that rounding alone gives a seed's difference."""
 
     @property
     def n(self) -> int:
@@ -239,6 +241,11 @@ class Comparison:
     @property
     def estimate(self) -> float:
         return float(np.mean(list(self.by_seed.values())))
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation over seeds, two at least; no less than what rounding gives."""
+        return deviation_of(list(self.by_seed.values()), self.rounding)
 
     def verdict(self, margin: float = 0.0) -> str:
         """Return above, below or unclear: on which side of the margin the whole interval lies.
@@ -267,6 +274,7 @@ def compare(
     pairs: Sequence[Pair],
     names: tuple[str, str],
     margin: float = 0.0,
+    rounding: float = 0.0,
 ) -> Comparison:
     """Return the comparison of two rows, the interval being the wider of Student's and the hierarchical bootstrap's.
 
@@ -279,6 +287,8 @@ def compare(
         names: what is compared with what. They seed the draws, so that the same comparison has the same interval
             wherever it stands in a report; exchanged names give the mirrored interval.
         margin: the difference that the p-value is about.
+        rounding: standard deviation that rounding alone gives a difference, as of rounds, which are whole: two seeds
+            with the same difference do not make it certain.
     """
     first, second = names
     mirrored = first > second
@@ -295,14 +305,14 @@ def compare(
     if drawn is not None:
         ends += [sign * drawn.low, sign * drawn.high]
     if len(values) > 1:
-        low, high, _ = student(values)
+        low, high, _ = student(values, rounding)
         ends += [low, high]
         # The interval is about the difference, the p-value about what exceeds the margin.
-        _, _, p = student([value - margin for value in values])
+        _, _, p = student([value - margin for value in values], rounding)
     if not ends:
         return Comparison(differences, None)
     units = "seeds" if drawn is None else drawn.what
-    return Comparison(differences, Interval(min(ends), max(ends), p, units))
+    return Comparison(differences, Interval(min(ends), max(ends), p, units), rounding)
 
 
 @dataclass(frozen=True)
@@ -346,13 +356,21 @@ def bootstrap(differences_S: Floats, pairs: Sequence[Pair], seed: int) -> Drawn 
     return Drawn(float(low), float(high), what)
 
 
-def student(differences: Sequence[float]) -> tuple[float, float, float]:
-    """Return the ends of Student's 95 % interval of the mean of two or more paired differences, and its p-value."""
+def deviation_of(differences: Sequence[float], rounding: float) -> float:
+    """Return the standard deviation of two or more differences, no less than what rounding alone gives them."""
+    return max(rounding, float(np.std(differences, ddof=1)))
+
+
+def student(differences: Sequence[float], rounding: float = 0.0) -> tuple[float, float, float]:
+    """Return the ends of Student's 95 % interval of the mean of two or more paired differences, and its p-value.
+
+    `rounding` is the standard deviation that they have at least.
+    """
     from scipy.stats import t
 
     n = len(differences)
     mean = float(np.mean(differences))
-    error = float(np.std(differences, ddof=1)) / math.sqrt(n)
+    error = deviation_of(differences, rounding) / math.sqrt(n)
     half = float(t.ppf(0.975, n - 1)) * error
     low = mean - half
     high = mean + half
@@ -377,7 +395,7 @@ def seeds_to_decide(comparison: Comparison, margin: float) -> int | None:
     n = comparison.n
     if n < 2 or interval is None or distance == 0:
         return None
-    sd = float(np.std(list(comparison.by_seed.values()), ddof=1))
+    sd = comparison.deviation
     if comparison.estimate > margin:
         half = comparison.estimate - interval.low
     else:

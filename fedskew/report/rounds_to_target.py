@@ -3,6 +3,7 @@
 A target counts as worth reaching when it is above chance and takes training.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -200,6 +201,17 @@ def round_of_never(measured: SeedResult) -> int:
     if measured.run.ended:
         return measured.run.settings.general.rounds + 1
     return measured.points[-1].round + 1
+
+
+def rounding_of(better: SeedResult, than: SeedResult, times: float = 1.0) -> float:
+    """Return the standard deviation that rounding adds to `than`'s rounds less `times` those of `better`.
+
+    A number that is first seen in one evaluated round was reached at any time since the one before, so that its round
+    is uniform over the g rounds between, with the variance g^2 / 12.
+    """
+    gaps = [measured.points[-1].round / len(measured.points) for measured in (better, than)]
+    ours, theirs = gaps
+    return math.sqrt(((times * ours) ** 2 + theirs**2) / 12)
 
 
 def mean_or_never(reached: Sequence[Reached | None], what: str) -> float | None:

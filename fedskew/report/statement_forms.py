@@ -17,7 +17,14 @@ from fedskew.report.claims import Margin, pair, why_never
 from fedskew.report.format import in_percent, words
 from fedskew.report.inference import Pair, measure, strata
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.rounds_to_target import by_seed, ends_below, no_level, reach, round_of_never
+from fedskew.report.rounds_to_target import (
+    by_seed,
+    ends_below,
+    no_level,
+    reach,
+    round_of_never,
+    rounding_of,
+)
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,8 @@ def so_many_times_sooner(
     if ours is not None and not ends_below(better, target, selection, metric):
         our_round = ours.round
     their_round = theirs.round if theirs is not None else than.points[-1].round
-    return Margin(their_round - times * our_round, (None, None))
+    sooner = their_round - times * our_round
+    return Margin(sooner, (None, None), rounding_of(better, than, times))
 
 
 def alike_parts(term: Alike, results: ExperimentResults, columns: Sequence[str]) -> list[Part]:

@@ -275,9 +275,8 @@ def decide(
 
 
 def is_tied(comparison: Comparison, by: float) -> bool:
-    """Return whether the whole interval is the margin itself: the difference is no larger in any of several seeds."""
-    interval = comparison.interval
-    return comparison.n > 1 and interval is not None and interval.low == interval.high == by
+    """Return whether the difference is the margin itself in each of several seeds, no larger in any."""
+    return comparison.n > 1 and set(comparison.by_seed.values()) == {by}
 
 
 def lowest(comparison: Comparison) -> float:
@@ -302,7 +301,8 @@ def compare_part(
     names = (" ".join(term.rows), part.name)
     if isinstance(term, Better):
         names = (term.rows[0], term.rows[1])
-    return compare(differences, pairs, names, part.by)
+    rounding = max(margin.rounding for margin in margins.values())
+    return compare(differences, pairs, names, part.by, rounding)
 
 
 # ---- without training ------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from fedskew.report.inference import (
     verdict as side_of,
 )
 from fedskew.report.results import SeedResult
-from fedskew.report.rounds_to_target import reach, reached
+from fedskew.report.rounds_to_target import reach, reached, rounding_of
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.round_selection import Point, select, summarize
@@ -377,6 +377,19 @@ def test_sooner_counts_rounds_and_never_is_one_more_than_were_run(tmp_path: Path
     sooner = judge(frozen_results(tmp_path))[1]
     assert sooner.margins == {0: 0, 1: 0, 2: -1}  # seed 2: creff ends at 72.2 and fedavg at 75.0
     assert (sooner.unit, sooner.status, sooner.holds) == ("rounds", "unclear", 0)
+
+
+@pytest.mark.parametrize("times", [1.0, 4.0])
+def test_rounding_is_that_of_times_drawn_between_two_evaluations(
+    times: float, measured: SeedResult
+) -> None:
+    every_fifth = tuple(point(round, 0.5) for round in (5, 10, 15, 20))
+    draws = np.random.default_rng(0)
+    ours_N, theirs_N = draws.uniform(0, 20, (2, 100_000))
+    rounded_N = np.ceil(theirs_N / 5) * 5 - times * np.ceil(ours_N / 5) * 5
+    added_N = rounded_N - (theirs_N - times * ours_N)
+    evaluated = replace(measured, points=every_fifth)
+    assert rounding_of(evaluated, evaluated, times) == pytest.approx(added_N.std(), rel=0.01)
 
 
 def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:

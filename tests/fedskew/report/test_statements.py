@@ -185,10 +185,23 @@ def test_sooner_and_so_many_times_sooner() -> None:
     assert judged(curves(slow, fast), sooner).status == "fails"
     # Round 2 of 8 is a quarter and round 4 is not: 8 - 3 * 2 = 2 rounds to spare, 8 - 3 * 4 = -4.
     assert judged(curves(fast, slow), {**sooner, "times": 3}).estimate == 2
-    assert judged(curves(fast, slow), {**sooner, "times": 3}).status == "holds"
+    # 4.30 standard errors of sqrt((3^2 + 1^2) / 12) / sqrt(3) are 2.27: two rounds to spare are within the rounding.
+    assert judged(curves(fast, slow), {**sooner, "times": 3}).status == "unclear"
+    # 8 - 2 * 2 = 4 rounds to spare, and 1.60 of rounding.
+    assert judged(curves(fast, slow), {**sooner, "times": 2}).status == "holds"
     assert judged(curves(half, slow), {**sooner, "times": 3}).status == "fails"
     # Exactly a quarter is no less than a quarter.
     assert judged(curves(fast, slow), {**sooner, "times": 4}).status == "fails"
+
+
+def test_two_seeds_with_the_same_rounds_do_not_make_them_certain() -> None:
+    slow = [20.0, 30.0, 40.0, 50.0, 60.0]
+    a_round_sooner = [20.0, 30.0, 40.0, 60.0, 60.0]
+    verdict = judged(curves(a_round_sooner, slow, seeds=2), {**PAIR, "sooner": True})
+    # 12.71 standard errors of sqrt(2 / 12) / sqrt(2) are 3.67.
+    assert verdict.estimate == 1 and verdict.interval is not None
+    assert verdict.interval.low == pytest.approx(1 - 3.667, abs=1e-3)
+    assert verdict.status == "unclear" and verdict.more_seeds == 4  # 3.18 * 0.408 / sqrt(4) = 0.65
 
 
 def test_what_no_finished_seed_can_show_is_not_called_unmeasured() -> None:
