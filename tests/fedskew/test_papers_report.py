@@ -38,6 +38,15 @@ def test_the_page_is_the_one_of_the_kept_records_and_has_no_path(
     assert measured and set(measured) <= set(shipped.splitlines())
 
 
+def test_the_readme_has_the_page_s_count_of_every_paper() -> None:
+    page = (ROOT / "docs" / "results" / "papers.md").read_text()
+    counts = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("* ")]
+    readme = (ROOT / "README.md").read_text()
+    _, _, rest = readme.partition("<!-- the papers' statements -->\n")
+    shown, _, _ = rest.partition("<!-- end of the papers' statements -->")
+    assert len(counts) == 4 and shown.splitlines() == counts
+
+
 def test_papers_beside_another_experiment_is_refused(fedskew: FedSkew) -> None:
     status, _, errors = fedskew("run", "papers-smoke", "demo", "--dry-run")
     assert status == 2 and "papers-smoke stands for a whole file's statements" in errors
