@@ -195,7 +195,6 @@ def outcome_of(ended: Ended) -> dict[str, object]:
     return {
         "winner": ended.winner.as_json(),
         "take": ended.take.as_json(),
-        "best": ended.best and ended.best.as_json(),
         "lines": conclusion(ended),
         "gain-by-seed": list(ended.gain_by_seed.values()) or None,
         "interval": interval_of(ended.tested),

@@ -64,11 +64,6 @@ class Candidate:
     """Its name in the race: `fedshift`, or `fedshift from fed-lda`."""
     learning_rate: float
 
-    @property
-    def parts(self) -> int:
-        """How many methods it combines, a head that its training begins with among them."""
-        return 1 + self.method.count("+") + self.method.count(FROM)
-
     def as_json(self) -> dict[str, Scalar]:
         """Return what makes the candidate, by the settings' keys; `learning_rate` as result.json has always had it."""
         return {**settings_of(self.method), "learning_rate": self.learning_rate}

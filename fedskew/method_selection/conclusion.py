@@ -16,17 +16,14 @@ class Ended:
     rounds: int
     """Of the full runs."""
     winner: Candidate
-    """The simplest of those within one standard error of the best."""
     baseline: Candidate | None
     """FedAvg with its best learning rate; None where none of its runs has finished."""
     shown: Sequence[Candidate]
     """The best of each method by the last full runs, those who could win to the end among them."""
     without_uploads: Candidate | None
     """The best of those that upload nothing beside the model."""
-    best: Candidate | None = None
-    """By the mean score on validation data."""
     equals: Sequence[Candidate] = ()
-    """The others within two standard errors of the best."""
+    """Those within two standard errors of the winner."""
     validated: Difference | None = None
     """What the winner has over FedAvg on validation data, by seeds that the race has not seen; it decides."""
     tested: Difference | None = None
@@ -52,7 +49,10 @@ NOBODY = "no method is distinguishable from FedAvg here"
 
 def conclusion(ended: Ended) -> list[str]:
     """Return what the race ends with, in lines."""
-    lines = [f"winner: {ended.winner}", *close_lines(ended)]
+    lines = [f"winner: {ended.winner}"]
+    if ended.equals:
+        names = ", ".join(map(str, ended.equals))
+        lines.append(f"within two standard errors of it on validation data: {names}")
     if ended.validated is not None:
         lines.append(gain_line("on validation data, which decides", ended.validated))
         if ended.tested is not None:
@@ -77,21 +77,6 @@ def conclusion(ended: Ended) -> list[str]:
     else:
         lines.append(f"best of those that upload nothing beside the model: {ended.without_uploads}")
     return [*lines, f"take {ended.take}"]
-
-
-def close_lines(ended: Ended) -> list[str]:
-    """Return the lines about those that validation data hardly tell from the best, the winner aside."""
-    lines = []
-    best = ended.best or ended.winner
-    if best != ended.winner:
-        lines.append(
-            f"the best on validation data: {best}, by less than one standard error; the winner has fewer parts"
-        )
-    if ended.equals:
-        names = ", ".join(map(str, ended.equals))
-        of = "it" if best == ended.winner else best
-        lines.append(f"within two standard errors of {of} on validation data: {names}")
-    return lines
 
 
 def gain_line(where: str, gain: Difference) -> str:

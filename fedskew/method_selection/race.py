@@ -25,7 +25,6 @@ from fedskew.method_selection.standing import (
     one_rate_each,
     rank,
     shown,
-    simplest,
 )
 from fedskew.method_selection.uncertainty import Difference, Measurement, difference
 from server_app.continuation import rounds_taken_over
@@ -259,8 +258,8 @@ class Race:
         measured, full = self.full_runs(entry, ranked, results.validated)
         self.other_rates(full, measured)
         finalists = self.more_seeds(full.rounds, measured)
-        winner = simplest(finalists, measured)
-        equals = tuple(one for one in cut(finalists, measured, 1) if one != winner)
+        winner = finalists[0]
+        equals = tuple(cut(finalists, measured, 1)[1:])
         baseline = next((one for one in finalists if one.method == BASELINE), None)
         without_uploads = best_without_uploads(finalists, self.contenders.uploads_nothing)
         validated = tested = None
@@ -271,7 +270,6 @@ class Race:
             standings=self.standings,
             rounds=full.rounds,
             winner=winner,
-            best=finalists[0],
             baseline=baseline,
             shown=shown(self.standings[-1].means, finalists),
             without_uploads=without_uploads,
@@ -388,7 +386,7 @@ class Race:
         self, rounds: int, measured: dict[Candidate, dict[int, Measurement]]
     ) -> list[Candidate]:
         """Train those who can still win with more seeds, while time is left, and return them, best first."""
-        ranked = one_rate_each(rank(measured, measured), measured, self.learning_rate)
+        ranked = one_rate_each(rank(measured, measured))
         while True:
             finalists = self.finalists(ranked, measured)
             entrants = self.entrants(finalists)
@@ -410,12 +408,12 @@ class Race:
         rounds: int,
     ) -> int:
         """Return how many more seeds the finalists get; 0 ends the race."""
-        best = finalists[0]
-        have = len(measured[best])
+        winner = finalists[0]
+        have = len(measured[winner])
         certain = self.certain(finalists)
         rivals = [one for one in finalists[1:] if one not in certain]
         budget = self.left
-        if best.method != BASELINE:
+        if winner.method != BASELINE:
             if not rivals and have > 1:
                 return 0  # one can win: the time is worth more in its comparison with FedAvg
             budget -= self.reserved(entrants, rounds)

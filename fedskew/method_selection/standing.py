@@ -1,7 +1,6 @@
 """How the candidates of a race stand: their ranking, and which of them a cut keeps.
 
-Cuts are by standard error: a candidate that is not clearly worse than the last one kept is kept as well. In the end, of
-those within one standard error of the best, the simplest wins.
+Cuts are by standard error: a candidate that is not clearly worse than the last one kept is kept as well.
 """
 
 import math
@@ -9,15 +8,13 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedskew.method_selection.candidates import BASELINE, Candidate
+from fedskew.method_selection.candidates import Candidate
 from fedskew.method_selection.planning import THIRD
 from fedskew.method_selection.race_log import Step
 from fedskew.method_selection.uncertainty import BySeed, Difference, difference
 
 ERRORS = 2.0
 """Standard errors within which a candidate counts as equal to the last one that is kept."""
-SIMPLER = 1.0
-"""Standard errors behind the best within which a simpler candidate is taken (Breiman et al. 1984, the 1 SE rule)."""
 NEAR = 3
 """Candidates behind the last one that is kept, whose differences to it have an error together."""
 MOST_SHOWN = 10
@@ -67,77 +64,21 @@ def cut(ranked: Sequence[Candidate], measured: Measurements, least: int) -> list
     kept = list(ranked[:least])
     if len(kept) == len(ranked):
         return kept
-    near = within(ERRORS, kept[-1], ranked[least:], measured, max(NEAR, least))
-    return [*kept, *near]
-
-
-def within(
-    errors: float,
-    first: Candidate,
-    others: Sequence[Candidate],
-    measured: Measurements,
-    together: int,
-) -> list[Candidate]:
-    """Return those of `others` that are within so many standard errors of `first`.
-
-    A difference's error counts as no less than that of the first `together` of them.
-    """
+    last = kept[-1]
     differences: dict[Candidate, Difference] = {}
-    for candidate in others:
-        found = difference(measured[first], measured[candidate])
+    for candidate in ranked[least:]:
+        found = difference(measured[last], measured[candidate])
         if found is not None:
             differences[candidate] = found
-    least = root_mean_square([found.error for found in differences.values()][:together])
-    near = []
+    near = list(differences.values())[: max(NEAR, least)]
+    pooled = math.sqrt(statistics.fmean(found.error**2 for found in near)) if near else 0.0
     for candidate, found in differences.items():
-        if found.mean <= errors * max(found.error, least):
-            near.append(candidate)
-    return near
+        if found.mean <= ERRORS * max(found.error, pooled):
+            kept.append(candidate)
+    return kept
 
 
-def root_mean_square(errors: Sequence[float]) -> float:
-    """Return the error that several differences have together; 0 of none."""
-    return math.sqrt(statistics.fmean(error**2 for error in errors)) if errors else 0.0
-
-
-def simplest(ranked: Sequence[Candidate], measured: Measurements) -> Candidate:
-    """Return the candidate with the fewest parts, of those within one standard error of the first.
-
-    FedAvg wins only where it is the first: else the comparison by other seeds decides whether anything is above it.
-    """
-    first = ranked[0]
-    if first.method == BASELINE:
-        return first
-    others = [candidate for candidate in ranked[1:] if candidate.method != BASELINE]
-    equal = [first, *within(SIMPLER, first, others, measured, NEAR)]
-    return min(equal, key=lambda candidate: candidate.parts)  # of as many parts the best
-
-
-def one_rate_each(
-    ranked: Sequence[Candidate], measured: Measurements, own_rate: float
-) -> list[Candidate]:
-    """Return of each method one learning rate, best first.
-
-    That is the settings' own one, unless another one is better by more than one standard error. An error counts as no
-    less than that of all methods' differences together: one of two or three seeds is itself uncertain.
-    """
-    behind: dict[Candidate, Difference | None] = {}
-    chosen = best_rate_each(ranked)
-    own_of = {one.method: one for one in ranked if one.learning_rate == own_rate}
-    for best in chosen:
-        own = own_of.get(best.method)
-        if own is not None and own != best:
-            behind[best] = difference(measured[best], measured[own])
-    least = root_mean_square([found.error for found in behind.values() if found is not None])
-    settled = []
-    for best in chosen:
-        found = behind.get(best)
-        keeps_own = found is not None and found.mean <= SIMPLER * max(found.error, least)
-        settled.append(own_of[best.method] if keeps_own else best)
-    return rank(measured, settled)
-
-
-def best_rate_each(ranked: Sequence[Candidate]) -> list[Candidate]:
+def one_rate_each(ranked: Sequence[Candidate]) -> list[Candidate]:
     """Return of each method the best learning rate, best first."""
     best: dict[str, Candidate] = {}
     for candidate in ranked:
@@ -147,7 +88,7 @@ def best_rate_each(ranked: Sequence[Candidate]) -> list[Candidate]:
 
 def shown(means: Mapping[Candidate, float], finalists: Collection[Candidate]) -> list[Candidate]:
     """Return the candidates of the table that a race ends with, best first: the first of each method, not too many."""
-    best = best_rate_each(list(means))
+    best = one_rate_each(list(means))
     return [one for index, one in enumerate(best) if index < MOST_SHOWN or one in finalists]
 
 
