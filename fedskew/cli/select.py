@@ -88,6 +88,13 @@ def select(
         str, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = "results",
     jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN.json",
+            help="Repeat the steps of an earlier race of the same command, by its plan.json.",
+        ),
+    ] = None,
 ) -> None:
     """Find the best method for a federation: a race of methods and learning rates with equal budgets."""
     began = time.monotonic()
@@ -113,8 +120,10 @@ def select(
     trainer = trainer_of(given, methods, refused, target, out, jobs)
     chosen = TARGETS[target]
     file = folder / "plan.json"
+    if plan is not None:
+        adopt(plan, file)
     if file.exists():
-        out.print(f"the race goes on: {file}")
+        out.print(f"the race goes on: {file}" if plan is None else f"the race follows {plan}")
     log = RaceLog(file)
     race = Race(
         trainer.contenders,
@@ -145,7 +154,36 @@ def select(
     write_text(folder / "result.json", json.dumps(outcome, indent=2) + "\n")
     out.print(targets_table(of_targets, chosen))
     out.print("\n".join(conclusion(ended)))
-    out.print(f"{rounds_line(outcome)}\nthe race took {duration(log.used)} of {minutes:g} minutes")
+    out.print(rounds_line(outcome))
+    if plan is None:
+        out.print(f"the race took {duration(log.used)} of {minutes:g} minutes")
+    else:
+        took = f"the race took {duration(time.monotonic() - began)}"
+        out.print(f"{took}; {duration(log.used)} of {minutes:g} minutes when it was planned")
+
+
+def adopt(plan: Path, file: Path) -> None:
+    """Give a race the plan of an earlier one: it then trains the same, whatever that takes here.
+
+    Args:
+        plan: the earlier race's plan.json.
+        file: this race's.
+
+    Raises:
+        SettingError: there is no such plan, it is damaged or of other options, or this race has begun by another one.
+    """
+    require(plan.is_file(), "--plan", str(plan), "is no file")
+    RaceLog(plan)  # refuses a damaged one
+    name = file.parent.name
+    rule = f"must be of a race with the same options, whose folder is {name}"
+    require(plan.resolve().parent.name == name, "--plan", str(plan), rule)
+    text = plan.read_text()
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+    remedy = "leave --plan out to go on with that race, or name another --results"
+    rule = f"differs from {file}, by which this race has begun"
+    require(file.read_text() == text, "--plan", str(plan), rule, remedy)
 
 
 def trainer_of(

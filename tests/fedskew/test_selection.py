@@ -13,7 +13,7 @@ from command_line import FedSkew
 from rich.console import Console
 
 from data import DataError, DataSettings, SettingError, federate, load
-from fedskew.cli.select import contenders_of
+from fedskew.cli.select import adopt, contenders_of
 from fedskew.diagnosis.planned import diagnosis_of
 from fedskew.diagnosis.table import read_counts
 from fedskew.method_selection.candidates import (
@@ -28,6 +28,7 @@ from fedskew.method_selection.candidates import (
 )
 from fedskew.method_selection.conduct import Runs, Trained, with_continued
 from fedskew.method_selection.counts import partition_by_counts
+from fedskew.method_selection.race_log import RaceLog, Step
 from fedskew.method_selection.targets import TARGETS, scores_of, target_of
 from fedskew.method_selection.uncertainty import difference
 from fedskew.method_selection.uploads import excluded, permissions_of, upload_text
@@ -438,6 +439,41 @@ def test_a_race_begun_again_names_the_same_winner_with_the_same_numbers(
         summary.unlink()
     again = fedskew(*words)[1]
     assert "the race goes on" in again and json.loads(outcome.read_text()) == result
+
+    # Elsewhere, a race by the same plan trains everything again and ends alike.
+    (plan,) = tmp_path.glob("race-*/plan.json")
+    elsewhere = tmp_path / "elsewhere"
+    words[words.index(str(tmp_path))] = str(elsewhere)
+    status, repeated, _ = fedskew(*words, "--plan", plan)
+    (outcome,) = elsewhere.glob("race-*/result.json")
+    assert status == 0 and f"the race follows {plan}" in " ".join(repeated.split())
+    assert json.loads(outcome.read_text()) == result
+
+
+def test_a_plan_is_of_a_race_with_the_same_options(tmp_path: Path) -> None:
+    def plan_at(place: str, seconds: float) -> Path:
+        log = RaceLog(tmp_path / place / "plan.json")
+        entrants = (Entrant("fedavg", 0.1),)
+        log.steps = [Step("pace", entrants, 1, (0,), predicted=seconds, seconds=seconds)]
+        log.save()
+        return log.path
+
+    earlier = plan_at("there/race-1", 1.0)
+    here = tmp_path / "here" / "race-1" / "plan.json"
+    adopt(earlier, here)
+    assert here.read_text() == earlier.read_text()
+    adopt(earlier, here)  # a race that goes on
+    with pytest.raises(
+        SettingError, match="must be of a race with the same options, whose folder is race-1"
+    ):
+        adopt(plan_at("there/race-2", 1.0), here)
+    with pytest.raises(SettingError, match="by which this race has begun: leave --plan out"):
+        adopt(plan_at("elsewhere/race-1", 2.0), here)
+    with pytest.raises(SettingError, match="is no file"):
+        adopt(tmp_path / "race-1" / "plan.json", here)
+    earlier.write_text("{}")
+    with pytest.raises(SettingError, match="is damaged"):
+        adopt(earlier, tmp_path / "third" / "race-1" / "plan.json")
 
 
 def test_what_a_race_cannot_do_is_one_sentence(fedskew: FedSkew, tmp_path: Path) -> None:
