@@ -275,8 +275,14 @@ def decide(
 
 
 def is_tied(comparison: Comparison, by: float) -> bool:
-    """Return whether the difference is the margin itself in each of several seeds, no larger in any."""
-    return comparison.n > 1 and set(comparison.by_seed.values()) == {by}
+    """Return whether the difference is the margin itself in each of several seeds, no larger in any.
+
+    Other test examples must not move it: the interval has no width beside that of rounding.
+    """
+    interval = comparison.interval
+    if comparison.n < 2 or interval is None or set(comparison.by_seed.values()) != {by}:
+        return False
+    return comparison.rounding > 0 or interval.low == interval.high
 
 
 def lowest(comparison: Comparison) -> float:

@@ -18,6 +18,7 @@ from fedskew.report.statement_forms import slope_weights
 from fedskew.report.statements import (
     Judged,
     is_at_chance,
+    is_tied,
     judge_all,
     judge_statement,
     partition_fact,
@@ -118,6 +119,15 @@ PAIR = {"better": "fedshift", "than": "fedavg"}
 )
 def test_a_pair_is_judged_by_its_interval(fedshift: Any, fedavg: Any, status: str) -> None:
     assert judged(made(last(fedshift=fedshift, fedavg=fedavg)), PAIR).status == status
+
+
+def test_a_tie_that_other_test_examples_would_move_is_no_tie() -> None:
+    equal = {0: 2.0, 1: 2.0}
+    assert is_tied(Comparison(equal, Interval(2.0, 2.0, 0.0, "seeds")), 2.0)
+    assert not is_tied(Comparison(equal, Interval(1.0, 3.0, 0.0, "seeds and test examples")), 2.0)
+    assert is_tied(Comparison(equal, Interval(-1.0, 5.0, 0.0, "seeds"), rounding=0.4), 2.0)
+    assert not is_tied(Comparison({0: 2.0}, Interval(2.0, 2.0, None, "seeds")), 2.0)
+    assert not is_tied(Comparison({0: 2.0, 1: 1.0}, Interval(2.0, 2.0, 0.0, "seeds")), 2.0)
 
 
 def test_the_numbers_of_a_failing_statement_are_of_the_part_that_refutes_it() -> None:
