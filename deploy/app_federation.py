@@ -44,7 +44,7 @@ key = "node.key"
 ca = "ca.crt"
 """
 MAX_NORM, MIN_SAMPLES = 1e6, 8
-PATIENCE = 240.0
+PATIENCE = 900.0
 """Seconds until processes have to be online, and a run to be over."""
 
 

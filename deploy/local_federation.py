@@ -42,7 +42,7 @@ address = "{address}"
 key = "node.key"
 ca = "ca.crt"
 """
-ONLINE = 240.0
+ONLINE = 900.0
 """Seconds until all sites have to be there."""
 PARTING = 20.0
 """Seconds that a site's processes have to end."""

@@ -11,7 +11,7 @@ from fedskew.engines.processes import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-PATIENCE = 240.0
+PATIENCE = 900.0
 """Seconds until a run has to be over."""
 ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

@@ -16,6 +16,6 @@ def built_wheel(folder: Path) -> Path:
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             (clone / name).write_bytes((ROOT / name).read_bytes())
     words = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, clone]
-    subprocess.run([sys.executable, "-m", "pip", *map(str, words)], check=True, timeout=240)
+    subprocess.run([sys.executable, "-m", "pip", *map(str, words)], check=True, timeout=900)
     (wheel,) = folder.glob("*.whl")
     return wheel

@@ -25,6 +25,17 @@ def pytest_configure(config: pytest.Config) -> None:
         import flwr.serverapp  # noqa: F401
 
 
+SLOW_TIMEOUT = 1800.0
+"""Seconds for a slow test. A shared machine can be three times as slow as usual."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests more time than the fast ones, whose limit is in pyproject.toml."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     import torch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedskew.engines.processes import end, free_port, mark
 
-TIMEOUT = 280.0
+TIMEOUT = 900.0
 """Seconds that a run may take."""
 
 

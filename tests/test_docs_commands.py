@@ -427,7 +427,6 @@ def shown(page: str, beginning: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # fedskew run demo, on a machine that has other work
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
     if page.endswith("choosing-a-method.md"):

@@ -47,7 +47,7 @@ def python(folder: Path, place: Path, code: str, *options: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *options, "-W", "ignore", "main.py"]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -28,7 +28,6 @@ def contents(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # half a minute, on a machine that has nothing else to do
 def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_written(
     tmp_path: Path,
 ) -> None:
@@ -53,7 +52,7 @@ def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_wri
 
     def call(*words: object) -> tuple[str, str]:
         done = subprocess.run(
-            command(*words), cwd=work, env=environment, capture_output=True, text=True, timeout=400
+            command(*words), cwd=work, env=environment, capture_output=True, text=True, timeout=900
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout, done.stderr
@@ -62,13 +61,13 @@ def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_wri
         killed = subprocess.Popen(
             command("run", "mine"), cwd=work, env=environment, stdout=log, stderr=log
         )
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 900
         while len(list(work.glob("results/*/summary.json"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         children = psutil.Process(killed.pid).children(recursive=True)
         killed.kill()
         killed.wait()
-        assert not psutil.wait_procs(children, timeout=20)[1]
+        assert not psutil.wait_procs(children, timeout=120)[1]
     finished = len(list(work.glob("results/*/summary.json")))
     assert 2 <= finished < 18, (tmp_path / temporary / "log").read_text()
 

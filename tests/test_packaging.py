@@ -84,7 +84,7 @@ def test_report_and_export_run_from_the_bundle(bundle: zipfile.ZipFile, tmp_path
     )
     environment = {**os.environ, "PYTHONPATH": str(app)}
     command = [sys.executable, "-W", "ignore", "-c", script]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=240)
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=900)
     page = (tmp_path / "report.html").read_text()
     assert (
         "<style>" in page

@@ -46,7 +46,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target,
         source,
     ]
-    subprocess.run([sys.executable, "-m", "pip", *map(str, words)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "pip", *map(str, words)], check=True, timeout=900)
     return target
 
 
@@ -68,14 +68,13 @@ def call(folder: Path, installed: Path, *words: object) -> str:
     }
     command = [sys.executable, "-P", "-W", "ignore", "-m", *map(str, words)]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # Ray on a machine that has other work
 def test_own_methods_and_an_own_model_run_on_all_engines_and_stand_in_a_report(
     folder: Path, installed: Path
 ) -> None:
@@ -116,7 +115,6 @@ def test_own_methods_and_an_own_model_run_on_all_engines_and_stand_in_a_report(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # Ray on a machine that has other work
 def test_the_package_is_listed_and_its_own_tests_pass(folder: Path, installed: Path) -> None:
     rows = json.loads(call(folder, installed, "fedskew", "list", "methods", "--json"))
     assert {"tempered", "even-mean"} <= {row["method"] for row in rows}

@@ -37,11 +37,11 @@ VICTIM = 0
 PUSH, BEGIN, OBJECT = (
     f"/v1/fleet/{call}" for call in ("push-messages", "activate-node", "pull-object")
 )
-PATIENCE = 120.0
+PATIENCE = 600.0
 """Seconds for a ServerApp to start and to ask."""
-IDLE = 40.0
+IDLE = 120.0
 """Seconds after which a run that asks the site nothing is ended for another: it may wait for the other site."""
-AWAY = 60.0
+AWAY = 300.0
 """Seconds for a site that has ended to be offline."""
 RUN = ["method=fedavg", "model=mlp-bn", "rounds=1"]
 OPEN = """
@@ -106,7 +106,7 @@ def stolen_key(stage: Stage) -> list[Refusal]:
 
 def activation_failed(log: Log) -> Refusal:
     """Return the SuperLink's reason why a node was not activated."""
-    return Refusal("ApiError 2004", log.wait_for("ApiError:2004", seconds=10))
+    return Refusal("ApiError 2004", log.wait_for("ApiError:2004"))
 
 
 def database_of(stage: Stage) -> str:
@@ -209,7 +209,7 @@ def not_stored(stage: Stage, site: int, answered: str, run: int) -> list[Refusal
     log = stage.log("superlink")
     reply = forged(run, stage.nodes[site], answered)
     answer = push(stage, site, reply, stage.nodes[site])
-    line = log.wait_for("Failed to store Message reply", answered, seconds=10)
+    line = log.wait_for("Failed to store Message reply", answered)
     if answer.objects_to_push:
         raise ControlFailed(f"the SuperLink wants the reply's objects: {line}")
     return [Refusal("not stored", line)]

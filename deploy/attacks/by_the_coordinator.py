@@ -35,7 +35,7 @@ from strategies.core.exchange import QUERY, TRAIN, Request
 
 SITE = 0
 """The site that is asked."""
-PATIENCE = 120.0
+PATIENCE = 600.0
 MOST_NORM = 50.0
 """Norm of an update that a site's policy allows, where a row sets one; one of the usual rate has 13."""
 Change = Callable[[dict[str, Any]], None]

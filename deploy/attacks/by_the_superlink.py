@@ -16,7 +16,7 @@ from strategies.core.exchange import QUERY
 
 SITE = 0
 """The site whose logs are read."""
-PATIENCE = 180.0
+PATIENCE = 600.0
 """Seconds for a run to end."""
 SEEDS = {"honest": 101, "unsigned": 102, "other key": 103, "other settings": 104}
 """By request, the seed of its run: each is a run of its own."""

@@ -23,7 +23,7 @@ from fedskew.federation.folder import FederationFolder
 from fedskew.federation.superlink import Control
 from site_agent.keys import read_key
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds until a line must stand in a log."""
 AT_WORK, ALONE = "federation", "in process"
 """Where an attack is tried: on the federation while it trains, or on the same code in this process."""
@@ -182,7 +182,7 @@ class Stage:
         except httpx.HTTPError as error:
             raise ControlFailed(f"{path}: {type(error).__name__}: {error}") from None
         words = f"'{path}': 200"
-        log.wait_for(words, seconds=10, missing=ControlFailed)
+        log.wait_for(words, missing=ControlFailed)
         # Of several lines the last is this call's: the gateway writes it before it answers.
         return answer, [line for line in log.lines() if words in line][-1]
 
@@ -190,7 +190,7 @@ class Stage:
         """Return the status by which a call is refused, and the gateway's line on it."""
         log = self.log("gate")
         status = refusal(call)
-        return Refusal(f"HTTP {status}", log.wait_for(f"'{path}': {status}", seconds=10))
+        return Refusal(f"HTTP {status}", log.wait_for(f"'{path}': {status}"))
 
 
 def elsewhere(call: Callable[[], Any], seconds: float, user: int | None = None) -> tuple[str, str]:

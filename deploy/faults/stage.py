@@ -320,7 +320,7 @@ def tree(number: int) -> list[psutil.Process]:
     return []
 
 
-def until(look: Callable[[], Result | None], problem: str, seconds: float = 240.0) -> Result:
+def until(look: Callable[[], Result | None], problem: str, seconds: float = 900.0) -> Result:
     """Return what `look` returns once it is something. Raises RuntimeError after a while."""
     deadline = time.monotonic() + seconds
     while (seen := look()) is None:

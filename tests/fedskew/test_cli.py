@@ -363,10 +363,10 @@ def wait_for_a_round(results: Path, running: subprocess.Popen[str]) -> None:
 
     The bound is long, as a busy machine takes a minute to import torch in every process.
     """
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while not list(results.glob("*/rounds.jsonl")):
         assert running.poll() is None, "the run ended before its first round"
-        assert time.monotonic() < deadline, "no round within 300 s"
+        assert time.monotonic() < deadline, "no round within 900 s"
         time.sleep(0.02)
 
 
@@ -389,10 +389,10 @@ def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(
     wait_for_a_round(tmp_path, running)
     children = psutil.Process(running.pid).children(recursive=True)
     running.send_signal(signal.SIGINT)
-    errors = running.communicate(timeout=120)[1]
+    errors = running.communicate(timeout=900)[1]
     assert running.returncode == 130
     assert "interrupted" in errors
-    assert not psutil.wait_procs(children, timeout=60)[1]
+    assert not psutil.wait_procs(children, timeout=120)[1]
     status, summary, lines = fedskew(*words)
     assert status == 0 and "resuming after round" in lines
     assert json.loads(summary)["rounds"] == 100
@@ -420,6 +420,6 @@ def test_a_killed_run_leaves_no_worker_and_the_same_command_goes_on(tmp_path: Pa
     assert len(children) >= 2
     running.kill()
     running.wait()
-    assert not psutil.wait_procs(children, timeout=60)[1]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=400, check=True)
+    assert not psutil.wait_procs(children, timeout=120)[1]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
     assert "resuming after round" in finished.stderr

@@ -140,7 +140,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def until(holds: Callable[[], object], seconds: float = 300) -> None:
+def until(holds: Callable[[], object], seconds: float = 900) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not holds():
@@ -149,7 +149,6 @@ def until(holds: Callable[[], object], seconds: float = 300) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_runs_go_on_elsewhere_when_a_machine_is_killed(tmp_path: Path) -> None:
     methods, rounds = ["fedavg", "fedbn", "fedprox", "iwds"], 40
     changes = {"rounds": rounds, "local-epochs": 5}
@@ -207,7 +206,7 @@ def test_runs_go_on_elsewhere_when_a_machine_is_killed(tmp_path: Path) -> None:
 
         until(conducting)
         kill(second)
-        output = sweep.communicate(timeout=400)[0]
+        output = sweep.communicate(timeout=900)[0]
     assert sweep.returncode == 0, output
     assert "another one goes on from the last finished round" in output
     for method in methods:

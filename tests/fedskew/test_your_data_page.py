@@ -12,7 +12,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "start" / "your-data.md"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_page_leads_from_a_folder_to_a_report(tmp_path: Path) -> None:
     commands = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(commands) == 3 and "fedskew report" in commands[-1]

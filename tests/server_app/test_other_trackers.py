@@ -79,7 +79,7 @@ def of_wandb(folder: Path) -> tuple[Curves, dict[str, Any]]:
     from wandb.proto import wandb_internal_pb2 as messages
 
     (file,) = folder.glob("wandb/offline-run-*/*.wandb")
-    until = time.monotonic() + 60
+    until = time.monotonic() + 900
     records: list[messages.Record] = []
     while not (records and records[-1].HasField("exit")):
         assert time.monotonic() < until, f"{file}: no last record among {len(records)}"

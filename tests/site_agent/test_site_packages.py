@@ -60,7 +60,7 @@ def hidden(
         *map(str, words),
     ]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
     )
 
 

@@ -129,7 +129,6 @@ def change_at_one_site(federation: LocalFederation, name: str, other_weights: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 # The coordinator's commands run in this process, and leave their connections to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -142,7 +142,6 @@ def test_a_damaged_or_hostile_archive_leaves_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 # The coordinator's commands run in this process, and leave their connections to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

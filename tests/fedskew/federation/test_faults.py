@@ -26,7 +26,6 @@ def has_network_namespaces() -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_a_supernode_a_server_a_gate_and_a_superexec_are_killed_and_a_site_lies() -> None:
     """Rows 2, 5, 7 and 15, after which the hash is the undisturbed one, and 13, whose site is left out by name."""
     if not has_network_namespaces():

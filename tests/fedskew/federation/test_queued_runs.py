@@ -35,7 +35,7 @@ class Queue:
             row["state"] for row in json.loads(fedskew("federation", "runs", self.folder, "--json"))
         ]
 
-    def wait_for(self, number: int, text: str, seconds: float = 300.0) -> None:
+    def wait_for(self, number: int, text: str, seconds: float = 900.0) -> None:
         """Return once a run has printed a text. Fails where it does not in time."""
         deadline = time.monotonic() + seconds
         while text not in (printed := self.queue.log(number).read_text()):
@@ -49,7 +49,6 @@ class Queue:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_runs_take_turns_and_wait_for_sites(tmp_path: Path) -> None:

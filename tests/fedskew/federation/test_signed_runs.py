@@ -395,7 +395,7 @@ def submitted(federation: LocalFederation, signature: str, seed: int) -> tuple[i
     config = {**parse(stated).run_config(), "run-signature": signature}
     control = Control(folder.coordinator.superlink_port, folder.authority[0])
     number = control.submit(APP, config)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 900
     while not (status := control.status(number)).finished:
         assert time.monotonic() < deadline
         time.sleep(0.3)
@@ -409,7 +409,6 @@ def entries(place: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 # The coordinator's commands run in this process, and leave their connections to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -69,7 +69,6 @@ def answers(federation: LocalFederation) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 # The coordinator's commands run in this process, and leave their connections to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -81,7 +81,7 @@ def train_every_patch(python: Path, installed: Path | None, folder: Path) -> Non
     environment = {**os.environ, "PYTHONPATH": str(installed or ""), "OMP_NUM_THREADS": "1"}
     command = [str(python), "-W", "ignore", "runner.py", *map(str, apps)]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert re.findall(r"TRAINED (\S+)", done.stdout) == [app.name for app in apps]
@@ -106,7 +106,7 @@ def test_every_patch_trains_in_a_fresh_environment_with_the_wheel(tmp_path: Path
     # Python follows no .pth file of a folder that is named by one, so the clone's is without effect.
     (packages / "dependencies.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
     words = ["install", "--quiet", "--no-deps", "--no-index", "--target", str(packages), str(wheel)]
-    subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=240)
+    subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=900)
     python = home / "bin" / "python"
     where = "import fedskew; print(fedskew.__file__)"
     found = subprocess.run(

@@ -222,7 +222,7 @@ def test_a_browser_draws_it(scheme: str, width: int, page: Page, tmp_path: Path)
         f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1300,1000", "--virtual-time-budget=3000",
         f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}", "--dump-dom", frame.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert ":CONSOLE" not in done.stderr, done.stderr
     title = re.search(r"<title>(.*?)</title>", done.stdout)
     assert title is not None, done.stderr
