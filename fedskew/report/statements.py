@@ -222,20 +222,22 @@ def decide(
     verdicts = [
         comparison.verdict(part.by) for part, comparison in zip(parts, comparisons, strict=True)
     ]
-    at_margin = [
-        is_tied(comparison, part.by) for part, comparison in zip(parts, comparisons, strict=True)
-    ]
     refuted = [
-        verdict == "below" or tied for verdict, tied in zip(verdicts, at_margin, strict=True)
+        verdict == "below" or is_tied(comparison, part.by)
+        for part, comparison, verdict in zip(parts, comparisons, verdicts, strict=True)
     ]
     holds = verdicts.count("above") >= among
     fails = not holds and sum(refuted) > len(parts) - among
     ends = highest if fails else lowest
-    beside = np.array(
-        [ends(comparison) - part.by for part, comparison in zip(parts, comparisons, strict=True)]
+    beside = [
+        ends(comparison) - part.by for part, comparison in zip(parts, comparisons, strict=True)
+    ]
+
+    # Fewer than `among` parts are not refuted where it fails, so that the chosen one is refuted.
+    from_highest = sorted(
+        range(len(parts)), key=lambda number: (fails and refuted[number], -beside[number])
     )
-    from_highest = np.argsort(-beside, kind="stable")
-    chosen = int(from_highest[among - 1])
+    chosen = from_highest[among - 1]
     estimates = [comparison.estimate for comparison in comparisons]
     above = sum(estimate > part.by for estimate, part in zip(estimates, parts, strict=True))
     judged = replace(

@@ -14,9 +14,10 @@ from fedskew.experiments.statements import Statement, statement
 from fedskew.report.inference import Comparison, Interval, compare, seeds_to_decide
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.run_records import RunRecords
-from fedskew.report.statement_forms import slope_weights
+from fedskew.report.statement_forms import Part, slope_weights
 from fedskew.report.statements import (
     Judged,
+    decide,
     is_at_chance,
     is_tied,
     judge_all,
@@ -139,6 +140,18 @@ def test_the_numbers_of_a_failing_statement_are_of_the_part_that_refutes_it() ->
     assert verdict.estimate == pytest.approx(-0.933, abs=1e-3)
     undecided = judged(made(last(fedshift=wide, fedavg=[below[0], [70.1, 70.0, 70.5]])), PAIR)
     assert undecided.status != "fails" and undecided.estimate == pytest.approx(2 / 3, abs=1e-3)
+
+
+def test_a_tie_that_refutes_is_shown_though_another_part_s_interval_ends_lower() -> None:
+    results = made(last(fedshift=[HIGH, HIGH], fedavg=[LOW, LOW]))
+    verdict = judged(results, PAIR)
+    tied = Comparison({0: 2.0, 1: 2.0}, Interval(-1.0, 5.0, 0.0, "seeds"), rounding=0.4)
+    undecided = Comparison({0: -9.0, 1: 2.0}, Interval(-9.0, 2.5, 0.5, "seeds"))
+    parts = [Part(name, 2.0, lambda seed: "") for name in ("tied", "undecided")]
+    for order in (1, -1):
+        decided = decide(verdict, parts[::order], [tied, undecided][::order], among=2)
+        assert (decided.status, decided.deciding) == ("fails", "tied")
+    assert decide(verdict, parts[1:], [undecided], among=1).status != "fails"
 
 
 def test_the_undecided_names_the_seeds_that_would_decide() -> None:
