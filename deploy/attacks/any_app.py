@@ -25,7 +25,7 @@ ATTACKED = TRAINED[0]
 OTHER = "west"
 """The site that takes no part in the runs."""
 COMMENT = "\n# one line more\n"
-SECONDS = 120.0
+SECONDS = 600.0
 
 
 class AppStage:

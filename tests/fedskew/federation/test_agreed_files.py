@@ -108,7 +108,7 @@ def states(federation: LocalFederation, words: list[str]) -> dict[str, str]:
 
     For a moment after its summary the run before is unfinished to the SuperLink, and its records would answer.
     """
-    for _ in range(60):
+    for _ in range(600):
         answer = fedskew("federation", "status", federation.folder, "--json", *settings(words))
         status = json.loads(answer)
         if status["basis"].startswith("asked for"):

@@ -101,19 +101,17 @@ def test_two_supernodes_train_on_data_of_their_own(tmp_path: Path, files: list[P
     assert {*models} == {"average", "creff"}
 
 
-@pytest.mark.parametrize("patch", ["", "fedshift"])
 def test_two_supernodes_train_the_quickstart_on_data_of_their_own(
-    patch: str, tmp_path: Path, files: list[Path]
+    tmp_path: Path, files: list[Path]
 ) -> None:
     copied = tmp_path / "app"
     shutil.copytree(QUICKSTART, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    if patch:
-        words = ["patch", "-s", "-p1", "-i", str(copied / "patches" / f"{patch}.diff")]
-        subprocess.run(words, cwd=copied, check=True)
+    words = ["patch", "-s", "-p1", "-i", str(copied / "patches" / "fedshift.diff")]
+    subprocess.run(words, cwd=copied, check=True)
     model = tmp_path / "model.pt"
     configs = [as_run_config({"data-path": str(file)}) for file in files]
     with StockNodes(tmp_path / "flwr", configs) as nodes:
-        output = nodes.run(copied, f'num-server-rounds=3 local-epochs=2 model-file="{model}"')
+        output = nodes.run(copied, f'num-server-rounds=2 local-epochs=3 model-file="{model}"')
     accuracy = re.findall(r"QUICKSTART accuracy ([\d.]+)", output)
     assert accuracy, output[-3000:]
     assert float(accuracy[0]) > 60  # 10 is chance
