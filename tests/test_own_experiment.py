@@ -67,7 +67,7 @@ def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_wri
         children = psutil.Process(killed.pid).children(recursive=True)
         killed.kill()
         killed.wait()
-        assert not psutil.wait_procs(children, timeout=120)[1]
+        assert not psutil.wait_procs(children, timeout=20)[1]
     finished = len(list(work.glob("results/*/summary.json")))
     assert 2 <= finished < 18, (tmp_path / temporary / "log").read_text()
 

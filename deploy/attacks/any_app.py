@@ -26,6 +26,7 @@ OTHER = "west"
 """The site that takes no part in the runs."""
 COMMENT = "\n# one line more\n"
 SECONDS = 600.0
+"""Seconds for a run to end."""
 
 
 class AppStage:

@@ -392,7 +392,7 @@ def test_an_interrupt_ends_every_process_and_the_same_command_goes_on(
     errors = running.communicate(timeout=900)[1]
     assert running.returncode == 130
     assert "interrupted" in errors
-    assert not psutil.wait_procs(children, timeout=120)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
     status, summary, lines = fedskew(*words)
     assert status == 0 and "resuming after round" in lines
     assert json.loads(summary)["rounds"] == 100
@@ -420,6 +420,6 @@ def test_a_killed_run_leaves_no_worker_and_the_same_command_goes_on(tmp_path: Pa
     assert len(children) >= 2
     running.kill()
     running.wait()
-    assert not psutil.wait_procs(children, timeout=120)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
     assert "resuming after round" in finished.stderr

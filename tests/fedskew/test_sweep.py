@@ -324,10 +324,10 @@ def test_a_launcher_that_is_ended_leaves_no_process_and_the_same_command_ends_th
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(children) >= 3, "a fork server and two workers"
     running.send_signal(number)
-    errors = running.communicate(timeout=120)[1]
+    errors = running.communicate(timeout=30)[1]
     assert running.returncode == (130 if number is signal.SIGINT else -9)
     assert number is not signal.SIGINT or errors.count("\n") == 1
-    assert not psutil.wait_procs(children, timeout=120)[1]
+    assert not psutil.wait_procs(children, timeout=10)[1]
     finished = subprocess.run(demo(tmp_path / "ended"), check=True, capture_output=True, text=True)
     assert "resuming after round" in finished.stdout
     for folder in (tmp_path / "whole").iterdir():

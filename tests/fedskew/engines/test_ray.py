@@ -45,8 +45,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return execute(settings(tmp_path_factory.mktemp("inprocess")), "inprocess", silent)["hash"]
 
 
-def test_ray_gives_the_hash_of_one_process(tmp_path: Path, expected: dict[str, str]) -> None:
-    summary = execute(settings(tmp_path), "ray", silent, federation_config="num-supernodes=2")
+@pytest.mark.parametrize("nodes", [2, 10])
+def test_ray_gives_the_hash_of_one_process(
+    tmp_path: Path, expected: dict[str, str], nodes: int
+) -> None:
+    summary = execute(
+        settings(tmp_path), "ray", silent, federation_config=f"num-supernodes={nodes}"
+    )
     assert summary["hash"] == expected
 
 
@@ -199,8 +204,9 @@ def test_a_sweep_on_one_ray_gives_the_hashes_of_runs_alone(tmp_path: Path) -> No
         assert "round   4/4" in logs[place] and logs[place].count("finished: ") == 1
 
 
-def test_a_sweep_that_is_killed_in_its_second_run_goes_on_to_the_same_hashes(
-    tmp_path: Path,
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_sweep_that_is_ended_in_its_second_run_goes_on_to_the_same_hashes(
+    tmp_path: Path, number: signal.Signals
 ) -> None:
     results = tmp_path / "sweep"
     methods = ("fedavg", "fedbn")
@@ -216,10 +222,11 @@ def test_a_sweep_that_is_killed_in_its_second_run_goes_on_to_the_same_hashes(
     while len(list(results.glob("*/checkpoint.safetensors"))) < 2 and time.monotonic() < deadline:
         assert launcher.poll() is None
         time.sleep(0.01)
-    launcher.kill()
-    launcher.communicate(timeout=120)
+    launcher.send_signal(number)
+    launcher.communicate(timeout=30)
+    assert launcher.returncode == (130 if number is signal.SIGINT else -9)
     mark = results / f"{SWEEP}{launcher.pid}"
-    assert marked(mark), "nothing was left to end Ray, which the next sweep does"
+    assert bool(marked(mark)) == (number is signal.SIGKILL)
     done = [(run.folder / "summary.json").exists() for run in planned]
     assert sorted(done) == [False, True], "the second run was to be ended on its way"
     ends = in_a_sweep(planned)

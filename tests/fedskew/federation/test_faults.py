@@ -26,11 +26,11 @@ def has_network_namespaces() -> bool:
 
 
 @pytest.mark.slow
-def test_a_supernode_and_a_server_are_killed_and_a_site_lies() -> None:
-    """Rows 2 and 5, after which the hash is the undisturbed one, and 13, whose site is left out by name."""
+def test_a_supernode_a_server_a_gate_and_a_superexec_are_killed_and_a_site_lies() -> None:
+    """Rows 2, 5, 7 and 15, after which the hash is the undisturbed one, and 13, whose site is left out by name."""
     if not has_network_namespaces():
         pytest.skip("a network namespace wants root, iproute2 and a kernel that lets it be made")
-    rows = ["--row", "2", "5", "13"]
+    rows = ["--row", "2", "5", "7", "13", "15"]
     command = [sys.executable, "deploy/try_faults.py", "--times", "1", *rows]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "0 missed" in done.stdout, (
