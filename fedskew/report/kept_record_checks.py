@@ -210,7 +210,8 @@ def check_round(where: str, record: Mapping[str, Any], settings: RunSettings) ->
         is_reason = client.isdigit() and isinstance(reason, str) and reason.isprintable()
         check(is_reason, f"{where}: failures", "must be reasons by client")
     for worker in record["workers"]:
-        is_device = worker["device"].isprintable() and len(worker) == 1
+        has_keys = {"device"} <= worker.keys() <= {"device", "gpu"}
+        is_device = has_keys and all(name.isprintable() for name in worker.values())
         check(is_device, f"{where}: workers", "must be devices")
 
     if settings.general.is_evaluated(record["round"]):

@@ -32,7 +32,7 @@ from fedskew.report.kept_record_checks import (
     checked_rounds,
     refuse_constant,
 )
-from fedskew.report.run_records import RunRecords
+from fedskew.report.run_records import RunRecords, device_of
 from server_app.keys import SELECTIONS
 from server_app.record import RoundRecord
 from server_app.round_selection import points_of, select, summarize
@@ -128,13 +128,20 @@ def origins(runs: Iterable[KeptRun]) -> list[str]:
     counts: Counter[tuple[str, str, str]] = Counter()
     for run in runs:
         torch = str(run.origin["versions"].get("torch", "unknown"))
-        processor = "a GPU" if "cuda" in run.versions["device"] else f"CPU type {run.cpu}"
-        counts[run.commit[:12], processor, torch] += 1
+        counts[run.commit[:12], processor_of(run), torch] += 1
     lines = []
     for (commit, processor, torch), count in counts.items():
         runs_word = "run" if count == 1 else "runs"
         lines.append(f"{count} {runs_word} of commit {commit}, {processor}, torch {torch}")
     return lines
+
+
+def processor_of(run: KeptRun) -> str:
+    """Return in words what a kept run was trained on. Old records do not have the GPU's model."""
+    device = run.versions["device"]
+    if device == "cuda":
+        return "a GPU"
+    return device if "cuda" in device else f"CPU type {run.cpu}"
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -207,7 +214,7 @@ def shortened(record: RoundRecord, run: RunRecords) -> dict[str, Any]:
     whole = record.to_json()
     kept = {key: whole[key] for key in ROUND_KEYS}
     kept["seconds"] = {"round": record.seconds.round}
-    kept["workers"] = [{"device": device} for device in devices_of(record)]
+    kept["workers"] = devices_of(record)
     is_last = record.round == run.rounds
     models = {}
     for name, numbers in whole["models"].items():
@@ -219,10 +226,14 @@ def shortened(record: RoundRecord, run: RunRecords) -> dict[str, Any]:
     return kept
 
 
-def devices_of(record: RoundRecord) -> list[str]:
-    """Return the devices of the processes that ran a round's clients, each once."""
-    devices = {str(worker.get("device")) for worker in record.workers}
-    return sorted(devices)
+def devices_of(record: RoundRecord) -> list[dict[str, str]]:
+    """Return the devices of the processes that ran a round's clients, each once, with the model of a GPU."""
+    devices = {}
+    for worker in record.workers:
+        devices[device_of(worker)] = {
+            key: str(worker[key]) for key in ("device", "gpu") if key in worker
+        }
+    return [devices[name] for name in sorted(devices)]
 
 
 def selected_rounds(records: Sequence[RoundRecord], model: str) -> set[int]:

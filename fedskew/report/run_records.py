@@ -17,6 +17,12 @@ VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
 """What a run's numbers depend on beside its settings; a difference is a warning."""
 
 
+def device_of(worker: Mapping[str, Any]) -> str:
+    """Return what a process trained its clients on: "cpu", or "cuda" with the GPU's model where a run has it."""
+    device = str(worker.get("device"))
+    return f"{device} ({worker['gpu']})" if "gpu" in worker else device
+
+
 def short_name(dataset: str) -> str:
     """Return a data set's name without the folders of the user's own files: domains:npz:/a/b.npz,... is b.npz, ..."""
     names = list(members(dataset))
@@ -134,6 +140,6 @@ class RunRecords:
         versions = {name: str(recorded.get(name, "unknown")) for name in VERSIONS}
         devices: set[str] = set()
         for record in self.records:
-            devices.update(str(worker.get("device")) for worker in record.workers)
+            devices.update(map(device_of, record.workers))
         versions["device"] = "+".join(sorted(devices))
         return versions

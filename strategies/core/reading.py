@@ -41,7 +41,7 @@ def read(parts: Mapping[str, object], largest: Expected | None) -> ClientReply:
 def worker_in(record: ConfigRecord) -> dict[str, int | str]:
     """Return what a client says of its process, as far as a record of the round can hold it."""
     worker: dict[str, int | str] = {}
-    for key in ("process", "device", "visible-gpus"):
+    for key in ("process", "device", "visible-gpus", "gpu"):
         value = record.get(key)
         if value is None:
             continue

@@ -11,6 +11,7 @@ from client_builders import measure, same
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from client_app.client import Variant
+from client_app.handlers import worker
 from client_app.memory import file_of, folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import pack, unpack
@@ -248,6 +249,14 @@ def test_draws_depend_on_run_round_and_client(tmp_path: Path) -> None:
             for number in (0, 1, 2):
                 seeds.add(judge.client(number, round, shared_of(judge.run_spec), {}, {}).seed)
     assert len(seeds) == 12
+
+
+def test_a_worker_names_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = ClientRuntime(run_spec_in(tmp_path))
+    assert "gpu" not in worker(runtime)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "GPU A")
+    runtime.device = "cuda"
+    assert worker(runtime)["gpu"] == "GPU A"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -194,7 +194,7 @@ def change_records(stage: Stage, records: Records, client: int, change: Change) 
         case "metric" | "metrics" if f"{client}/metrics" in records:
             change_metrics(records, f"{client}/metrics", change)
         case "worker":
-            key = pick(["process", "device", "visible-gpus", "x" * 1000], change.part)
+            key = pick(["process", "device", "visible-gpus", "gpu", "x" * 1000], change.part)
             with_odd(records, f"{client}/worker", key, change.odd)
         case "array" | "array bytes" | "array name" if isinstance(record, ArrayRecord) and record:
             records[name] = change_array(record, change)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -34,6 +34,7 @@ ENTRY: dict[str, Any] = {
     "selection": "mean-of-last-5",
 }
 Change = Callable[[dict[str, Any]], object]
+Records = TypeVar("Records", bound=RunRecords)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,12 @@ def folder(small: Experiment, trained: Path, tmp_path: Path) -> Path:
     written, _ = keep(list(map(RunRecords.read, planned(small, trained))), tmp_path / "kept")
     assert len(written) == 2
     return tmp_path / "kept"
+
+
+def on_gpu(run: Records, model: str) -> Records:
+    """The same run as if a GPU of this model had trained it."""
+    workers = [{"process": 1, "device": "cuda", "visible-gpus": "0", "gpu": model}]
+    return replace(run, records=[replace(record, workers=workers) for record in run.records])
 
 
 def results_of(small: Experiment, results: Path, records: Path | None) -> ExperimentResults:
@@ -103,8 +110,36 @@ def test_a_record_has_no_path_and_says_where_it_comes_from(
         f"1 run of commit {run.commit[:12]}, CPU type {run.cpu}, "
         f"torch {run.origin['versions']['torch']}"
     ]
-    on_gpu = [replace(record, workers=[{"device": "cuda"}]) for record in run.records]
-    assert ", a GPU, torch" in origins([replace(run, records=on_gpu)])[0]
+    old = [replace(record, workers=[{"device": "cuda"}]) for record in run.records]
+    assert ", a GPU, torch" in origins([replace(run, records=old)])[0]
+    assert ", cuda (GPU A), torch" in origins([on_gpu(run, "GPU A")])[0]
+
+
+def test_a_record_has_the_model_of_the_gpu(
+    small: Experiment, trained: Path, tmp_path: Path
+) -> None:
+    settings = planned(small, trained)[0]
+    run = on_gpu(RunRecords.read(settings), "GPU A")
+    (file,), _ = keep([run], tmp_path)
+    kept = read(file, settings)
+    assert kept.versions["device"] == "cuda (GPU A)"
+    assert [record.workers for record in kept.records] == [
+        [{"device": "cuda", "gpu": "GPU A"}] for _ in run.records
+    ]
+
+    elsewhere = replace(on_gpu(run, "GPU B"), summary={**run.summary, "hash": {"all": "0" * 64}})
+    cells = plan(small, {"results": str(trained), "device": "cpu"})
+    other = verified_run(kept, elsewhere, cells, {"small": small})
+    assert other.holds and other.words.startswith("agrees: another device, and every number")
+    again = verified_run(kept, on_gpu(elsewhere, "GPU A"), cells, {"small": small})
+    assert not again.holds, "another hash on the same GPU"
+
+    content = json.loads(gzip.decompress(file.read_bytes()))
+    del content["checksum"]
+    content["rounds"][0]["workers"][0]["memory"] = "80 GB"
+    file.write_bytes(packed(content))
+    with pytest.raises(DataError, match="workers"):
+        read(file, settings)
 
 
 def test_the_same_runs_give_the_same_bytes_and_a_second_time_nothing_is_written(
