@@ -197,6 +197,7 @@ class CReFF(FederatedFeatures):
         "matching-loss": Unit.NONE,
         "matching-loss-by-class": Unit.NONE,
         "feature-dissimilarity-by-class": Unit.NONE,
+        "feature-pair-dissimilarity-by-class": Unit.NONE,
     }
 
     head_steps: Annotated[int, Ge(0)] = 300
@@ -208,8 +209,8 @@ class CReFF(FederatedFeatures):
     distance: Annotated[str, OneOf(*DISTANCES)] = "code-scale"
     """code-scale: 1 - cosine summed over the head's rows, as the authors' code. paper-literal: its mean."""
     compare_features: bool = False
-    """Record by class, as in the paper's Figure 4, the matching loss and 1 - cosine of the class's mean feature and the
-    one of the hold-out, whose labels are looked at; no model changes."""
+    """Record by class, as in the paper's Figure 4, the matching loss and 1 - cosine of the features and the hold-out's,
+    whose labels are looked at: once of their means, once of single features, the mean over pairs; no model changes."""
 
     sweep: Annotated[str, NUMBERS] = ""
     """Several m from one training instead of features-per-class, as 0,1,100: one model each, named creff-100. Each is
@@ -317,10 +318,11 @@ class CReFF(FederatedFeatures):
             return {}
         loss_C = distances_NR.new_full((len(features_CMD),), math.nan)
         loss_C[held] = distances_NR.mean(1)
-        dissimilarity_C = dissimilarity(server, self.name, features_CMD)
+        of_means_C, of_pairs_C = dissimilarities(server, self.name, features_CMD)
         return {
             "matching-loss-by-class": loss_C.tolist(),
-            "feature-dissimilarity-by-class": dissimilarity_C.tolist(),
+            "feature-dissimilarity-by-class": of_means_C.tolist(),
+            "feature-pair-dissimilarity-by-class": of_pairs_C.tolist(),
         }
 
     def total(self, distances_NR: Tensor) -> Tensor:
@@ -366,10 +368,14 @@ def labeled(features_CMD: Tensor) -> tuple[Tensor, Tensor]:
     return features_CMD.reshape(-1, width), labels_N
 
 
-def dissimilarity(server: Server, method: str, features_CMD: Tensor) -> Tensor:
-    """Return (C,): 1 - cosine of each class's mean feature and its mean over the hold-out, NaN where that has none.
+def dissimilarities(server: Server, method: str, features_CMD: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far each class's features are from the hold-out's, in two measures, as the paper does not define its.
 
     The hold-out's features are those of the weights that the clients began the round with, as their gradients are.
+
+    Returns:
+        (C,): 1 - cosine of the mean federated and the mean held-out feature; (C,): 1 - cosine of a federated and a
+        held-out feature, the mean over all pairs. Both are NaN for a class of which the hold-out has no sample.
     """
     samples = server.own_samples(method)
     model = server.model.to(server.device)
@@ -379,7 +385,13 @@ def dissimilarity(server: Server, method: str, features_CMD: Tensor) -> Tensor:
     number_C1 = members_CN.sum(1, keepdim=True)
     means_CD = members_CN @ features_ND / number_C1  # 0 / 0 is the NaN
     learned_means_CD = features_CMD.mean(1)
-    return 1 - F.cosine_similarity(learned_means_CD, means_CD, dim=1)
+    of_means_C = 1 - F.cosine_similarity(learned_means_CD, means_CD, dim=1)
+
+    # The mean cosine of all pairs is the product of the mean unit vectors.
+    mean_units_CD = members_CN @ F.normalize(features_ND, dim=1) / number_C1
+    learned_mean_units_CD = F.normalize(features_CMD, dim=2).mean(1)
+    of_pairs_C = 1 - (learned_mean_units_CD * mean_units_CD).sum(1)
+    return of_means_C, of_pairs_C
 
 
 def random_head(shape_CD: torch.Size, generator: torch.Generator) -> dict[str, Tensor]:

@@ -74,6 +74,7 @@ NOT_RUN_HERE = {
         "earlier-versions[]",  # other code: tests/server_app/test_resume.py
     },
     "rounds.jsonl": {
+        "workers[].gpu",  # on a GPU: tests/client_app/test_client_app.py
         "failures.CLIENT",  # tests/server_app/test_hostile_replies.py
         "strays[]",
     },

@@ -126,9 +126,10 @@ def about_runs(report: PapersReport) -> str:
     """Return how many runs are finished, and where those that are not from the results folder come from."""
     statuses = [verdict.status for verdict in report.verdicts]
     decided = statuses.count("holds") + statuses.count("fails")
-    measured = decided + statuses.count("unclear")
+    measured = sum(verdict.is_measured for verdict in report.verdicts)
+    so_far = "" if report.finished == report.planned else " so far"
     text = f"{report.finished} of {report.planned} runs are finished: {measured} of {len(statuses)} statements "
-    text += f"are measured so far, and {decided} of these decided."
+    text += f"are measured{so_far}, and {decided} of these decided."
     if report.kept:
         text += f" From kept records: {'; '.join(origins(report.kept.values()))}."
     return text

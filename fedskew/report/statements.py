@@ -75,6 +75,11 @@ class Judged:
     """Of the finished ones."""
 
     @property
+    def is_measured(self) -> bool:
+        """Whether it has a verdict, or at least a number where more than MOST_SEEDS would be needed for one."""
+        return self.status in ("holds", "fails", "unclear") or not math.isnan(self.estimate)
+
+    @property
     def words(self) -> str:
         """The verdict with what belongs to it: "not distinguishable (12 seeds would tell)"."""
         verdict = STATUS_WORDS[self.status]

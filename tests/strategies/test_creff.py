@@ -463,17 +463,20 @@ def test_comparing_features_records_by_class_and_changes_no_model(server: Server
     assert losses_C.isnan().tolist() == [False, True, False, False, False]
     assert losses_C.nanmean().item() == pytest.approx(ours.metrics["matching-loss"])
     found_C = torch.tensor(ours.metrics["feature-dissimilarity-by-class"])
-    features_CD, real_ND = (
-        ours.state["features"].mean(1),
-        inputs_N @ server.start["features.weight"].T,
-    )
-    real_ND = real_ND + server.start["features.bias"]
+    pairs_C = torch.tensor(ours.metrics["feature-pair-dissimilarity-by-class"])
+    features_CMD = ours.state["features"]
+    real_ND = inputs_N @ server.start["features.weight"].T + server.start["features.bias"]
     for label in range(4):
-        left, right = features_CD[label], real_ND[2 * label : 2 * label + 2].mean(0)
-        assert found_C[label].item() == pytest.approx(
-            1 - (left @ right / left.norm() / right.norm()).item(), abs=1e-5
-        )
-    assert found_C[4].isnan()  # no image of that class
+        real_2D = real_ND[2 * label : 2 * label + 2]
+        of_means = 1 - cosine(features_CMD[label].mean(0), real_2D.mean(0))
+        assert found_C[label].item() == pytest.approx(of_means, abs=1e-5)
+        of_pairs = [1 - cosine(left, right) for left in features_CMD[label] for right in real_2D]
+        assert pairs_C[label].item() == pytest.approx(sum(of_pairs) / 12, abs=1e-5)
+    assert found_C[4].isnan() and pairs_C[4].isnan()  # no image of that class
+
+
+def cosine(left_D: torch.Tensor, right_D: torch.Tensor) -> float:
+    return (left_D @ right_D / left_D.norm() / right_D.norm()).item()
 
 
 def test_comparing_features_needs_a_holdout_and_features(server: Server) -> None:

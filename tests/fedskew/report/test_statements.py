@@ -119,7 +119,9 @@ PAIR = {"better": "fedshift", "than": "fedavg"}
     ],
 )
 def test_a_pair_is_judged_by_its_interval(fedshift: Any, fedavg: Any, status: str) -> None:
-    assert judged(made(last(fedshift=fedshift, fedavg=fedavg)), PAIR).status == status
+    verdict = judged(made(last(fedshift=fedshift, fedavg=fedavg)), PAIR)
+    assert verdict.status == status
+    assert verdict.is_measured == (status != "open")
 
 
 def test_a_tie_that_other_test_examples_would_move_is_no_tie() -> None:
@@ -181,6 +183,7 @@ def test_a_level_at_chance_cannot_be_judged() -> None:
     at_chance = made(last(fedshift=[[10.0, 10.0, 9.9]], fedavg=near))
     verdict = judged(at_chance, PAIR)
     assert (verdict.status, verdict.reason) == ("never", "the level in E = 1 is chance")
+    assert not verdict.is_measured
     assert judged(made(last(fedshift=[HIGH], fedavg=near)), PAIR).status == "holds"
 
     # With 360 test images chance is 10 and its error 1.58 points: 12.9 is chance, 13.2 is not.
