@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from fedskew.experiments.experiments import Experiment, Suite, entries_in
 from fedskew.experiments.lookup import entry_named, statements_file
-from fedskew.experiments.statements import HeldBy, Statement, load_statements
+from fedskew.experiments.statements import HeldBy, Partition, Statement, load_statements
 from fedskew.formatting import duration, escaped, p_value
 from fedskew.report.format import NONE, first_upper, plain, signed
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins
@@ -51,10 +51,21 @@ class PapersReport:
         return papers
 
     @property
+    def trained(self) -> list[ExperimentResults]:
+        """The entries that are trained: those of facts of a partition alone are not."""
+        entries = {}
+        for verdict in self.verdicts:
+            statement = verdict.statement
+            location = statement.location(self.suite.size)
+            if location is not None and not isinstance(statement.test, HeldBy | Partition):
+                entries[location.entry] = self.results[location.entry]
+        return list(entries.values())
+
+    @property
     def planned(self) -> int:
         """The distinct runs, finished or not."""
         names: set[str] = set()
-        for of_entry in self.results.values():
+        for of_entry in self.trained:
             names |= of_entry.runs.keys()
         return len(names)
 
@@ -62,7 +73,7 @@ class PapersReport:
     def finished(self) -> int:
         """The distinct finished runs."""
         names = set()
-        for of_entry in self.results.values():
+        for of_entry in self.trained:
             names |= {run.name for run in of_entry.finished}
         return len(names)
 
