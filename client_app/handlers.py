@@ -433,7 +433,11 @@ def masked_reply(
 def worker(runtime: ClientRuntime) -> dict[str, int | str]:
     """Return this process's id, device and visible GPUs, and its GPU's model, as ClientReply.worker has them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-    described = {"process": os.getpid(), "device": runtime.device, "visible-gpus": visible}
+    described: dict[str, int | str] = {
+        "process": os.getpid(),
+        "device": runtime.device,
+        "visible-gpus": visible,
+    }
     if runtime.device == "cuda":
         described["gpu"] = torch.cuda.get_device_name()
     return described
