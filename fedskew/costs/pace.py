@@ -35,6 +35,8 @@ FEW = 2
 """Samples that are timed first: batch norm cannot train on fewer."""
 LIMIT = 0.1
 """Seconds from which on an action is long enough to be timed."""
+LONG = 0.5
+"""Seconds from which on an action is not timed on all samples."""
 REPEATS = 20
 """Times that a short action is timed at most."""
 FEATURES, HEAD_STEPS = 500, 4
@@ -213,13 +215,13 @@ def rates_of(
 def seconds_of(action: Callable[[int], object], count: int, device: str) -> float:
     """Return the seconds of an action on `count` samples.
 
-    The number of samples is doubled until the action takes LIMIT. Twice as many then tell what a sample takes beside
+    The number of samples is doubled until the action takes LONG. Twice as many then tell what a sample takes beside
     what the action takes for any number: an optimizer's step over many weights can be most of it.
     """
     tried = min(FEW, count)
     action(tried)  # what a process does first is slow
     seconds = clock(device, action, tried)
-    while seconds < LIMIT and tried < count:
+    while seconds < LONG and tried < count:
         tried = min(2 * tried, count)
         seconds = clock(device, action, tried)
     if tried < count:
