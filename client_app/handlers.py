@@ -133,7 +133,7 @@ class ClientReply:
     states: Mapping[str, State] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     worker: Mapping[str, int | str] = field(default_factory=dict)
-    """The process that computed the reply: process id, device, visible GPUs."""
+    """The process that computed the reply: process id, device, visible GPUs, and the GPU's model."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """By "memory" and "data", the sha256 of the client's memory and of its data, if it has any."""
 

@@ -70,7 +70,7 @@ class Round:
     """clients: from the request to the last reply; client-work: the clients' own time, summed; server: combine and
     deploy."""
     workers: Sequence[Mapping[str, object]] = ()
-    """The processes that ran the clients: process id, device, visible GPUs."""
+    """The processes that ran the clients: process id, device, visible GPUs, and the GPU's model."""
     metrics: Numbers = field(default_factory=dict)
     """Numbers that the server methods record, by name."""
 
