@@ -369,7 +369,7 @@ def labeled(features_CMD: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dissimilarities(server: Server, method: str, features_CMD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how far each class's features are from the hold-out's, in two measures, as the paper does not define its.
+    """Return how far each class's features are from the hold-out's, in two measures: the paper does not define its own.
 
     The hold-out's features are those of the weights that the clients began the round with, as their gradients are.
 

@@ -210,9 +210,7 @@ def check_round(where: str, record: Mapping[str, Any], settings: RunSettings) ->
         is_reason = client.isdigit() and isinstance(reason, str) and reason.isprintable()
         check(is_reason, f"{where}: failures", "must be reasons by client")
     for worker in record["workers"]:
-        has_keys = {"device"} <= worker.keys() <= {"device", "gpu"}
-        is_device = has_keys and all(name.isprintable() for name in worker.values())
-        check(is_device, f"{where}: workers", "must be devices")
+        check(is_device(worker), f"{where}: workers", "must be devices")
 
     if settings.general.is_evaluated(record["round"]):
         check(bool(record["models"]), f"{where}: models", "must have the numbers of a model")
@@ -228,6 +226,12 @@ def check_round(where: str, record: Mapping[str, Any], settings: RunSettings) ->
         check(is_name, f"{where}: {key[:60]}", "is no name of a method's number")
         values = record[key] if isinstance(record[key], list) else [record[key]]
         check(all(map(is_number, values)), f"{where}: {key}", "must be a number, or numbers")
+
+
+def is_device(worker: Mapping[str, Any]) -> bool:
+    """Return whether this is a process's device alone, on a GPU also the GPU's model."""
+    has_keys = {"device"} <= worker.keys() <= {"device", "gpu"}
+    return has_keys and all(name.isprintable() for name in worker.values())
 
 
 def check_numbers(where: str, numbers: Mapping[str, Any], settings: RunSettings) -> None:

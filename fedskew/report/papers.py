@@ -12,12 +12,13 @@ from markupsafe import Markup
 
 from fedskew.experiments.experiments import Experiment, Suite, entries_in
 from fedskew.experiments.lookup import entry_named, statements_file
-from fedskew.experiments.statements import HeldBy, Partition, Statement, load_statements
+from fedskew.experiments.statements import HeldBy, Statement, load_statements
 from fedskew.formatting import duration, escaped, p_value
 from fedskew.report.format import NONE, first_upper, plain, signed
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins
 from fedskew.report.page import TEMPLATES
 from fedskew.report.results import ExperimentResults, command, gather
+from fedskew.report.run_records import RunRecords
 from fedskew.report.statements import STATUS_WORDS, Judged, judge_all
 from server_app.run_settings import Scalar
 
@@ -51,31 +52,18 @@ class PapersReport:
         return papers
 
     @property
-    def trained(self) -> list[ExperimentResults]:
-        """The entries that are trained: those of facts of a partition alone are not."""
-        entries = {}
-        for verdict in self.verdicts:
-            statement = verdict.statement
-            location = statement.location(self.suite.size)
-            if location is not None and not isinstance(statement.test, HeldBy | Partition):
-                entries[location.entry] = self.results[location.entry]
-        return list(entries.values())
-
-    @property
-    def planned(self) -> int:
-        """The distinct runs, finished or not."""
-        names: set[str] = set()
-        for of_entry in self.trained:
-            names |= of_entry.runs.keys()
-        return len(names)
+    def runs(self) -> dict[str, RunRecords]:
+        """The distinct runs that the suite trains, by their ids. Facts of a partition alone need none."""
+        runs: dict[str, RunRecords] = {}
+        for name in self.suite.experiments:
+            if name in self.results:
+                runs |= self.results[name].runs
+        return runs
 
     @property
     def finished(self) -> int:
-        """The distinct finished runs."""
-        names = set()
-        for of_entry in self.trained:
-            names |= {run.name for run in of_entry.finished}
-        return len(names)
+        """How many of these are finished."""
+        return sum(run.finished for run in self.runs.values())
 
 
 def papers_report(
@@ -138,8 +126,9 @@ def about_runs(report: PapersReport) -> str:
     statuses = [verdict.status for verdict in report.verdicts]
     decided = statuses.count("holds") + statuses.count("fails")
     measured = sum(verdict.is_measured for verdict in report.verdicts)
-    so_far = "" if report.finished == report.planned else " so far"
-    text = f"{report.finished} of {report.planned} runs are finished: {measured} of {len(statuses)} statements "
+    finished, planned = report.finished, len(report.runs)
+    so_far = "" if finished == planned else " so far"
+    text = f"{finished} of {planned} runs are finished: {measured} of {len(statuses)} statements "
     text += f"are measured{so_far}, and {decided} of these decided."
     if report.kept:
         text += f" From kept records: {'; '.join(origins(report.kept.values()))}."
