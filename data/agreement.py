@@ -28,6 +28,7 @@ KEYS = (
     "name",
     "classes",
     "input-shape",
+    "input-columns",
     "mean",
     "std",
     "min-sites",
@@ -39,8 +40,8 @@ KEYS = (
     "app",
     "site",
 )
-INPUT_KEYS = ("classes", "input-shape", "mean", "std")
-"""What FedSkew's app reads of the data; a federation of another Flower app may leave out all four."""
+INPUT_KEYS = ("classes", "input-shape", "input-columns", "mean", "std")
+"""What FedSkew's app reads of the data; a federation of another Flower app may leave out all five."""
 SITE_KEYS = ("name", "key", "mask-key", "samples")
 MOST_SAMPLES = 10**9
 """Training samples that a client may state at most, whatever is agreed: no hospital has a billion images."""
@@ -101,6 +102,8 @@ class Agreement:
     """The module with the federation's own models and methods, which every site has as a file; empty without one."""
     module_sha256: str = ""
     """sha256 of that file."""
+    input_columns: tuple[str, ...] = ()
+    """The names of a table's input columns in order; empty for images, and where the file has none."""
     run_key: str = ""
     """The public key that signs runs, in OpenSSH's form; without one the sites take every run of the SuperLink."""
 
@@ -166,6 +169,7 @@ class AgreedInputs:
     shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    columns: tuple[str, ...] = ()
 
 
 def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
@@ -186,6 +190,7 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
     if entries.keys().isdisjoint(INPUT_KEYS):
         return AgreedInputs(name, (), (), (), ())
     classes = table.texts("classes")
+    columns = table.texts("input-columns", [])
     # The setting `classes` separates names by commas and cuts spaces off.
     as_settings_have_them = not any("," in text or text != text.strip() for text in classes)
     table.require(as_settings_have_them, "classes", "must be without commas and spaces around")
@@ -201,13 +206,21 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
             std=",".join(map(str, std)),
         )
         shape = settings.shape
-        inputs = AgreedInputs(name, settings.class_names, shape, settings.means, settings.stds)
+        inputs = AgreedInputs(
+            name, settings.class_names, shape, settings.means, settings.stds, columns
+        )
     except SettingError as error:
         raise DataError(error.rule, where=str(path), key=error.key, value=error.value) from None
     rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
     table.require(len(inputs.mean) in (1, shape[0]), "mean", rule)
     table.require(len(inputs.std) in (1, shape[0]), "std", rule)
     table.require(all(value > 0 for value in inputs.std), "std", "must be greater than 0")
+    if "input-columns" in entries:
+        rule = f"must be one name per column of a table, and input-shape = {shape_text}"
+        table.require(shape == (len(columns),), "input-columns", rule)
+        are_names = all(text and text == text.strip() for text in columns)
+        rule = "must be names without spaces around, as headers of tables are read"
+        table.require(are_names, "input-columns", rule)
     return inputs
 
 
@@ -235,6 +248,7 @@ def read_agreement(path: Path) -> Agreement:
         name=inputs.name,
         classes=inputs.classes,
         shape=inputs.shape,
+        input_columns=inputs.columns,
         mean=inputs.mean,
         std=inputs.std,
         min_sites=min_sites,

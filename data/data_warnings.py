@@ -19,9 +19,10 @@ from data.federation import Federation
 from data.readers import medmnist
 from data.readers.catalog import is_own, is_sites, members
 from data.readers.image_files import ImageFiles, size_of
+from data.readers.input_columns import ORDER_COUNTS
 from data.readers.npz import shapes_of
 from data.readers.splits import Split
-from data.readers.user_data import path_of, read_own
+from data.readers.user_data import input_columns, path_of, read_own
 from data.settings import DataSettings
 
 HEADS_READ = 100
@@ -66,10 +67,25 @@ def warnings_of(settings: DataSettings, federation: Federation) -> list[str]:
     """
     if is_sites(settings.dataset):
         return []
-    found = [*_of_classes(federation), *_of_subjects(settings, federation)]
+    found = [*_of_classes(federation), *_of_subjects(settings, federation), *_of_columns(settings)]
     if samples_are_compared(settings):
         found += [*of_samples(federation.dataset), *size_warnings(settings)]
     return found
+
+
+def _of_columns(settings: DataSettings) -> Iterator[str]:
+    """Yield a sentence for vectors of several files of which one does not name its columns."""
+    names = members(settings.dataset)
+    own = [name for name in names if is_own(name)]
+    if not own or len(names) < 2 or len(settings.shape) != 1:
+        return
+    for name in own:
+        try:
+            columns = input_columns(name, settings)
+        except DataError:  # there is no such file any more: the run reads a cached copy
+            continue
+        if not columns:
+            yield f"{path_of(name, settings)}: {ORDER_COUNTS}: it must be that of the other files"
 
 
 def refuse_untrainable(settings: DataSettings, federation: Federation) -> None:

@@ -1,7 +1,7 @@
 """A data set: memory-mapped inputs of one shape, with the label, domain and subject of each sample."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from data.errors import DataError
 from data.readers import cache
 from data.readers.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
 from data.readers.image_files import ImageFiles, as_float
+from data.readers.input_columns import order_of
 from data.readers.named import fedbn, files_of, read_named
 from data.readers.splits import Raw, Split, checked
 from data.readers.user_data import files_of_own, read_own
@@ -66,6 +67,23 @@ class Dataset:
     domain_names: tuple[str, ...]
     content: str
     """Hash of inputs, labels and domains."""
+    input_columns: tuple[str, ...] = ()
+    """The names of the vectors' columns in order; empty for images, and where nothing names them."""
+
+    def with_columns(self, wanted: tuple[str, ...], where: str, wanted_by: str) -> "Dataset":
+        """Return the data set with its input columns in the order of `wanted`.
+
+        Without names on one of both sides, the order stays as it is. Raises DataError as `order_of`.
+        """
+        if not wanted or not self.input_columns or wanted == self.input_columns:
+            return self
+        order = order_of(self.input_columns, wanted, where, wanted_by)
+        in_order: dict[str, NDArray[np.generic]] = {}
+        for name in ("train_inputs", "test_inputs", "val_inputs"):
+            inputs = getattr(self, name)
+            if inputs is not None:
+                in_order[name] = inputs[:, order]
+        return replace(self, input_columns=wanted, **in_order)  # type: ignore[arg-type]
 
     def tested_as_one(self, split: str) -> NDArray[np.int64] | None:
         """Return (N,): the subject of each sample of a split, if all samples of a subject are evaluated together.
@@ -147,6 +165,7 @@ def load(settings: DataSettings) -> Dataset:
         test_subjects=optional("test_subjects"),
         domain_names=names_of_domains,
         content=content,
+        input_columns=decoded(mapped["input_columns"]) if "input_columns" in mapped else (),
     )
 
 
@@ -196,6 +215,7 @@ def without_samples(settings: DataSettings, agreement: Agreement) -> Dataset:
         test_subjects=None,
         domain_names=tuple(agreement.names),
         content=agreement.sha256,
+        input_columns=agreement.input_columns,
     )
 
 
@@ -232,6 +252,9 @@ def _identity(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     if any(name.startswith("csv:") for name in names):
         # Earlier versions stored columns named `site` and `patient` as inputs. This word keeps those copies unused.
         identity.append("roles by name")
+    if own and len(settings.shape) == 1:
+        # Copies of earlier versions lack the columns' names, and have several tables' columns by place.
+        identity.append("columns by name")
     return identity
 
 
@@ -281,13 +304,50 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
             log.info("%s: %s", name, note)
     if settings.recipe == "fedbn":
         raws = fedbn(raws, KNOWN[names[0]].family)
+    raws = _in_one_order(raws)
     arrays: Arrays = {}
+    named = [raw.input_columns for raw in raws if raw.input_columns]
+    if named:
+        arrays["input_columns"] = encoded(named[0])
     for key in ("train", "test", "val"):
         if settings.in_files:
             arrays |= _image_paths(key, getattr(raws[0], key))
         else:
             _add_split(arrays, key, raws, settings)
     return arrays | _subjects(raws)
+
+
+def _in_one_order(raws: list[Raw]) -> list[Raw]:
+    """Return the members with their input columns in the order of the first one that names them.
+
+    Raises:
+        DataError: a member has other input columns.
+    """
+    named = [raw for raw in raws if raw.input_columns]
+    if not named:
+        return raws
+    first = named[0]
+    return [_in_order(raw, first) if raw.input_columns else raw for raw in raws]
+
+
+def _in_order(raw: Raw, first: Raw) -> Raw:
+    """Return a data set with its input columns in the order of `first`. Raises DataError."""
+    wanted = first.input_columns
+    if raw.input_columns == wanted:
+        return raw
+    order = order_of(raw.input_columns, wanted, raw.train.where, first.train.where)
+
+    def in_order(split: Split) -> Split:
+        assert not isinstance(split.images, ImageFiles)  # images have no columns
+        return replace(split, images=split.images[:, order])
+
+    return replace(
+        raw,
+        train=in_order(raw.train),
+        test=in_order(raw.test),
+        val=None if raw.val is None else in_order(raw.val),
+        input_columns=wanted,
+    )
 
 
 def _add_split(arrays: Arrays, key: str, raws: list[Raw], settings: DataSettings) -> None:

@@ -28,7 +28,7 @@ FEDERATION = """\
 name = {name}
 classes = {classes}
 input-shape = {shape}
-mean = {mean}
+{columns}mean = {mean}
 std = {std}
 app = ""  # the hash that `fedskew-site approve` shows
 
@@ -139,8 +139,11 @@ def write_sites(federation: Federation, out: Path, name: str) -> list[Path]:
     }
     # JSON's texts, numbers and lists are TOML's too.
     words = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    columns = ""
+    if data.input_columns:
+        columns = f"input-columns = {json.dumps(data.input_columns, ensure_ascii=False)}\n"
     sites = "\n".join(MEMBER.format(name=json.dumps(folder.name)) for folder in folders)
-    text = FEDERATION.format(**words, sites=sites)
+    text = FEDERATION.format(**words, columns=columns, sites=sites)
     (out / "federation.toml").write_text(text, encoding="utf-8")
     return folders
 
@@ -183,6 +186,8 @@ def arrays(federation: Federation, client: int) -> Mapping[str, NDArray[np.gener
         client_arrays[f"{key}_labels"] = samples.labels_N.numpy()
         if samples.groups_N is not None:
             client_arrays[f"{key}_subjects"] = samples.groups_N.numpy()
+    if federation.dataset.input_columns:
+        client_arrays["columns"] = np.array(federation.dataset.input_columns)
     return client_arrays | subjects(federation, client)
 
 

@@ -97,8 +97,10 @@ def keep_agreement(settings: RunSettings, folder: RunFolder) -> None:
 
 def about_data(federation: Federation, agreement: Agreement | None) -> dict[str, Any]:
     """Return what settings.json says of the data: of sites what they have agreed to, else who holds how much."""
+    columns = federation.dataset.input_columns
+    of_inputs = {"input-columns": list(columns)} if columns else {}
     if agreement is None:
-        return {"samples": sizes(federation)}
+        return {"samples": sizes(federation), **of_inputs}
     stated: dict[str, Any] = {
         "name": agreement.name,
         "sha256": agreement.sha256,
@@ -107,4 +109,4 @@ def about_data(federation: Federation, agreement: Agreement | None) -> dict[str,
     largest = {site.name: site.samples for site in agreement.sites if site.samples}
     if largest:
         stated["samples"] = largest
-    return {"agreement": stated}
+    return {"agreement": stated, **of_inputs}

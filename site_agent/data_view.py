@@ -1,7 +1,7 @@
 """A site's data as `client_app` sees them: read by its own rules, checked against the agreement, under its policy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,10 @@ from data.agreement import Agreement
 from data.dataset import Dataset
 from data.errors import SetOption
 from data.federation import Federation, federate
+from data.readers.input_columns import order_of
 from data.readers.npz import read_arrays
-from data.readers.user_data import path_of
-from data.samples import Samples
+from data.readers.user_data import input_columns, path_of
+from data.samples import SampleCache, Samples
 from data.settings import OF_OWN, USUAL, DataSettings
 from data.sites import OF_ALL, in_messages, settings_at_site
 from data.text import printable
@@ -44,6 +45,9 @@ class SiteView:
     Implements `client_app.local_site.LocalData`.
     """
 
+    own_columns: tuple[str, ...]
+    """The names of the input columns in the order of the site's own file; empty where it has none."""
+
     def __init__(
         self,
         settings: DataSettings,
@@ -65,9 +69,17 @@ class SiteView:
         try:
             if spec.startswith("npz:"):
                 check_class_names(path_of(spec, here), here)
+            self.own_columns = input_columns(spec, here)
+            if self.own_columns and agreement.input_columns:
+                # Before the data are read: with a column too many they are of another shape than agreed.
+                order_of(self.own_columns, agreement.input_columns, *of_columns(spec, here))
             self.federation: Federation = federate(here, 0)
         except DataError as error:
             raise error.with_remedy_for(in_site_toml) from error
+        in_order = self.dataset.with_columns(agreement.input_columns, *of_columns(spec, here))
+        if in_order is not self.dataset:
+            # With a cache of its own: that of `federate` has samples in the file's order.
+            self.federation = replace(self.federation, dataset=in_order, _cache=SampleCache())
         if not len(self.dataset.test_labels):
             raise DataError("the test set is empty", where=spec.partition(":")[2])
 
@@ -103,6 +115,11 @@ class SiteView:
         """Raise LookupError for another client than this site."""
         if client != self.number:
             raise LookupError(f"this is site {self.number}, not {client}")
+
+
+def of_columns(spec: str, settings: DataSettings) -> tuple[str, str]:
+    """Return how errors name a site's file, and the text that its input columns are compared with."""
+    return str(path_of(spec, settings)), "federation.toml"
 
 
 def in_site_toml(option: SetOption) -> str:

@@ -16,6 +16,7 @@ from client_app.models.backbone import TORCHVISION, load_torchvision
 from data import DataError, Dataset, DataSettings, InputError, SettingError
 from data.agreement import mask_key_text
 from data.data_warnings import of_samples, refuse_copies
+from data.readers.catalog import is_own
 from site_agent.approval import approved_app, former_status
 from site_agent.config import Site, read_link, table_of
 from site_agent.data_view import SiteView
@@ -216,6 +217,7 @@ def data_of(site: Site) -> Iterator[Row]:
         return
     data = view.dataset
     yield Row("data", True, f"{site.data}: inputs of {'x'.join(map(str, data.shape))}")
+    yield from columns(site, view)
     yield from classes(site, view)
     yield training_set(site, int(view.counts_C.sum()))
     names = site.agreement.without_samples
@@ -237,6 +239,23 @@ def data_of(site: Site) -> Iterator[Row]:
         if sample is not None:
             text += f": sample {sample} holds NaN or infinity; mend it"
         yield Row("finite", sample is None, text)
+
+
+def columns(site: Site, view: SiteView) -> Iterator[Row]:
+    """Whether the input columns of a table are matched by name; nothing of images, and of ABIDE's connections."""
+    if len(view.dataset.shape) != 1 or not is_own(site.data):
+        return
+    agreed = site.agreement.input_columns
+    here = view.own_columns
+    if not agreed or not here:
+        who = "federation.toml" if not agreed else site.data
+        text = f"{who} names no input columns, so their order counts, and nobody can compare it"
+        yield Row("columns", True, text, warning=True)
+        return
+    text = f"{len(here)} input columns, matched by name"
+    if here != agreed:
+        text += "; the file has them in another order than federation.toml"
+    yield Row("columns", True, text)
 
 
 def classes(site: Site, view: SiteView) -> Iterator[Row]:

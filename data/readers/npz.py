@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from data.errors import DataError
 from data.readers.array_conversion import check_convertible, converted
 from data.readers.file_type import truly
+from data.readers.input_columns import ORDER_COUNTS
 from data.readers.splits import Guess, Raw, Split, numbered
 from data.settings import DataSettings
 from data.text import said
@@ -147,7 +148,8 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
 
     Where test_subjects (N,) is there as well, test samples of one subject are tested as one. train_subjects and
     val_subjects (N,) name the subjects of the other samples, by the same names: no subject is in two of the splits.
-    What others save otherwise and can mean one thing alone is converted (`converted`).
+    What others save otherwise and can mean one thing alone is converted (`converted`). Vectors (N, F) may come with
+    `columns` (F,), the names of their columns.
 
     Raises:
         DataError: the file is missing, is no npz file, lacks an array, or holds what cannot be trained on.
@@ -167,7 +169,42 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
     arrays = read_arrays(path, wanted, optional, settings, check)
     splits, notes = converted(splits_of(path, arrays), settings)
     splits = numbered(splits)
-    return Raw(splits["train"], splits["test"], splits.get("val"), notes=tuple(notes))
+    columns = input_columns(path, settings)
+    if splits["train"].images.ndim == 2 and not columns:
+        notes.append(f"{ORDER_COUNTS}; an array columns can name them")
+    return Raw(
+        splits["train"],
+        splits["test"],
+        splits.get("val"),
+        notes=tuple(notes),
+        input_columns=columns,
+    )
+
+
+def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
+    """Return the names of the vectors' columns, an npz file's array `columns`; empty without it, and for images.
+
+    Raises:
+        DataError: `columns` is no list of different names, one per column.
+    """
+    shapes = shapes_of(path, ("train_images", "images"))
+    features = {shape[1] for shape in shapes.values() if len(shape) == 2}
+    if not features:
+        return ()
+    array = read_arrays(path, (), (("columns",),), settings).get("columns")
+    if array is None:
+        return ()
+    names: tuple[str, ...] = ()
+    if array.dtype.kind == "U" and array.ndim == 1:
+        names = tuple(name.strip() for name in array.tolist())
+    as_many = {len(names)} == features
+    if not as_many or not all(names) or len(set(names)) < len(names):
+        (number, *_) = features
+        rule = f"must be {number} different names, one per column of the vectors"
+        raise DataError(
+            f"columns: dtype {array.dtype}, shape {array.shape}: {rule}", where=str(path)
+        )
+    return names
 
 
 def splits_of(path: Path, arrays: Arrays) -> dict[str, Split]:

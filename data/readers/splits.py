@@ -80,6 +80,8 @@ class Raw:
     """What was changed to read it, a sentence each."""
     sites: tuple[str, ...] = field(default=(), kw_only=True)
     """The names of the splits' sites, by number."""
+    input_columns: tuple[str, ...] = field(default=(), kw_only=True)
+    """The names of the vectors' columns in order; empty for images, and where nothing names them."""
 
 
 @dataclass(frozen=True)

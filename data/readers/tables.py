@@ -78,7 +78,8 @@ def read_csv(
     labels_N = np.array(labels, np.int64)
     everything = Split(table.numbers_NF, labels_N, where, "")
     if rows.cells.keys() - {LABEL, SUBJECT} or settings.split_seed or settings.test_fold:
-        return rows.divided(everything, settings)
+        divided = rows.divided(everything, settings)
+        return replace(divided, input_columns=table.inputs)
 
     # Number the label names in sorted order here, so that the split does not depend on the order of `classes`.
     _, names_N = np.unique(np.array(rows.of(LABEL)), return_inverse=True)
@@ -87,7 +88,7 @@ def read_csv(
         train_rows, test_rows = stratified(names_N, where)
         train = everything.take(np.sort(train_rows), "")
         test = everything.take(np.sort(test_rows), "")
-        return Raw(train, test)
+        return Raw(train, test, input_columns=table.inputs)
 
     subject_names, first_row_S, subjects_N = np.unique(
         np.array(subjects), return_index=True, return_inverse=True
@@ -105,7 +106,7 @@ def read_csv(
     everything = replace(everything, groups=subjects_N.astype(np.int64))
     train = everything.take(np.flatnonzero(~is_test_N), "")
     test = everything.take(np.flatnonzero(is_test_N), "")
-    return Raw(train, test)
+    return Raw(train, test, input_columns=table.inputs)
 
 
 def read_table(path: Path, settings: DataSettings) -> Table:
@@ -269,6 +270,19 @@ def has_image_paths(path: Path, settings: DataSettings) -> bool:
     """Return whether a table has a column with the role `path`. Raises DataError."""
     with opened(path, settings) as rows:
         return "path" in roles_of(path, header_of(path, rows), settings)
+
+
+def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
+    """Return the names of a table's columns of numbers, in file order; empty for images. Raises DataError.
+
+    No row but the header is read.
+    """
+    with opened(path, settings) as rows:
+        header = header_of(path, rows)
+        roles = roles_of(path, header, settings)
+    if "path" in roles:
+        return ()
+    return tuple(name for name in header if name not in roles.values())
 
 
 def files_of_table(path: Path, settings: DataSettings) -> list[Path]:

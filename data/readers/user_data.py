@@ -102,6 +102,16 @@ def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
     return ()
 
 
+def input_columns(dataset: str, settings: DataSettings) -> tuple[str, ...]:
+    """Return the names of the vectors' columns in file order; empty for images and without names. Raises DataError."""
+    path = path_of(dataset, settings)
+    if dataset.startswith("csv:"):
+        return tables.input_columns(path, settings)
+    if dataset.startswith("npz:"):
+        return npz.input_columns(path, settings)
+    return ()
+
+
 def seen(name: str, settings: DataSettings) -> dict[str, str]:
     """Propose settings, like `guess_settings`, as far as the data can be read."""
     try:

@@ -98,6 +98,8 @@ def predict(
         max_unpacked_mib=max_unpacked_mib,
     )
     inputs = read_inputs(data, folder.description, choose_device("auto"), reading_settings)
+    for note in inputs.notes:
+        console(stderr=True).print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
     predictions, numbers = predict_inputs(folder, inputs, site)
     if output is not None:
         write_csv(output, predictions)

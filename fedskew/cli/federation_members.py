@@ -1,12 +1,13 @@
 """The commands of `fedskew federation` that write federation.toml and its keys: `new` to `renew`."""
 
+import csv
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from data import SettingError
+from data import DataError, DataSettings, SettingError, require
 from data.text import any_number
 from fedskew.cli.federation_options import CoordinatorKey, Folder, passphrase
 from fedskew.cli.terminal import console
@@ -35,18 +36,32 @@ def new(
     input_shape: Annotated[
         str,
         typer.Option(
-            help="CHANNELSxHEIGHTxWIDTH, or a number of features. Needed without --app.",
+            help="CHANNELSxHEIGHTxWIDTH, or a number of features. Needed without --app and --columns.",
+            show_default=False,
+        ),
+    ] = "",
+    columns: Annotated[
+        str,
+        typer.Option(
+            help="A table's input columns in order, separated by commas, or a CSV or npz file that names them.",
             show_default=False,
         ),
     ] = "",
     mean: Annotated[
         str,
-        typer.Option(help="Mean of the inputs on the scale 0..1, one number or one per channel."),
-    ] = "0.5",
+        typer.Option(
+            help="Mean of the inputs, one number or one per channel; "
+            "default: 0.5 on the scale 0..1 of images, 0 for a table.",
+            show_default=False,
+        ),
+    ] = "",
     std: Annotated[
         str,
-        typer.Option(help="Standard deviation of the inputs on the same scale."),
-    ] = "0.5",
+        typer.Option(
+            help="Standard deviation of the inputs; default: 0.5 for images, 1 for a table.",
+            show_default=False,
+        ),
+    ] = "",
     min_sites: Annotated[
         int | None,
         typer.Option(
@@ -84,6 +99,13 @@ def new(
     from fedskew.federation.coordinator_key import DECLARED
     from fedskew.federation.folder import begin
 
+    column_names = columns_in(columns)
+    if column_names and not input_shape:
+        input_shape = str(len(column_names))
+    # Numbers of a table have no scale 0..1: they stay as they are, as in a run without mean and std.
+    is_table = "x" not in input_shape.lower()
+    mean = mean or ("0" if is_table else "0.5")
+    std = std or ("1" if is_table else "0.5")
     for option, value in (("--classes", classes), ("--input-shape", input_shape)):
         if app is None and not value:
             raise typer.BadParameter("FedSkew's app needs it", param_hint=option)
@@ -102,6 +124,7 @@ def new(
         authority_key=authority_key,
         passphrase=passphrase(confirm=True) if encrypt else "",
         coordinator_key=coordinator_key,
+        columns=column_names,
     )
     agreement = federation.agreement_file
     certificate = federation.server[0]
@@ -118,6 +141,11 @@ def new(
     else:
         out.print(
             f"Its runs are not signed: the app has no {DECLARED} under [tool.flwr.app.config].",
+            markup=False,
+        )
+    if input_shape and is_table and not column_names:
+        out.print(
+            f"{agreement.name} names no input columns, so their order counts at every site: --columns names them.",
             markup=False,
         )
     handed_out = f"{agreement.name} and {federation.authority[0].name}"
@@ -144,7 +172,6 @@ def add(
     ] = "",
 ) -> None:
     """Add a site to federation.toml. All sites then have to approve the new text."""
-    from data import DataError
     from data.agreement import read_agreement, subtraction_warning
     from fedskew.federation.folder import FederationFolder, add_site
     from fedskew.federation.membership import check_is_new, save_former_text
@@ -256,7 +283,6 @@ def coordinator_key(
     ] = False,
 ) -> None:
     """Make another key that signs runs, in a new file, and agree to it. Sites then refuse what the former one signs."""
-    from data import DataError
     from fedskew.federation.coordinator_key import DECLARED, make_key, takes_signature
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.membership import replace_run_key
@@ -344,6 +370,28 @@ def reload_sites(folder: "FederationFolder") -> None:
         console().print("The SuperLink is not up; it will load the new site list when it starts.")
     else:
         console().print("Gateway and SuperLink now use the new site list.")
+
+
+def columns_in(text: str) -> list[str]:
+    """Return the names of input columns: a list as a line of CSV, or those of a CSV or npz file.
+
+    Raises:
+        SettingError: a file that names no input columns.
+        DataError: a file that cannot be read.
+    """
+    from data.readers.user_data import input_columns, kind_of_path
+
+    file = Path(text)
+    if text and file.is_file():
+        try:
+            names = input_columns(f"{kind_of_path(file)}:{file}", DataSettings())
+        except DataError as error:
+            # Its own remedy is a setting for the roles of columns, which this command does not take.
+            remedy = "state the names themselves: --columns NAME,NAME"
+            raise DataError(error.rule, where=error.where, remedy=remedy) from error
+        require(len(names) > 0, "--columns", text, "must name input columns")
+        return list(names)
+    return [name.strip() for line in csv.reader([text]) for name in line]
 
 
 def numbers(key: str, text: str) -> list[float]:

@@ -154,6 +154,7 @@ class TrainedRun:
         dataset = settings["dataset"]
         cropped = dataset in KNOWN and KNOWN[dataset].central
         numbers = self.models.get(self.model) or ModelNumbers()
+        columns = self.origin.get("input-columns")
         reading = {}
         for field in READ_BY:
             key = DataSettings.key(field)
@@ -174,6 +175,7 @@ class TrainedRun:
             image_side=str(settings.get("image-side", 0)),
             width=str(settings.get("width", 0)),
             lift=str(settings.get("lift", 0)),
+            input_columns=json.dumps(columns, ensure_ascii=False) if columns else "",
             positive_class=numbers.positive_class or "",
             crop="center" if cropped else "none",
             **reading,

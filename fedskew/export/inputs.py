@@ -1,4 +1,4 @@
-"""Inputs for predictions: an npz file or a folder of images, read as in training."""
+"""Inputs for predictions: an npz file, a table or a folder of images, read as in training."""
 
 import zipfile
 from collections.abc import Callable
@@ -16,9 +16,10 @@ from data.readers.array_conversion import check_convertible, converted
 from data.readers.file_type import is_nifti, truly
 from data.readers.folder import read_split, visible
 from data.readers.image_files import ImageFiles
+from data.readers.input_columns import ORDER_COUNTS, order_of
 from data.readers.npz import Arrays, read_arrays
 from data.readers.splits import Split, checked
-from data.readers.user_data import kind_of_path, read_own
+from data.readers.user_data import input_columns, kind_of_path, read_own
 from fedskew.export.model_folder import Description
 
 Read = tuple[NDArray[np.generic] | ImageFiles, NDArray[np.int64], list[str], bool]
@@ -35,6 +36,8 @@ class Inputs:
     """Of an image its path below the folder, or its file's name; else its place in the file."""
     labeled: bool
     """Whether the samples' labels mean anything."""
+    notes: tuple[str, ...] = ()
+    """What the user has to know of how they were read, a sentence each."""
 
 
 def read_inputs(
@@ -57,7 +60,20 @@ def read_inputs(
         DataError: there are no inputs, or the model cannot take them; it names file or folder.
     """
     reader = reader_of(path)
-    read, labels_N, names, labeled = reader(path, about, settings or about.data)
+    settings = settings or about.data
+    notes: tuple[str, ...] = ()
+    order: NDArray[np.int64] | None = None
+    if len(about.shape) == 1:
+        columns = input_columns(f"{kind_of_path(path)}:{path.absolute()}", settings)
+        if about.column_names and columns:
+            order = order_of(columns, about.column_names, str(path), "the model")
+        else:
+            who = str(path) if about.column_names else "the model"
+            notes = (f"{who}: {ORDER_COUNTS}",)
+    read, labels_N, names, labeled = reader(path, about, settings)
+    if order is not None:
+        assert not isinstance(read, ImageFiles)  # the model takes vectors
+        read = read[:, order]
     if isinstance(read, ImageFiles):
         images: Tensor | ImageFiles = read  # decoded batch by batch
     else:
@@ -69,7 +85,7 @@ def read_inputs(
         mean=torch.tensor(about.means, device=device).view(per_channel),
         std=torch.tensor(about.stds, device=device).view(per_channel),
     )
-    return Inputs(path, samples, names, labeled)
+    return Inputs(path, samples, names, labeled, notes)
 
 
 def reader_of(path: Path) -> Reader:

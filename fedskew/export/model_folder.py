@@ -1,5 +1,6 @@
 """The files of an exported model: model.safetensors with what all sites share, site-NAME.safetensors with the rest."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -66,6 +67,8 @@ class Description:
     columns: str = ""
     split_seed: str = "0"
     test_fold: str = "0"
+    input_columns: str = ""
+    """A JSON list of the names of a table's input columns in order; empty for images, and where nothing names them."""
     positive_class: str = ""
     """Of two classes the one that AUPRC, sensitivity and specificity are about; empty in files of earlier versions."""
     best_by: str = ""
@@ -123,6 +126,7 @@ class Description:
             _ = self.model_settings
         except SettingError as error:
             raise DataError(f"metadata: {error}", where=where) from None
+        self.check_columns(where)
         if self.best_by not in ("", *METRICS):
             reason = f"metadata: best-by = {self.best_by!r:.100}: is no metric that a run keeps"
             raise DataError(reason, where=where)
@@ -132,6 +136,17 @@ class Description:
         if not {len(mean), len(std)} <= {1, channels} or min(std) <= 0:
             scale = f"mean = {self.mean!r:.100}, std = {self.std!r:.100}"
             raise DataError(f"metadata: {scale}: must fit {self.input_shape}", where=where)
+
+    def check_columns(self, where: str) -> None:
+        """Raise DataError where the names of the input columns are no names, or not one per input."""
+        reason = "metadata: input-columns: must be a list of different names, one per input column"
+        try:
+            names = json.loads(self.input_columns or "[]")
+        except (ValueError, RecursionError):
+            raise DataError(reason, where=where) from None
+        are_texts = type(names) is list and all(type(name) is str for name in names)
+        if not are_texts or (names and self.shape != (len(set(names)),)):
+            raise DataError(reason, where=where)
 
     @property
     def data(self) -> DataSettings:
@@ -159,6 +174,11 @@ class Description:
             width=number(self.width),
             lift=number(self.lift),
         )
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of a table's input columns in order; empty where there are none."""
+        return tuple(json.loads(self.input_columns or "[]"))
 
     @property
     def class_names(self) -> tuple[str, ...]:

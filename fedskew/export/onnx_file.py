@@ -70,6 +70,8 @@ def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
             verbose=False,
         )
         assert program is not None  # as dynamo is True
+        if about.input_columns:
+            program.model.metadata_props["input-columns"] = about.input_columns
         # Serialized now: the program's weights are the model's own, which the next site's replace.
         files[folder.path / name] = program.model_proto.SerializeToString()
     return files

@@ -212,7 +212,7 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
 def begin(
     path: Path, name: str, classes: Sequence[str], shape: str, mean: Sequence[float], std: Sequence[float],
     min_sites: int | None, address: str, listen: str, app: Path | None = None, authority_key: Path | None = None,
-    passphrase: str = "", coordinator_key: Path | None = None,
+    passphrase: str = "", coordinator_key: Path | None = None, columns: Sequence[str] = (),
 ) -> FederationFolder:  # fmt: skip
     """Make a folder with certificates and a federation.toml that has no sites yet.
 
@@ -231,6 +231,7 @@ def begin(
         passphrase: encrypts that file, and the next one.
         coordinator_key: file for the key that signs runs; coordinator.key in the folder by default. Another Flower app
             has none where its run config has no place for a signature.
+        columns: names of a table's input columns in order; empty for images, and where the order alone counts.
 
     Raises:
         SettingError: something is in the folder, or in a key's place, already; or a key for an app that takes no
@@ -252,13 +253,14 @@ def begin(
         "name": name,
         "classes": list(classes),
         "input-shape": shape,
+        **({"input-columns": list(columns)} if columns else {}),
         "mean": list(mean),
         "std": list(std),
         "app": app_hash(files),
     }
     if fab and not classes and not shape:
         for key in INPUT_KEYS:
-            del agreed[key]
+            agreed.pop(key, None)
     if min_sites is not None:
         # Without it `read_agreement` takes more than half of the sites that there are by then.
         agreed["min-sites"] = min_sites
