@@ -197,10 +197,9 @@ def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
     names: tuple[str, ...] = ()
     if array.dtype.kind == "U" and array.ndim == 1:
         names = tuple(name.strip() for name in array.tolist())
-    as_many = {len(names)} == features
+    as_many = features == {len(names)}
     if not as_many or not all(names) or len(set(names)) < len(names):
-        (number, *_) = features
-        rule = f"must be {number} different names, one per column of the vectors"
+        rule = f"must be {min(features)} different names, one per column of the vectors"
         raise DataError(
             f"columns: dtype {array.dtype}, shape {array.shape}: {rule}", where=str(path)
         )

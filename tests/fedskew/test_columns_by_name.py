@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command_line import FedSkew
 
-from data import DataError, DataSettings, load
+from data import DataSettings, load
 from site_agent.cli import main as site_command
 from tests.site_files import agreed, site_entries, write
 
