@@ -387,8 +387,8 @@ def test_what_was_handed_out_is_forgotten_after_some_messages_and_the_file_stays
     for number in range(100):
         known.note("north", message_of(f"note-{number}", f"model-{number}"))
     known.note("north", PullMessagesResponse())
-    with file.open("a") as opened:
-        opened.write('{"site": "south", "objects": [[5, "cut')
+    with file.open("ab") as opened:
+        opened.write(b'\xff\n\0\0{"site": "south", "objects": [[5, "cut')
     for there in (known, HandedOut(file)):
         kept = [number for number in range(100) if there.allows("north", 5, f"model-{number}")]
         assert kept == list(range(100 - handed_out.KEPT, 100))
