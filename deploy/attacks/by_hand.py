@@ -19,6 +19,7 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesRequest,
     PushMessagesRequest,
 )
+from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
@@ -204,6 +205,29 @@ def for_another_site(stage: Stage) -> list[Refusal]:
     return refusals
 
 
+def empty_pushes(stage: Stage) -> list[Refusal]:
+    """Push nothing, a reply without its object tree, one without metadata, and one in the name of no node."""
+    run, message = waiting(stage, VICTIM)
+    own = Node(node_id=stage.nodes[ROGUE])
+    reply = forged(run, stage.nodes[ROGUE], message)
+    replies, trees = [message_to_proto(reply)], [get_object_tree(reply)]
+    nobody = Node()
+    without_metadata = [MessageProto()]
+    requests = (
+        PushMessagesRequest(node=own),
+        PushMessagesRequest(node=own, messages_list=replies),
+        PushMessagesRequest(node=own, messages_list=without_metadata, message_object_trees=trees),
+        PushMessagesRequest(
+            node=nobody, messages_list=without_metadata, message_object_trees=trees
+        ),
+    )
+    with stage.fleet(stage.key(ROGUE)) as client:
+        return [
+            stage.refused_by_gate(PUSH, lambda request=request: client.PushMessages(request))  # type: ignore[misc]
+            for request in requests
+        ]
+
+
 def not_stored(stage: Stage, site: int, answered: str, run: int) -> list[Refusal]:
     """Push a reply to a message that waits for none; return the SuperLink's line."""
     log = stage.log("superlink")
@@ -352,6 +376,8 @@ ATTACKS = [
            stolen_key, (*by_gate(412, "activate-node"), Refusal("ApiError 2004", "could not be activated"))),
     Attack("a reply in another site's name, to the message that it has not answered yet", "a site", AT_WORK, own_reply,
            for_another_site, (*by_gate(403, "push-messages"), *by_gate(401, "push-messages"))),
+    Attack("a push without a reply, without its objects' names, without metadata, and in the name of no node", "a site",
+           AT_WORK, own_reply, empty_pushes, by_gate(403, *["push-messages"] * 4)),
     Attack("a second reply to the same question", "a site", AT_WORK, SECOND.first, SECOND.again,
            (Refusal("not stored", "duplicate reply for reply_to_message_id"),)),
     Attack("a reply to a question that nobody has asked", "a site", AT_WORK, own_reply, not_asked,
