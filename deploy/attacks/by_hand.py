@@ -24,7 +24,6 @@ from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from local_federation import fedskew
 
 from attacks.at_the_gate import ROGUE, by_gate
 from attacks.replies import forged
@@ -341,7 +340,7 @@ def rogue_signs_in(stage: Stage) -> str:
 def removed_key(stage: Stage) -> list[Refusal]:
     """Remove the rogue from the SuperLink, and then from the agreement, and let its key sign in after each.
 
-    `federation up` starts the gateway again, with the agreement as it is then. Afterwards the text is the former one.
+    The gateway that is up reads the changed agreement. Afterwards the text is the former one.
     """
     key = stage.key(ROGUE)
     request = ActivateNodeRequest(
@@ -360,11 +359,9 @@ def removed_key(stage: Stage) -> list[Refusal]:
     del tables[1 + ROGUE]
     try:
         file.write_text("[[site]]".join(tables))
-        fedskew("federation", "down", stage.folder.path)
-        stage.federation.up()
         with stage.fleet(key) as client:
             refusals.append(stage.refused_by_gate(BEGIN, lambda: client.ActivateNode(request)))
-        sign_in(stage, VICTIM)  # the gateway is up, and takes those who are left
+        sign_in(stage, VICTIM)  # the gateway takes those who are left
     finally:
         file.write_text(agreed)
     return refusals
