@@ -1,6 +1,6 @@
 """A federation on this machine whose app is another than FedSkew's, and the same app on flwr's own SuperNodes.
 
-try_any_app.py compares both, and attacks/any_app.py attacks the first.
+attacks/any_app.py attacks the first, and compares it with the second.
 """
 
 import hashlib

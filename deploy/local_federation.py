@@ -188,7 +188,8 @@ class LocalFederation:
     def split(self, dataset: str, sites: int, *words: str) -> None:
         """Deal a data set out into a folder a site."""
         many = [] if dataset == "abide" else ["--sites", str(sites)]
-        fedskew("data", "split", dataset, self.sites, *many, *settings([*SPLITS[dataset], *words]))
+        chosen = settings([*SPLITS[dataset], *words])
+        fedskew("data", "export-sites", dataset, self.sites, *many, *chosen)
 
     def found(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock
 
 from data import DataError
+from site_agent.line_files import append, complete_lines, last_line
 
 logger = logging.getLogger("fedskew.site")
 FIRST = "0" * 64
@@ -20,8 +21,8 @@ PRIORITY = 10 * 8 + 6
 """Of syslog: the facility authpriv (10) and the severity informational (6), RFC 5424 6.2.1."""
 LONGEST_DATAGRAM = 8192
 """Characters of a line for syslog; longer ones are cut, and complete in the file."""
-LONGEST = 2**20
-"""Bytes at the log's end that hold its last line."""
+NO_ENTRY = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What reading a line raises that is no entry: no JSON, or JSON of something else."""
 
 
 def digest(line: bytes) -> str:
@@ -40,40 +41,52 @@ class Audit:
         self.lock = path.with_name(f"{path.name}.lock")
 
     def write(self, event: str, **entry: Any) -> None:
-        """Append a line, on the disk before this returns. Raises OSError, and leaves the file as it was."""
+        """Append a line, on the disk before this returns.
+
+        Raises OSError. The file is then as it was, or has the line, where only its hash cannot be written.
+        """
         self.path.touch(0o600)
         with FileLock(self.lock, mode=0o600), self.path.open("rb+") as file:
-            start = max(file.seek(0, os.SEEK_END) - LONGEST, 0)
-            file.seek(start)
-            end, before = tail(file.read())
-            end += start
+            end, former = last_line(file)
+            before = digest(former) if end else FIRST
             stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-            text = json.dumps({"time": stamp, "event": event, **entry, "before": before})
-            line = f"{text}\n".encode()
-            try:
-                file.truncate(end)  # a loss of power can leave part of a line
-                file.seek(end)
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(end)
-                raise
-            self.last.write_text(digest(line))
+            line = json.dumps({"time": stamp, "event": event, **entry, "before": before})
+            append(file, end, line)
+            self.write_last(digest(line.encode()))
         if self.syslog:
             send_to_syslog(self.syslog, {"time": stamp, "event": event, **entry, "before": before})
 
+    def write_last(self, code: str) -> None:
+        """Write the hash of the last line, on the disk before this returns. Raises OSError."""
+        self.last.touch()
+        # In place: one sector, so that a loss of power leaves this hash or the former one, and a full disk has room.
+        with self.last.open("rb+") as file:
+            file.write(code.encode())
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+
     def lines(self) -> list[bytes]:
-        """Return the log's lines, oldest first. Raises DataError where it cannot be read."""
+        """Return the log's complete lines, oldest first. Raises DataError where it cannot be read."""
         try:
-            return self.path.read_bytes().splitlines()
-        except FileNotFoundError:
-            return []
+            return complete_lines(self.path)
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror}", where=str(self.path)) from None
 
+    def has_partial_line(self) -> bool:
+        """Return whether something follows the last complete line."""
+        if not self.path.exists():
+            return False
+        with self.path.open("rb") as file:
+            end, _ = last_line(file)
+            return file.seek(0, os.SEEK_END) > end
+
+    def no_entry(self, number: int) -> DataError:
+        """Return the error of a line that is no entry; the first line is number 1."""
+        return DataError(f"line {number} is no entry of an audit log", where=str(self.path))
+
     def verify(self) -> int:
-        """Return how many lines follow from each other.
+        """Return how many lines follow from each other. An incomplete last line is none.
 
         Raises:
             DataError: a line that was changed, or one before which lines are missing; or the end is missing.
@@ -82,10 +95,10 @@ class Audit:
         hashes = [FIRST]
         for number, line in enumerate(self.lines(), start=1):
             try:
-                recorded = json.loads(line)["before"]
-            except (ValueError, TypeError, LookupError, RecursionError):
-                reason = f"line {number} is no entry of an audit log"
-                raise DataError(reason, where=str(self.path)) from None
+                entry = json.loads(line)
+                recorded, _, _ = entry["before"], entry["time"], entry["event"]
+            except NO_ENTRY:
+                raise self.no_entry(number) from None
             if recorded != before:
                 reason = (
                     f"line {number} does not follow from what is before it: line {number - 1} was changed,"
@@ -122,12 +135,3 @@ def send_to_syslog(address: str, entry: dict[str, Any]) -> None:
             connection.sendto(message, (host.strip("[]"), int(port)))
     except OSError as error:
         logger.error("syslog at %s gets no lines: %s", address, error.strerror or error)
-
-
-def tail(content: bytes) -> tuple[int, str]:
-    """Return where the last complete line ends, and its hash."""
-    end = content.rfind(b"\n") + 1
-    if end == 0:
-        return 0, FIRST
-    begin = content.rfind(b"\n", 0, end - 1) + 1
-    return end, digest(content[begin:end])

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import click
 import typer
@@ -251,7 +251,10 @@ def status(
     this_site.state.mkdir(parents=True, exist_ok=True)
     print(f"at work    {'yes' if is_at_work(this_site.state) else 'no'}")
     lines = this_site.audit.lines()
-    print(f"last entry {describe(lines[-1]) if lines else 'none'}")
+    last_entry = "none"
+    if lines:
+        last_entry = described(lines[-1]) or str(this_site.audit.no_entry(len(lines)))
+    print(f"last entry {last_entry}")
     for folder in sorted((this_site.state / "runs").glob("*")):
         size = sum(file.stat().st_size for file in folder.rglob("*"))
         print(f"run        {folder.name}, {size / 2**20:.1f} MiB")
@@ -269,11 +272,21 @@ def log(
     from site_agent.config import read_site
 
     audit = read_site(site).audit
+    if audit.has_partial_line():
+        note = "a loss of power, or an entry that is being written. The next entry takes its place"
+        print(f"fedskew-site: the last line is incomplete: {note}", file=sys.stderr)
     if verify:
         print(f"{audit.verify()} lines follow from each other")
         return
-    for line in audit.lines():
-        print(describe(line))
+    damaged = []
+    for number, line in enumerate(audit.lines(), start=1):
+        text = described(line)
+        if text:
+            print(text)
+        else:
+            damaged.append(number)
+    if damaged:
+        raise audit.no_entry(damaged[0])
 
 
 @command
@@ -299,9 +312,18 @@ def report(
         print(output)
 
 
-def describe(line: bytes) -> str:
-    """Return a line of the audit log for people."""
-    entry = json.loads(line)
+def described(line: bytes) -> str:
+    """Return a line of the audit log for people, or an empty text for what is no entry."""
+    from site_agent.audit import NO_ENTRY
+
+    try:
+        return describe(json.loads(line))
+    except NO_ENTRY:
+        return ""
+
+
+def describe(entry: dict[str, Any]) -> str:
+    """Return an entry of the audit log for people."""
     time = entry.pop("time")[:19]
     event = entry.pop("event")
     entry.pop("before", None)  # the hash of the line before

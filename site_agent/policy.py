@@ -16,6 +16,7 @@ from client_app.training import steps_of
 from client_app.variants import VARIANTS
 from data import DataError
 from site_agent.config import Site
+from site_agent.line_files import append, complete_lines, last_line
 
 BY_CLASS = ("class-counts", "class-statistics", "class-predictions", "head-gradients")
 """Permissions whose uploads have values per class; min-class-samples applies to these."""
@@ -194,13 +195,15 @@ def count_question(site: Site, folder: Path, round: int, states: Sequence[State]
     """
     file = folder / QUESTIONS
     request = digest(states, str(round))
-    answered = file.read_text().split() if file.exists() else []
-    if request in answered:
+    answered = complete_lines(file)
+    if request.encode() in answered:
         return
     most = site.max_rounds
     if round > most or len(answered) >= most:
         reason = f"round {round}, after {len(answered)} questions, and at most {most} are answered"
         raise RunNotAllowed("max-rounds", reason)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as requests:
-        requests.write(f"{request}\n")
+    file.touch(0o600)
+    with file.open("rb+") as requests:
+        end, _ = last_line(requests)
+        append(requests, end, request)

@@ -1,6 +1,6 @@
 """The process of flwr's SuperNode: it ends with its parent, and when its connection to the coordinator ends.
 
-flwr 1.41 gives up a connection on an error that it does not retry, such as a TLS handshake that times out because the
+flwr 1.42 gives up a connection on an error that it does not retry, such as a TLS handshake that times out because the
 gateway is halted. Its main thread then returns, but the thread of its HTTP server keeps the process alive. The process
 looks healthy and never asks for a message again. Here it exits instead, and supernode_watch.py starts the next one.
 """

@@ -9,7 +9,7 @@ from typer.utils import get_params_from_function
 class DescribedCommand(TyperCommand):
     """Keeps the help of arguments.
 
-    flwr 1.41 requires typer below 0.21, and click 8.5 resets the help of that typer's arguments.
+    flwr 1.42 requires typer below 0.21, and click 8.5 resets the help of that typer's arguments.
     """
 
     def __init__(self, name: str | None, **details: Any) -> None:

@@ -18,7 +18,7 @@ class FedExP(ServerMethod):
     Delta_i = w_i - w, p_i = |D_i| / sum over the participants: with equal clients the paper's equation (Jhunjhunwala et
     al., ICLR 2023). Norms are over the shared parameters. Buffers are averaged as in FedAvg, as a running
     variance that is extrapolated may turn negative. The paper evaluates the mean of the last two models; FedSkew
-    evaluates the last.
+    evaluates the last. The authors' code has S epsilon in place of epsilon, with S participants.
     """
 
     name: ClassVar[str] = "fedexp"

@@ -13,7 +13,8 @@ class FedNCM(ClosedFormHead):
 
         mu_c = sum_k s_kc / sum_k n_kc,   W_c = mu_c,   b_c = -||mu_c||^2 / 2
 
-    with the sum s_kc of client k's features of class c; |z - mu_c|^2 is smallest where W_c z + b_c is largest.
+    with the sum s_kc of client k's features of class c; |z - mu_c|^2 is smallest where W_c z + b_c is largest. The
+    authors' code has W_c = mu_c / ||mu_c|| and no such bias.
     """
 
     name: ClassVar[str] = "fedncm"

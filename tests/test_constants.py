@@ -21,7 +21,7 @@ from client_app.client import Variant
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests" / "golden" / "constants.json"
 ELSEWHERE = ("KNOWN", "METHODS", "PLAIN", "USUAL")
-"""The data sets of data/readers/catalog.toml, the methods, and settings at their defaults."""
+"""The data sets of data/readers/catalog.py, the methods, and settings at their defaults."""
 FOLDERS = ("client_app", "strategies", "fedskew/diagnosis")
 FILES = (
     "data/partitions.py",

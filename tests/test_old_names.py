@@ -60,6 +60,9 @@ OLD_NAMES = {
     r"\bweights-over\b": WIRE,
     r"--like\b": r"fedskew/cli/select\.py|" + WIRE,
     r"\bdata split\b(?! between)": r"fedskew/cli/data\.py|" + WIRE,
+    r"\"data\", \"split\"": WIRE,
+    r"(?<!-)--fresh\b": r"fedskew/cli/run\.py|" + WIRE,
+    r"fedskew-site forget\b|\"forget\"": r"site_agent/cli\.py|tests/site_agent/test_command\.py",
     # words of an older style
     r"\b(play|plays|played|playing|player)\b": "",
 }
@@ -77,6 +80,9 @@ PLANTED = [
     "the node that plays it",
     "federation.gate",
     "told = json.loads(text)",
+    'fedskew("data", "split", dataset)',
+    "fedskew run paper-table --fresh",
+    'fedskew_site("forget", run)',
 ]
 
 

@@ -18,7 +18,8 @@ class DynamicRegularization(Variant):
     That is the gradient of L_i(w) - <h_i, w> + alpha/2 ||w - w^t||^2 (Acar et al., ICLR 2021, Algorithm 1). At its
     minimum w_i the gradient of L_i is h_i - alpha (w_i - w^t), the next h_i: it estimates the client's own gradient, so
     that the clients' penalized minima agree where the h_i sum to 0. Only shared parameters have h_i, never buffers. The
-    client keeps h_i in float64.
+    client keeps h_i in float64. The authors' code divides alpha by the client's share of samples times the number of
+    clients, and clips gradients at norm 10.
     Identity: alpha = 0.
     """
 

@@ -16,8 +16,8 @@ class NotTrueDistillation(Variant):
     """Add beta KL(q_g || q) to the loss, q_g and q over all classes but the sample's own.
 
     q = softmax of the logits / temperature without the label's logit, and q_g the same of the model as received, in
-    eval mode (Lee et al., NeurIPS 2022; as in the authors' code, the square of the temperature multiplies nothing).
-    With two classes there is one other class, and the term is 0.
+    eval mode (Lee et al., NeurIPS 2022). The authors' released code multiplies the term by temperature^2, which this
+    does not: the same at 1. With two classes there is one other class, and the term is 0.
     Identity: beta = 0.
     """
 

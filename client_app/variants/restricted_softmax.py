@@ -15,7 +15,8 @@ class RestrictedSoftmax(Variant):
     """Train on the softmax of a_c f_c(x) with a_c = 1 for the client's classes and alpha for the classes it lacks.
 
     The gradient to a missing class's row of the head is then alpha times as large, and its logit competes less (Li and
-    Zhan, KDD 2021). Inference uses f alone. The bias is part of f, as in public code.
+    Zhan, KDD 2021). Inference uses f alone. The bias is part of f. The authors' code has no bias, and scales every
+    class by its share: by alpha + (1 - alpha) n_c / max n, again in every batch.
     Identity: alpha = 1.
     """
 

@@ -19,11 +19,11 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesRequest,
     PushMessagesRequest,
 )
+from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from local_federation import fedskew
 
 from attacks.at_the_gate import ROGUE, by_gate
 from attacks.replies import forged
@@ -204,6 +204,29 @@ def for_another_site(stage: Stage) -> list[Refusal]:
     return refusals
 
 
+def empty_pushes(stage: Stage) -> list[Refusal]:
+    """Push nothing, a reply without its object tree, one without metadata, and one in the name of no node."""
+    run, message = waiting(stage, VICTIM)
+    own = Node(node_id=stage.nodes[ROGUE])
+    reply = forged(run, stage.nodes[ROGUE], message)
+    replies, trees = [message_to_proto(reply)], [get_object_tree(reply)]
+    nobody = Node()
+    without_metadata = [MessageProto()]
+    requests = (
+        PushMessagesRequest(node=own),
+        PushMessagesRequest(node=own, messages_list=replies),
+        PushMessagesRequest(node=own, messages_list=without_metadata, message_object_trees=trees),
+        PushMessagesRequest(
+            node=nobody, messages_list=without_metadata, message_object_trees=trees
+        ),
+    )
+    with stage.fleet(stage.key(ROGUE)) as client:
+        return [
+            stage.refused_by_gate(PUSH, lambda request=request: client.PushMessages(request))  # type: ignore[misc]
+            for request in requests
+        ]
+
+
 def not_stored(stage: Stage, site: int, answered: str, run: int) -> list[Refusal]:
     """Push a reply to a message that waits for none; return the SuperLink's line."""
     log = stage.log("superlink")
@@ -317,7 +340,7 @@ def rogue_signs_in(stage: Stage) -> str:
 def removed_key(stage: Stage) -> list[Refusal]:
     """Remove the rogue from the SuperLink, and then from the agreement, and let its key sign in after each.
 
-    `federation up` starts the gateway again, with the agreement as it is then. Afterwards the text is the former one.
+    The gateway that is up reads the changed agreement. Afterwards the text is the former one.
     """
     key = stage.key(ROGUE)
     request = ActivateNodeRequest(
@@ -336,11 +359,9 @@ def removed_key(stage: Stage) -> list[Refusal]:
     del tables[1 + ROGUE]
     try:
         file.write_text("[[site]]".join(tables))
-        fedskew("federation", "down", stage.folder.path)
-        stage.federation.up()
         with stage.fleet(key) as client:
             refusals.append(stage.refused_by_gate(BEGIN, lambda: client.ActivateNode(request)))
-        sign_in(stage, VICTIM)  # the gateway is up, and takes those who are left
+        sign_in(stage, VICTIM)  # the gateway takes those who are left
     finally:
         file.write_text(agreed)
     return refusals
@@ -352,6 +373,8 @@ ATTACKS = [
            stolen_key, (*by_gate(412, "activate-node"), Refusal("ApiError 2004", "could not be activated"))),
     Attack("a reply in another site's name, to the message that it has not answered yet", "a site", AT_WORK, own_reply,
            for_another_site, (*by_gate(403, "push-messages"), *by_gate(401, "push-messages"))),
+    Attack("a push without a reply, without its objects' names, without metadata, and in the name of no node", "a site",
+           AT_WORK, own_reply, empty_pushes, by_gate(403, *["push-messages"] * 4)),
     Attack("a second reply to the same question", "a site", AT_WORK, SECOND.first, SECOND.again,
            (Refusal("not stored", "duplicate reply for reply_to_message_id"),)),
     Attack("a reply to a question that nobody has asked", "a site", AT_WORK, own_reply, not_asked,

@@ -21,6 +21,7 @@ from local_federation import LocalFederation
 from data.agreement import as_flower_has_it
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.superlink import Control
+from site_agent.audit import Audit
 from site_agent.keys import read_key
 
 PATIENCE = 300.0
@@ -146,10 +147,7 @@ class Stage:
 
     def audit(self, site: int) -> list[dict[str, Any]]:
         """Return the entries of a site's audit log."""
-        return [
-            json.loads(line)
-            for line in (self.place(site) / "state/audit.jsonl").read_text().splitlines()
-        ]
+        return [json.loads(line) for line in Audit(self.place(site) / "state/audit.jsonl").lines()]
 
     def fleet(
         self,

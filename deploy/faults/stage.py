@@ -32,6 +32,7 @@ from server_app.app import run as run_app
 from server_app.checkpoint import Checkpoint
 from server_app.run_folder import ROUND, verified
 from server_app.settings import parse, parse_text
+from site_agent.audit import Audit
 from site_agent.config import read_sites
 
 Result = TypeVar("Result")
@@ -259,7 +260,7 @@ class Stage:
     def trainings(self) -> int:
         """Return how often the victim has answered with an update."""
         log = self.place / "state" / "audit.jsonl"
-        entries = [json.loads(entry) for entry in log.read_text().splitlines()]
+        entries = [json.loads(line) for line in Audit(log).lines()]
         return sum(entry["event"] == "answered" and entry["kind"] == "train" for entry in entries)
 
     def wait_until_idle(self) -> None:

@@ -128,6 +128,8 @@ OTHER_FILES = 256
 """Open files that the gateway needs besides its sites' connections: connections to the SuperLink, logs, its state."""
 LONGEST_REFUSAL = 30.0
 """The longest delay of a refusal in seconds."""
+NO_NODE = 0
+"""The id in a request that names no node, and in a reply without metadata."""
 REPEATED = 10.0
 """Seconds between two log lines about the same limit and site."""
 
@@ -504,7 +506,7 @@ def has_small_body(request: Request) -> bool:
 
 
 def is_from_pushing_node(body: bytes) -> bool:
-    """Return whether the sender of every reply in a push-messages body is the node that pushes them.
+    """Return whether a push-messages body has replies, each with its object tree, and all of the node that pushes them.
 
     The SuperLink checks that the key belongs to the pushing node. It does not check the sender in the replies.
     """
@@ -512,7 +514,12 @@ def is_from_pushing_node(body: bytes) -> bool:
         pushed = PushMessagesRequest.FromString(body)
     except DecodeError:
         return False
-    return all(reply.metadata.src_node_id == pushed.node.node_id for reply in pushed.messages_list)
+    replies = pushed.messages_list
+    # The SuperLink reads the first reply and the first tree, and fails with a traceback if there is none.
+    if not replies or len(replies) != len(pushed.message_object_trees):
+        return False
+    node = pushed.node.node_id
+    return node != NO_NODE and all(reply.metadata.src_node_id == node for reply in replies)
 
 
 def forwarded_headers(headers: Any) -> dict[str, str]:

@@ -76,10 +76,10 @@ class HandedOut:
         return self.allows(site, question.run_id, question.message_object_id)
 
     def read(self) -> Iterator[tuple[str, Names]]:
-        """Yield what the file holds, line by line; a line that was cut is left out."""
+        """Yield what the file holds, line by line; a line that was cut or damaged is left out."""
         try:
-            lines = self.file.read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError):
+            lines = self.file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
             return
         for line in lines:
             with suppress(ValueError, TypeError, LookupError):

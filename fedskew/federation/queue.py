@@ -121,9 +121,14 @@ class RunQueue:
 
     def status(self, run: QueuedRun) -> QueueStatus:
         """Return how a run stands."""
-        with contextlib.suppress(FileNotFoundError):
-            end = json.loads((self.place(run.number) / END_FILE).read_text(encoding="utf-8"))
-            return QueueStatus(str(end["state"]), printable(str(end["reason"])))
+        file = self.place(run.number) / END_FILE
+        if file.exists():
+            try:
+                end = json.loads(file.read_text(encoding="utf-8"))
+                return QueueStatus(str(end["state"]), printable(str(end["reason"])))
+            except (ValueError, LookupError, TypeError):
+                # It is written when a run is over, and a loss of power can leave it empty.
+                return QueueStatus(FAILED, f"{file} is damaged: how the run ended is not known")
         if process_of(run.process) is None:
             return QueueStatus(LOST)
         return QueueStatus(WAITING if self.ahead(run.number) else RUNNING)

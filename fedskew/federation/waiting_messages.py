@@ -16,7 +16,7 @@ EVERY = 0.05
 QUERY = (
     "SELECT DISTINCT dst_node_id FROM message_ins WHERE delivered_at = '' AND created_at + ttl > ?"
 )
-"""The condition by which flwr 1.41 chooses a message for a node."""
+"""The condition by which flwr 1.42 chooses a message for a node."""
 IDS = 2**64
 """Number of node ids: flwr counts them from 0, and its database from -IDS / 2."""
 

@@ -6,22 +6,37 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from site_agent.metrics import SiteMetrics
 
 
+class Scraped:
+    """The metrics of a site, as a Prometheus server reads them time and again."""
+
+    def __init__(self, state: Path) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(SiteMetrics(state))
+
+    def families(self) -> list[Metric]:
+        """Return what one scrape gives."""
+        return [*text_string_to_metric_families(generate_latest(self.registry).decode())]
+
+    def values(self) -> dict[str, float]:
+        """Return the value of every series."""
+        values = {}
+        for family in self.families():
+            for sample in family.samples:
+                labels = ",".join(f"{key}={value}" for key, value in sample.labels.items())
+                values[f"{sample.name}{{{labels}}}"] = sample.value
+        return values
+
+
 def read(state: Path) -> tuple[dict[str, float], dict[str, str]]:
-    """Return every series' value, and every metric's type, as a Prometheus server reads them."""
-    registry = CollectorRegistry()
-    registry.register(SiteMetrics(state))
-    values, types = {}, {}
-    for family in text_string_to_metric_families(generate_latest(registry).decode()):
-        types[family.name] = family.type
-        for sample in family.samples:
-            labels = ",".join(f"{key}={value}" for key, value in sample.labels.items())
-            values[f"{sample.name}{{{labels}}}"] = sample.value
-    return values, types
+    """Return every series' value, and every metric's type."""
+    scraped = Scraped(state)
+    return scraped.values(), {family.name: family.type for family in scraped.families()}
 
 
 def write_log(state: Path, *entries: dict[str, object]) -> None:
@@ -74,3 +89,32 @@ def test_a_coordinator_cannot_make_series(tmp_path: Path) -> None:
 
 def test_a_log_of_nothing_has_metrics(tmp_path: Path) -> None:
     assert read(tmp_path)[0]["fedskew_site_sent_bytes_total{}"] == 0
+
+
+def test_a_scrape_reads_the_lines_that_are_new(tmp_path: Path) -> None:
+    entries = [{"event": f"event-{number}"} for number in range(3)]
+    log = tmp_path / "audit.jsonl"
+    write_log(tmp_path, *entries[:2])
+    scraped = Scraped(tmp_path)
+    counts = {f"fedskew_site_events_total{{event=event-{number}}}": 1 for number in range(3)}
+    scraped.values()
+    with log.open("r+b") as file:  # what was counted is not read again
+        file.write(b"-" * 5)
+    with log.open("a") as file:
+        file.write(json.dumps(entries[2]) + "\n")
+    assert counts.items() <= scraped.values().items()
+
+
+@pytest.mark.parametrize("entries", [1, 5])
+def test_another_log_in_its_place_is_counted_from_its_first_line(
+    tmp_path: Path, entries: int
+) -> None:
+    """As after a restore from a backup, whether it is shorter or longer."""
+    write_log(tmp_path, *[{"event": "before"}] * 3)
+    scraped = Scraped(tmp_path)
+    scraped.values()
+    (tmp_path / "audit.jsonl").rename(tmp_path / "kept")
+    write_log(tmp_path, *[{"event": "after"}] * entries)
+    values = scraped.values()
+    assert values["fedskew_site_events_total{event=after}"] == entries
+    assert "fedskew_site_events_total{event=before}" not in values

@@ -261,8 +261,8 @@ def test_nothing_leaves_that_is_not_on_the_disk(
     assert happened == ["flush", "flush", "written"]
     happened.clear()
     sites["north"].answer(PURPOSE, asked(sites).to_json())
-    # The file, its folder's names, and the audit log; nothing is returned before.
-    assert happened[-5:] == ["flush", "flush", "written", "flush", "logged"]
+    # The file, its folder's names, the audit log and its last hash; nothing is returned before.
+    assert happened[-6:] == ["flush", "flush", "written", "flush", "flush", "logged"]
 
     def full(*words: Any, **named: Any) -> None:
         raise WriteFailed("no space left on device")

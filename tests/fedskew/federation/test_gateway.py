@@ -387,8 +387,8 @@ def test_what_was_handed_out_is_forgotten_after_some_messages_and_the_file_stays
     for number in range(100):
         known.note("north", message_of(f"note-{number}", f"model-{number}"))
     known.note("north", PullMessagesResponse())
-    with file.open("a") as opened:
-        opened.write('{"site": "south", "objects": [[5, "cut')
+    with file.open("ab") as opened:
+        opened.write(b'\xff\n\0\0{"site": "south", "objects": [[5, "cut')
     for there in (known, HandedOut(file)):
         kept = [number for number in range(100) if there.allows("north", 5, f"model-{number}")]
         assert kept == list(range(100 - handed_out.KEPT, 100))
@@ -497,29 +497,57 @@ def test_objects_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [0.0, KEPT + 1, KEPT + 1] and len(objects.kept) == 2
 
 
-def pushed(*sources: int) -> bytes:
-    """Return the body of a push of replies, signed by whom is said elsewhere, in the name of node 1."""
-    replies = [Message(metadata=Metadata(src_node_id=source)) for source in sources]
-    return PushMessagesRequest(node=Node(node_id=1), messages_list=replies).SerializeToString()
+def pushed(*sources: int | None, node: int | None = 1, trees: int | None = None) -> bytes:
+    """Return the body of a push by a node: replies from `sources`, None for one without metadata, and object trees.
+
+    There is one tree for each reply unless `trees` says how many. Who signs it is said elsewhere.
+    """
+    request = PushMessagesRequest(
+        node=None if node is None else Node(node_id=node),
+        messages_list=[
+            Message() if source is None else Message(metadata=Metadata(src_node_id=source))
+            for source in sources
+        ],
+        message_object_trees=[ObjectTree()] * (len(sources) if trees is None else trees),
+    )
+    return request.SerializeToString()
 
 
-def test_a_reply_in_another_nodes_name_ends_at_the_gate(
+REFUSED_PUSHES = {
+    "another node's reply": pushed(2),
+    "another node's reply behind an own one": pushed(1, 2),
+    "no protobuf": b"no message",
+    "no byte": b"",
+    "no reply": pushed(),
+    "no reply, and a tree": pushed(trees=1),
+    "no node, and no reply": pushed(node=None),
+    "no node, and a reply of node 0": pushed(0, node=None),
+    "node 0, and a reply of it": pushed(0, node=0),
+    "no node, and a reply without metadata": pushed(None, node=None),
+    "a reply without metadata": pushed(None),
+    "a reply without metadata behind an own one": pushed(1, None),
+    "a reply without its tree": pushed(1, trees=0),
+    "two replies, and one tree": pushed(1, 1, trees=1),
+    "a tree without a reply": pushed(1, trees=2),
+}
+
+
+@pytest.mark.parametrize("push", REFUSED_PUSHES)
+def test_a_push_that_is_not_of_the_nodes_own_replies_ends_at_the_gate(
+    client: Client, asked: list[httpx.Request], push: str
+) -> None:
+    def status(body: bytes) -> int:
+        return client.post(gateway_module.PUSH, content=body, headers=header(NORTH)).status_code
+
+    assert status(REFUSED_PUSHES[push]) == 403 and not asked
+    assert status(pushed(1)) == 200 and len(asked) == 1
+
+
+def test_a_question_for_messages_that_is_none_ends_at_the_gate(
     client: Client, asked: list[httpx.Request]
 ) -> None:
-    path = "/v1/fleet/push-messages"
-    for body in (pushed(2), pushed(1, 2), b"no message"):
-        assert (
-            client.post(path, content=body, headers=header(NORTH)).status_code == 403 and not asked
-        )
-    assert (
-        client.post(gateway_module.PULL, content=b"no question", headers=header(NORTH)).status_code
-        == 403
-        and not asked
-    )
-    assert (
-        client.post(path, content=pushed(1), headers=header(NORTH)).status_code == 200
-        and len(asked) == 1
-    )
+    asking = client.post(gateway_module.PULL, content=b"no question", headers=header(NORTH))
+    assert asking.status_code == 403 and not asked
 
 
 def test_every_request_leaves_a_line_with_the_sites_name(

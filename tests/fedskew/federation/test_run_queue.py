@@ -180,6 +180,19 @@ def test_only_a_detached_run_has_a_log(queue: RunQueue) -> None:
     assert refused.value.key == "RUN" and refused.value.value == "1"
 
 
+@pytest.mark.parametrize("damage", [b"", b'{"state": "fin', b"\xff", bytes(40), b"[]", b"{}"])
+def test_a_run_is_over_whatever_a_loss_of_power_left_of_its_end(
+    queue: RunQueue, damage: bytes
+) -> None:
+    run = queue.enter([], "results", None, detached=True)
+    queue.end(run.number, FINISHED)
+    assert queue.status(run) == QueueStatus(FINISHED)
+    (queue.place(run.number) / "end.json").write_bytes(damage)
+    status = queue.status(run)
+    assert status.is_over and "end.json is damaged" in status.reason
+    assert queue.restart_lost() == []
+
+
 def test_a_number_that_there_is_not_and_a_damaged_file(queue: RunQueue) -> None:
     with pytest.raises(DataError, match="there is no such run: `fedskew federation runs"):
         queue.get(7)
