@@ -191,7 +191,7 @@ def look_at_rows(rows: SampleMetadata, settings: DataSettings) -> Look | None:
 
     def stored(index: int) -> object:
         part, row = images[index]
-        return stored_of_pil(part[row][column], 0)
+        return stored_of_pil(Path(rows.where), part[row][column], 0)
 
     with quietly(rows.where):
         return look_at(stored, rows.sites_and_labels)
