@@ -232,6 +232,9 @@ def _identity(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     if any(name.startswith("csv:") for name in names):
         # Earlier versions stored columns named `site` and `patient` as inputs. This word keeps those copies unused.
         identity.append("roles by name")
+    if any(name.startswith(("folder:", "csv:", "hf:")) for name in names):
+        # Earlier versions left out what image files state of themselves. This word keeps those copies unused.
+        identity.append("images as stated")
     return identity
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError
 
-VERSION = 2
+VERSION = 1
 """Part of every key: raise it when the same files would be read into other arrays."""
 
 VERIFIED = 2**28

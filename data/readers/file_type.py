@@ -45,6 +45,17 @@ def is_nifti(path: Path) -> bool:
     return path.name.lower().endswith((".nii", ".nii.gz"))
 
 
+def is_dicom_file(path: Path) -> bool:
+    """Whether a file is DICOM by its first bytes."""
+    with path.open("rb") as file:
+        return is_dicom(file.read(132))
+
+
+def is_medical(path: Path) -> bool:
+    """Whether a file is DICOM or NIfTI."""
+    return is_nifti(path) or is_dicom_file(path)
+
+
 def truly(path: Path) -> str:
     """Return what a file is by its first bytes, as `a PNG image` or `text, a table by its commas`; empty if unknown."""
     with path.open("rb") as file:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.errors import DataError
-from data.readers.file_type import is_dicom, is_nifti
+from data.readers.file_type import is_medical
 from data.readers.intensity import Stored, UnknownRange, nearly_black
 from data.settings import DataSettings
 
@@ -285,7 +285,7 @@ def shape_of(
         DataError: an image that cannot be read, or of numbers of no known scale, with a range that fits the others too;
             medical images of several sizes, whose proportions mean something.
     """
-    from data.readers.images import first_bytes, head_of, open_image, stored_in  # it loads PIL
+    from data.readers.images import head_of, open_image, stored_in  # it loads PIL
 
     def look_at_all() -> Look | None:
         unscaled = replace(settings, pixel_range="")
@@ -307,17 +307,24 @@ def shape_of(
     remarks = Counter(head.remark for head in heads if head.remark)
     for remark, number in remarks.items():
         notes.append(f"{number} of the {len(heads)} images looked at {remark}")
-    if settings.input_shape:
-        return shape, notes
-    sizes = Counter(head.size for head in heads)
+    if not settings.input_shape:
+        notes += notes_of_sizes(images[0], shape, Counter(head.size for head in heads))
+    return shape, notes
+
+
+def notes_of_sizes(first: Path, shape: str, sizes: Counter[tuple[int, int]]) -> Iterable[str]:
+    """Yield what a user has to know of images of several sizes (height, width).
+
+    Raises:
+        DataError: they are medical images, whose proportions mean something.
+    """
     if len(sizes) < 2:
-        return shape, notes
+        return
     common = [f"{height}x{width} ({number})" for (height, width), number in sizes.most_common(3)]
     if len(sizes) > 3:
         common.append("...")
     found = f"images of {len(sizes)} sizes, {', '.join(common)}"
-    if is_nifti(images[0]) or is_dicom(first_bytes(images[0])):
+    if is_medical(first):
         rule = f"must be of one size, or state the one that they are brought to: --set input-shape={shape}"
-        raise DataError(f"{found}: {rule}", where=str(images[0].parent))
-    notes.append(f"{found}, are all brought to input-shape, here the first one's")
-    return shape, notes
+        raise DataError(f"{found}: {rule}", where=str(first.parent))
+    yield f"{found}, are all brought to input-shape, here the first one's"

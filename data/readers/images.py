@@ -4,15 +4,15 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from data.errors import DataError
 from data.extras import needed
-from data.readers.file_type import is_dicom, is_nifti, truly
+from data.readers.file_type import is_dicom_file, is_nifti, truly
 from data.readers.intensity import Stored, chosen_frame, shown
 from data.readers.medical import dicom_data, nifti_plane, read_dicom, read_nifti
 from data.settings import DataSettings
@@ -93,7 +93,15 @@ def _central_box(
 
 def decode(file: Path, channels: int, settings: DataSettings) -> Image.Image:
     """An image of mode L, RGB or, on the scale 0..1, F. Raises DataError as open_image does."""
-    stored = stored_in(file, channels, settings)
+    return as_image(file, stored_in(file, channels, settings), settings)
+
+
+def as_image(file: Path, stored: Stored | Image.Image, settings: DataSettings) -> Image.Image:
+    """What stored_in gives as an image of mode L, RGB or, on the scale 0..1, F.
+
+    Raises:
+        DataError: numbers of no known scale.
+    """
     if isinstance(stored, Stored):
         return Image.fromarray(shown(file, stored, settings))
     return stored
@@ -106,12 +114,13 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
         DataError: as open_image does, but for numbers of no known scale.
     """
     try:
-        if is_dicom(first_bytes(file)):
+        if is_dicom_file(file):
             read = read_dicom(file, channels, settings)
             return read if isinstance(read, Stored) else Image.fromarray(read)
         if is_nifti(file):
             return read_nifti(file, settings)
-        return _with_pil(file, channels, settings)
+        with file.open("rb") as stream:
+            return read_with_pil(file, stream, channels, settings)
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -126,7 +135,10 @@ def stored_in(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
         raise DataError(why_not(file, error)) from error
 
 
-def _with_pil(file: Path, channels: int, settings: DataSettings) -> Stored | Image.Image:
+def read_with_pil(
+    file: Path, stream: BinaryIO, channels: int, settings: DataSettings
+) -> Stored | Image.Image:
+    """As stored_in, of an image in one of Pillow's formats. `file` is what a refusal names."""
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
     try:
@@ -135,7 +147,7 @@ def _with_pil(file: Path, channels: int, settings: DataSettings) -> Stored | Ima
             # Pillow warns from the limit on, and raises only from twice the limit.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             # Not by its name: Pillow maps such a file into memory, and a TIFF image on its side then comes out garbled.
-            with file.open("rb") as stream, Image.open(stream) as opened:
+            with Image.open(stream) as opened:
                 choose_frame(file, opened, settings)
                 refuse_what_pillow_loses(file, opened)
                 return stored_of_pil(file, opened, channels)
@@ -149,14 +161,6 @@ def choose_frame(file: Path, opened: Image.Image, settings: DataSettings) -> Non
     if opened.format in FIRST_IS_WHOLE and not settings.frame:
         return
     opened.seek(chosen_frame(file, count, settings))
-
-
-def from_pil(file: Path, opened: Image.Image, channels: int, settings: DataSettings) -> Image.Image:
-    """An image of any of PIL's modes as L, RGB or F. Raises DataError for numbers of no known scale."""
-    stored = stored_of_pil(file, opened, channels)
-    if isinstance(stored, Stored):
-        return Image.fromarray(shown(file, stored, settings))
-    return stored
 
 
 def stored_of_pil(file: Path, opened: Image.Image, channels: int) -> Stored | Image.Image:
@@ -198,14 +202,14 @@ def tiff_tags(opened: Image.Image) -> Mapping[int, Any]:
     return getattr(opened, "tag_v2", {})
 
 
-def refuse_what_pillow_loses(file: Path, opened: Image.Image) -> None:
+def refuse_what_pillow_loses(file: Path, opened: ImageFile.ImageFile) -> None:
     """Raise DataError for an image that Pillow reads as bytes and that is none.
 
     These are more than 8 bits in color or beside transparency, and signed bytes.
     """
     if opened.mode not in EIGHT_BIT:
         return
-    bits = bits_before_pillow(file, opened)
+    bits = bits_before_pillow(opened)
     if bits > 8:
         rule = "which Pillow cuts to 8: save it with 8 bits, or as grey without transparency"
         found = f"is a {opened.format} image of {bits} bits a channel in color or with transparency"
@@ -215,14 +219,17 @@ def refuse_what_pillow_loses(file: Path, opened: Image.Image) -> None:
         raise DataError(f"is a TIFF image of signed bytes, {rule}", where=str(file))
 
 
-def bits_before_pillow(file: Path, opened: Image.Image) -> int:
+def bits_before_pillow(opened: ImageFile.ImageFile) -> int:
     """The bits of a channel in the file of an image that Pillow has not decoded yet."""
     tags = tiff_tags(opened)
     if tags:
         return int(max(tags.get(ExifTags.Base.BitsPerSample, (1,))))
     if opened.format == "JPEG2000":
-        with file.open("rb") as stream:
-            size = stream.read(2**16).partition(J2K_SIZE)[2]
+        assert opened.fp is not None
+        place = opened.fp.tell()
+        opened.fp.seek(0)
+        size = opened.fp.read(2**16).partition(J2K_SIZE)[2]
+        opened.fp.seek(place)
         return (size[38] & 0x7F) + 1 if len(size) > 38 else 8
     codec, _, _, arguments = opened.tile[0] if opened.tile else ("", None, 0, "")
     if codec in ("ppm", "ppm_plain") and isinstance(arguments, tuple):
@@ -255,7 +262,7 @@ class Head:
 def head_of(file: Path) -> Head | None:
     """What a file's head says of its image; None where it has none that can be read."""
     try:
-        if is_dicom(first_bytes(file)):
+        if is_dicom_file(file):
             needed("pydicom", "medical", file)
             dicom = dicom_data(file, specific_tags=["Rows", "Columns"])
             return Head((int(dicom.Rows), int(dicom.Columns)))
@@ -284,12 +291,6 @@ def head_of_pil(opened: Image.Image) -> Head:
             (height, width), "have transparency, which is left out: colors are taken as stored"
         )
     return Head((height, width))
-
-
-def first_bytes(file: Path) -> bytes:
-    """The bytes that show a file's type."""
-    with file.open("rb") as opened:
-        return opened.read(132)
 
 
 def why_not(file: Path, error: Exception) -> str:

@@ -416,7 +416,9 @@ def test_the_check_says_once_what_is_done_to_images(tmp_path: Path, fedskew: Fed
     pil(color[::-1], exif=exif(3))(folder / "train" / "b" / "0.png")
     png(8, 6, alpha_over(color, grey))(folder / "test" / "a" / "0.png")
     status, output, errors = fedskew("data", "check", folder)
-    assert status == 0 and "input-shape=3x8x6" in output, errors  # of the first image, as it is shown
+    assert status == 0 and "input-shape=3x8x6" in output, (
+        errors
+    )  # of the first image, as it is shown
     assert (
         output.count(
             "2 of the 7 images looked at are turned as their Exif or TIFF orientation says"
