@@ -263,7 +263,6 @@ def head_of(file: Path) -> Head | None:
     """What a file's head says of its image; None where it has none that can be read."""
     try:
         if is_dicom_file(file):
-            needed("pydicom", "medical", file)
             dicom = dicom_data(file, specific_tags=["Rows", "Columns"])
             return Head((int(dicom.Rows), int(dicom.Columns)))
         if is_nifti(file):

@@ -44,7 +44,6 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
         DataError: a file without pixels, several frames without `frame`, color where grey is set or of more than 8
             bits, a window that the standard forbids, unless pixel-range takes its place, or what pydicom cannot read.
     """
-    needed("pydicom", "medical", file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are not as the standard has them
         data = dicom_data(file)
@@ -72,8 +71,7 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
 
 def dicom_data(file: Path, **options: Any) -> Any:
     """What pydicom reads of a file with or without a preamble, with the transfer syntax that its bytes show."""
-    import pydicom
-
+    pydicom = needed("pydicom", "medical", file)
     data = pydicom.dcmread(file, force=True, **options)
     if "TransferSyntaxUID" not in data.file_meta:
         is_implicit, is_little_endian = data.original_encoding
@@ -107,8 +105,7 @@ def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
 
 def color_of(file: Path, data: Any, frame: int) -> NDArray[np.uint8]:
     """Red, green and blue (H, W, 3). Raises DataError for more than 8 bits a channel."""
-    from pydicom import pixels
-
+    pixels = needed("pydicom.pixels", "medical", file)
     photometric = data.PhotometricInterpretation
     if photometric not in COLOR:
         rule = f"photometric interpretation {photometric}: must be one of {', '.join(MONOCHROME + COLOR)}"
@@ -116,8 +113,10 @@ def color_of(file: Path, data: Any, frame: int) -> NDArray[np.uint8]:
     color = pixels.pixel_array(data, index=frame)
     if photometric == "PALETTE COLOR":
         color = pixels.apply_color_lut(color, data)
-        bits = 8 * color.dtype.itemsize  # the table's, whose entries go to the end of their scale
-        return np.asarray(color[..., :3] >> (bits - 8), np.uint8)
+        color = color[..., :3]
+        # A table of 16 bits has colors of 16; some devices write those of 8 into it.
+        unused_bits = 8 if color.max() > 255 else 0
+        return np.asarray(color >> unused_bits, np.uint8)
     if data.BitsStored > 8:
         rule = f"is a color DICOM image ({photometric}) of {data.BitsStored} bits a channel: must have 8"
         raise DataError(rule, where=str(file))
@@ -126,8 +125,7 @@ def color_of(file: Path, data: Any, frame: int) -> NDArray[np.uint8]:
 
 def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored:
     """Grey values with what the file says of them. Raises DataError as read_dicom does."""
-    from pydicom import pixels
-
+    pixels = needed("pydicom.pixels", "medical", file)
     stored = pixels.pixel_array(data, index=frame)
     signed = bool(data.get("PixelRepresentation"))
     is_float = stored.dtype.kind == "f"
@@ -203,8 +201,7 @@ def rendered(file: Path, data: Any, values: NDArray[np.generic]) -> NDArray[np.f
         DataError: a center or width that is no finite number, a width or a function that DICOM PS3.3 C.11.2.1 forbids.
             Such a window would show black and white alone, or an inverted image.
     """
-    from pydicom import Dataset, pixels
-
+    pixels = needed("pydicom.pixels", "medical", file)
     if data.get("VOILUTSequence"):
         shown, largest = through_table(file, values, data, "VOILUTSequence", pixels.apply_voi)
         return np.asarray(shown / largest, np.float32)
@@ -216,7 +213,7 @@ def rendered(file: Path, data: Any, values: NDArray[np.generic]) -> NDArray[np.f
     refuse_window(file, _first(center), _first(width), function)
 
     # pydicom's windows end where the stored bits do. This file has one bit, so that they end at 0 and 1.
-    one_bit = Dataset()
+    one_bit = needed("pydicom", "medical", file).Dataset()
     one_bit.PhotometricInterpretation = "MONOCHROME2"
     one_bit.BitsStored = 1
     one_bit.PixelRepresentation = 0
@@ -328,8 +325,7 @@ def nifti_plane(file: Path, volume: Any) -> Plane:
 
 def nifti_orientation(file: Path, volume: Any) -> tuple[NDArray[np.float64], str]:
     """nibabel's orientation (3, 2) of a file's axes, and what has to be said of it. Raises DataError."""
-    import nibabel
-
+    nibabel = needed("nibabel", "medical", file)
     in_order = np.array([[0, 1], [1, 1], [2, 1]], np.float64)
     found: dict[str, NDArray[np.float64]] = {}
     for name in ("sform", "qform"):

@@ -187,6 +187,9 @@ def dicom_cases() -> dict[str, tuple[Array, Tags, Array, dict[str, str]]]:
         "BitsStored": 1,
         "PixelData": np.packbits(BYTES > 100, bitorder="little").tobytes(),
     }
+    of_bytes = dict(PALETTE)
+    for color, reds in (("Red", REDS), ("Green", REDS[::-1]), ("Blue", REDS // 2)):
+        of_bytes[f"{color}PaletteColorLookupTableData"] = (reds >> 8).astype("<u2").tobytes()
     palette = np.stack([BYTES, 255 - BYTES, (REDS[BYTES] // 2) >> 8], -1) / 255
     garbage = (NUMBERS | 0xA000).astype(np.uint16)
     garbage_signed = ((SIGNED & 0xFFF) | 0x5000).astype(np.int16)
@@ -316,6 +319,7 @@ def dicom_cases() -> dict[str, tuple[Array, Tags, Array, dict[str, str]]]:
         "color": (COLOR, {"BitsStored": 8}, COLOR / 255, {}),
         "color in planes": (COLOR, planes | {"BitsStored": 8}, COLOR / 255, {}),
         "YBR": (grey_ybr, ybr | {"BitsStored": 8}, grey3, {}),
+        "palette of bytes in 16 bits": (BYTES, of_bytes | {"BitsStored": 8}, palette, {}),
         "palette": (BYTES, PALETTE | {"BitsStored": 8}, palette, {}),
         "without preamble": (NUMBERS, {"preamble": False}, PLAIN, {}),
         "without preamble, implicit": (NUMBERS, {"preamble": False, "syntax": IMPLICIT}, PLAIN, {}),
