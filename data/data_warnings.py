@@ -18,7 +18,7 @@ from data.errors import DataError
 from data.federation import Federation
 from data.readers import medmnist
 from data.readers.catalog import is_own, is_sites, members
-from data.readers.image_files import ImageFiles, size_of
+from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS
 from data.readers.npz import shapes_of
 from data.readers.splits import Split
@@ -304,6 +304,8 @@ def size_warnings(settings: DataSettings) -> list[str]:
 
 def _sizes(name: str, key: str, settings: DataSettings) -> Counter[Size]:
     """Return the sizes of some images of a split with how many have each; none where no file says it."""
+    from data.readers.images import head_of  # it loads PIL
+
     prefix = name.split(":", 1)[0]
     path = path_of(name, settings)
     if prefix in ("npz", "medmnist"):
@@ -323,9 +325,9 @@ def _sizes(name: str, key: str, settings: DataSettings) -> Counter[Size]:
         return Counter()
     sizes: Counter[Size] = Counter()
     for index in evenly(len(split.images), HEADS_READ).tolist():
-        size = size_of(split.images.path(index))
-        if size is not None:
-            sizes[size] += 1
+        head = head_of(split.images.path(index))
+        if head is not None:
+            sizes[head.size] += 1
     return sizes
 
 

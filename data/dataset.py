@@ -255,6 +255,9 @@ def _identity(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     if own and len(settings.shape) == 1:
         # Copies of earlier versions lack the columns' names, and have several tables' columns by place.
         identity.append("columns by name")
+    if any(name.startswith(("folder:", "csv:", "hf:")) for name in names):
+        # Earlier versions left out what image files state of themselves. This word keeps those copies unused.
+        identity.append("images as stated")
     return identity
 
 

@@ -82,8 +82,8 @@ class DataSettings(Settings):
     """LOW,HIGH: which values are black and white in images of more than 8 bits (16-bit files, DICOM, NIfTI, arrays);
     empty is what the file says, or its type's range."""
     frame: Annotated[str, Rule(lambda text: text in ("", "middle") or is_whole(text), FRAME)] = ""
-    """Which image of a DICOM, TIFF or NIfTI file that holds several (slices along the last axis); empty refuses such a
-    file."""
+    """Which image of a file that holds several: DICOM, TIFF, GIF, WebP, APNG, or the slices of a NIfTI volume from the
+    bottom of the body to its top; empty refuses such a file."""
     columns: str = ""
     """csv, hf: ROLE=NAME,... says which column is path, label, site, patient, split or fold where its name is another
     one; nothing after = is none."""

@@ -3,10 +3,12 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +16,15 @@ from data.errors import DataError, either
 from data.extras import needed
 from data.readers.folder import SPLITS
 from data.readers.image_files import DARK, Look, look_at, note_of_cut, refuse_nearly_black, widened
-from data.readers.intensity import UnknownRange
+from data.readers.intensity import Stored, UnknownRange
 from data.readers.metadata import SampleMetadata
 from data.readers.rows import LABEL, LIKE_LABELS, classes_of, cure_of, numbered_labels
 from data.readers.splits import Guess, Raw, Split
 from data.settings import ROLES, DataSettings
 from data.text import said
+
+if TYPE_CHECKING:
+    from PIL import Image  # a process without files does not need it
 
 SAVED = ("dataset_dict.json", "state.json")
 """What save_to_disk leaves in a folder."""
@@ -151,7 +156,7 @@ def read(
 ) -> Raw:
     """The images, brought to `shape`, on their sides. Raises DataError for what cannot be trained on."""
     from data.readers.image_files import joined
-    from data.readers.images import Pixels, brought, from_pil
+    from data.readers.images import Pixels, as_image, brought
 
     rows = metadata(path, settings)
     if len(shape) != 3 or shape[0] not in (1, 3):
@@ -165,9 +170,9 @@ def read(
 
     def opened() -> Iterator[Pixels]:
         for part in parts_of(rows.where, settings.download).values():
-            for row in part.select_columns([column]):
-                image = from_pil(where, row[column], channels, settings)
-                yield brought(image, channels, (width, height))
+            for row in undecoded(part, column):
+                stored = stored_in_row(where, row[column], channels, settings)
+                yield brought(as_image(where, stored, settings), channels, (width, height))
 
     with quietly(rows.where):
         try:
@@ -180,18 +185,43 @@ def read(
     return rows.divided(Split(images, np.array(labels, np.int64), rows.where, ""), settings)
 
 
+def undecoded(part: Any, column: str) -> Any:
+    """The rows with the bytes of their images' files: the library itself would cut 16 bits in color to 8.
+
+    Where the data set states a mode for its images, the library converts them to it.
+    """
+    images = part.select_columns([column])
+    feature = part.features[column]
+    if feature.mode is not None:
+        return images
+    return images.cast_column(column, replace(feature, decode=False))
+
+
+def stored_in_row(
+    where: Path, image: Any, channels: int, settings: DataSettings
+) -> "Stored | Image.Image":
+    """An image of `undecoded`, as the reader of image files gives it. Raises DataError."""
+    from data.readers.images import read_with_pil, stored_of_pil
+
+    if not isinstance(image, dict):
+        return stored_of_pil(where, image, channels)
+    content = image["bytes"]
+    if content is None:
+        content = Path(image["path"]).read_bytes()
+    return read_with_pil(where, BytesIO(content), channels, settings)
+
+
 def look_at_rows(rows: SampleMetadata, settings: DataSettings) -> Look | None:
     """The range of numbers in images of rows spread over all sites and classes. Raises DataError."""
-    from data.readers.images import stored_of_pil
-
     column = rows.columns["path"]
     images: list[tuple[Any, int]] = []
     for part in parts_of(rows.where, settings.download).values():
-        images += [(part, row) for row in range(len(part))]
+        files = undecoded(part, column)
+        images += [(files, row) for row in range(len(files))]
 
     def stored(index: int) -> object:
-        part, row = images[index]
-        return stored_of_pil(part[row][column], 0)
+        files, row = images[index]
+        return stored_in_row(Path(rows.where), files[row][column], 0, settings)
 
     with quietly(rows.where):
         return look_at(stored, rows.sites_and_labels)
@@ -199,15 +229,17 @@ def look_at_rows(rows: SampleMetadata, settings: DataSettings) -> Look | None:
 
 def guess_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings from the columns' types and the first image. Raises DataError."""
-    from data.readers.images import brought, from_pil
+    from data.readers.images import as_image, brought
 
     rows = metadata(path, settings)
     parts = parts_of(rows.where, settings.download)
     first = next(iter(parts.values()))
     with quietly(rows.where):
-        stored = first[0][rows.columns["path"]]
+        column = rows.columns["path"]
+        where = Path(rows.where)
+        stored = stored_in_row(where, undecoded(first, column)[0][column], 0, settings)
         try:
-            image = brought(from_pil(Path(rows.where), stored, 0, settings), 0)
+            image = brought(as_image(where, stored, settings), 0)
         except UnknownRange as error:
             raise widened(error, look_at_rows(rows, settings)) from None
         names = getattr(first.features[rows.columns[LABEL]], "names", None)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.errors import DataError
-from data.extras import needed
-from data.readers.file_type import is_dicom, is_nifti
+from data.readers.file_type import is_medical
 from data.readers.intensity import Stored, UnknownRange, nearly_black
 from data.settings import DataSettings
 
@@ -21,8 +20,8 @@ MOST_LOOKED_AT = 1000
 """Images that are looked at: bounds the work, which is a second decoding."""
 DARK = 0.25
 """A largest pixel of all images below which wide numbers are asked about: 14 bits in files of 16."""
-MOST_SIZES = 2000
-"""Images whose sizes are compared: their heads are read for it."""
+MOST_HEADS = 2000
+"""Images whose heads are read, for their sizes and what they say of the image."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +175,7 @@ def look_at(
         low, high = image.extremes
         if np.isfinite([low, high]).all():
             extremes.append((low, high))
-        if image.window is None and image.span is not None:
+        if image.rendered is None and image.span is not None:
             black, white_of_file = image.span
             if black == 0:
                 white = max(white, white_of_file)
@@ -286,7 +285,7 @@ def shape_of(
         DataError: an image that cannot be read, or of numbers of no known scale, with a range that fits the others too;
             medical images of several sizes, whose proportions mean something.
     """
-    from data.readers.images import open_image, stored_in  # it loads PIL
+    from data.readers.images import head_of, open_image, stored_in  # it loads PIL
 
     def look_at_all() -> Look | None:
         unscaled = replace(settings, pixel_range="")
@@ -304,43 +303,28 @@ def shape_of(
         notes += note_of_cut(settings, look_at_all())
     if image.dtype == np.float32:
         notes.append("images of more than 8 bits are trained on as float32 on the scale 0..1")
-    if settings.input_shape:
-        return shape, notes
-    every_size = map(size_of, images[:MOST_SIZES])
-    sizes = Counter(size for size in every_size if size is not None)
+    heads = [head for head in map(head_of, images[:MOST_HEADS]) if head is not None]
+    remarks = Counter(head.remark for head in heads if head.remark)
+    for remark, number in remarks.items():
+        notes.append(f"{number} of the {len(heads)} images looked at {remark}")
+    if not settings.input_shape:
+        notes += notes_of_sizes(images[0], shape, Counter(head.size for head in heads))
+    return shape, notes
+
+
+def notes_of_sizes(first: Path, shape: str, sizes: Counter[tuple[int, int]]) -> Iterable[str]:
+    """Yield what a user has to know of images of several sizes (height, width).
+
+    Raises:
+        DataError: they are medical images, whose proportions mean something.
+    """
     if len(sizes) < 2:
-        return shape, notes
+        return
     common = [f"{height}x{width} ({number})" for (height, width), number in sizes.most_common(3)]
     if len(sizes) > 3:
         common.append("...")
     found = f"images of {len(sizes)} sizes, {', '.join(common)}"
-    if is_nifti(images[0]) or is_dicom(head_of(images[0])):
+    if is_medical(first):
         rule = f"must be of one size, or state the one that they are brought to: --set input-shape={shape}"
-        raise DataError(f"{found}: {rule}", where=str(images[0].parent))
-    notes.append(f"{found}, are all brought to input-shape, here the first one's")
-    return shape, notes
-
-
-def head_of(file: Path) -> bytes:
-    """The first bytes of a file."""
-    with file.open("rb") as opened:
-        return opened.read(132)
-
-
-def size_of(file: Path) -> tuple[int, int] | None:
-    """Height and width by a file's head; None where it has none that can be read."""
-    from PIL import Image
-
-    try:
-        if is_dicom(head_of(file)):
-            pydicom = needed("pydicom", "medical", file)
-            dicom = pydicom.dcmread(file, specific_tags=["Rows", "Columns"])
-            return int(dicom.Rows), int(dicom.Columns)
-        if is_nifti(file):
-            volume = needed("nibabel", "medical", file).load(file)
-            width, height = volume.shape[:2]
-            return height, width
-        with Image.open(file) as image:
-            return image.height, image.width
-    except Exception:  # the reader of the whole file says why
-        return None
+        raise DataError(f"{found}: {rule}", where=str(first.parent))
+    yield f"{found}, are all brought to input-shape, here the first one's"

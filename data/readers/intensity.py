@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 from data.errors import DataError, SetOption
 from data.settings import DataSettings
 
-WINDOWS = {"LINEAR": 1.0, "LINEAR_EXACT": 0.0, "SIGMOID": 0.0}
-"""The functions of DICOM's windows and their least width by PS3.3 C.11.2.1; 0 itself is none."""
-
 
 class UnknownRange(DataError):
     """Numbers of which nothing says which is black and which is white."""
@@ -46,16 +43,6 @@ class UnknownRange(DataError):
 
 
 @dataclass(frozen=True)
-class Window:
-    """A window of a DICOM file, with a width that the standard allows."""
-
-    center: float
-    width: float
-    function: str
-    """One of WINDOWS."""
-
-
-@dataclass(frozen=True)
 class Stored:
     """The grey numbers of one image as its file has them, before one is black and another white."""
 
@@ -65,15 +52,19 @@ class Stored:
     """What an error calls them."""
     span: tuple[float, float] | None = None
     """Black and white by the file's format; None where that says nothing."""
-    window: Window | None = None
-    """What the file itself shows of them."""
+    rendered: NDArray[np.float32] | None = None
+    """The same on the scale 0..1, where the file says how to show them: a DICOM window or VOI LUT."""
     inverted: bool = False
     """Whether the largest number is black."""
+    padding: NDArray[np.bool_] | None = None
+    """(H, W): pixels that only fill the rectangle; shown black, and no part of the range."""
 
     @property
     def extremes(self) -> tuple[float, float]:
         """The least and the largest number; NaN where one is."""
         numbers = np.asarray(self.numbers, np.float32)
+        if self.padding is not None and not self.padding.all():
+            numbers = numbers[~self.padding]
         return float(numbers.min()), float(numbers.max())
 
 
@@ -125,8 +116,8 @@ def shown(file: Path, stored: Stored, settings: DataSettings) -> NDArray[np.floa
     if settings.pixel_range:
         black, white = settings.pixel_span
         grey = on_scale(stored.numbers, black, white)
-    elif stored.window is not None:
-        grey = windowed(np.asarray(stored.numbers, np.float64), stored.window)
+    elif stored.rendered is not None:
+        grey = stored.rendered
     elif stored.span is not None:
         black, white = stored.span
         grey = on_scale(stored.numbers, black, white)
@@ -134,24 +125,11 @@ def shown(file: Path, stored: Stored, settings: DataSettings) -> NDArray[np.floa
         grey = on_scale(stored.numbers, 0, 1)
     else:
         raise UnknownRange(f"{file}: {stored.what}", low, high)
-    return 1 - grey if stored.inverted else grey
-
-
-def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.float32]:
-    """Values through a window, as 0..1: LINEAR, LINEAR_EXACT or SIGMOID of DICOM PS3.3 C.11.2.1."""
-    center, width = window.center, window.width
-    if window.function == "SIGMOID":
-        with np.errstate(over="ignore"):  # far below a narrow window: 1 / inf is black
-            exponential = np.exp(-4 * (values - center) / width)
-        return np.asarray(1 / (1 + exponential), np.float32)
-    if window.function == "LINEAR_EXACT":
-        half = width / 2
-        return on_scale(values, center - half, center + half)
-    middle = center - 0.5
-    if width == 1:  # the standard's formula is a threshold here, without a division
-        return np.asarray(values > middle, np.float32)
-    half = (width - 1) / 2
-    return on_scale(values, middle - half, middle + half)
+    if stored.inverted:
+        grey = 1 - grey
+    if stored.padding is not None:
+        grey = np.where(stored.padding, np.float32(0), grey)
+    return grey
 
 
 def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:

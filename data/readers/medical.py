@@ -1,7 +1,9 @@
-"""DICOM images (pydicom) and slices of NIfTI volumes (nibabel) as pixels on the scale 0..1."""
+"""DICOM images (pydicom) and slices of NIfTI volumes (nibabel) as grey numbers or bytes of color."""
 
 import math
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,54 +12,87 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, SetOption
 from data.extras import needed
-from data.readers.intensity import WINDOWS, Stored, Window, chosen_frame
+from data.readers.intensity import Stored, chosen_frame
 from data.settings import DataSettings
 from data.text import said
 
 MONOCHROME = ("MONOCHROME1", "MONOCHROME2")
+COLOR = ("RGB", "PALETTE COLOR", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
+"""Photometric interpretations that pydicom gives as red, green and blue."""
+WINDOWS = {"LINEAR": 1.0, "LINEAR_EXACT": 0.0, "SIGMOID": 0.0}
+"""The functions of DICOM's windows and their least width by PS3.3 C.11.2.1; 0 itself is none."""
+PIXELS = {"PixelData": "", "FloatPixelData": "Float", "DoubleFloatPixelData": "Double"}
+"""Elements that hold an image, and how the names of their padding values begin."""
+OF_A_FRAME = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
+"""The functional groups of enhanced files that say how a frame is shown."""
+
+OWN_RANGE = (
+    SetOption("pixel-range", "LOW,HIGH"),
+    " takes a range of yours in its place, for all files",
+)
 
 
 def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | NDArray[np.uint8]:
-    """Grey numbers after the modality transformation (rescale slope, intercept), or (H, W, 3) bytes of a color image.
+    """Grey numbers after the modality transformation, or (H, W, 3) bytes of a color image.
 
-    Black and white are of the file's first window (DICOM PS3.3 C.11.2.1.2); without one of the stored bits, where these
-    are unsigned. MONOCHROME1 is inverted.
+    Modality LUT or rescale slope, VOI LUT, else the first window (DICOM PS3.3 C.11), color tables and conversions are
+    pydicom's, with what an enhanced file states of the frame. Without VOI LUT and window, black and white are the ends
+    of the stored bits, where these are unsigned. MONOCHROME1 or a Presentation LUT Shape INVERSE invert once. Padding
+    values are black and no part of the range.
 
     Raises:
-        DataError: a file without pixels, several frames without `frame`, color where grey is set, or a window that the
-            standard forbids, unless pixel-range takes its place.
+        DataError: a file without pixels, several frames without `frame`, color where grey is set or of more than 8
+            bits, a window that the standard forbids, unless pixel-range takes its place, or what pydicom cannot read.
     """
-    dicom = needed("pydicom", "medical", file)
-    pixels = needed("pydicom.pixels", "medical", file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are not as the standard has them
-        data = dicom.dcmread(file)
+        data = dicom_data(file)
         rows = data.get("Rows")
         columns = data.get("Columns")
-        photometric = data.get("PhotometricInterpretation")
-        if not rows or not columns or "PixelData" not in data:
+        if not rows or not columns or not any(element in data for element in PIXELS):
             raise DataError("is a DICOM file without an image", where=str(file))
         refuse_large(file, rows * columns, settings)
+        photometric = str(data.get("PhotometricInterpretation"))
         if photometric not in MONOCHROME and channels == 1:
             rule = "and grey is set: --set input-shape=3xHEIGHTxWIDTH, or leave it out"
             raise DataError(f"is a color DICOM image ({photometric}), {rule}", where=str(file))
         frame = chosen_frame(file, int(data.get("NumberOfFrames") or 1), settings)
         try:
-            stored = pixels.pixel_array(data, index=frame)
+            bring_up_values_of(data, frame)
             if photometric in MONOCHROME:
-                return grey_of(file, data, pixels.apply_modality_lut(stored, data), settings)
-            if photometric == "PALETTE COLOR":
-                color = pixels.apply_color_lut(stored, data)
-            else:
-                color = stored
+                return grey_of(file, data, frame, settings)
+            return color_of(file, data, frame)
         except DataError:
             raise
-        except (AttributeError, NotImplementedError, RuntimeError, ValueError) as error:
+        except Exception as error:  # a damaged file surfaces as anything
             rule = f"pydicom cannot read its pixels: {said(error)}"
             raise DataError(rule, where=str(file)) from error
-    bits = 8 * color.dtype.itemsize
-    highest_byte = color[..., :3] >> (bits - 8)
-    return np.asarray(highest_byte, np.uint8)
+
+
+def dicom_data(file: Path, **options: Any) -> Any:
+    """What pydicom reads of a file with or without a preamble, with the transfer syntax that its bytes show."""
+    pydicom = needed("pydicom", "medical", file)
+    data = pydicom.dcmread(file, force=True, **options)
+    if "TransferSyntaxUID" not in data.file_meta:
+        is_implicit, is_little_endian = data.original_encoding
+        if is_implicit:
+            syntax = pydicom.uid.ImplicitVRLittleEndian
+        elif is_little_endian:
+            syntax = pydicom.uid.ExplicitVRLittleEndian
+        else:
+            syntax = pydicom.uid.ExplicitVRBigEndian
+        data.file_meta.TransferSyntaxUID = syntax
+    return data
+
+
+def bring_up_values_of(data: Any, frame: int) -> None:
+    """Copy what an enhanced file states of one frame to its top, where pydicom's functions look for it."""
+    shared = data.get("SharedFunctionalGroupsSequence") or []
+    of_frames = data.get("PerFrameFunctionalGroupsSequence") or []
+    for groups in [*shared][:1] + [*of_frames][frame : frame + 1]:
+        for name in OF_A_FRAME:
+            for stated in [*(groups.get(name) or [])][:1]:
+                data.update(stated)
 
 
 def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
@@ -68,49 +103,143 @@ def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:
         raise DataError(rule, where=str(file))
 
 
-def grey_of(file: Path, data: Any, values: NDArray[np.generic], settings: DataSettings) -> Stored:
-    """Grey values with what the file says of them. Raises DataError for a window that the standard forbids."""
+def color_of(file: Path, data: Any, frame: int) -> NDArray[np.uint8]:
+    """Red, green and blue (H, W, 3). Raises DataError for more than 8 bits a channel."""
+    pixels = needed("pydicom.pixels", "medical", file)
+    photometric = data.PhotometricInterpretation
+    if photometric not in COLOR:
+        rule = f"photometric interpretation {photometric}: must be one of {', '.join(MONOCHROME + COLOR)}"
+        raise DataError(rule, where=str(file))
+    color = pixels.pixel_array(data, index=frame)
+    if photometric == "PALETTE COLOR":
+        color = pixels.apply_color_lut(color, data)
+        color = color[..., :3]
+        # A table of 16 bits has colors of 16; some devices write those of 8 into it.
+        unused_bits = 8 if color.max() > 255 else 0
+        return np.asarray(color >> unused_bits, np.uint8)
+    if data.BitsStored > 8:
+        rule = f"is a color DICOM image ({photometric}) of {data.BitsStored} bits a channel: must have 8"
+        raise DataError(rule, where=str(file))
+    return np.asarray(color, np.uint8)
+
+
+def grey_of(file: Path, data: Any, frame: int, settings: DataSettings) -> Stored:
+    """Grey values with what the file says of them. Raises DataError as read_dicom does."""
+    pixels = needed("pydicom.pixels", "medical", file)
+    stored = pixels.pixel_array(data, index=frame)
     signed = bool(data.get("PixelRepresentation"))
+    is_float = stored.dtype.kind == "f"
+    span: tuple[float, float] | None = None
+    if data.get("ModalityLUTSequence"):
+        values, largest = through_table(
+            file, stored, data, "ModalityLUTSequence", pixels.apply_modality_lut
+        )
+        span = 0.0, largest
+    else:
+        if data.get("RescaleSlope") == 0:
+            raise DataError(
+                "rescale slope 0 gives all pixels one value: must not be 0", where=str(file)
+            )
+        values = pixels.apply_modality_lut(stored, data)
+        if not signed and not is_float:
+            ends = np.array([0, 2 ** int(data.BitsStored) - 1])
+            # A negative slope makes the largest stored number the smallest value.
+            black, white = sorted(pixels.apply_modality_lut(ends, data).tolist())
+            span = float(black), float(white)
+
+    what = "DICOM pixels"
+    if span is None and not is_float:
+        what = "signed DICOM pixels without a window"
+    padding = padding_of(data, stored)
     return Stored(
         values,
-        "signed DICOM pixels without a window" if signed else "DICOM pixels",
-        span=None if signed else span_of(data),
-        window=None if settings.pixel_range else window_of(file, data),
-        inverted=data.PhotometricInterpretation == "MONOCHROME1",
+        what,
+        span=span,
+        rendered=None if settings.pixel_range else rendered(file, data, values),
+        inverted=is_inverted(file, data, settings),
+        padding=padding if padding.any() else None,
     )
 
 
-def window_of(file: Path, data: Any) -> Window | None:
-    """A file's first window; None where it has none.
+def padding_of(data: Any, stored: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Which stored pixels have the padding value, or lie between it and the padding range's limit."""
+    element = next(element for element in PIXELS if element in data)
+    name = f"{PIXELS[element]}PixelPadding"
+    value = data.get(f"{name}Value")
+    if value is None:
+        return np.zeros(stored.shape, np.bool_)
+    limit = data.get(f"{name}RangeLimit")
+    ends = [value, value if limit is None else limit]
+    if stored.dtype.kind in "iu":
+        # Some files write a negative value as unsigned, or the other way about.
+        bits = 8 * stored.dtype.itemsize
+        wrapped = np.array([int(end) % 2**bits for end in ends], f"u{stored.dtype.itemsize}")
+        ends = wrapped.view(stored.dtype).tolist()
+    return np.asarray((stored >= min(ends)) & (stored <= max(ends)))
+
+
+def is_inverted(file: Path, data: Any, settings: DataSettings) -> bool:
+    """Whether the largest value is black.
+
+    Raises:
+        DataError: a presentation LUT that is neither identity nor its inverse, unless pixel-range takes its place.
+    """
+    shape = str(data.get("PresentationLUTShape") or "IDENTITY").strip().upper()
+    table = data.get("PresentationLUTSequence")
+    if not settings.pixel_range and (table or shape not in ("IDENTITY", "INVERSE")):
+        found = "sequence" if table else f"shape {shape[:40]!r}"
+        rule = f"presentation LUT {found}: must be the shape IDENTITY or INVERSE"
+        raise DataError(rule, where=str(file), remedy=OWN_RANGE)
+    # Films state both for the same inversion.
+    return data.PhotometricInterpretation == "MONOCHROME1" or shape == "INVERSE"
+
+
+def rendered(file: Path, data: Any, values: NDArray[np.generic]) -> NDArray[np.float32] | None:
+    """Values on the scale 0..1 through the file's first VOI LUT, else its first window; None where it has none.
 
     Raises:
         DataError: a center or width that is no finite number, a width or a function that DICOM PS3.3 C.11.2.1 forbids.
             Such a window would show black and white alone, or an inverted image.
     """
+    pixels = needed("pydicom.pixels", "medical", file)
+    if data.get("VOILUTSequence"):
+        shown, largest = through_table(file, values, data, "VOILUTSequence", pixels.apply_voi)
+        return np.asarray(shown / largest, np.float32)
     center = data.get("WindowCenter")
     width = data.get("WindowWidth")
     if center is None or width is None or center == "" or width == "":
         return None
-    own_range = SetOption("pixel-range", "LOW,HIGH")
-    remedy = (own_range, " takes a range of yours in its place, for all files")
-    function = str(data.get("VOILUTFunction") or "LINEAR")
+    function = str(data.get("VOILUTFunction") or "LINEAR").strip().upper()
+    refuse_window(file, _first(center), _first(width), function)
+
+    # pydicom's windows end where the stored bits do. This file has one bit, so that they end at 0 and 1.
+    one_bit = needed("pydicom", "medical", file).Dataset()
+    one_bit.PhotometricInterpretation = "MONOCHROME2"
+    one_bit.BitsStored = 1
+    one_bit.PixelRepresentation = 0
+    one_bit.VOILUTFunction = function
+    one_bit.add(data["WindowCenter"])
+    one_bit.add(data["WindowWidth"])
+    return np.asarray(pixels.apply_windowing(values, one_bit), np.float32)
+
+
+def refuse_window(file: Path, center: float, width: float, function: str) -> None:
+    """Raise DataError for a window that the standard forbids."""
     if function not in WINDOWS:
         rule = f"must be one of {', '.join(WINDOWS)}"
         rule = f"VOI LUT function {function[:40]!r}: {rule} (DICOM PS3.3)"
-        raise DataError(rule, where=str(file), remedy=remedy)
-
-    window = Window(_first(center), _first(width), function)
+        raise DataError(rule, where=str(file), remedy=OWN_RANGE)
     least = WINDOWS[function]
-    finite = math.isfinite(window.center) and math.isfinite(window.width)
-    wide_enough = window.width >= least if least else window.width > 0
+    finite = math.isfinite(center) and math.isfinite(width)
+    wide_enough = width >= least if least else width > 0
     if finite and wide_enough:
-        return window
+        return
     bound = "at least 1" if least else "greater than 0"
     raise DataError(
-        f"DICOM window of center {window.center:g} and width {window.width:g}: the width "
+        f"DICOM window of center {center:g} and width {width:g}: the width "
         f"must be {bound} for {function}, and both finite (PS3.3 C.11.2.1)",
         where=str(file),
-        remedy=remedy,
+        remedy=OWN_RANGE,
     )
 
 
@@ -124,49 +253,137 @@ def _first(value: Any) -> float:
         return math.nan
 
 
-def span_of(data: Any) -> tuple[float, float]:
-    """The values of the smallest and the largest stored number that the bits allow."""
-    sequence = data.get("ModalityLUTSequence")
-    if sequence:  # a table: the third number of its descriptor says how many bits an entry has
-        bits = int(sequence[0].LUTDescriptor[2])
-        return 0.0, float(2**bits - 1)
-    slope = float(data.get("RescaleSlope", 1))
-    intercept = float(data.get("RescaleIntercept", 0))
-    largest_stored = 2 ** int(data.BitsStored) - 1
-    at_largest = slope * largest_stored + intercept
-    # A negative slope makes the largest stored number the smallest value.
-    return min(intercept, at_largest), max(intercept, at_largest)
-
-
-def read_nifti(file: Path, settings: DataSettings) -> Stored:
-    """Grey numbers (H, W): an image, or the slice along the last axis that `frame` says.
-
-    Rows are from the second axis' end.
+def through_table(
+    file: Path,
+    values: NDArray[Any],
+    data: Any,
+    sequence: str,
+    apply: Callable[[Any, Any], NDArray[Any]],
+) -> tuple[NDArray[Any], float]:
+    """Values through the first table of a sequence by pydicom's function, and the largest entry that its bits allow.
 
     Raises:
-        DataError: several slices without `frame`, or more than three axes.
+        DataError: entries of less than 8 or more than 16 bits.
     """
-    volume = needed("nibabel", "medical", file).load(file)
+    table = data[sequence].value[0]
+    count, first, bits = (int(number) for number in table.LUTDescriptor)
+    if not 8 <= bits <= 16:
+        raise DataError(f"{sequence}: entries of {bits} bits: must have 8 to 16", where=str(file))
+    if first >= 2**15 and values.min() < 0:
+        first -= 2**16  # a negative number, written as unsigned
+    # pydicom counts in the type of its input or of the table's entries, which may overflow: it gets places from 0 on.
+    table.LUTDescriptor = [count, 0, 16]
+    last = (count or 2**16) - 1
+    places = np.clip(np.rint(values) - first, 0, last).astype(np.int64)
+    return apply(places, data), float(2**bits - 1)
+
+
+@dataclass(frozen=True)
+class Plane:
+    """How a NIfTI file's images lie in it."""
+
+    orientation: NDArray[np.float64]
+    """(3, 2): nibabel's, of the three axes."""
+    shape: tuple[int, int, int]
+    """The lengths of the three axes, to the right, front and top of the body."""
+    through: int
+    """Which of them counts the images: one of length 1, else the last."""
+    remark: str
+    """What is done to them that a user has to know, as the predicate of a sentence."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of an image."""
+        width, height = (length for axis, length in enumerate(self.shape) if axis != self.through)
+        return height, width
+
+
+def nifti_plane(file: Path, volume: Any) -> Plane:
+    """How a NIfTI file's images lie in it, by its sform, else its qform.
+
+    Raises:
+        DataError: more than three axes, or numbers that are no grey; an affine that says no orientation, or two that
+            say different ones.
+    """
     dtype = volume.get_data_dtype()
-    shape = [*volume.shape]
-    while len(shape) > 2 and shape[-1] == 1:  # (H, W, 1, 1) is an image
-        shape.pop()
-    if len(shape) not in (2, 3) or dtype.kind not in "iuf":
+    lengths = [*volume.shape]
+    while len(lengths) > 2 and lengths[-1] == 1:  # (H, W, 1, 1) is an image
+        lengths.pop()
+    if len(lengths) not in (2, 3) or dtype.kind not in "iuf":
         found = f"{'x'.join(map(str, volume.shape))} of {dtype}"
         rule = f"is a NIfTI file of {found}: must be an image, or a volume of grey slices"
         raise DataError(rule, where=str(file))
-    refuse_large(file, shape[0] * shape[1], settings)
+    lengths += [1] * (3 - len(lengths))
 
-    index: list[Any] = [slice(None), slice(None)]
-    if len(shape) == 3:
-        index.append(chosen_frame(file, shape[2], settings))
-    axes_of_one = len(volume.shape) - len(index)
-    index += [0] * axes_of_one
+    orientation, remark = nifti_orientation(file, volume)
+    by_axis = orientation[:, 0].astype(int).tolist()
+    right, front, top = (lengths[by_axis.index(axis)] for axis in range(3))
+    shape = (right, front, top)
+    through = max((axis for axis in range(3) if shape[axis] == 1), default=2)
+    return Plane(orientation, shape, through, remark)
+
+
+def nifti_orientation(file: Path, volume: Any) -> tuple[NDArray[np.float64], str]:
+    """nibabel's orientation (3, 2) of a file's axes, and what has to be said of it. Raises DataError."""
+    nibabel = needed("nibabel", "medical", file)
+    in_order = np.array([[0, 1], [1, 1], [2, 1]], np.float64)
+    found: dict[str, NDArray[np.float64]] = {}
+    for name in ("sform", "qform"):
+        if int(volume.header[f"{name}_code"]) > 0:
+            affine = getattr(volume.header, f"get_{name}")()
+            if np.isfinite(affine).all():
+                found[name] = nibabel.io_orientation(affine)
+            if name not in found or np.isnan(found[name]).any():
+                raise DataError(f"{name} gives one of its axes no direction", where=str(file))
+    if not found:
+        return (
+            in_order,
+            "have neither sform nor qform: their axes are taken to be right, front, top",
+        )
+    words = {name: "".join(nibabel.orientations.ornt2axcodes(found[name])) for name in found}
+    if len(set(words.values())) > 1:
+        listed = " and ".join(f"{name} says {word}" for name, word in words.items())
+        rule = "must say the same orientation, or the code of one of them must be 0"
+        raise DataError(f"{listed}: {rule}", where=str(file))
+    orientation = next(iter(found.values()))
+    if np.array_equal(orientation, in_order):
+        return orientation, ""
+    return orientation, "are turned to the closest canonical orientation (right, front, top)"
+
+
+def read_nifti(file: Path, settings: DataSettings) -> Stored:
+    """Grey numbers (H, W) in nibabel's closest canonical orientation: an image, or the slice that `frame` says.
+
+    Slices count from the bottom of the body to its top. The columns of one go to the right of the body, its rows from
+    the front to the back.
+
+    Raises:
+        DataError: several slices without `frame`, or as nifti_plane does.
+    """
+    nibabel = needed("nibabel", "medical", file)
+    volume = nibabel.load(file)
+    plane = nifti_plane(file, volume)
+    height, width = plane.size
+    refuse_large(file, height * width, settings)
+    count = plane.shape[plane.through]
+    place = chosen_frame(file, count, settings)
+
+    axis = plane.orientation[:, 0].astype(int).tolist().index(plane.through)
+    if plane.orientation[axis, 1] < 0:
+        place = count - 1 - place
+    index: list[Any] = [slice(None), slice(None), slice(None)]
+    index[axis] = slice(place, place + 1)
+    dimensions = len(volume.shape)
+    index = index[:dimensions] + [0] * (dimensions - 3)
     numbers = np.asarray(volume.dataobj[tuple(index)], np.float32)
+    numbers = numbers.reshape(numbers.shape + (1,) * (3 - numbers.ndim))
+    slice_of_body = nibabel.apply_orientation(numbers, plane.orientation).take(0, plane.through)
+
     unscaled = volume.dataobj.slope == 1 and volume.dataobj.inter == 0
+    is_bytes = volume.get_data_dtype() == np.uint8
     return Stored(
-        # The first axis of NIfTI goes to the right, and the second one up.
-        numbers=np.ascontiguousarray(np.rot90(numbers)),
+        # The second axis of what is left goes up.
+        numbers=np.ascontiguousarray(np.rot90(slice_of_body)),
         what="NIfTI numbers",
-        span=(0.0, 255.0) if dtype == np.uint8 and unscaled else None,
+        span=(0.0, 255.0) if is_bytes and unscaled else None,
     )

@@ -219,6 +219,40 @@ def test_one_image_file_is_predicted_as_in_a_folder_of_it(
     assert status == 0 and file.name in output
 
 
+def test_what_a_file_states_counts_in_a_prediction_as_in_training(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    """An orientation, an affine and a DICOM file without a preamble, each beside the image that it stands for."""
+    nibabel, pydicom = pytest.importorskip("nibabel"), pytest.importorskip("pydicom")
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    plain, turned = Image.fromarray(pixels), Image.fromarray(np.rot90(pixels).copy())
+    plain.save(tmp_path / "plain.png")
+    exif = Image.Exif()
+    exif[274] = 6
+    turned.save(tmp_path / "exif.png", exif=exif)
+    left = nibabel.Nifti1Image(np.flipud(np.rot90(pixels, -1)), np.diag([-1, 1, 1, 1]))
+    nibabel.save(left, tmp_path / "left.nii")
+    data = pydicom.Dataset()
+    data.SOPClassUID = "1.2.840.10008.5.1.4.1.1.7"
+    data.Rows = data.Columns = data.BitsStored = data.BitsAllocated = 8
+    data.SamplesPerPixel, data.PixelRepresentation, data.HighBit = 1, 0, 7
+    data.PhotometricInterpretation = "MONOCHROME1"
+    data.PixelData = (255 - pixels).tobytes()
+    data["PixelData"].VR = "OB"
+    pydicom.dcmwrite(tmp_path / "bare.dcm", data, implicit_vr=False, little_endian=True)
+
+    def probabilities(name: str) -> list[float]:
+        status, output, errors = fedskew("predict", digits / "average", tmp_path / name, "--json")
+        assert status == 0, errors
+        return [row["probability"] for row in json.loads(output)["predictions"]]
+
+    expected = probabilities("plain.png")
+    for name in ("exif.png", "left.nii", "bare.dcm"):
+        assert probabilities(name) == pytest.approx(expected, abs=1e-6)
+    turned.save(tmp_path / "other.png")
+    assert probabilities("other.png") != pytest.approx(expected, abs=1e-6)
+
+
 def test_one_file_that_is_no_image_or_a_damaged_one_is_one_sentence(
     digits: Path, tmp_path: Path, fedskew: FedSkew
 ) -> None:

@@ -1,0 +1,438 @@
+"""What an image file says about itself, from Exif orientation to bits: each is followed, or refused in a sentence.
+
+The tables are of files that are written here; `load` and `fedskew data check` read them.
+"""
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import FedSkew
+from numpy.typing import NDArray
+from PIL import Image
+
+from data import DataError, DataSettings, load
+
+Array = NDArray[Any]
+Write = Callable[[Path], None]
+
+GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+COLOR = np.stack([GREY, GREY[::-1], 255 - GREY], axis=-1)
+WIDE = GREY.astype(np.uint16) * 257
+
+ORIENTED: dict[int, Callable[[Array], Array]] = {
+    1: lambda pixels: pixels,
+    2: np.fliplr,
+    3: lambda pixels: np.rot90(pixels, 2),
+    4: np.flipud,
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: np.rot90(pixels, -1),
+    7: lambda pixels: np.rot90(pixels, 2).swapaxes(0, 1),
+    8: lambda pixels: np.rot90(pixels, 1),
+}
+"""What a viewer does to the stored rows and columns, by Exif orientation (Exif 2.3, tag 274)."""
+
+
+def png(depth: int, color_type: int, pixels: Array, *chunks: tuple[bytes, bytes]) -> Write:
+    """A PNG file of any depth and type, with chunks before its pixels."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(name + content))
+        return struct.pack(">I", len(content)) + name + content + checksum
+
+    def write(file: Path) -> None:
+        height, width = pixels.shape[:2]
+        kind = ">u2" if depth == 16 else "u1"
+        rows = b"".join(b"\0" + row.astype(kind).tobytes() for row in pixels)
+        head = struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, 0)
+        body = [(b"IHDR", head), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+        file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*each) for each in body))
+
+    return write
+
+
+def tiff(pixels: Array, order: str = "<", **stated: int | tuple[int, ...]) -> Write:
+    """An uncompressed TIFF file with tags by their numbers, as t262=0."""
+
+    def write(file: Path) -> None:
+        height, width = pixels.shape[:2]
+        channels = pixels.shape[2] if pixels.ndim == 3 else 1
+        tags: dict[int, int | tuple[int, ...]] = {
+            256: width,
+            257: height,
+            258: (8 * pixels.itemsize,) * channels,
+            259: 1,
+            262: 2 if channels == 3 else 1,
+            277: channels,
+            278: height,
+        }
+        tags |= {int(name[1:]): value for name, value in stated.items()}
+        planes = np.moveaxis(pixels, 2, 0) if tags.get(284) == 2 else pixels[None]
+        strips = [plane.astype(plane.dtype.newbyteorder(order)).tobytes() for plane in planes]
+        tags[279] = tuple(map(len, strips))
+        starts = np.cumsum([8, *map(len, strips)]).tolist()
+        tags[273] = tuple(starts[:-1])
+        after = starts[-1] + 2 + 12 * len(tags) + 4
+        entries = far = b""
+        for tag, value in sorted(tags.items()):
+            numbers = value if isinstance(value, tuple) else (value,)
+            content = struct.pack(f"{order}{len(numbers)}H", *numbers)
+            here = content.ljust(4, b"\0")
+            if len(content) > 4:
+                here = struct.pack(f"{order}I", after + len(far))
+                far += content
+            entries += struct.pack(f"{order}HHI", tag, 3, len(numbers)) + here
+        mark = b"II" if order == "<" else b"MM"
+        head = mark + struct.pack(f"{order}HI", 42, starts[-1])
+        count = struct.pack(f"{order}H", len(tags))
+        file.write_bytes(head + b"".join(strips) + count + entries + b"\0" * 4 + far)
+
+    return write
+
+
+def pil(pixels: Array, mode: str | None = None, **options: Any) -> Write:
+    """What Pillow writes."""
+
+    def write(file: Path) -> None:
+        image = Image.fromarray(pixels)
+        (image.convert(mode) if mode else image).save(file, **options)
+
+    return write
+
+
+def several(*images: Array, **options: Any) -> Write:
+    """A file of several images, in any format that Pillow knows by its ending."""
+
+    def write(file: Path) -> None:
+        first, *others = map(Image.fromarray, images)
+        first.save(file, save_all=True, append_images=others, **options)
+
+    return write
+
+
+def exif(orientation: int) -> Image.Exif:
+    stated = Image.Exif()
+    stated[274] = orientation
+    return stated
+
+
+def alpha_over(colors: Array, alpha: Array) -> Array:
+    return np.concatenate([colors, alpha[..., None]], axis=-1)
+
+
+def jpeg_2000_of_16_bits(file: Path) -> None:
+    """Its head alone says so: Pillow decodes to bytes before anything else is seen."""
+    stream = io.BytesIO()
+    Image.fromarray(np.tile(COLOR, (8, 8, 1))).save(stream, format="JPEG2000", no_jp2=True)
+    content = bytearray(stream.getvalue())
+    for channel in range(3):
+        content[4 + 38 + 3 * channel] = 15
+    file.write_bytes(content)
+
+
+def sgi_of_16_bits(file: Path) -> None:
+    head = struct.pack(">HBBHHHH", 474, 0, 2, 3, 4, 3, 3).ljust(512, b"\0")
+    file.write_bytes(head + np.zeros((3, 3, 4), ">u2").tobytes())
+
+
+def dataset(folder: Path, name: str, write: Write, shape: tuple[int, ...]) -> Path:
+    """A folder whose first training image is the file; the others are noise of the same size in 8 bits."""
+    draws = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for label in ("a", "b"):
+            (folder / split / label).mkdir(parents=True)
+            noise = draws.integers(0, 256, shape, np.uint8)
+            Image.fromarray(noise).save(folder / split / label / "1.png")
+    write(folder / "train" / "a" / name)
+    return folder
+
+
+def read(folder: Path, name: str, write: Write, expected: Array, **stated: str) -> Array:
+    """The file's image as training has it, on the scale 0..1."""
+    height, width = expected.shape[:2]
+    channels = 3 if expected.ndim == 3 else 1
+    settings = DataSettings(
+        f"folder:{dataset(folder, name, write, expected.shape)}",
+        classes="a,b",
+        input_shape=f"{channels}x{height}x{width}",
+        cache=str(folder.parent / "cache"),
+        **stated,
+    )
+    image = np.moveaxis(np.asarray(load(settings).train_inputs[0]), 0, -1)
+    image = image if channels == 3 else image[..., 0]
+    return image / 255 if image.dtype == np.uint8 else image
+
+
+@pytest.mark.parametrize("orientation", ORIENTED)
+@pytest.mark.parametrize(
+    "kind", ["grey.png", "rgb.png", "wide.png", "rgb.webp", "rgb.jpg", "grey.tif", "wide.tif"]
+)
+def test_an_orientation_turns_the_image(tmp_path: Path, kind: str, orientation: int) -> None:
+    name, ending = kind.split(".")
+    pixels = {"grey": GREY, "rgb": COLOR, "wide": WIDE}[name]
+    if ending == "tif":
+        write = tiff(pixels, t274=orientation)
+    elif ending == "jpg":
+        pixels = np.kron(COLOR[:2], np.ones((16, 16, 1), np.uint8))  # JPEG keeps squares of 16
+        write = pil(pixels, quality=100, subsampling=0, exif=exif(orientation))
+    else:
+        options = {"lossless": True} if ending == "webp" else {}
+        write = pil(pixels, exif=exif(orientation), **options)
+    expected = ORIENTED[orientation](pixels) / np.iinfo(pixels.dtype).max
+    image = read(tmp_path / "own", f"0.{ending}", write, expected)
+    assert np.allclose(image, expected, atol=0.02 if ending == "jpg" else 1e-6)
+
+
+PALETTE = np.stack([np.arange(256), 255 - np.arange(256), np.arange(256) // 2], -1).astype(np.uint8)
+FRAMES = [GREY, 255 - GREY, GREY[::-1], 255 - GREY[::-1]]
+STEPS = {"duration": 100}
+FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
+    "TIFF 8 bits": ("0.tif", tiff(GREY), GREY / 255, {}),
+    "TIFF white is 0, 8 bits": ("0.tif", tiff(GREY, t262=0), 1 - GREY / 255, {}),
+    "TIFF white is 0, 16 bits": ("0.tif", tiff(WIDE, t262=0), 1 - WIDE / 65535, {}),
+    "TIFF white is 0, floats": (
+        "0.tif",
+        tiff(GREY.astype(np.float32), t262=0, t339=3),
+        1 - GREY / 255,
+        {"pixel_range": "0,255"},
+    ),
+    "TIFF white is 0, turned": (
+        "0.tif",
+        tiff(WIDE, t262=0, t274=6),
+        1 - np.rot90(WIDE, -1) / 65535,
+        {},
+    ),
+    "TIFF 16 bits, big-endian": ("0.tif", tiff(WIDE, ">"), WIDE / 65535, {}),
+    "TIFF 16 bits, signed": (
+        "0.tif",
+        tiff(WIDE.astype(np.int16), t339=2),
+        (WIDE.astype(np.int16) + 32768.0) / 65535,
+        {"pixel_range": "-32768,32767"},
+    ),
+    "TIFF 32 bits": (
+        "0.tif",
+        tiff(WIDE.astype(np.uint32) * 65537),
+        WIDE / 65535,
+        {"pixel_range": f"0,{2**32 - 1}"},
+    ),
+    "TIFF bit order": (
+        "0.tif",
+        tiff(
+            np.packbits(np.unpackbits(GREY[..., None], axis=2)[..., ::-1], axis=2)[..., 0], t266=2
+        ),
+        GREY / 255,
+        {},
+    ),
+    "TIFF color": ("0.tif", tiff(COLOR), COLOR / 255, {}),
+    "TIFF color in planes": ("0.tif", tiff(COLOR, t284=2), COLOR / 255, {}),
+    "TIFF palette": (
+        "0.tif",
+        tiff(GREY, t262=3, t320=tuple((PALETTE.T.astype(int) * 257).ravel().tolist())),
+        PALETTE[GREY] / 255,
+        {},
+    ),
+    "TIFF grey with transparency": (
+        "0.tif",
+        tiff(np.stack([GREY, 0 * GREY + 255], -1), t262=1, t338=2),
+        GREY / 255,
+        {},
+    ),
+    "TIFF grey times transparency": (
+        "0.tif",
+        tiff(np.stack([GREY, 0 * GREY + 255], -1), t262=1, t338=1),
+        GREY / 255,
+        {},
+    ),
+    "PNG 16 bits": ("0.png", png(16, 0, WIDE), WIDE / 65535, {}),
+    "PNG 16 bits with a transparent grey": (
+        "0.png",
+        png(16, 0, WIDE, (b"tRNS", b"\0\0")),
+        WIDE / 65535,
+        {},
+    ),
+    "PNG palette": (
+        "0.png",
+        png(8, 3, GREY, (b"PLTE", PALETTE.tobytes())),
+        PALETTE[GREY] / 255,
+        {},
+    ),
+    "PNG palette with transparency": (
+        "0.png",
+        png(8, 3, GREY, (b"PLTE", PALETTE.tobytes()), (b"tRNS", bytes(range(256)))),
+        PALETTE[GREY] / 255,
+        {},
+    ),
+    "PNG with a transparent grey": ("0.png", png(8, 0, GREY, (b"tRNS", b"\0\x14")), GREY / 255, {}),
+    "PNG with a transparent color": (
+        "0.png",
+        png(8, 2, COLOR, (b"tRNS", b"\0\0\0\xf0\0\xff")),
+        COLOR / 255,
+        {},
+    ),
+    "PNG color with transparency": ("0.png", png(8, 6, alpha_over(COLOR, GREY)), COLOR / 255, {}),
+    "PNG of one color, opaque": (
+        "0.png",
+        png(8, 6, alpha_over(0 * COLOR, 0 * GREY + 255)),
+        0 * COLOR / 255,
+        {},
+    ),
+    "GIF frame 1": ("0.gif", several(*FRAMES, **STEPS), FRAMES[1] / 255, {"frame": "1"}),
+    "GIF frame middle": ("0.gif", several(*FRAMES, **STEPS), FRAMES[2] / 255, {"frame": "middle"}),
+    "GIF of one image": ("0.gif", pil(GREY), GREY / 255, {}),
+    "WebP frame 1": (
+        "0.webp",
+        several(COLOR, 255 - COLOR, COLOR[::-1], lossless=True, **STEPS),
+        1 - COLOR / 255,
+        {"frame": "1"},
+    ),
+    "APNG frame 2": ("0.png", several(*FRAMES, **STEPS), FRAMES[2] / 255, {"frame": "2"}),
+    "TIFF frame 3": ("0.tif", several(*FRAMES), FRAMES[3] / 255, {"frame": "3"}),
+    "JPEG with a preview": (
+        "0.jpg",
+        several(np.full((8, 8), 80, np.uint8), np.full((8, 8), 200, np.uint8), format="MPO"),
+        np.full((8, 8), 80 / 255),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOLLOWED)
+def test_what_a_file_states_is_followed(tmp_path: Path, case: str) -> None:
+    name, write, expected, stated = FOLLOWED[case]
+    image = read(tmp_path / "own", name, write, expected, **stated)
+    assert np.allclose(image, expected, atol=1e-6)
+
+
+SHADES = GREY + np.uint8(10)
+REFUSED: dict[str, tuple[str, Write, tuple[str, ...]]] = {
+    "PNG color of 16 bits": ("0.png", png(16, 2, COLOR), ("PNG", "16 bits", "cuts to 8")),
+    "PNG color of 16 bits with transparency": (
+        "0.png",
+        png(16, 6, alpha_over(COLOR, GREY)),
+        ("PNG", "16 bits"),
+    ),
+    "PNG grey of 16 bits with transparency": (
+        "0.png",
+        png(16, 4, np.stack([GREY, GREY], -1)),
+        ("PNG", "16 bits"),
+    ),
+    "TIFF color of 16 bits": ("0.tif", tiff(COLOR.astype(np.uint16)), ("TIFF", "16 bits")),
+    "TIFF color of 16 bits in planes": (
+        "0.tif",
+        tiff(COLOR.astype(np.uint16), t284=2),
+        ("TIFF", "16 bits"),
+    ),
+    "TIFF color of 16 bits, big-endian": (
+        "0.tif",
+        tiff(COLOR.astype(np.uint16), ">"),
+        ("TIFF", "16 bits"),
+    ),
+    "TIFF of signed bytes": (
+        "0.tif",
+        tiff(GREY.astype(np.int8), t339=2),
+        ("signed bytes", "16 bits"),
+    ),
+    "TIFF of doubles": (
+        "0.tif",
+        tiff(GREY.astype(np.float64), t339=3),
+        ("TIFF", "Pillow does not read"),
+    ),
+    "PPM of 16 bits": (
+        "0.ppm",
+        lambda file: file.write_bytes(b"P6 4 3 4095\n" + COLOR.astype(">u2").tobytes()) and None,
+        ("PPM", "12 bits"),
+    ),
+    "SGI of 16 bits": ("0.sgi", sgi_of_16_bits, ("SGI", "16 bits")),
+    "JPEG 2000 of 16 bits": ("0.j2k", jpeg_2000_of_16_bits, ("JPEG2000", "16 bits")),
+    "a picture in alpha, PNG": (
+        "0.png",
+        png(8, 6, alpha_over(0 * COLOR, SHADES)),
+        ("in its transparency",),
+    ),
+    "a picture in alpha, grey PNG": (
+        "0.png",
+        png(8, 4, np.stack([0 * GREY, SHADES], -1)),
+        ("in its transparency",),
+    ),
+    "a picture in alpha, palette": (
+        "0.png",
+        png(8, 3, GREY, (b"PLTE", b"\x05" * 768), (b"tRNS", bytes(range(256)))),
+        ("in its transparency",),
+    ),
+    "a picture in alpha, WebP": (
+        "0.webp",
+        pil(alpha_over(0 * COLOR + 255, SHADES), lossless=True, exact=True),
+        ("in its transparency",),
+    ),
+    "a picture in alpha, TIFF": (
+        "0.tif",
+        tiff(alpha_over(0 * COLOR, SHADES), t262=2, t338=2),
+        ("in its transparency",),
+    ),
+    "GIF of several images": (
+        "0.gif",
+        several(*FRAMES, **STEPS),
+        ("holds 4 images", "--set frame=middle"),
+    ),
+    "WebP of several images": (
+        "0.webp",
+        several(COLOR, 255 - COLOR, **STEPS),
+        ("holds 2 images", "--set frame=middle"),
+    ),
+    "APNG of several images": (
+        "0.png",
+        several(*FRAMES, **STEPS),
+        ("holds 4 images", "--set frame=middle"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_be_lost_is_refused_by_file(tmp_path: Path, case: str) -> None:
+    """The control is the table above, of the same formats."""
+    name, write, words = REFUSED[case]
+    with pytest.raises(DataError) as refused:
+        read(tmp_path / "own", name, write, COLOR)
+    sentence = str(refused.value)
+    assert (
+        sentence.startswith(str(tmp_path / "own" / "train" / "a" / name)) and "\n" not in sentence
+    )
+    assert not [word for word in words if word not in sentence], sentence
+
+
+def test_a_frame_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"0\.gif: holds images 0\.\.3, and frame = 4"):
+        read(tmp_path / "own", "0.gif", several(*FRAMES, **STEPS), GREY, frame="4")
+
+
+def test_the_check_says_once_what_is_done_to_images(tmp_path: Path, fedskew: FedSkew) -> None:
+    color, grey = np.tile(COLOR, (2, 2, 1)), np.tile(GREY, (2, 2))
+    folder = dataset(tmp_path / "own", "0.png", pil(color, exif=exif(6)), color.shape)
+    pil(color[::-1], exif=exif(3))(folder / "train" / "b" / "0.png")
+    png(8, 6, alpha_over(color, grey))(folder / "test" / "a" / "0.png")
+    status, output, errors = fedskew("data", "check", folder)
+    assert status == 0 and "input-shape=3x8x6" in output, (
+        errors
+    )  # of the first image, as it is shown
+    assert (
+        output.count(
+            "2 of the 7 images looked at are turned as their Exif or TIFF orientation says"
+        )
+        == 1
+    )
+    assert output.count("1 of the 7 images looked at have transparency, which is left out") == 1
+    plain = dataset(tmp_path / "plain", "0.png", pil(color), color.shape)
+    status, output, _ = fedskew("data", "check", plain)
+    assert status == 0 and "looked at" not in output
+
+
+def test_the_check_refuses_in_one_line(tmp_path: Path, fedskew: FedSkew) -> None:
+    folder = dataset(tmp_path / "own", "0.png", png(16, 2, COLOR), COLOR.shape)
+    status, output, errors = fedskew("data", "check", folder)
+    assert (status, output, errors.count("\n")) == (2, "", 1)
+    assert "0.png: is a PNG image of 16 bits a channel" in errors
