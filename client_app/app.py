@@ -12,7 +12,7 @@ from client_app.handlers import ClientFailure, ClientReply, ClientRequest, Expec
 from client_app.local_site import OWN_DATA, QUESTION, RUN_SIGNATURE, NotAgreed, installed
 from client_app.messages import ACTION, kind_of, pack, unpack
 from client_app.state import State
-from data import SettingError
+from data import DataError, SettingError
 
 app = ClientApp()
 
@@ -98,10 +98,16 @@ def states(message: Message) -> dict[str, State]:
 
 
 def expected_states(task: ConfigRecord) -> dict[int, ExpectedState]:
-    """Return the message's clients, each with the state in which the server expects it."""
+    """Return the message's clients, each with the state in which the server expects it.
+
+    Raises DataError for fields that are no lists of one length.
+    """
     # One list per field, in the same order of clients.
-    columns = [task[key] for key in ("clients", "memory", "memory-digests", "data-digests")]
-    assert all(isinstance(column, list) for column in columns)
+    keys = ("clients", "memory", "memory-digests", "data-digests")
+    columns = [column for column in map(task.get, keys) if isinstance(column, list)]
+    if len(columns) != len(keys) or len({len(column) for column in columns}) != 1:
+        rule = "must be lists with an entry for each client"
+        raise DataError(rule, where=f"{', '.join(keys)} of a message")
     expected = {}
     for client, round, memory_digest, data_digest in zip(*columns, strict=True):
         expected[int(client)] = ExpectedState(

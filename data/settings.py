@@ -161,8 +161,8 @@ class DataSettings(Settings):
         self.require(self.evaluate_on == "test" or not self.unseen_domain, "unseen_domain", rule)
         # These two are read for their errors.
         if self.pixel_range:
-            assert self.pixel_span
-        assert self.column_names is not None
+            _ = self.pixel_span
+        _ = self.column_names
         both = self.domain_percent != 100 and self.parts_per_domain
         rule = "contradicts parts-per-domain"
         self.require(not both, "domain_percent", rule, "set one of the two")

@@ -71,6 +71,8 @@ class Checkpoint:
             "digests": self.digests,
             "parts": list(self.states),
             "deployed": list(self.deployed),
+            # A file of tensors sorts them, and a method may draw one tensor after the other.
+            "order": list(tensors),
         }
         if self.best.by_model:
             contents["best"] = self.best.to_json()
@@ -95,7 +97,8 @@ class Checkpoint:
         if contents["format"] != FORMAT:
             rule = f"has format {contents['format']}, not {FORMAT}: start with overwrite = true"
             raise OtherFormat(f"{path} {rule}")
-        kinds = split_prefix(tensors)
+        order = contents.get("order", tensors)  # earlier versions have none
+        kinds = split_prefix({name: tensors[name] for name in order})
         shared = kinds.get("shared", {})
         states = split_prefix(kinds.get("state", {}))
         deployed = split_prefix(kinds.get("deployed", {}))

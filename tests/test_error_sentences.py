@@ -1,6 +1,9 @@
 """The sentences of bad input that users see: one table holds them word for word, other tests look at the fields."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +57,7 @@ def site_toml(given: Mapping[str, Any], folder: Path) -> None:
 
 def coordinator_toml(given: Mapping[str, Any], folder: Path) -> None:
     write(folder / "coordinator.toml", {**COORDINATOR, **given})
-    assert FederationFolder(folder).coordinator
+    _ = FederationFolder(folder).coordinator  # no assert: `python -O` would not read it
 
 
 def counts(given: str, folder: Path) -> None:
@@ -112,6 +115,34 @@ def test_a_user_sees_this_sentence(family: str, given: Any, says: str, tmp_path:
     assert str(error).replace(str(tmp_path), FOLDER) == says
     assert "\n" not in says
     assert error.where or error.key, "an error names the file or the key"
+
+
+def print_refusals(folder: Path) -> None:
+    """Print what every case of the table is told, as JSON."""
+    said: dict[str, list[str]] = {}
+    for family, rows in CASES.items():
+        said[family] = []
+        for number, row in enumerate(rows):
+            own = folder / family / str(number)
+            own.mkdir(parents=True)
+            sentence = str(refusal(family, row["given"], own))
+            said[family].append(sentence.replace(str(own), FOLDER))
+    print(json.dumps(said))
+
+
+def test_optimized_python_refuses_the_same(tmp_path: Path) -> None:
+    """`python -O` leaves out every `assert`, so that none may check what users write."""
+    code = "import sys, pathlib, tests.test_error_sentences as t; t.print_refusals(pathlib.Path(sys.argv[1]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.run(
+        [sys.executable, "-O", "-c", code, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr
+    expected = {family: [row["says"] for row in rows] for family, rows in CASES.items()}
+    assert json.loads(child.stdout.splitlines()[-1]) == expected
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def described(state: dict[str, torch.Tensor]) -> dict[str, float]:
     """Return two sums over a model's numbers: of squares, and with the weights of a wave, which sees their order."""
     if not state:  # singleset shares no tensor
         return {}
-    values_P = torch.cat([tensor.double().flatten() for tensor in state.values()])
+    values_P = torch.cat([state[name].double().flatten() for name in sorted(state)])
     wave_P = torch.arange(len(values_P), dtype=torch.float64).mul(0.37).sin()
     return {"square": float(values_P.square().sum()), "wave": float(values_P @ wave_P)}
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data import Samples
@@ -107,6 +108,33 @@ class Classifier(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         self.clear_lookups()  # `to` gives parameters other memory
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+
+@torch.no_grad()
+def why_not_linear(head: nn.Linear, features_BD: Tensor) -> str:
+    """Return why a head is more than its weight and bias, or an empty text where it is not.
+
+    Methods compute with a head's weight and bias alone. A subclass of nn.Linear, a parametrization such as weight norm,
+    and a hook can make other logits of the same features.
+    """
+    names = sorted(head.state_dict())
+    if names != ["bias", "weight"]:
+        return (
+            f"has {', '.join(names)} and must have weight and bias alone: leave weight norm, pruning and other "
+            "parametrizations off this layer"
+        )
+    was_training = head.training
+    logits_BC = head.eval()(features_BD)
+    head.train(was_training)
+    expected_BC = F.linear(features_BD, head.weight, head.bias)
+    if logits_BC.shape == expected_BC.shape and torch.allclose(
+        logits_BC, expected_BC, rtol=1e-3, atol=1e-4, equal_nan=True
+    ):
+        return ""
+    return (
+        "makes other logits than nn.Linear does with its weight and bias: put what it does before or after into "
+        "layers of their own"
+    )
 
 
 def has_batch_norm(model: nn.Module) -> bool:

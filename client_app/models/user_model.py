@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from client_app.models.backbone import is_backbone
-from client_app.models.classifier import Classifier
+from client_app.models.classifier import Classifier, why_not_linear
 from client_app.user_code import load
 from data import SettingError, require
 
@@ -19,7 +19,7 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     """Return what FUNCTION of MODULE makes of the inputs' shape and the number of classes.
 
     Raises SettingError when it cannot be found, fails, or makes anything but a `Classifier` whose features fit its
-    head and whose head has `classes` outputs and a bias.
+    head, whose head has `classes` outputs and is linear with a bias, and which does nothing after its head.
     """
     model = _model(name, load("model", name, "function"), shape, classes)
     rule = f"must return a client_app.models.Classifier, not {type(model).__name__}"
@@ -30,18 +30,26 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     rule = f"its head has {head.out_features} outputs, not {classes}"
     require(head.out_features == classes, "model", name, rule)
     model.eval()
+    inputs = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     try:
         with torch.no_grad():
-            features = model.features(torch.zeros(2, *shape))
+            features = model.features(inputs)
     except Exception as error:
         described = "x".join(map(str, shape))
         raise SettingError("model", name, f"cannot take inputs of {described}: {error}") from error
-    model.train()
     rule = (
         f"its features have shape {tuple(features.shape)} for 2 inputs, not (2, "
         f"{head.in_features}) as its head takes"
     )
     require(features.shape == (2, head.in_features), "model", name, rule)
+    reason = why_not_linear(head, features)
+    require(not reason, "model", name, f"its head {reason}")
+    with torch.no_grad():
+        is_last = torch.equal(model(inputs), head(features))
+    require(
+        is_last, "model", name, "it must return its head's logits and do nothing after the head"
+    )
+    model.train()
     return model
 
 

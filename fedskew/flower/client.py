@@ -1,6 +1,7 @@
 """What a user's own ClientApp calls: a round of local training, or the pieces of one for its own training loop."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ from fedskew.flower.records import (
     unflatten,
     with_prefix,
 )
-from fedskew.flower.samples import samples_of
+from fedskew.flower.samples import batch_size_of, check_input_names, drops_last, samples_of
 from fedskew.flower.variants import (
     CLASS_COUNTS,
     NamedVariant,
@@ -75,7 +76,7 @@ def local_round(
     local_steps: int = 0,
     lr: float | None = None,
     momentum: float = 0.9,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     device: str | torch.device = "cpu",
     head: str = "",
     label: str = "",
@@ -92,11 +93,13 @@ def local_round(
         message: the message of flwr's FedAvg, one of its subclasses, or one of `fedskew.flower`'s strategies.
         context: the app's context. `partition-id` in its node config, else the node's id, is the client's number.
         model: any module with a linear head; it holds the trained weights afterwards.
-        data: (inputs, labels), a DataLoader or a Dataset. Inputs are taken as they are.
+        data: (inputs, labels), a DataLoader or a Dataset. Inputs are taken as they are. A loader's sampler says which
+            samples are the client's; with drop_last an epoch has no last, smaller batch.
         variants: names of methods (`fedshift`) or variants (`logit-shift`), or variants (`LogitShift(scale=0.5)`).
         epochs: passes over the data.
         local_steps: optimizer steps, in place of epochs; 0 takes epochs.
         lr: the learning rate; without it `lr` of the train config, else 0.01.
+        batch_size: samples in a batch; without it the loader's, else 32.
         head: the name of the linear head, such as `classifier.3`; the last nn.Linear when empty.
         label: the name of the labels in batches that are dicts.
         seed: the run's seed; without it `seed` of the run config, else 0.
@@ -125,7 +128,7 @@ def local_round(
         local_steps=local_steps,
         learning_rate=float(config.get("lr", LEARNING_RATE)) if lr is None else lr,
         momentum=momentum,
-        batch_size=batch_size,
+        batch_size=batch_size_of(data) if batch_size is None else batch_size,
         **training,
     )
     if settings.schedule == "cosine":
@@ -136,6 +139,9 @@ def local_round(
         check_broadcast(message, chosen)
         check_training(chosen, str(config.get(SGD_ALONE, "")), settings)
     samples = samples_of(data, device, label)
+    check_input_names(samples.inputs_N, model)
+    if drops_last(data):
+        settings = without_last_batch(settings, len(samples))
     few = torch.arange(min(PROBE, len(samples)), device=samples.labels_N.device)
     with as_classifier(model.to(device), head, samples.batch(few)) as classifier:
         check_model(chosen, classifier, samples.inputs_N)
@@ -150,6 +156,17 @@ def local_round(
     for name, state in report.memory.items():
         context.state[MEMORY + name] = to_record(renamed(state, outside))
     return reply(message, client.id, report, start, outside)
+
+
+def without_last_batch(settings: TrainingSettings, samples: int) -> TrainingSettings:
+    """Return the settings with as many batches in an epoch as are full. Raises ValueError where none is."""
+    full = samples // settings.batch_size
+    if not full:
+        raise ValueError(
+            f"the DataLoader has drop_last=True, and {samples} samples make no batch of {settings.batch_size}: use "
+            "drop_last=False or a smaller batch_size"
+        )
+    return replace(settings, batch_limit=min(full, settings.batch_limit or full))
 
 
 def check_broadcast(message: Message, variants: Sequence[Variant]) -> None:

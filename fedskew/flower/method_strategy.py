@@ -20,6 +20,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import State
 from client_app.training import private_names, total_proximal_mu
 from client_app.variants.feature_statistics import GridStatistics
+from data import Samples
 from fedskew.flower.model import as_classifier, outside_names
 from fedskew.flower.records import (
     BROADCAST,
@@ -37,7 +38,7 @@ from fedskew.flower.records import (
     with_prefix,
 )
 from fedskew.flower.replies import check_size, check_steps, client_number, client_order, read
-from fedskew.flower.samples import samples_of
+from fedskew.flower.samples import check_input_names, samples_of
 from fedskew.flower.variants import (
     GRID,
     NamedVariant,
@@ -81,7 +82,8 @@ class MethodStrategy(FedAvg):
         head: the name of the linear head; the last nn.Linear when empty.
         seed: the seed of the methods' own draws.
         device: where the methods' own optimization runs.
-        holdout: the server's own data, as in `local_round`; for RatioLoss, FedDF and FedBE.
+        holdout: the server's own data, as in `local_round`; for RatioLoss, FedDF and FedBE. Their batches are the
+            method's own: a loader's batch size and drop_last are about clients.
         training: how the server itself trains, for RatioLoss.
         arguments: the methods' settings, such as head_steps, and the arguments of flwr's strategy.
 
@@ -143,12 +145,11 @@ class MethodStrategy(FedAvg):
         self._running = False
         self._states: dict[str, State] = {}
         # The copy is nobody else's, so it stays a classifier for as long as the strategy lives.
-        self._copy = as_classifier(copy.deepcopy(model), head)
+        self._copy = as_classifier(copied(model), head)
         self.model: Classifier = self._copy.__enter__()
         self._outside = outside_names(self.model)
         self._inside = {name: own for own, name in self._outside.items()}
         private = private_names(self.model, chosen)
-        samples = None if holdout is None else samples_of(holdout, device)
         self.server = Server(
             model=self.model,
             start={},
@@ -159,7 +160,7 @@ class MethodStrategy(FedAvg):
             device=device,
             parameters=frozenset(self.model.trained) - private,
             proximal_mu=total_proximal_mu(chosen),
-            holdout=samples,
+            holdout=holdout_of(holdout, model, device),
             variants=at_work,
         )
         for part in self.parts:
@@ -426,6 +427,27 @@ class MethodStrategy(FedAvg):
             inner = self._inside.get(name, name)
             tensors[inner] = tensor
         return tensors
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """Return a copy of the clients' model. Raises ValueError for one that PyTorch cannot copy."""
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:
+        raise ValueError(
+            "the model has a layer whose weight is computed by a hook, and cannot be copied: use "
+            "torch.nn.utils.parametrizations in place of torch.nn.utils.weight_norm or spectral_norm, and "
+            "torch.nn.utils.prune.remove after pruning"
+        ) from error
+
+
+def holdout_of(holdout: Any, model: nn.Module, device: str) -> Samples | None:
+    """Return the server's own data as samples for the model, None without them. Raises ValueError as `samples_of`."""
+    if holdout is None:
+        return None
+    samples = samples_of(holdout, device)
+    check_input_names(samples.inputs_N, model)
+    return samples
 
 
 def settings_of(

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from client_app.models import Classifier
+from client_app.models.classifier import why_not_linear
 
 FEATURES = "features.net."
 """Begins the classifier's names of what comes before the head."""
@@ -72,6 +73,9 @@ class WrappedModel(Classifier):
                 f"head = {head!r} is {type(layer).__name__} and must be an nn.Linear with a bias: "
                 "name another layer with head="
             )
+        # Where a server wraps a model there are no samples; features of any values show most of such heads.
+        any_features = torch.linspace(-1, 1, 2 * layer.in_features).reshape(2, -1)
+        refuse_more_than_linear(head, layer, any_features.to(layer.bias))
         net.set_submodule(head, HeadTap())
         up_to_head = UpToHead(net)
         super().__init__(up_to_head, layer)
@@ -90,7 +94,9 @@ class WrappedModel(Classifier):
 
         Parameters that the logits do not depend on are frozen until `release`: they have no gradient.
         """
-        logits_BC = self(inputs)
+        features_BD = self.features(inputs)
+        refuse_more_than_linear(self.head_name, self.head, features_BD)
+        logits_BC = self.head(features_BD)
         if not equals_logits(output, logits_BC):
             raise ValueError(
                 f"the model does more with the logits of {self.head_name!r} than a softmax: name the "
@@ -110,13 +116,20 @@ class WrappedModel(Classifier):
             weight.requires_grad_(True)
 
 
+def refuse_more_than_linear(name: str, head: nn.Linear, features_BD: Tensor) -> None:
+    """Raise ValueError for a head that is more than its weight and bias."""
+    reason = why_not_linear(head, features_BD)
+    if reason:
+        raise ValueError(f"head = {name!r} is {type(head).__name__}, which {reason}")
+
+
 def equals_logits(output: Tensor, logits_BC: Tensor) -> bool:
     """Return whether a model's output is its head's logits, or one of SAME_AS_LOGITS of them."""
     if output.shape != logits_BC.shape:
         return False
     for function in SAME_AS_LOGITS:
         expected = function(logits_BC).to(output)
-        if torch.allclose(output, expected, rtol=1e-3, atol=1e-5):
+        if torch.allclose(output, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
             return True
     return False
 
@@ -161,7 +174,8 @@ def as_classifier(
         probe: inputs of a few samples, with which the head is checked.
 
     Raises:
-        ValueError: the model has no linear head with a bias, or does something after it.
+        ValueError: the model has no linear head with a bias, does something after it, or has a head that makes other
+            logits than its weight and bias, as a subclass of nn.Linear and weight norm do.
     """
     if isinstance(net, Classifier):
         yield net
@@ -172,12 +186,15 @@ def as_classifier(
         net.eval()
         with torch.no_grad():
             output = logits_of(call(net, probe))
+        net.train(mode)
     wrapped = WrappedModel(net, head or last_linear(net))
     try:
-        if probe is not None and output is not None:
-            wrapped.eval()
-            wrapped.check(probe, output)
-        wrapped.train(mode)
+        try:
+            if probe is not None and output is not None:
+                wrapped.eval()
+                wrapped.check(probe, output)
+        finally:
+            wrapped.train(mode)
         yield wrapped
     finally:
         wrapped.release()

@@ -1,12 +1,24 @@
 """Any DataLoader, Dataset or pair of tensors as FedSkew's Samples, each sample as the user's own code makes it."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from operator import index
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch import Generator, Tensor, nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from data import Samples
 
@@ -14,6 +26,15 @@ LABEL_NAMES = ("label", "labels", "y", "target", "fine_label")
 """Under which names a batch that is a dict may have its labels."""
 READING_BATCH = 64
 """Samples in a batch of a data set that comes without a loader."""
+BATCH_SIZE = 32
+"""Samples in a training batch where neither a loader nor the call states it."""
+MOST_DRAWS = 100
+"""How often a sampler may draw each sample of the data set on average: one that draws more never ends."""
+INSTEAD = (
+    'use variants=["iwds"] or variants=["reweighting"] for rare classes, '
+    "or pass a Subset of the client's samples"
+)
+"""In the sentences about samplers: what to do in their place."""
 
 
 class NamedInputs(dict[str, Tensor]):
@@ -49,8 +70,9 @@ def select(inputs_N: Any, indices: Tensor) -> Any:
 def samples_of(data: Any, device: str | torch.device = "cpu", label: str = "") -> Samples:
     """Return (inputs, labels), a DataLoader or a Dataset as Samples on `device`.
 
-    A loader's data set is read once, in its own order and by the loader's own collate_fn. A random transform is drawn
-    anew in every round, and is then the same in all epochs of the round.
+    The samples that a loader's sampler draws in an epoch are read once, by the loader's own collate_fn and workers, in
+    the order of the data set: training draws its own batches. A random transform is drawn anew in every round, and is
+    then the same in all epochs of the round.
 
     Args:
         data: a pair of tensors or arrays, (N, ...) and (N,); a DataLoader; a Dataset; or Samples.
@@ -58,21 +80,24 @@ def samples_of(data: Any, device: str | torch.device = "cpu", label: str = "") -
         label: the name of the labels in batches that are dicts; found among LABEL_NAMES when empty.
 
     Raises:
-        ValueError: the data are empty or endless, or the labels cannot be found or are no class numbers.
+        ValueError: the data are empty or endless, the loader's epochs are of other samples each, inputs are not
+            finite, or the labels cannot be found or are no class numbers.
     """
     if isinstance(data, Samples):
         return data
     if isinstance(data, tuple | list) and len(data) == 2:
-        inputs: Any = torch.as_tensor(data[0])
-        labels = torch.as_tensor(data[1])
+        inputs: Any = inputs_of(data[0])
+        labels = labels_of(data[1])
     else:
         inputs, labels = read(data, label)
-    is_vector_of_integers = labels.dim() == 1 and not labels.is_floating_point()
-    if not is_vector_of_integers or not len(labels) or labels.min() < 0:
+    is_number = not (labels.is_floating_point() or labels.is_complex())
+    if labels.dim() != 1 or not is_number or not len(labels) or labels.long().min() < 0:
+        remedy = "" if is_number else "; whole numbers become class numbers with .long()"
         raise ValueError(
             f"labels are {labels.dtype} of shape {tuple(labels.shape)} and must be one class number "
-            "of 0 or more per sample, of at least one sample"
+            f"of 0 or more per sample, of at least one sample{remedy}"
         )
+    check_inputs(inputs, len(labels))
     if isinstance(inputs, Mapping):
         inputs = {name: values.to(device) for name, values in inputs.items()}
     else:
@@ -85,32 +110,180 @@ def samples_of(data: Any, device: str | torch.device = "cpu", label: str = "") -
     )
 
 
+def check_inputs(inputs: Tensor | Mapping[str, Tensor], samples: int) -> None:
+    """Raise ValueError unless there is one input for each label, and all of them are finite."""
+    by_name = inputs if isinstance(inputs, Mapping) else {"": inputs}
+    for name, values in by_name.items():
+        words = f"inputs {name!r}" if name else "inputs"
+        count = len(values) if values.dim() else 0
+        if count != samples:
+            raise ValueError(f"there are {count} {words} and {samples} labels: one label per input")
+        is_finite = torch.isfinite(values)
+        if not is_finite.all():
+            first = int(is_finite.logical_not().nonzero()[0][0])
+            raise ValueError(
+                f"the {words} of sample {first} are not finite (NaN or infinite), of {count} samples: fill in what "
+                "is missing, or leave such samples out"
+            )
+
+
+def check_input_names(inputs: object, net: nn.Module) -> None:
+    """Raise ValueError for inputs by name that are not the arguments of the model's forward pass."""
+    if not isinstance(inputs, Mapping):
+        return
+    parameters = inspect.signature(net.forward).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    taken = ", ".join(parameters)
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        unknown = [name for name in inputs if name not in parameters]
+        if unknown:
+            raise ValueError(
+                f"a batch has the tensors {', '.join(inputs)} beside its labels, and {type(net).__name__} takes "
+                f"{taken}: leave {', '.join(unknown)} out of the data set"
+            )
+    single = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for name, parameter in parameters.items():
+        is_needed = parameter.default is inspect.Parameter.empty and parameter.kind in single
+        if is_needed and name not in inputs:
+            raise ValueError(
+                f"a batch has the tensors {', '.join(inputs)} beside its labels, and {type(net).__name__} takes "
+                f"{taken}: {name} is missing in the data set"
+            )
+
+
 def read(data: Any, label: str) -> tuple[Any, Tensor]:
-    """Return the inputs and labels of all of a loader's or data set's samples, in order."""
+    """Return the inputs and labels of a loader's or data set's samples, in the order of the data set."""
     loader = data if isinstance(data, DataLoader) else DataLoader(data, READING_BATCH)
     dataset = loader.dataset
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+    has_numbers = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, IterableDataset) or not has_numbers:
         raise ValueError(
             f"{type(dataset).__name__} can only be read from start to end: pass tensors, or a "
             "Dataset with __getitem__ and __len__"
         )
-    size = loader.batch_size or READING_BATCH
-    in_order = DataLoader(dataset, size, collate_fn=loader.collate_fn)
+    # What the workers do to a sample, such as seeding its transform, is the loader's as well.
+    in_order = DataLoader(
+        dataset,
+        batches_of(loader).batch_size,
+        sampler=sample_numbers(loader),
+        collate_fn=partial(collated, loader.collate_fn),
+        num_workers=loader.num_workers,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        timeout=loader.timeout,
+    )
     all_inputs, all_labels = [], []
     for batch in in_order:
         inputs, labels = split_batch(batch, label)
-        all_inputs.append(inputs)
-        all_labels.append(labels)
+        all_inputs.append(inputs_of(inputs))
+        all_labels.append(labels_of(labels))
     if not all_labels:
         raise ValueError("the data set is empty: a client needs at least one sample")
-    return joined(all_inputs), torch.cat(all_labels)
+    return joined(all_inputs, "inputs"), joined(all_labels, "labels")
 
 
-def split_batch(batch: Any, label: str) -> tuple[Any, Tensor]:
+def batches_of(loader: DataLoader[Any]) -> BatchSampler:
+    """Return what makes a loader's batches. Raises ValueError where that is more than a size and a sampler."""
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise ValueError(
+            f"{type(loader).__name__} has an __iter__ of its own, which training would not use: pass a "
+            "torch.utils.data.DataLoader or the data set"
+        )
+    batches: Any = loader.batch_sampler
+    if batches is None:
+        raise ValueError(
+            "the DataLoader has batch_size=None and makes no batches: give it a batch_size, or pass the data set"
+        )
+    if type(batches) is not BatchSampler:
+        raise ValueError(
+            f"the DataLoader's batch_sampler {type(batches).__name__} makes batches by a rule of its own, and training "
+            f"draws its own batches: {INSTEAD}"
+        )
+    return batches
+
+
+def sample_numbers(loader: DataLoader[Any]) -> list[int]:
+    """Return the numbers of the samples that a loader reads in an epoch, sorted.
+
+    Raises ValueError where an epoch is a random choice of samples, with or without replacement.
+    """
+    sampler: Any = batches_of(loader).sampler
+    name = type(sampler).__name__
+    size = len(loader.dataset)  # type: ignore[arg-type]
+    if isinstance(sampler, WeightedRandomSampler):
+        raise ValueError(f"the DataLoader's {name} draws samples by weight: {INSTEAD}")
+    if type(sampler) is RandomSampler:
+        count = len(sampler.data_source)
+        if sampler.replacement or sampler.num_samples != count:
+            raise ValueError(
+                f"the DataLoader's {name} draws {sampler.num_samples} of {count} samples "
+                f"{'with' if sampler.replacement else 'without'} replacement, other ones in each epoch: use "
+                "shuffle=True and local_steps=, or pass a Subset of the client's samples"
+            )
+    if type(sampler) in (RandomSampler, SequentialSampler):
+        numbers = list(range(len(sampler.data_source)))
+    elif type(sampler) is SubsetRandomSampler:
+        numbers = drawn(sampler.indices, size, name)
+    else:
+        numbers = drawn(sampler, size, name)
+        if numbers != drawn(sampler, size, name):
+            raise ValueError(
+                f"the DataLoader's sampler {name} draws other samples each time: {INSTEAD}"
+            )
+    if numbers and not 0 <= numbers[0] <= numbers[-1] < size:
+        raise ValueError(
+            f"the DataLoader's sampler {name} draws samples {numbers[0]} to {numbers[-1]}, and the data set has "
+            f"{size}: number them from 0 to {size - 1}"
+        )
+    return numbers
+
+
+def drawn(sampler: Iterable[Any], size: int, name: str) -> list[int]:
+    """Return the sample numbers that a sampler draws, sorted. Raises ValueError for others, or too many of them."""
+    try:
+        numbers = sorted(map(index, islice(sampler, MOST_DRAWS * size + 1)))
+    except TypeError:
+        raise ValueError(
+            f"the DataLoader's sampler {name} must draw the numbers of samples: pass them as sampler=[0, 1, ...]"
+        ) from None
+    if len(numbers) > MOST_DRAWS * size:
+        raise ValueError(f"the DataLoader's sampler {name} never ends: {INSTEAD}")
+    return numbers
+
+
+def batch_size_of(data: Any) -> int:
+    """Return the size of training batches that the data come with."""
+    return int(batches_of(data).batch_size) if isinstance(data, DataLoader) else BATCH_SIZE
+
+
+def drops_last(data: Any) -> bool:
+    """Return whether the data come with the wish to leave out an epoch's last, smaller batch."""
+    return isinstance(data, DataLoader) and batches_of(data).drop_last
+
+
+def collated(collate: Callable[[Any], Any], samples: Any) -> Any:
+    """Return samples as a batch. Raises ValueError for samples that do not make one."""
+    try:
+        return collate(samples)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        raise ValueError(
+            "samples cannot be joined to a batch: give the data set a transform to tensors of one size; "
+            f"collate_fn says: {error}"
+        ) from error
+
+
+def split_batch(batch: Any, label: str) -> tuple[Any, Any]:
     """Return a batch's inputs and labels; of a dict's other tensors the only one, or all of them by name."""
     if not isinstance(batch, Mapping):
-        inputs, labels = batch
-        return inputs, labels
+        is_sequence = isinstance(batch, tuple | list)
+        parts = batch if is_sequence else [batch]
+        if len(parts) != 2:
+            described = ", ".join(map(described_values, parts))
+            raise ValueError(
+                f"a sample of the data set is ({described}) and must be (input, label): return these two alone"
+            )
+        return parts[0], parts[1]
     label_names = [label] if label else LABEL_NAMES
     found = [name for name in label_names if name in batch]
     if not found:
@@ -131,8 +304,46 @@ def split_batch(batch: Any, label: str) -> tuple[Any, Tensor]:
     return tensors, batch[name]
 
 
-def joined(parts: Sequence[Any]) -> Any:
-    """Return the inputs of all batches as one tensor, or as one per name."""
+def described_values(values: Any) -> str:
+    """Return in words what a batch has: the type of tensors and objects, and the first of a list's values."""
+    while isinstance(values, tuple | list) and len(values):
+        values = values[0]
+    return repr(values)[:40] if isinstance(values, str) else type(values).__name__
+
+
+def inputs_of(values: Any) -> Any:
+    """Return inputs as a tensor, or as tensors by name. Raises ValueError for what are none."""
+    if isinstance(values, Mapping):
+        return {name: inputs_of(own) for name, own in values.items()}
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"inputs are {type(values).__name__} of {described_values(values)} and must be one tensor, or "
+            "tensors by name: give the data set a transform to tensors of one size"
+        ) from None
+
+
+def labels_of(values: Any) -> Tensor:
+    """Return labels as a tensor. Raises ValueError for texts, objects and lists of several lengths."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        # A NumPy array of texts as well.
+        first = described_values(values.tolist() if hasattr(values, "tolist") else values)
+        raise ValueError(
+            f"labels are {first} and the like, and must be class numbers: number the classes from 0 in the data set"
+        ) from None
+
+
+def joined(parts: Sequence[Any], words: str) -> Any:
+    """Return what all batches have as one tensor, or as one per name. Raises ValueError for several sizes."""
     if isinstance(parts[0], Mapping):
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return {name: joined([part[name] for part in parts], words) for name in parts[0]}
+    sizes = sorted({tuple(part.shape[1:]) for part in parts})
+    if len(sizes) > 1:
+        raise ValueError(
+            f"{words} of a sample have shape {sizes[0]} in one batch and {sizes[-1]} in another: give all of them one "
+            "shape in the data set, as a collate_fn sees one batch alone"
+        )
     return torch.cat(list(parts))

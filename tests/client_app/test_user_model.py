@@ -35,6 +35,24 @@ def narrow(shape, classes):
 def grey(shape, classes):
     return Classifier(nn.Conv2d(2, 1, 3), nn.Linear(64, classes))
 
+class Cosine(nn.Linear):
+    def forward(self, features):
+        return super().forward(nn.functional.normalize(features))
+
+class Scaling(Classifier):
+    def forward(self, inputs):
+        return 3 * super().forward(inputs)
+
+def cosine(shape, classes):
+    return Classifier(nn.Flatten(), Cosine(64, classes))
+
+def normed(shape, classes):
+    head = nn.utils.parametrizations.weight_norm(nn.Linear(64, classes))
+    return Classifier(nn.Flatten(), head)
+
+def scaling(shape, classes):
+    return Scaling(nn.Flatten(), nn.Linear(64, classes))
+
 def headless(shape, classes):
     return Classifier(nn.Flatten(), nn.Identity())
 
@@ -92,6 +110,9 @@ def test_another_file_is_another_run_but_not_while_one_goes_on(tmp_path: Path) -
             "own_models:narrow",
             "its features have shape (2, 64) for 2 inputs, not (2, 63) as its head takes",
         ),
+        ("own_models:cosine", "its head makes other logits than nn.Linear does"),
+        ("own_models:normed", "its head has bias, parametrizations.weight.original0,"),
+        ("own_models:scaling", "it must return its head's logits"),
         ("own_models:grey", "cannot take inputs of 1x8x8: "),
     ],
 )

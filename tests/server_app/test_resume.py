@@ -35,11 +35,32 @@ from client_app.tensor_files import Damaged
 from data import SettingError, federate
 from fedskew.engines.workers import WorkersGrid
 from server_app.checkpoint import Checkpoint, latest
+from server_app.methods import METHODS
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import TooFewReplies
 
 Train = Callable[..., FinishedRun]
 LOSSES = {2: ("drop", 1), 4: ("nan", 2)}
+
+
+class Stopped(Exception):
+    """Ends a run in the middle of a round."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_resumes_to_the_same_bits(train: Train, method: str) -> None:
+    """A resumed run has its states from a file, which keeps them in an order of its own."""
+
+    def stop(asked: Message, records: RecordDict) -> None:
+        if kind_of(asked) == "train" and number_of(asked) == 3:
+            raise Stopped
+
+    changes = {"method": method, "rounds": 3, "local_epochs": 1, "clients": 3, "evaluate_every": 0}
+    with pytest.raises(Stopped):
+        train("stopped", grid=TamperingGrid(stop), **changes)
+    resumed = train("stopped", **changes)
+    assert "resuming after round 2" in resumed.lines
+    assert resumed.hash == train("whole", **changes).hash
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from client_app.app import app
 from client_app.messages import handing_over
 from client_app.models import build
 from client_app.runtime import site_runtime
-from data import federate
+from data import DataError, federate
 from fedskew.engines.local import identify
 from server_app.settings import parse
 from site_agent.config import read_site
@@ -44,6 +45,7 @@ def ask(
     clients: tuple[int, ...] = (0,),
     change: Change | None = None,
     question: str = "",
+    fields: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> dict[str, str]:
     """Return by record of the reply to a message its error, or nothing where it has none."""
@@ -61,6 +63,7 @@ def ask(
     identify()
     with handing_over():
         message = Request(kind, task, states, json.dumps(run_spec), {}).message(1, clients)
+        message.content.config_records["task"].update(fields)
         message.metadata.__dict__["_message_id"] = "1"
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
         content = app(message, context).content
@@ -68,6 +71,17 @@ def ask(
         name: str(record.get("reason", "")) if name.endswith("/error") else ""
         for name, record in content.items()
     }
+
+
+@pytest.mark.parametrize(
+    "fields", [{"memory": 1}, {"clients": "0"}, {"memory": [0, 0]}, {"data-digests": []}]
+)
+def test_a_message_without_a_list_for_each_field_is_refused(
+    folder: Path, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(DataError, match="a message: must be lists with an entry for each client"):
+        ask(folder, fields=fields)
+    assert not ask(folder, fields={"memory": [0]})["0/model"]
 
 
 def error_of(records: dict[str, str], client: int = 0) -> str:
