@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import SettingError
-from data.text import any_number
+from data.text import NAMES_RULE, any_number, names_in
 from fedskew.cli.federation_options import CoordinatorKey, Folder, passphrase
 from fedskew.cli.terminal import console
 from fedskew.federation import PASSPHRASE
@@ -87,7 +87,7 @@ def new(
     for option, value in (("--classes", classes), ("--input-shape", input_shape)):
         if app is None and not value:
             raise typer.BadParameter("FedSkew's app needs it", param_hint=option)
-    class_names = [word.strip() for word in classes.split(",")] if classes else []
+    class_names = names("--classes", classes) if classes else ()
     federation = begin(
         folder,
         name=name,
@@ -344,6 +344,14 @@ def reload_sites(folder: "FederationFolder") -> None:
         console().print("The SuperLink is not up; it will load the new site list when it starts.")
     else:
         console().print("Gateway and SuperLink now use the new site list.")
+
+
+def names(key: str, text: str) -> tuple[str, ...]:
+    """Return the names of a list. Raises SettingError for quotes that do not end."""
+    try:
+        return names_in(text)
+    except ValueError:
+        raise SettingError(key, text, NAMES_RULE) from None
 
 
 def numbers(key: str, text: str) -> list[float]:
