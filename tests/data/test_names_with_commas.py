@@ -2,20 +2,19 @@
 
 import csv
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import FedSkew, fedskew
-from data_as_found import last_command
+from command_line import FedSkew
 from PIL import Image
 
 from data import DataError, DataSettings, SettingError, federate, load, resolve
 from data.agreement import agreed_inputs
 from server_app.settings import parse, parse_text
 
-__all__ = ["fedskew"]
 HARD = ("adenoma, benign", "it's 5\" wide", '"so" called', "carcinoma", "a,,b")
 """Names that are hard to write in a list, for a shell, or both."""
 DRAWS = np.random.default_rng(0)
@@ -79,7 +78,8 @@ def library(tmp_path: Path) -> Path:
 def test_what_check_proposes_can_be_used(tmp_path: Path, fedskew: FedSkew, build) -> None:
     status, output, errors = fedskew("data", "check", build(tmp_path))
     assert status == 0, errors
-    stated = dict(parse_text(word) for word in last_command(output) if "=" in word)
+    command = shlex.split(output.rstrip("\n").rpartition("\n")[2])
+    stated = dict(parse_text(word) for word in command if "=" in word)
     settings = parse({**stated, "cache": str(tmp_path / "cache")}).data
     data = load(settings)
     assert set(data.class_names) == set(HARD)
@@ -105,7 +105,9 @@ def test_folders_of_sites_as_the_refusal_names_them(
     status, _, errors = fedskew("data", "check", tmp_path / "root")
     assert status == 2
     dataset = errors.rstrip("\n").rpartition("dataset = ")[2]
-    settings = DataSettings(dataset, classes='"a, b",c', input_shape="1x6x5", cache=str(tmp_path / "cache"))
+    settings = DataSettings(
+        dataset, classes='"a, b",c', input_shape="1x6x5", cache=str(tmp_path / "cache")
+    )
     if len(sites) > 1:
         data = federate(settings, 0).dataset
         assert data.domain_names == ("Bonn", "Lyon, France")
@@ -116,7 +118,10 @@ def test_folders_of_sites_as_the_refusal_names_them(
 
 def test_a_column_with_a_comma_in_its_name(tmp_path: Path) -> None:
     path = tmp_path / "cells.csv"
-    rows = [("size", "finding, final", "hospital, ward"), *((k, "ab"[k % 2], "NS"[k // 20]) for k in range(40))]
+    rows = [
+        ("size", "finding, final", "hospital, ward"),
+        *((k, "ab"[k % 2], "NS"[k // 20]) for k in range(40)),
+    ]
     with path.open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     settings = DataSettings(f"csv:{path}", classes="a,b", input_shape="1")
@@ -132,7 +137,9 @@ def test_quotes_that_do_not_end_are_one_sentence(text: str) -> None:
         "classes": DataSettings("npz:x", classes=text, input_shape="1x6x5"),
         "dataset": DataSettings(f"domains:{text}"),
     }.items():
-        with pytest.raises(SettingError, match="one with a comma in it in double quotes") as refusal:
+        with pytest.raises(
+            SettingError, match="one with a comma in it in double quotes"
+        ) as refusal:
             resolve(settings)
         assert refusal.value.key == key
     with pytest.raises(SettingError, match="one with a comma in it in double quotes"):
@@ -141,11 +148,19 @@ def test_quotes_that_do_not_end_are_one_sentence(text: str) -> None:
 
 def test_names_without_commas_are_written_as_before() -> None:
     names = ("a", "it's", '5" wide', "b c")
-    assert resolve(DataSettings("npz:x", classes=",".join(names), input_shape="1x6x5")).classes == ",".join(names)
+    assert resolve(
+        DataSettings("npz:x", classes=",".join(names), input_shape="1x6x5")
+    ).classes == ",".join(names)
 
 
 def test_federation_toml_may_have_them(tmp_path: Path) -> None:
-    entries = {"name": "two", "classes": list(HARD), "input-shape": "1x6x5", "mean": [0.5], "std": [0.5]}
+    entries = {
+        "name": "two",
+        "classes": list(HARD),
+        "input-shape": "1x6x5",
+        "mean": [0.5],
+        "std": [0.5],
+    }
     assert agreed_inputs(entries, tmp_path / "federation.toml").classes == HARD
 
 

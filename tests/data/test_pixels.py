@@ -332,8 +332,8 @@ class Part:
     """What hf: needs of a data set of the datasets library, which is not installed everywhere."""
 
     def __init__(self, images):
-        image = type("Image", (), {})()
-        self.features = {"image": image, "label": object()}
+        image, value = (type(name, (), {})() for name in ("Image", "Value"))
+        self.features = {"image": image, "label": value}
         self.rows = [{"image": pixels, "label": k % 2} for k, pixels in enumerate(images)]
 
     def __len__(self):
