@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from data.errors import DataError, SettingError
 from data.settings import DataSettings
-from data.text import PACKAGES
+from data.text import PACKAGES, name_list
 from data.toml_file import Table, read_toml
 
 KEYS = (
@@ -191,16 +191,16 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
         return AgreedInputs(name, (), (), (), ())
     classes = table.texts("classes")
     columns = table.texts("input-columns", [])
-    # The setting `classes` separates names by commas and cuts spaces off.
-    as_settings_have_them = not any("," in text or text != text.strip() for text in classes)
-    table.require(as_settings_have_them, "classes", "must be without commas and spaces around")
+    # The setting `classes` cuts spaces off.
+    as_settings_have_them = all(text == text.strip() for text in classes)
+    table.require(as_settings_have_them, "classes", "must be without spaces around")
     shape_text = table.take("input-shape", str)
     mean = table.numbers("mean")
     std = table.numbers("std")
     table.require(len(classes) >= 2, "classes", "must be at least two names")
     try:
         settings = DataSettings(
-            classes=",".join(classes),
+            classes=name_list(classes),
             input_shape=shape_text,
             mean=",".join(map(str, mean)),
             std=",".join(map(str, std)),

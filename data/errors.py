@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Self
 
+from data.text import in_shell
+
 
 class NoValue(Enum):
     """Stands for a value that an error does not name, as None is a value of YAML."""
@@ -33,7 +35,7 @@ class SetOption:
     def __str__(self) -> str:
         assignment = f"{self.key}={self.value}"
         if self.key in HOLD_NAMES:
-            assignment = f"'{assignment}'"
+            assignment = in_shell(assignment)
         return f"--set {assignment}"
 
 

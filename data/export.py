@@ -17,7 +17,7 @@ from data.errors import DataError, SettingError
 from data.federation import Federation
 from data.partition_files import SavedPartition, save
 from data.readers.image_files import ImageFiles
-from data.readers.rows import check_length, header_of, opened
+from data.readers.rows import check_length, header_of, is_missing, opened
 from data.settings import DataSettings
 from data.text import is_whole
 
@@ -95,8 +95,9 @@ def partition_by_table(path: Path, data: Dataset) -> SavedPartition:
             if number in row_of_sample:
                 rule = f"sample {number} is that of row {row_of_sample[number]} too"
                 raise DataError(f"row {line}: {rule}", where=where)
-            if not client:
-                raise DataError(f"row {line}, column {CLIENT}: is empty", where=where)
+            if is_missing(client):
+                rule = f"{client[:80]!r}: must name a client"
+                raise DataError(f"row {line}, column {CLIENT}: {rule}", where=where)
             row_of_sample[number] = line
             held.setdefault(client, []).append(number)
     if not held:

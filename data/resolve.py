@@ -1,6 +1,7 @@
 """Resolution of data settings: `auto`, 0 and empty values are replaced by the values that they stand for."""
 
 import difflib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from data.readers.catalog import (
 from data.rules import require
 from data.settings import OF_OWN, PARTITIONS, USED_BY, DataSettings
 from data.sites import resolved
-from data.text import is_whole
+from data.text import is_whole, name_list
 
 
 def resolve(settings: DataSettings) -> DataSettings:
@@ -79,7 +80,7 @@ def resolve(settings: DataSettings) -> DataSettings:
         partition=partition,
         partition_file=marked(settings.partition_file) if partition == "file" else "",
         clients=clients,
-        classes=",".join(classes),
+        classes=name_list(classes),
         input_shape="x".join(map(str, shape)),
         mean=",".join(map(str, mean)),
         std=",".join(map(str, std)),
@@ -315,5 +316,7 @@ def _missing_rule(name: str, settings: DataSettings, key: str) -> str:
     suggestion = seen(name, settings).get(key)
     rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"
     if suggestion:
-        return f'{rule}; what is there now would fit {key} = "{suggestion}"'
+        # JSON's texts are TOML's too.
+        in_toml = json.dumps(suggestion, ensure_ascii=False)
+        return f"{rule}; what is there now would fit {key} = {in_toml}"
     return rule

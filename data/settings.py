@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from data.errors import SettingError
 from data.readers.catalog import KNOWN
 from data.rules import OneOf, Rule, Settings, require
-from data.text import any_number, is_whole
+from data.text import NAMES_RULE, any_number, is_whole, names_in
 
 PARTITIONS = (
     "auto",
@@ -51,7 +51,15 @@ LARGEST_INPUT = 100_000_000
 """Numbers that one image or vector may have."""
 
 
-OF_OWN = ("first_label", "pixel_range", "frame", "columns", "outside_folder", "split_seed")
+OF_OWN = (
+    "first_label",
+    "pixel_range",
+    "frame",
+    "columns",
+    "missing",
+    "outside_folder",
+    "split_seed",
+)
 """Settings by which one's own data are read, and no other."""
 
 
@@ -73,7 +81,8 @@ class DataSettings(Settings):
     max_unpacked_mib: Annotated[int, Ge(1)] = 4096
     """MiB that an npz file's arrays may have unpacked, or a table; more are refused before they are read."""
     classes: str = ""
-    """Class names in order, comma-separated, or their number; empty is the data set's own (one's own data need it)."""
+    """Class names in order, comma-separated (one with a comma in it in double quotes), or their number; empty is the
+    data set's own (one's own data need it)."""
     input_shape: str = ""
     """CHANNELSxHEIGHTxWIDTH that every image is brought to; empty is the data set's own (one's own data need it)."""
     first_label: Annotated[int, Ge(0)] = 0
@@ -87,6 +96,9 @@ class DataSettings(Settings):
     columns: str = ""
     """csv, hf: ROLE=NAME,... says which column is path, label, site, patient, split or fold where its name is another
     one; nothing after = is none."""
+    missing: Annotated[str, OneOf("refuse", "drop")] = "refuse"
+    """csv, hf: whether a row whose label, site, patient or other named column is empty or NA, nan, null, None and the
+    like refuses the data, or is dropped."""
     outside_folder: bool = False
     """csv: a path may lead out of the table's folder."""
     split_seed: Annotated[int, Ge(0)] = 0
@@ -172,7 +184,7 @@ class DataSettings(Settings):
         """The classes in order; a number of them names them 0, 1 and so on.
 
         Raises:
-            SettingError: fewer than two classes, an empty name, or a name twice.
+            SettingError: fewer than two classes, an empty name, a name twice, or quotes that do not end.
         """
         stated = self.classes.strip()
         if is_whole(stated):
@@ -180,12 +192,19 @@ class DataSettings(Settings):
             self.require(len(stated) <= 6, "classes", "must be less than a million classes")
             classes = tuple(str(number) for number in range(int(stated)))
         else:
-            classes = tuple(name.strip() for name in stated.split(","))
+            classes = self._names("classes")
         rule = "must be at least two names, or a number of at least 2"
         self.require(len(classes) >= 2, "classes", rule)
         self.require(all(classes), "classes", "must not hold an empty name")
         self.require(len(set(classes)) == len(classes), "classes", "must name each class once")
         return classes
+
+    def _names(self, field: str) -> tuple[str, ...]:
+        """The names that a setting lists. Raises SettingError for quotes that do not end."""
+        try:
+            return names_in(getattr(self, field))
+        except ValueError:
+            raise SettingError(field, getattr(self, field), NAMES_RULE) from None
 
     @property
     def num_classes(self) -> int:
@@ -228,10 +247,11 @@ class DataSettings(Settings):
             SettingError: a part without =, an unknown role, or one that is there twice.
         """
         names: dict[str, str] = {}
-        for part in filter(None, self.columns.split(",")):
+        for part in filter(None, self._names("columns")):
             role, equals, name = (text.strip() for text in part.partition("="))
             new_role = role in ROLES and role not in names
-            rule = f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once"
+            rule = f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once, and with a comma in NAME as "
+            rule += '"ROLE=NAME",...'
             self.require(bool(equals) and new_role, "columns", rule)
             names[role] = name
         return names

@@ -10,6 +10,7 @@ from data.agreement import Agreement, read_agreement
 from data.errors import DataError
 from data.readers.catalog import KNOWN, SITES_PREFIX
 from data.settings import OF_OWN, DataSettings
+from data.text import name_list
 
 RESOLVED = re.compile(r"(?P<path>.+)#(?P<sha256>[0-9a-f]{64})")
 """FILE#SHA256: how resolved settings name the agreement, so that it cannot be changed under a run."""
@@ -138,7 +139,7 @@ def as_settings(agreement: Agreement) -> dict[str, Any]:
         rule = "has no classes and no input-shape, as it is about another Flower app than FedSkew's"
         raise DataError(rule, where=f"federation.toml of {agreement.name}")
     return {
-        "classes": ",".join(agreement.classes),
+        "classes": name_list(agreement.classes),
         "input_shape": "x".join(map(str, agreement.shape)),
         "mean": in_channels(agreement.mean, agreement.shape),
         "std": in_channels(agreement.std, agreement.shape),

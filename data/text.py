@@ -1,8 +1,10 @@
 """Sanitizing of untrusted text from clients, workers, files and errors."""
 
 import builtins
+import csv
 import math
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 
 LineSink = Callable[[str], None]
 """Takes one line for the user, such as the line of a round."""
@@ -18,6 +20,8 @@ class LineAboutData(str):
 
 WORDS = 1000
 """Characters of a text from elsewhere that are kept."""
+NAMES_RULE = "must be names separated by commas, one with a comma in it in double quotes"
+"""What `names_in` asks of a text."""
 PACKAGES = ("data", "client_app", "strategies", "server_app", "fedskew")
 
 
@@ -50,6 +54,37 @@ def finite_number(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text!r} is no finite number")
     return number
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of a list in a setting: separated by commas, a name with a comma in it in double quotes.
+
+    It is a row of a CSV file: `"adenoma, benign",carcinoma` has two names, and "" in quotes is one double quote.
+
+    Raises:
+        ValueError: quotes that do not end, or that end before the name does.
+    """
+    try:
+        rows = list(csv.reader([text], skipinitialspace=True, strict=True))
+    except csv.Error:
+        raise ValueError(f"{text!r} {NAMES_RULE}") from None
+    return tuple(name.strip() for name in rows[0]) or ("",)
+
+
+def name_list(names: Sequence[str], separator: str = ",") -> str:
+    """Return names as the list that `names_in` reads."""
+    written = []
+    for name in names:
+        # Only where needed: run ids come from this text, and most names are without.
+        if "," in name or "\n" in name or "\r" in name or name.startswith('"'):
+            name = '"' + name.replace('"', '""') + '"'
+        written.append(name)
+    return separator.join(written)
+
+
+def in_shell(word: str) -> str:
+    """Return a word in the quotes by which a shell takes it as it is."""
+    return shlex.quote(word) if "'" in word else f"'{word}'"
 
 
 def escaped(text: str, keep: str = "") -> str:

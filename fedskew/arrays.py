@@ -41,12 +41,14 @@ def from_arrays(
     """
     import numpy as np
 
+    from data.errors import DataError
     from data.readers.npz import guess_settings
     from data.settings import DataSettings
+    from data.text import name_list
 
     arrays: dict[str, Any] = {}
     for name, split in (("train", train), ("test", test), ("val", validation)):
-        if split is not None:
+        if split is not None or name != "val":
             arrays[f"{name}_images"], arrays[f"{name}_labels"] = images_and_labels(name, split)
     path = Path(folder) / f"{hash_of(arrays)}.npz"
     if not path.exists():
@@ -55,7 +57,9 @@ def from_arrays(
         np.savez(partial, allow_pickle=False, **arrays)
         partial.replace(path)
     dataset = f"npz:{path}"
-    names = ",".join(classes)
+    if isinstance(classes, str):
+        raise DataError(f"{classes!r}: must be a list of names", where="classes")
+    names = name_list(classes)
     proposed = guess_settings(path, DataSettings(dataset=dataset, classes=names)).settings
     settings = {**proposed, "dataset": dataset}
     if names:
@@ -64,33 +68,111 @@ def from_arrays(
 
 
 def images_and_labels(name: str, split: Split) -> "tuple[NDArray[np.generic], NDArray[np.generic]]":
-    """Return the arrays of a split. Raises DataError for what is neither a pair of arrays nor a data set."""
+    """Return the arrays of a split. Raises DataError for what is neither a pair of arrays nor a data set of pairs."""
     import numpy as np
 
     from data.errors import DataError
 
-    if isinstance(split, Sequence) and len(split) == 2:
+    if isinstance(split, Sequence) and len(split) == 2 and not isinstance(split, str):
         images, labels = split
-        return as_array(images, axes=4), np.asarray(labels)
-    if not (isinstance(split, Sized) and hasattr(split, "__getitem__")):
+        return as_array(name, images, axes=4), labels_of(name, labels)
+    if isinstance(split, tuple):
+        raise DataError(f"has {len(split)} parts: must be a pair (images, labels)", where=name)
+    is_dataset = isinstance(split, Sized) and hasattr(split, "__getitem__")
+    if not is_dataset or isinstance(split, Mapping | str | np.ndarray):
+        found = type(split).__name__
+        if isinstance(split, Mapping):
+            found += f" with the keys {', '.join(map(str, split))}"
         rule = "must be a pair (images, labels), or a torch Dataset with a length"
-        raise DataError(f"{type(split).__name__}: {rule}", where=name)
+        raise DataError(f"{found}: {rule}", where=name)
     items = [split[index] for index in range(len(split))]
     if not items:
         raise DataError("has no sample", where=name)
-    images_N = [as_array(image, axes=3) for image, _ in items]
+    for index, item in enumerate(items):
+        check_pair(f"{name}: item {index}", item)
+    images_N = [as_array(name, image, axes=3) for image, _ in items]
     shapes = {image.shape for image in images_N}
     if len(shapes) > 1:
         first, second = sorted(shapes)[:2]
         raise DataError(f"images of {first} and of {second}: must have one shape", where=name)
-    return np.stack(images_N), np.asarray([label for _, label in items])
+    return np.stack(images_N), labels_of(name, [label for _, label in items])
 
 
-def as_array(images: Any, axes: int) -> "NDArray[np.generic]":
-    """Return one image or many as an array; a tensor of `axes` axes has its channels before height and width."""
+def check_pair(where: str, item: Any) -> None:
+    """Raise DataError for an item of a data set that is no pair (image, label)."""
+    from data.errors import DataError
+
+    if isinstance(item, Mapping):
+        found = f"is a dictionary with the keys {', '.join(map(str, item))}"
+    elif not isinstance(item, Sequence) or isinstance(item, str):
+        found = f"is of type {type(item).__name__}"
+    elif len(item) != 2:
+        found = f"has {len(item)} parts"
+    else:
+        return
+    raise DataError(f"{found}: must be a pair (image, label)", where=where)
+
+
+def labels_of(name: str, labels: Any) -> "NDArray[np.generic]":
+    """Return labels as an array. Raises DataError for what is neither numbers nor names."""
     import numpy as np
 
-    array: NDArray[np.generic] = np.asarray(images)
+    from data.errors import DataError
+
+    try:
+        array: NDArray[np.generic] = np.asarray(labels)
+    except (ValueError, TypeError, RuntimeError):  # of several lengths, or on a GPU
+        rule = "must be one number or name per sample, in memory"
+        raise DataError(f"labels: {rule}", where=name) from None
+    if array.dtype.kind == "U" and array.ndim == 1 and not isinstance(labels, np.ndarray):
+        kinds = {type(label).__name__ for label in labels if not isinstance(label, str)}
+        if kinds:
+            # numpy writes None, NaN and numbers beside names as names.
+            rule = "must be all names, or all numbers"
+            raise DataError(
+                f"labels of type {', '.join(sorted(kinds))} and names: {rule}", where=name
+            )
+    if array.dtype.kind == "O":  # a column of pandas, or a mixture
+        array = array_of_objects(name, array)
+    return array
+
+
+def array_of_objects(name: str, labels: "NDArray[np.generic]") -> "NDArray[np.generic]":
+    """Return labels that are Python objects as an array of their type. Raises DataError for a mixture, or None."""
+    import numpy as np
+
+    from data.errors import DataError
+
+    listed = labels.ravel().tolist()
+    are_names = [isinstance(label, str) for label in listed]
+    if all(are_names):
+        return labels.astype(str)
+    expected = str if any(are_names) else (bool, int, float)
+    for index, label in enumerate(listed):
+        if not isinstance(label, expected):
+            rule = "must be all names, or all numbers, one per sample"
+            raise DataError(f"label {label!r:.80} at index {index}: {rule}", where=name)
+    return np.asarray(labels.tolist())
+
+
+def as_array(name: str, images: Any, axes: int) -> "NDArray[np.generic]":
+    """Return one image or many as an array; a tensor of `axes` axes has its channels before height and width.
+
+    Raises:
+        DataError: no array can be made of it.
+    """
+    import numpy as np
+
+    from data.errors import DataError
+
+    try:
+        array: NDArray[np.generic] = np.asarray(images)
+    except (ValueError, TypeError, RuntimeError):
+        rule = "must be arrays of one shape, or tensors on the CPU without gradients"
+        raise DataError(f"images of type {type(images).__name__}: {rule}", where=name) from None
+    if array.dtype.kind not in "biuf":
+        rule = "must be numbers"
+        raise DataError(f"images of type {type(images).__name__}: {rule}", where=name)
     is_tensor = type(images).__module__.partition(".")[0] == "torch"
     if is_tensor and array.ndim == axes:
         return np.moveaxis(array, -3, -1)

@@ -1,5 +1,6 @@
 """A site's data as `client_app` sees them: read by its own rules, checked against the agreement, under its policy."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from data.readers.user_data import input_columns, path_of
 from data.samples import SampleCache, Samples
 from data.settings import OF_OWN, USUAL, DataSettings
 from data.sites import OF_ALL, in_messages, settings_at_site
-from data.text import printable
+from data.text import name_list, printable
 from site_agent.config import Site
 from site_agent.module import load_module
 from site_agent.policy import Policy, check_names, check_run
@@ -128,7 +129,8 @@ def in_site_toml(option: SetOption) -> str:
     if field is None:
         return str(option)
     text = isinstance(getattr(USUAL, field), str)
-    value = f'"{option.value}"' if text else option.value
+    # JSON's texts are TOML's too.
+    value = json.dumps(option.value, ensure_ascii=False) if text else option.value
     return f"under [read] of site.toml, {option.key} = {value}"
 
 
@@ -139,8 +141,8 @@ def check_class_names(path: Path, settings: DataSettings) -> None:
         return
     names = tuple(map(str, arrays["class_names"].tolist()))
     if names != settings.class_names:
-        in_file = printable(", ".join(names))
-        agreed = ", ".join(settings.class_names)
+        in_file = printable(name_list(names, ", "))
+        agreed = name_list(settings.class_names, ", ")
         rule = f"class_names are {in_file}, and federation.toml says {agreed}, in this order"
         raise DataError(rule, where=str(path))
 

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from data.errors import DataError, SetOption
 from data.readers.image_files import DARK, ImageFiles
 from data.readers.intensity import UnknownRange, nearly_black, on_scale, range_hint
+from data.readers.rows import is_missing, names_of_classes
 from data.readers.splits import Split, check_lengths, error_of, keys_of
 from data.settings import DataSettings
+from data.text import name_list
 
 Notes = list[str]
 FARTHEST = 20.0
@@ -81,6 +83,7 @@ def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
 
     if labels.dtype.kind in "US":
         names = np.char.strip(labels.astype(str))
+        _refuse_missing(split, names, settings)
         return replace(split, labels=_numbers_of(split, names, settings, notes))
     if labels.dtype.kind == "b":
         labels = labels.astype(np.int64)
@@ -95,6 +98,18 @@ def _with_labels(split: Split, settings: DataSettings, notes: Notes) -> Split:
     if settings.first_label:
         labels = labels.astype(np.int64) - settings.first_label
     return replace(split, labels=labels)
+
+
+def _refuse_missing(split: Split, names: NDArray[np.str_], settings: DataSettings) -> None:
+    """Refuse names of classes that say that there is no label. Raises DataError."""
+    classes = names_of_classes(settings)
+    missing = [name for name in np.unique(names).tolist() if is_missing(name, classes)]
+    if missing:
+        first = int(np.argmax(names == missing[0]))
+        rule = "is a missing value; save the arrays without such samples"
+        if missing[0]:
+            rule += ", or list it in classes if it is the name of a class"
+        raise error_of(split, keys_of(split)[1], f"{missing[0]!r} at index {first}", rule)
 
 
 def is_one_hot(labels: NDArray[np.generic]) -> bool:
@@ -119,7 +134,7 @@ def _numbers_of(
     label_of_present = []
     for name in present.tolist():
         if name not in label_of:
-            fitting = SetOption("classes", ",".join(present.tolist()))
+            fitting = SetOption("classes", name_list(present.tolist()))
             rule = f"must be one of classes = {settings.classes}; what is there would fit {fitting}"
             raise error_of(split, keys_of(split)[1], repr(name[:80]), rule)
         label_of_present.append(label_of[name])

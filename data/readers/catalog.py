@@ -3,6 +3,9 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data.errors import SettingError
+from data.text import NAMES_RULE, names_in
+
 
 @dataclass(frozen=True)
 class CatalogEntry:
@@ -370,11 +373,18 @@ def has_domains(dataset: str) -> bool:
 
 
 def members(dataset: str) -> tuple[str, ...]:
-    """The data sets that `dataset` is made of: its domains in order, or itself alone."""
+    """The data sets that `dataset` is made of: its domains in order, or itself alone.
+
+    Raises:
+        SettingError: quotes in the list of domains that do not end.
+    """
     if dataset in ALIASES:
         return ALIASES[dataset]
     if has_domains(dataset):
-        return tuple(entry.strip() for entry in dataset.removeprefix(DOMAINS_PREFIX).split(","))
+        try:
+            return names_in(dataset.removeprefix(DOMAINS_PREFIX))
+        except ValueError:
+            raise SettingError("dataset", dataset, NAMES_RULE) from None
     return (dataset,)
 
 

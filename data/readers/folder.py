@@ -11,6 +11,7 @@ from data.errors import DataError
 from data.readers.image_files import ImageFiles
 from data.readers.splits import Guess, Raw, Split, fifth
 from data.settings import DataSettings
+from data.text import name_list
 
 IGNORED = ("Thumbs.db", "desktop.ini", "__MACOSX")
 SPLITS = {
@@ -98,11 +99,11 @@ def refuse_sites(path: Path, folders: list[Path]) -> None:
     """Raise DataError where the folders are sites and not classes: train/CLASS/* or the same classes are in each."""
     contents = [list(visible(folder)) for folder in folders]
     inner = [[child.name for child in children if child.is_dir()] for children in contents]
-    sites = ",".join(f"folder:{folder}" for folder in folders)
+    names = [f"folder:{folder}" for folder in folders]
     several = len(folders) > 1
     if all(_has_train(names) for names in inner):
-        prefix = "domains:" if several else ""
-        raise DataError(f"{LAYOUT}; its folders do: dataset = {prefix}{sites}", where=str(path))
+        sites = f"domains:{name_list(names)}" if several else names[0]
+        raise DataError(f"{LAYOUT}; its folders do: dataset = {sites}", where=str(path))
 
     first = inner[0]
     same = several and len(first) > 1 and all(names == first for names in inner)
@@ -111,7 +112,8 @@ def refuse_sites(path: Path, folders: list[Path]) -> None:
         rule = (
             f"every folder holds the same folders {', '.join(first[:4])}; if these are the classes"
         )
-        raise DataError(f"{rule}, the others are sites: dataset = domains:{sites}", where=str(path))
+        sites = f"domains:{name_list(names)}"
+        raise DataError(f"{rule}, the others are sites: dataset = {sites}", where=str(path))
 
 
 def _has_train(names: list[str]) -> bool:
@@ -144,8 +146,8 @@ def class_folders(folder: Path) -> dict[str, Path]:
     """The folders by class. Raises DataError for a name that the setting classes cannot hold."""
     folders = {composed(path.name): path for path in visible(folder) if path.is_dir()}
     for name in folders:
-        if "," in name or name != name.strip():
-            rule = "the name of a class must have no comma in it and no space around it: rename the folder"
+        if name != name.strip():
+            rule = "the name of a class must have no space around it: rename the folder"
             raise DataError(f"{folders[name]}: {rule}")
     return folders
 
@@ -168,7 +170,7 @@ def read_split(
     if unknown:
         raise DataError(
             f"class folders {', '.join(unknown)} are none of the setting classes; "
-            f"found {', '.join(folders)}; classes = {', '.join(class_names)}",
+            f"found {', '.join(folders)}; classes = {name_list(class_names, ', ')}",
             where=str(folder),
         )
     files: list[str] = []
@@ -219,4 +221,4 @@ def guess_settings(path: Path, settings: DataSettings) -> Guess:
     shape, notes_of_images = shape_of(images, settings)
     notes = [] if named else [A_FIFTH]
     notes += [*notes_of(splits, tuple(names)), *notes_of_images]
-    return Guess({"classes": ",".join(names), "input-shape": shape}, tuple(notes))
+    return Guess({"classes": name_list(names), "input-shape": shape}, tuple(notes))

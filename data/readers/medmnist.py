@@ -55,17 +55,14 @@ def guess_settings(path: Path, settings: DataSettings) -> Guess:
 
 
 def _class_names(path: Path) -> tuple[str, ...]:
-    """The classes' names; empty where the package is not installed, or a comma is in one."""
+    """The classes' names; empty where the package is not installed."""
     try:
         info: dict[str, Any] = import_module("medmnist").INFO
     except ImportError:
         return ()
     flag, _, _ = path.name.partition("_")  # a size may follow, as in pathmnist_64
     name_of_label = info.get(flag, {}).get("label", {})
-    names = tuple(str(name_of_label[number]) for number in sorted(name_of_label, key=int))
-    if any("," in name for name in names):
-        return ()
-    return names
+    return tuple(str(name_of_label[number]) for number in sorted(name_of_label, key=int))
 
 
 def _download(path: Path) -> None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, SetOption
 from data.readers.folder import SPLITS
+from data.readers.rows import all_together
 from data.readers.splits import Raw, Split, fifth
 from data.settings import DataSettings
 
@@ -22,6 +23,8 @@ class SampleMetadata:
     """The columns' names by role."""
     cells: dict[str, Sequence[str]]
     """A cell a row, by role; none is empty."""
+    left_out: str = ""
+    """A sentence about the rows that `missing = drop` left out; empty for none."""
 
     def of(self, role: str) -> Sequence[str]:
         """The cells of a role."""
@@ -53,7 +56,7 @@ class SampleMetadata:
     @property
     def notes(self) -> list[str]:
         """The meaning of the columns for sites, patients and tests, one sentence each."""
-        sentences = []
+        sentences = [self.left_out] if self.left_out else []
         if self.sites:
             column = self.columns["site"]
             sentences.append(f"the {len(self.sites)} sites of column {column} are the clients")
@@ -86,7 +89,13 @@ class SampleMetadata:
         for key in np.unique(side_N).tolist():
             rows = np.flatnonzero(side_N == key)
             splits[key] = everything.take(rows, "")
-        return Raw(splits["train"], splits["test"], splits.get("val"), sites=self.sites)
+        return Raw(
+            splits["train"],
+            splits["test"],
+            splits.get("val"),
+            notes=(self.left_out,) if self.left_out else (),
+            sites=self.sites,
+        )
 
     def _stated(self, settings: DataSettings) -> NDArray[np.str_] | None:
         """(N,): train, test or val by the columns; None where none says it."""
@@ -106,6 +115,11 @@ class SampleMetadata:
                 if side is None:
                     raise self.error("split", cell, f"must be one of {', '.join(SPLITS)}")
                 sides.append(side)
+            missing = sorted({"train", "test"}.difference(sides))
+            if missing:
+                present = ", ".join(dict.fromkeys(split))
+                rule = f"there are samples for {present}, and none for {missing[0]}"
+                raise DataError(rule, where=self.where, remedy=all_together(settings))
             return np.array(sides)
         if fold := self.of("fold"):
             tested_N = np.array(fold) == str(settings.test_fold)
@@ -139,6 +153,14 @@ class SampleMetadata:
                 raise self.error("site", site, rule)
             if missing:
                 raise DataError(f"no row is for {missing[0]}", where=self.where)
+
+
+def left_out(dropped: Sequence[str]) -> str:
+    """The sentence about rows that were left out, by what was missing in each; empty for none."""
+    if not dropped:
+        return ""
+    rows = "1 row is" if len(dropped) == 1 else f"{len(dropped)} rows are"
+    return f"{rows} left out by missing = drop, first: {dropped[0]}"
 
 
 def _numbers(cells: Sequence[str]) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from data.readers.file_type import truly
 from data.readers.input_columns import ORDER_COUNTS
 from data.readers.splits import Guess, Raw, Split, numbered
 from data.settings import DataSettings
-from data.text import said
+from data.text import name_list, said
 
 Arrays = Mapping[str, NDArray[np.generic]]
 MIB = 2**20
@@ -241,7 +241,7 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
     proposed: dict[str, str] = {}
     if raw.train.labels.dtype.kind in "US":
         notes.append("labels that are names are numbered in the order of classes")
-        proposed["classes"] = ",".join(sorted({str(name) for name in every_label}))
+        proposed["classes"] = name_list(sorted({str(name) for name in every_label}))
     else:
         smallest, largest = int(every_label.min()), int(every_label.max())
         if smallest >= 1 and not settings.classes and not settings.first_label:
@@ -251,7 +251,7 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
             proposed["first-label"] = "1"
             largest -= 1
         enough_names = len(names) > largest
-        proposed["classes"] = ",".join(names) if enough_names else str(max(largest + 1, 2))
+        proposed["classes"] = name_list(names) if enough_names else str(max(largest + 1, 2))
     proposed["input-shape"] = "x".join(map(str, shape))
     return Guess(proposed, tuple(notes))
 
@@ -281,7 +281,7 @@ def _class_names(path: Path, settings: DataSettings) -> tuple[str, ...]:
     if len(words) < 2 or not each_once:
         return ()
     for word in words:
-        # The setting `classes` separates names by commas and cuts spaces off.
-        if not word or word.strip() != word or "," in word:
+        # The setting `classes` cuts spaces off.
+        if not word or word.strip() != word:
             return ()
     return words

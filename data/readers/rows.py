@@ -2,15 +2,15 @@
 
 import csv
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.errors import DataError, SetOption, either
+from data.errors import DataError, Remedy, SetOption, either
 from data.readers.file_type import HEAD, truly
 from data.settings import ROLES, DataSettings
-from data.text import is_whole, printable, said
+from data.text import finite_number, is_whole, name_list, printable, said
 
 LABEL, SUBJECT = "label", "subject"
 LIKE_LABELS = (
@@ -35,6 +35,17 @@ LIKE_ROLES = {
                 "subjectid", "person", "person_id"),
 }  # fmt: skip
 """What columns of other roles may be called, in small letters and with _ for spaces and hyphens."""
+MISSING = frozenset((
+    "na", "n/a", "n.a.", "<na>", "nan", "-nan", "nat", "null", "(null)", "none", "\\n", "?", "-", "--", "\u2013",
+    "\u2014", ".", "#na", "#n/a", "#n/a n/a", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "#null!", "#value!", "#ref!",
+    "#name?", "#num!", "#div/0!",
+))  # fmt: skip
+"""What pandas, databases, spreadsheets and statistics programs write for a missing value, in small letters. Some of
+these can be the name of a class (none, or - beside +): they are one if `classes` lists them. Words that are names as
+often (unknown, other, missing, undefined, nil) are not among them."""
+DROP_ROWS = SetOption("missing", "drop")
+MOST_FRACTIONS = 20
+"""Different labels that can be classes, where they are numbers and not whole: ratings such as 0, 0.5, 1 have few."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 """What may separate the columns; the first one is usual."""
 STATED_SEPARATOR = re.compile(r"sep=([,;\t])")
@@ -195,11 +206,101 @@ def role_like(name: str) -> str:
     return ""
 
 
+def is_missing(cell: str, names: Collection[str] = ()) -> bool:
+    """Return whether a cell, which is none of `names`, is blank or says that there is no value."""
+    # Blank is also what prints nothing, such as a zero-width space.
+    blank = not any(letter.isprintable() and not letter.isspace() for letter in cell)
+    return blank or (cell.strip().lower() in MISSING and cell.strip() not in names)
+
+
+def names_of_classes(settings: DataSettings) -> tuple[str, ...]:
+    """Return the classes that the setting lists; empty where it lists none yet. Raises SettingError."""
+    return settings.class_names if settings.classes.strip() else ()
+
+
+def missing_in(
+    where: str,
+    row: str,
+    cells: Mapping[str, str],
+    columns: Mapping[str, str],
+    class_names: Collection[str],
+    settings: DataSettings,
+) -> str:
+    """Return what is missing in a row that `missing = drop` leaves out; empty where nothing is.
+
+    Args:
+        where: The file, for an error.
+        row: What an error calls the row.
+        cells: The row's cells by role. A label that is one of `class_names` is not missing.
+        columns: The columns' names by role.
+        class_names: The classes, as far as they are known.
+        settings: Of these, `missing` counts.
+
+    Raises:
+        DataError: something is missing, and `missing` is refuse.
+    """
+    for role, cell in cells.items():
+        if not is_missing(cell, class_names if role == LABEL else ()):
+            continue
+        what = f"{cell!r} is a missing value" if cell else "is empty"
+        found = f"{row}, column {columns[role]}: {what}"
+        if settings.missing == "drop":
+            return found
+        remedy = " leaves out such rows"
+        if role == LABEL and cell:
+            remedy += "; if it is the name of a class, list it in classes"
+        raise DataError(found, where=where, remedy=(DROP_ROWS, remedy))
+    return ""
+
+
+def check_labels(
+    where: str, column: str, labels: Sequence[str], class_names: Collection[str]
+) -> None:
+    """Refuse labels that are no classes: lists, and numbers of a continuous scale. What `class_names` lists is one.
+
+    Raises:
+        DataError: one of these.
+    """
+    distinct = sorted(set(labels).difference(class_names))
+    for label in distinct:
+        if label.startswith("[") and label.endswith("]"):
+            rule = "is a list: a row must have one label (several labels of one row cannot be trained on)"
+            raise DataError(f"column {column}: {label[:80]!r}: {rule}", where=where)
+    try:
+        # A decimal comma, too: nothing else is read from the numbers than whether they are whole.
+        values = [finite_number(label.replace(",", ".", 1)) for label in distinct]
+    except ValueError:
+        return
+    fractions = [label for label, value in zip(distinct, values, strict=True) if value % 1]
+    # Of whole numbers more can be classes, such as people's.
+    most = MOST_FRACTIONS if fractions else max(MOST_FRACTIONS, len(labels) // 2)
+    if len(distinct) > most:
+        example = (fractions or distinct)[0]
+        rule = f"has {len(distinct)} different numbers in {len(labels)} rows, such as {example}"
+        remedy = "labels must be classes: make a few classes of them, such as low and high"
+        raise DataError(f"column {column} {rule}", where=where, remedy=remedy)
+
+
 def cure_of(settings: DataSettings, roles: dict[str, str]) -> SetOption:
     """Return the setting that adds roles, each with its column, to those that `columns` states."""
-    parts = [settings.columns] if settings.columns else []
-    parts += [f"{role}={name}" for role, name in roles.items()]
-    return SetOption("columns", ",".join(parts))
+    parts = [f"{role}={name}" for role, name in {**settings.column_names, **roles}.items()]
+    return SetOption("columns", name_list(parts))
+
+
+def all_together(settings: DataSettings) -> Remedy:
+    """Return what to do where the data's own splits do not say who tests."""
+    pooled = cure_of(settings, {"split": ""})
+    return pooled, " puts all together, and a fifth is for testing"
+
+
+def like_labels(names: Sequence[str]) -> list[str]:
+    """Return the columns' names that look like a label's."""
+    alike = [name for name in names if name.lower() in LIKE_LABELS]
+    small_letters = {name.lower() for name in names}
+    if len(alike) > 1 and "x" in small_letters:
+        # Beside x and another label y is a coordinate.
+        return [name for name in alike if name.lower() != "y"]
+    return alike
 
 
 def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[str, str]:
@@ -211,7 +312,7 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
         DataError: a column that is not there, or two that may be the label.
     """
     stated = settings.column_names
-    shown = printable(", ".join(header)[:200])
+    shown = printable(name_list(header, ", ")[:200])
     for name in stated.values():
         if name and name not in header:
             raise DataError(
@@ -227,7 +328,7 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
         return roles
 
     taken = {name for role, name in roles.items() if role != LABEL}
-    alike = [name for name in header if name.lower() in LIKE_LABELS and name not in taken]
+    alike = like_labels([name for name in header if name not in taken])
     ways = [cure_of(settings, {LABEL: name}) for name in alike]
     if len(alike) > 1:
         raise DataError(
@@ -259,6 +360,6 @@ def numbered_labels(
     number = {name: label for label, name in enumerate(class_names)}
     for label in labels:
         if label not in number:
-            rule = f"must be one of classes = {', '.join(class_names)}"
+            rule = f"must be one of classes = {printable(name_list(class_names, ', '))}"
             raise DataError(f"column {column}: {label[:80]!r}: {rule}", where=str(path))
     return [number[label] for label in labels]

@@ -1,5 +1,6 @@
 """Images and labels as read from disk: checks, the split into train and test, and resizing to one shape."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -246,18 +247,25 @@ def stratified(
     """Indices for training (80 %) and testing in random order, by class, with the seed 0 that FedBN's code has.
 
     Raises:
-        DataError: a class with a single sample, or scikit-learn is not installed.
+        DataError: a class with a single sample, a fifth smaller than the number of classes, or scikit-learn is not
+            installed.
     """
+    _, samples_C = np.unique(labels_N, return_counts=True)
+    samples, classes = len(labels_N), len(samples_C)
+    if samples_C.min() < 2:
+        number = np.count_nonzero(samples_C < 2)
+        rule = f"{number} of {classes} classes have a single sample: must be 2 or more, to train and to test"
+        raise DataError(f"cannot be split 80 to 20 by class: {rule}", where=where)
+    if math.ceil(samples / 5) < classes:
+        rule = f"{samples} samples of {classes} classes: a fifth must have one sample of each class"
+        raise DataError(f"cannot be split 80 to 20 by class: {rule}", where=where)
     selection = needed("sklearn.model_selection", "simulation", where, verb="splits")
-    try:
-        split = selection.StratifiedShuffleSplit(
-            n_splits=1,
-            test_size=0.2,
-            random_state=0,
-        )
-        train, test = next(split.split(np.zeros(len(labels_N)), labels_N))
-    except ValueError as error:
-        raise DataError(f"cannot be split 80 to 20 by class: {error}", where=where) from None
+    split = selection.StratifiedShuffleSplit(
+        n_splits=1,
+        test_size=0.2,
+        random_state=0,
+    )
+    train, test = next(split.split(np.zeros(samples), labels_N))
     return train.astype(np.int64), test.astype(np.int64)
 
 

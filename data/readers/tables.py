@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 from data.errors import DataError, Remedy, SetOption
 from data.readers.abide import folds
 from data.readers.image_files import ImageFiles, shape_of
-from data.readers.metadata import SampleMetadata
+from data.readers.metadata import SampleMetadata, left_out
 from data.readers.rows import (
     LABEL,
     LIKE_LABELS,
     SUBJECT,
     Rows,
+    check_labels,
     check_length,
     classes_of,
     cure_of,
     header_of,
+    missing_in,
     named,
+    names_of_classes,
     numbered_labels,
     opened,
     role_like,
@@ -30,7 +33,7 @@ from data.readers.rows import (
 )
 from data.readers.splits import Guess, Raw, Split, stratified
 from data.settings import DataSettings
-from data.text import finite_number
+from data.text import finite_number, name_list
 
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number that a cell may have: inputs are float32."""
@@ -132,13 +135,14 @@ def _table(path: Path, rows: Rows, numbers: "Numbers", notes: tuple[str, ...]) -
     if not columns:
         others = ", ".join(roles.values())
         raise DataError(f"there is no column of numbers beside {others}", where=str(path))
-    cells = Cells(path, header, roles)
+    cells = Cells(path, header, roles, numbers.settings)
     numbers_NF: list[NDArray[np.float32]] = []
     for line, row in rows:
         check_length(path, line, row, header)
+        if not cells.add(line, row):
+            continue
         values = [numbers.read(line, header[column], row[column]) for column in columns]
         numbers_NF.append(np.array(values, np.float32))
-        cells.add(line, row)
     metadata = cells.metadata()  # refuses a table without rows
     return Table(
         numbers_NF=np.stack(numbers_NF),
@@ -156,24 +160,37 @@ class Cells:
     header: Sequence[str]
     roles: dict[str, str]
     """The columns' names by role."""
+    settings: DataSettings
     by_role: dict[str, list[str]] = field(default_factory=dict)
     """The cells by role, one per row."""
+    dropped: list[str] = field(default_factory=list)
+    """What was missing in each row that was left out."""
 
     def __post_init__(self) -> None:
         self.by_role = {role: [] for role in self.roles}
+        self.class_names = frozenset(names_of_classes(self.settings))
 
-    def add(self, line: int, row: Sequence[str]) -> None:
-        """Add the cells of a row; `line` is its line number. Raises DataError for an empty cell."""
-        for role, name in self.roles.items():
-            column = self.header.index(name)
-            cell = row[column].strip()
-            if not cell:
-                raise DataError(f"row {line}, column {name}: is empty", where=str(self.path))
+    def add(self, line: int, row: Sequence[str]) -> bool:
+        """Add the cells of a row; `line` is its line number. Return False for a row that is left out.
+
+        Raises:
+            DataError: a missing value, unless `missing` is drop.
+        """
+        cells = {role: row[self.header.index(name)].strip() for role, name in self.roles.items()}
+        missing = missing_in(
+            str(self.path), f"row {line}", cells, self.roles, self.class_names, self.settings
+        )
+        if missing:
+            self.dropped.append(missing)
+            return False
+        for role, cell in cells.items():
             self.by_role[role].append(cell)
+        return True
 
     def metadata(self) -> SampleMetadata:
-        """Return all cells as metadata. Raises DataError if the labels have fewer than two classes."""
+        """Return all cells as metadata. Raises DataError for labels that are no classes, or fewer than two."""
         labels = self.by_role[LABEL]
+        check_labels(str(self.path), self.roles[LABEL], labels, self.class_names)
         classes = len(set(labels))
         if classes < 2:
             rule = f"{len(labels)} rows of {classes} classes: at least 2"
@@ -182,6 +199,7 @@ class Cells:
             where=str(self.path),
             columns=self.roles,
             cells={role: tuple(cells) for role, cells in self.by_role.items()},
+            left_out=left_out(self.dropped),
         )
 
 
@@ -249,7 +267,7 @@ def guess_settings(path: Path, settings: DataSettings) -> Guess:
             remedy = cure_of(settings, {role: name})
             notes.append(f"column {name} is one of the inputs; if it is the {role}: {remedy}")
     classes = classes_of(table.rows.of(LABEL))
-    proposed = {"classes": ",".join(classes), "input-shape": str(len(table.inputs))}
+    proposed = {"classes": name_list(classes), "input-shape": str(len(table.inputs))}
     return Guess(proposed, tuple(notes))
 
 
@@ -352,7 +370,9 @@ def image_table(path: Path, settings: DataSettings) -> ImageTable:
     stat = path.stat()
     # Only these settings change how the table is read; the others must not be part of the cache's key.
     relevant = DataSettings(
+        classes=settings.classes,
         columns=settings.columns,
+        missing=settings.missing,
         outside_folder=settings.outside_folder,
         max_unpacked_mib=settings.max_unpacked_mib,
     )
@@ -365,13 +385,14 @@ def _read_image_table(path: Path, size: int, changed: int, settings: DataSetting
     with opened(path, settings) as rows:
         header = header_of(path, rows)
         roles = roles_of(path, header, settings)
-        cells = Cells(path, header, roles)
+        cells = Cells(path, header, roles, settings)
         paths = cells.by_role["path"]
         row_of_file: dict[str, int] = {}
         root = path.parent.resolve()
         for line, row in rows:
             check_length(path, line, row, header)
-            cells.add(line, row)
+            if not cells.add(line, row):
+                continue
             name = _checked_path(path, line, root, paths[-1], settings)
             paths[-1] = name
             if name in row_of_file:
@@ -427,5 +448,5 @@ def guess_image_settings(path: Path, settings: DataSettings) -> Guess:
         notes.append(f"columns that are not used: {listed}{_hint(table, settings)}")
     writing = writing_of(path, {*LIKE_LABELS, *named(settings)})
     notes += [*writing.notes, *rows.notes]
-    classes = ",".join(classes_of(rows.of(LABEL)))
+    classes = name_list(classes_of(rows.of(LABEL)))
     return Guess({"classes": classes, "input-shape": shape}, tuple(notes))

@@ -96,7 +96,8 @@ def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
     """The sites that a table of one's own names; none where it has none, or is not there. Raises DataError."""
     path = path_of(dataset, settings)
     if dataset.startswith("hf:"):
-        return huggingface.metadata(path, settings).sites
+        _, rows = huggingface.rows_of(path, settings)
+        return rows.sites
     if dataset.startswith("csv:"):
         return tables.sites_of(path, settings)
     return ()

@@ -1,6 +1,5 @@
 """`fedskew data check`: a summary of a user's own data, and a command that uses them."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 from data import Dataset, DataSettings, Federation, SettingError, federate, load
 from data.data_warnings import refuse_untrainable
 from data.readers.user_data import guess_settings
+from data.text import in_shell
 from server_app.settings import built, parse
 
 
@@ -85,9 +85,7 @@ def as_words(settings: Mapping[str, Any]) -> str:
     words = []
     for key, value in settings.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        setting = f"{key}={text}"
-        quoted = shlex.quote(setting) if "'" in setting else f"'{setting}'"
-        words.append(f"--set {quoted}")
+        words.append(f"--set {in_shell(f'{key}={text}')}")
     return " ".join(words)
 
 

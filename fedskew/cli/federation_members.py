@@ -1,6 +1,5 @@
 """The commands of `fedskew federation` that write federation.toml and its keys: `new` to `renew`."""
 
-import csv
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from data import DataError, DataSettings, SettingError, require
-from data.text import any_number
+from data.text import NAMES_RULE, any_number, names_in
 from fedskew.cli.federation_options import CoordinatorKey, Folder, passphrase
 from fedskew.cli.terminal import console
 from fedskew.federation import PASSPHRASE
@@ -109,7 +108,7 @@ def new(
     for option, value in (("--classes", classes), ("--input-shape", input_shape)):
         if app is None and not value:
             raise typer.BadParameter("FedSkew's app needs it", param_hint=option)
-    class_names = [word.strip() for word in classes.split(",")] if classes else []
+    class_names = names("--classes", classes) if classes else ()
     federation = begin(
         folder,
         name=name,
@@ -372,26 +371,36 @@ def reload_sites(folder: "FederationFolder") -> None:
         console().print("Gateway and SuperLink now use the new site list.")
 
 
-def columns_in(text: str) -> list[str]:
+def columns_in(text: str) -> tuple[str, ...]:
     """Return the names of input columns: a list as a line of CSV, or those of a CSV or npz file.
 
     Raises:
-        SettingError: a file that names no input columns.
+        SettingError: a file that names no input columns, or quotes that do not end.
         DataError: a file that cannot be read.
     """
     from data.readers.user_data import input_columns, kind_of_path
 
     file = Path(text)
-    if text and file.is_file():
-        try:
-            names = input_columns(f"{kind_of_path(file)}:{file}", DataSettings())
-        except DataError as error:
-            # Its own remedy is a setting for the roles of columns, which this command does not take.
-            remedy = "state the names themselves: --columns NAME,NAME"
-            raise DataError(error.rule, where=error.where, remedy=remedy) from error
-        require(len(names) > 0, "--columns", text, "must name input columns")
-        return list(names)
-    return [name.strip() for line in csv.reader([text]) for name in line]
+    if not text:
+        return ()
+    if not file.is_file():
+        return names("--columns", text)
+    try:
+        columns = input_columns(f"{kind_of_path(file)}:{file}", DataSettings())
+    except DataError as error:
+        # Its own remedy is a setting for the roles of columns, which this command does not take.
+        remedy = "state the names themselves: --columns NAME,NAME"
+        raise DataError(error.rule, where=error.where, remedy=remedy) from error
+    require(len(columns) > 0, "--columns", text, "must name input columns")
+    return columns
+
+
+def names(key: str, text: str) -> tuple[str, ...]:
+    """Return the names of a list. Raises SettingError for quotes that do not end."""
+    try:
+        return names_in(text)
+    except ValueError:
+        raise SettingError(key, text, NAMES_RULE) from None
 
 
 def numbers(key: str, text: str) -> list[float]:

@@ -30,7 +30,15 @@ from strategies.core.validation import differences, expected_of, not_finite
 FORMAT = "1"
 MODEL_FILE = "model.safetensors"
 Metadata = Mapping[str, str]
-READ_BY = ("first_label", "pixel_range", "frame", "columns", "split_seed", "test_fold")
+READ_BY = (
+    "first_label",
+    "pixel_range",
+    "frame",
+    "columns",
+    "missing",
+    "split_seed",
+    "test_fold",
+)
 """Settings by which one's own data were read in training, and who tested was drawn."""
 Files = Mapping[Path, tuple[State, Metadata]]
 """Tensors and metadata of a model's files."""
@@ -65,6 +73,7 @@ class Description:
     pixel_range: str = ""
     frame: str = ""
     columns: str = ""
+    missing: str = "refuse"
     split_seed: str = "0"
     test_fold: str = "0"
     input_columns: str = ""

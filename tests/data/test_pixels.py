@@ -344,7 +344,7 @@ class Part:
     """What hf: needs of a data set of the datasets library, which is not installed everywhere."""
 
     def __init__(self, images):
-        self.features = {"image": ImagesOfFiles(), "label": object()}
+        self.features = {"image": ImagesOfFiles(), "label": type("Value", (), {})()}
         self.rows = []
         for k, pixels in enumerate(images):
             stream = io.BytesIO()

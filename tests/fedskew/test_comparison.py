@@ -1,6 +1,7 @@
 """`fedskew.compare` and `fedskew.from_arrays`: the numbers are the runs', and data in memory arrive unchanged."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,98 @@ def test_what_is_no_data_is_refused(train: object, reason: str, tmp_path: Path) 
     fedskew.from_arrays(arrays(6), arrays(6), folder=tmp_path)
     with pytest.raises(DataError, match=reason):
         fedskew.from_arrays(train, arrays(6), folder=tmp_path)
+
+
+PIXELS = np.zeros((4, 3, 3), np.uint8)
+NAMES = ["cat", "dog", "cat", "dog"]
+NO_PAIRS = {
+    "triples": (
+        [(PIXELS[0], 0, k) for k in range(4)],
+        "train: item 0: has 3 parts: must be a pair",
+    ),
+    "one triple": ([*[(PIXELS[0], 0)] * 3, (PIXELS[0], 0, 1)], "train: item 3: has 3 parts"),
+    "dictionaries": (
+        [{"image": PIXELS[0], "label": 0}] * 4,
+        "item 0: is a dictionary with the keys image, label",
+    ),
+    "another key": (
+        [{"image": PIXELS[0], "label": 0, "id": 1}] * 4,
+        "with the keys image, label, id: must be a pair",
+    ),
+    "images alone": ([PIXELS[0]] * 4, "item 0: is of type ndarray: must be a pair"),
+    "numbers": ([1, 2, 3], "item 0: is of type int"),
+    "three arrays": (
+        (PIXELS, NAMES, NAMES),
+        r"train: has 3 parts: must be a pair \(images, labels\)",
+    ),
+    "a dictionary of arrays": (
+        {"images": PIXELS, "labels": NAMES},
+        "train: dict with the keys images, labels: must be",
+    ),
+    "None": (None, "train: NoneType: must be a pair"),
+    "an array": (PIXELS, "train: ndarray: must be a pair"),
+    "a label of None": (
+        (PIXELS, ["cat", None, "cat", "dog"]),
+        "label None at index 1: must be all names, or all",
+    ),
+    "a number of None": (
+        (PIXELS, [0, 1, None, 0]),
+        "label None at index 2: must be all names, or all numbers",
+    ),
+    "NaN beside names": (
+        (PIXELS, ["cat", float("nan"), "cat", "dog"]),
+        "labels of type float and names: must be all",
+    ),
+    "labels of several lengths": (
+        (PIXELS, [[0], [0, 1], [1], [0]]),
+        "train: labels: must be one number or name",
+    ),
+    "a missing name": (
+        (PIXELS, ["cat", "nan", "cat", "dog"]),
+        "train_labels: 'nan' at index 1: is a missing value",
+    ),
+    "continuous labels": ((PIXELS, [0.5, 1.2, 3.1, 0.1]), "labels must be whole numbers"),
+    "paths": ((["a.png"] * 4, NAMES), "train: images of type list: must be numbers"),
+    "images of several sizes": (
+        ([PIXELS[0], PIXELS[0, 1:]] * 2, NAMES),
+        "must be arrays of one shape",
+    ),
+    "a gradient": (
+        (torch.ones(4, 1, 3, 3, requires_grad=True), NAMES),
+        "or tensors on the CPU without gradients",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_PAIRS)
+def test_items_that_are_no_pairs_are_one_sentence(case: str, tmp_path: Path) -> None:
+    given, reason = NO_PAIRS[case]
+    with pytest.raises(DataError, match=reason):
+        fedskew.from_arrays(given, (PIXELS, NAMES), folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "labels", [NAMES, np.array(NAMES, object), [0, 1, 0, 1], np.array([0, 1, 0, 1], object)]
+)
+def test_labels_that_are_names_or_objects(labels: Any, tmp_path: Path) -> None:
+    settings = fedskew.from_arrays(
+        (PIXELS, labels), list(zip(PIXELS, labels, strict=True)), folder=tmp_path
+    )
+    assert settings["classes"] == ("cat,dog" if "cat" in labels else "2")
+
+
+def test_names_of_classes_with_commas(tmp_path: Path) -> None:
+    names = ["adenoma, benign", "carcinoma"]
+    labels = ["carcinoma", *names, "carcinoma"]
+    for stated in ([], names):
+        settings = fedskew.from_arrays(
+            (PIXELS, labels), (PIXELS, labels), classes=stated, folder=tmp_path
+        )
+        assert DataSettings(classes=settings["classes"]).class_names == tuple(names)
+    with pytest.raises(DataError, match="classes: 'a,b': must be a list of names"):
+        fedskew.from_arrays(
+            (PIXELS, [0, 1, 0, 1]), (PIXELS, [0, 1, 0, 1]), classes="a,b", folder=tmp_path
+        )
 
 
 def test_images_of_several_shapes_are_refused(tmp_path: Path) -> None:

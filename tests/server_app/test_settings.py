@@ -130,6 +130,7 @@ NEEDED: dict[str, dict[str, Scalar]] = {
             "pixel-range",
             "frame",
             "columns",
+            "missing",
             "outside-folder",
             "split-seed",
         )
