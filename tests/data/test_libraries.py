@@ -53,6 +53,7 @@ def test_medmnist_is_downloaded_by_its_package(tmp_path, monkeypatch):
         )
 
 
+@pytest.mark.slow  # only `make slow` installs the library
 def test_a_folder_of_the_datasets_library(tmp_path):
     pytest.importorskip("datasets")
     saved = hugging_face("image", "label", "hospital")(tmp_path)
@@ -73,6 +74,7 @@ def test_a_folder_of_the_datasets_library(tmp_path):
         load(replace(settings, classes="cat,bird"))
 
 
+@pytest.mark.slow  # only `make slow` installs the library
 def test_no_network_is_asked(tmp_path):
     pytest.importorskip("datasets")
     with pytest.raises(DataError, match="the datasets library cannot read it, without the network"):

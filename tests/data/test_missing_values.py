@@ -241,6 +241,7 @@ REFUSED: dict[str, tuple[str, dict[str, dict[str, list[Any]]], tuple[str, ...]]]
 }  # fmt: skip
 
 
+@pytest.mark.slow  # only `make slow` installs the library
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_data_set_of_the_library_is_refused_with_what_it_has(tmp_path: Path, case: str) -> None:
     kind, splits, words = REFUSED[case]
@@ -252,6 +253,7 @@ def test_a_data_set_of_the_library_is_refused_with_what_it_has(tmp_path: Path, c
     assert "network" not in str(refusal.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "stated", "samples"),
     [
@@ -280,6 +282,7 @@ def test_and_taken_with_the_setting_that_it_names(
     assert whole == ("missing" in stated)
 
 
+@pytest.mark.slow
 def test_the_labels_minus_one_and_one_are_classes_and_so_is_a_named_none(tmp_path: Path) -> None:
     settings = saved(
         tmp_path, {"train": {"label": [-1, 1] * 12}, "test": {"label": [-1] * 6}}, "numbers"

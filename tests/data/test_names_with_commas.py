@@ -74,7 +74,11 @@ def library(tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-@pytest.mark.parametrize("build", [folder, table, arrays, numbered_arrays, library])
+# Only `make slow` installs the library.
+LIBRARY = pytest.param(library, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("build", [folder, table, arrays, numbered_arrays, LIBRARY])
 def test_what_check_proposes_can_be_used(tmp_path: Path, fedskew: FedSkew, build) -> None:
     status, output, errors = fedskew("data", "check", build(tmp_path))
     assert status == 0, errors
