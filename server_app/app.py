@@ -19,7 +19,7 @@ from client_app.process import choose_device, hidden_gpus, make_deterministic, t
 from client_app.state import State
 from data import Federation, require
 from data.data_warnings import refuse_untrainable, warnings_of
-from data.renamed_settings import OLD_NAMES, given_to_flower, stored
+from data.renamed_settings import OLD_NAMES, stored
 from data.text import LineAboutRun, LineSink
 from server_app.best_round import BestRounds, refuse_unvalidated, why_ended
 from server_app.checkpoint import Checkpoint, Writer, latest, report_lost_best
@@ -33,7 +33,13 @@ from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
 from server_app.run_hashes import hashes, head_hashes
 from server_app.run_settings import RunSettings
-from server_app.settings import PROTOCOL, PROTOCOLS, defaults, parse
+from server_app.settings import (
+    PROTOCOL,
+    PROTOCOLS,
+    parse,
+    require_absolute,
+    settings_of_run_config,
+)
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
@@ -66,8 +72,9 @@ def main(grid: Grid, context: Context) -> None:
 
         plain_run.run(grid, config, context.run_id, print_line)
         return
-    config = given_to_flower(config, defaults())
+    config = settings_of_run_config(config)
     if file:
+        require_absolute(QUESTION, file)
         write_readiness(faster_grid(grid), parse(config), Path(file))
     else:
         run_and_warn(grid, parse(config))
