@@ -255,6 +255,11 @@ class Comparison:
         return verdict(self.interval, self.n, margin)
 
 
+def seed_of_names(*names: str) -> int:
+    """Return the seed of draws about what has these names, so that they are the same wherever it stands."""
+    return zlib.crc32("\n".join(names).encode())
+
+
 def p_of(interval: Interval | None) -> float | None:
     """Return an interval's p-value; None where there is no interval or one seed."""
     return None if interval is None else interval.p
@@ -294,7 +299,7 @@ def compare(
     mirrored = first > second
     sign = -1.0 if mirrored else 1.0
     values = list(differences.values())
-    seed = zlib.crc32("\n".join(sorted(names)).encode())
+    seed = seed_of_names(*sorted(names))
 
     ordered: Sequence[Pair] = pairs
     if mirrored:
