@@ -56,7 +56,7 @@ PROTOCOL, PROTOCOLS = "protocol", ("clients", "plain")
 NOT_SETTINGS = (QUESTION, RUN_SIGNATURE, PROTOCOL)
 """Keys of flwr's run config that are no settings of a run."""
 RESULTS_OF_FLWR_RUN = "~/fedskew-results"
-"""Folder of the results of a `flwr run` that names none. The app cannot know in which folder the command was typed."""
+"""Folder of the results of a `flwr run` that names none: flwr then states the default, which is a relative path."""
 PATHS = ("results", "data-root", "cache", "weights", "partition-file")
 """Settings that are paths. `dataset` may hold paths, too."""
 SUITABLE_MODELS = {
@@ -167,11 +167,11 @@ def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
     flwr executes the app in the folder in which its SuperLink was started, which may be anybody's, and does not pass on
     where `flwr run` was typed. So no path may be relative, and no module may be found in that folder.
 
-    Raises SettingError for a relative path or such a module. Without `results`, they are RESULTS_OF_FLWR_RUN.
+    Raises SettingError for a relative path or such a module. Only `results` at its default becomes RESULTS_OF_FLWR_RUN.
     """
     without_others = {key: value for key, value in config.items() if key not in NOT_SETTINGS}
     settings = given_to_flower(without_others, defaults())
-    if settings.get("results") == "":
+    if settings.get("results") == defaults()["results"]:
         settings["results"] = RESULTS_OF_FLWR_RUN
     for key in PATHS:
         require_absolute(key, str(settings.get(key, "")))
@@ -400,11 +400,9 @@ def as_toml() -> str:
     Three of them are no settings. QUESTION may name a file: then the sites are asked whether they are ready for the
     run, and nothing else, and their answers go there. RUN_SIGNATURE is the coordinator's, which the sites read.
     PROTOCOL says how the server speaks to the nodes.
-
-    `results` is empty there, as its default is a relative path: see `settings_of_run_config`.
     """
     config: dict[str, Any] = {QUESTION: "", RUN_SIGNATURE: "", PROTOCOL: PROTOCOLS[0]}
-    for key, value in (defaults() | {"results": ""}).items():
+    for key, value in defaults().items():
         section, _, name = key.rpartition(".")
         table = config.setdefault(section, {}) if section else config
         table[name] = value

@@ -265,6 +265,26 @@ def p_of(interval: Interval | None) -> float | None:
     return None if interval is None else interval.p
 
 
+def p_of_several(
+    comparisons: Sequence[Comparison], margins: Sequence[float], among: int
+) -> float | None:
+    """Return the p-value of the claim that several differences exceed their margins; None where one has none.
+
+    It is the largest of theirs, as such a claim is true only if each of its parts is (an intersection-union test,
+    Berger 1982). Of a claim about `among` of them it is the largest of the `among` that speak most for the claim.
+    """
+    p_values = []
+    against = []  # one-sided: small where the difference is clearly above its margin
+    for comparison, margin in zip(comparisons, margins, strict=True):
+        p = p_of(comparison.interval)
+        if p is None:
+            return None
+        p_values.append(p)
+        against.append(p / 2 if comparison.estimate > margin else 1 - p / 2)
+    most_for_it = sorted(range(len(p_values)), key=lambda number: against[number])
+    return max(p_values[number] for number in most_for_it[:among])
+
+
 def verdict(interval: Interval | None, seeds: int, margin: float) -> str:
     """Return above, below or unclear; see `Comparison.verdict`."""
     if interval is None or seeds < 2:

@@ -67,7 +67,7 @@ def flower_run(**changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "remedy"),
     [
-        ({"results": "results"}, "results", "results='$PWD/results'"),
+        ({"results": "mine"}, "results", "results='$PWD/mine'"),
         ({"results": "."}, "results", "results='$PWD/.'"),
         ({"data-root": "data"}, "data-root", "data-root='$PWD/data'"),
         ({"cache": "cache"}, "cache", "cache='$PWD/cache'"),

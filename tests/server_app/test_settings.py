@@ -578,10 +578,7 @@ def test_parse_text_needs_key_and_value(text: str) -> None:
 
 
 def test_defaults_of_the_flower_app() -> None:
-    """`flwr run` may override the keys of pyproject.toml alone, so all of them are there, with the same defaults.
-
-    But for `results`, whose default is a relative path.
-    """
+    """`flwr run` may override the keys of pyproject.toml alone, so all of them are there, with the same defaults."""
     written = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert written == tomllib.loads(as_toml())["tool"]["flwr"]["app"]["config"]
     assert as_toml() in (ROOT / "pyproject.toml").read_text() + "\n"
@@ -598,7 +595,7 @@ def test_defaults_of_the_flower_app() -> None:
     for new_name, old_name in OLD_NAMES.items():
         assert flat.pop(old_name) == flat[new_name]
     assert {key: (type(value), value) for key, value in flat.items()} == {
-        key: (type(value), value) for key, value in (defaults() | {"results": ""}).items()
+        key: (type(value), value) for key, value in defaults().items()
     }
 
 

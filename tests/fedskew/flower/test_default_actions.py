@@ -40,8 +40,7 @@ OWN = {"dataset": "data-path", "classes": "cat,dog,bird", "input-shape": "1x8x8"
 def run_config(**changes: Any) -> dict[str, Any]:
     """Return a run config as flwr hands it over, every key included; `_` stands for `-` and `__` for `.`."""
     stated = {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}
-    others = {"readiness": "", "protocol": "plain", "results": ""}
-    return {**defaults(), **others, **TASK, **stated}
+    return {**defaults(), "readiness": "", "protocol": "plain", **TASK, **stated}
 
 
 def own_config(**changes: Any) -> dict[str, Any]:
