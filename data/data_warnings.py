@@ -40,6 +40,8 @@ MOST_TRAINED, MOST_BYTES = 1_000_000, 2**30
 """Training samples, and bytes of them, that are hashed: about two seconds of work."""
 CHUNK = 1024
 """Images looked at together: bounds the memory."""
+LARGE_NUMBER = 100.0
+"""Size from which a normalized number of a table makes training diverge; standardized ones rarely exceed 10."""
 MOST_LOOKS = 2
 """Looks that a process keeps."""
 
@@ -371,3 +373,32 @@ def _typical(sizes: Counter[Size]) -> str:
     if others:
         return f"{height}x{width} and {others} other sizes"
     return f"{height}x{width}"
+
+
+def too_large_columns(data: Dataset) -> str:
+    """Return which columns of a table have numbers so large that a model diverges; empty for images and without any.
+
+    Such are columns of another unit than the others, record numbers, years, and outliers.
+    """
+    inputs = data.train_inputs
+    if len(data.shape) != 1 or isinstance(inputs, ImageFiles) or not len(inputs):
+        return ""
+    scale = 255.0 if inputs.dtype == np.uint8 else 1.0
+    mean, std = np.array(data.mean), np.array(data.std)
+    largest_F = np.zeros(data.shape[0])
+    for start in range(0, len(inputs), CHUNK):
+        numbers_NF = np.asarray(inputs[start : start + CHUNK], np.float64) / scale
+        normalized_NF = np.abs((numbers_NF - mean) / std)
+        largest_F = np.maximum(largest_F, normalized_NF.max(0))
+    by_size = np.argsort(-largest_F, kind="stable")
+    large = [int(column) for column in by_size if largest_F[column] >= LARGE_NUMBER]
+    if not large:
+        return ""
+    names = getattr(data, "input_columns", ())
+    shown = [f"'{names[column]}'" if names else str(column + 1) for column in large[:LISTED]]
+    more = "" if len(large) <= LISTED else f" and {len(large) - LISTED} more"
+    noun = "column" if len(large) == 1 else "columns"
+    return (
+        f"{noun} {', '.join(shown)}{more} of {data.name}: normalized, the numbers reach "
+        f"{largest_F[large[0]]:.2g}, where a model expects about 1"
+    )

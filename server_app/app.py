@@ -18,8 +18,8 @@ from client_app.personal import FINE_TUNED
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State
 from data import Federation, require
-from data.data_warnings import refuse_untrainable, warnings_of
-from data.renamed_settings import OLD_NAMES, given_to_flower, stored
+from data.data_warnings import refuse_untrainable, too_large_columns, warnings_of
+from data.renamed_settings import OLD_NAMES, stored
 from data.text import LineAboutRun, LineSink
 from server_app.best_round import BestRounds, refuse_unvalidated, why_ended
 from server_app.checkpoint import Checkpoint, Writer, latest, report_lost_best
@@ -33,13 +33,20 @@ from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
 from server_app.run_hashes import hashes, head_hashes
 from server_app.run_settings import RunSettings
-from server_app.settings import PROTOCOL, PROTOCOLS, defaults, parse
+from server_app.settings import (
+    PROTOCOL,
+    PROTOCOLS,
+    parse,
+    require_absolute,
+    settings_of_run_config,
+)
 from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
 from server_app.unseen_site import study
-from strategies.core.exchange import faster_grid
+from strategies.core.exchange import TooFewReplies, faster_grid
 from strategies.core.questions import ask_class_prior, ask_finally, ask_question
+from strategies.core.round_result import Diverged
 from strategies.core.update_statistics import UpdateStatistics
 
 app = ServerApp()
@@ -66,8 +73,9 @@ def main(grid: Grid, context: Context) -> None:
 
         plain_run.run(grid, config, context.run_id, print_line)
         return
-    config = given_to_flower(config, defaults())
+    config = settings_of_run_config(config)
     if file:
+        require_absolute(QUESTION, file)
         write_readiness(faster_grid(grid), parse(config), Path(file))
     else:
         run_and_warn(grid, parse(config))
@@ -109,8 +117,23 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
         tracker = tracker_of(settings, folder.path)
         try:
             return Run(grid, settings, federation, folder, report_line, tracker).finish()
+        except (Diverged, TooFewReplies) as error:
+            remedy = about_columns(settings, federation)
+            if isinstance(error, Diverged) and remedy:
+                raise Diverged(error.round, error.reason, remedy) from error
+            if isinstance(error, TooFewReplies) and error.not_finite and remedy:
+                raise TooFewReplies(f"{error} ({remedy})") from error
+            raise
         finally:
             tracker.end(folder.summary())
+
+
+def about_columns(settings: RunSettings, federation: Federation) -> str:
+    """Return what to do about columns of a table that make a model diverge; empty if none does."""
+    if settings.agreement is not None:
+        return ""  # the server has no sample to look at
+    columns = too_large_columns(federation.dataset)
+    return f"{columns}: standardize or leave out such columns" if columns else ""
 
 
 class Run:

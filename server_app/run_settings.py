@@ -104,7 +104,7 @@ class GeneralSettings(Settings):
     device: Annotated[str, OneOf("auto", "cpu", "cuda")] = "auto"
     """Device for training and evaluation: auto (a GPU if the process sees one), cpu or cuda; GPUs are experimental."""
     results: Annotated[str, Rule(lambda path: bool(path.strip()), "must name a folder")] = "results"
-    """Folder in which every run gets its own folder."""
+    """Folder in which every run gets its own folder; for `flwr run` an absolute path, or ~/fedskew-results."""
     overwrite: bool = False
     """Start again from round 1 even if the run is finished or can be resumed."""
     tensorboard: Annotated[bool, TENSORBOARD] = False

@@ -4,8 +4,10 @@ setting_rules.py has the rules between settings.
 """
 
 import ast
+import importlib.util
 import inspect
 import json
+import os
 import re
 import statistics
 import sys
@@ -18,14 +20,15 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from client_app.local_site import QUESTION, RUN_SIGNATURE
-from client_app.models import ModelSettings, is_backbone
+from client_app.local_site import OWN_DATA, QUESTION, RUN_SIGNATURE
+from client_app.models import ModelSettings, is_backbone, is_own_model
 from client_app.models.backbone import normalization_of
 from client_app.optimizer import TrainingSettings
+from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
-from data.readers.catalog import KNOWN, has_domains, is_sites, members
-from data.renamed_settings import OLD_NAMES, renamed
+from data.readers.catalog import KNOWN, SITES_PREFIX, has_domains, is_own, is_sites, members
+from data.renamed_settings import OLD_NAMES, given_to_flower, renamed
 from server_app.composition import ComposedMethod, compose, section_types, with_head_start
 from server_app.keys import no_such, read_text, read_texts
 from server_app.plugins import load_agreed_module, register
@@ -52,6 +55,10 @@ PROTOCOL, PROTOCOLS = "protocol", ("clients", "plain")
 """The key of flwr's run config that names the protocol, and its values: FedSkew's own messages, or those of FedAvg."""
 NOT_SETTINGS = (QUESTION, RUN_SIGNATURE, PROTOCOL)
 """Keys of flwr's run config that are no settings of a run."""
+RESULTS_OF_FLWR_RUN = "~/fedskew-results"
+"""Folder of the results of a `flwr run` that names none: flwr then states the default, which is a relative path."""
+PATHS = ("results", "data-root", "cache", "weights", "partition-file")
+"""Settings that are paths. `dataset` may hold paths, too."""
 SUITABLE_MODELS = {
     "abide": "abide-mlp", "office": "alexnet-bn", "pacs": "alexnet-bn", "domainnet": "alexnet-bn",
     "cinic10": "resnet-18", "tiny-imagenet": "resnet-50", "imagenet-lt": "resnet-50-imagenet",
@@ -152,6 +159,85 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         deploys=tuple(sections[name] for name in parts.deploys),
         head_start=sections[parts.head_start] if parts.head_start else None,
     )
+
+
+def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a run config of flwr by their present names, without the keys that are no settings.
+
+    flwr executes the app in the folder in which its SuperLink was started, which may be anybody's, and does not pass on
+    where `flwr run` was typed. So no path may be relative, and no module may be found in that folder.
+
+    Raises SettingError for a relative path or such a module. Only `results` at its default becomes RESULTS_OF_FLWR_RUN.
+    """
+    without_others = {key: value for key, value in config.items() if key not in NOT_SETTINGS}
+    settings = given_to_flower(without_others, defaults())
+    if settings.get("results") == defaults()["results"]:
+        settings["results"] = RESULTS_OF_FLWR_RUN
+    for key in PATHS:
+        require_absolute(key, str(settings.get(key, "")))
+    dataset = str(settings.get("dataset", ""))
+    if is_sites(dataset):
+        require_absolute("dataset", dataset.removeprefix(SITES_PREFIX), SITES_PREFIX)
+        return settings  # the module of a federation is agreed by its hash
+    if dataset != OWN_DATA and not settings.get("data-root"):
+        refuse_relative_data(dataset)
+    model = str(settings.get("model", ""))
+    if is_own_model(model):
+        refuse_module_of_superlink("model", model)
+    for name in str(settings.get("method", "")).split("+"):
+        if ":" in name:
+            refuse_module_of_superlink("method", name.strip())
+    return settings
+
+
+def require_absolute(key: str, path: str, prefix: str = "") -> None:
+    """Raise SettingError for a relative path in flwr's run config; empty and ~ pass.
+
+    `prefix` goes before the path in the setting's value, as in sites:FILE.
+    """
+    if not path or path.startswith(("/", "~")):
+        return
+    remedy = f"""--run-config "{key}='{prefix}$PWD/{path}'" is the one in the current folder"""
+    raise SettingError(key, prefix + path, not_relative(), remedy=remedy)
+
+
+def not_relative() -> str:
+    """Return the rule about paths in flwr's run config."""
+    return (
+        f"must be an absolute path: a relative one begins in {Path.cwd()}, where Flower executes the app, and "
+        "not where `flwr run` was typed"
+    )
+
+
+def refuse_relative_data(dataset: str) -> None:
+    """Raise SettingError for data that would be read from the SuperLink's folder, as there is no data-root."""
+    if ":" not in dataset:
+        return  # a data set by its name is refused without data-root
+    for name in members(dataset):
+        if is_own(name):
+            _, _, path = name.partition(":")
+            is_safe = path.startswith(("/", "~"))
+        else:
+            is_safe = name in KNOWN and KNOWN[name].layout == "scikit-learn"
+        if not is_safe:
+            remedy = """--run-config "data-root='$PWD'" reads it in the current folder"""
+            raise SettingError("dataset", dataset, not_relative(), remedy=remedy)
+
+
+def refuse_module_of_superlink(key: str, name: str) -> None:
+    """Raise SettingError if MODULE:NAME would be imported from the folder in which flwr's SuperLink was started."""
+    if os.environ.get(FOLDER):
+        return  # the engine of `fedskew run` names the user's folder
+    module, _, _ = name.partition(":")
+    package, _, _ = module.partition(".")
+    here = Path.cwd()
+    lies_here = package and ((here / package).is_dir() or (here / f"{package}.py").is_file())
+    if lies_here and importlib.util.find_spec(package) is None:
+        rule = (
+            f"must be an installed module, or on PYTHONPATH: this one is only in {here}, where Flower executes the "
+            "app, and not where `flwr run` was typed"
+        )
+        raise SettingError(key, name, rule)
 
 
 def with_method_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,12 +14,14 @@ TIMEOUT = 900.0
 def flwr_run(folder: Path, app: Path, *words: str, path: str = "") -> str:
     """Run an app to its end and return what it printed; no process is left.
 
-    The folder is the SuperLink's working directory and home. `path` is Python's path in all processes.
+    The folder is the SuperLink's working directory and home, and the user's home. `path` is Python's path in all
+    processes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     flwr = Path(sys.executable).parent / "flwr"
     environment = os.environ | mark(folder) | {
         "PATH": f"{flwr.parent}{os.pathsep}{os.environ['PATH']}",  # as in an activated environment
+        "HOME": str(folder),
         "FLWR_HOME": str(folder / "home"),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

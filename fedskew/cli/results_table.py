@@ -137,28 +137,55 @@ def results_table(shown: Sequence[Line], by_class: bool = True, full_names: bool
     return table
 
 
-def clients_table(shown: Sequence[Line]) -> Table | None:
-    """Return one row per model with its accuracy at the clients, in percent: mean, worst, and client by client.
+@dataclass(frozen=True)
+class Measured:
+    """What a table of clients shows of a run: which number, at which clients."""
 
-    It is for runs where clients have models of their own, beside what each client has alone (singleset) and the global
-    models; None without such a run. Of more than SHOWN_CLIENTS clients mean and worst are shown.
-    """
-    if not any(line.personal for line in shown):
-        return None
-    origin = RunFolder(shown[0].settings.folder).origin()
+    key: str
+    clients: tuple[str, ...]
+
+
+def measured_at(settings: RunSettings) -> Measured:
+    """Return what a run measured at its clients, from its settings.json; without clients where that has no names."""
+    origin = RunFolder(settings.folder).origin()
     samples = origin.get("samples") or {}
     sites = list((origin.get("agreement") or {}).get("sites", ()))
     key = "client-accuracy" if sites or samples.get("client-test") else "local-accuracy"
-    where = "test set" if key == "client-accuracy" else "mix of classes"
-    values = [line.numbers.spreads.get(key, Spread()) for line in shown]
-    names = sites or site_names(samples.get("clients", ()))
-    same_clients = all(len(spread.values) == len(names) for spread in values)
-    if len(names) > SHOWN_CLIENTS or not same_clients:
-        names = []
-    title = f"Accuracy at each client on its own {where}, last round. Percent"
-    labels = ["method"]
+    return Measured(key, tuple(sites or site_names(samples.get("clients", ()))))
+
+
+def clients_tables(shown: Sequence[Line]) -> list[Table]:
+    """Return tables with one row per model and its accuracy at the clients, in percent: mean, worst, client by client.
+
+    They are for runs where clients have models of their own, beside what each client has alone (singleset) and the
+    global models. Runs with other clients, as of other domains, have a table of their own. Of more than SHOWN_CLIENTS
+    clients mean and worst are shown.
+    """
+    of_run = {line.settings.run_id: measured_at(line.settings) for line in shown}
+    groups: dict[Measured, list[Line]] = {}
+    for line in shown:
+        groups.setdefault(of_run[line.settings.run_id], []).append(line)
     experiments = len({line.experiment for line in shown}) > 1
     columns = any(line.column for line in shown)
+    tables = []
+    for measured, group in groups.items():
+        if any(line.personal for line in group):
+            tables.append(clients_table(group, measured, experiments, columns))
+    return tables
+
+
+def clients_table(
+    shown: Sequence[Line], measured: Measured, experiments: bool, columns: bool
+) -> Table:
+    """Return one table of `clients_tables`, with a column for the experiment and for the experiment's column or not."""
+    where = "test set" if measured.key == "client-accuracy" else "mix of classes"
+    values = [line.numbers.spreads.get(measured.key, Spread()) for line in shown]
+    names = measured.clients
+    same_clients = all(len(spread.values) == len(names) for spread in values)
+    if len(names) > SHOWN_CLIENTS or not same_clients:
+        names = ()
+    title = f"Accuracy at each client on its own {where}, last round. Percent"
+    labels = ["method"]
     if experiments:
         labels.insert(0, "experiment")
     if columns:
@@ -209,17 +236,15 @@ def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[st
     """Return one row per deployed model and source of its batch norm on the site nobody trained with, in percent."""
     headings = (*named("site", "method", "seed", "batch norm"), *numeric("balanced", "F1"))
     table = terminal_table(*headings, title="A site nobody trained with, last round. Percent.")
-    shown: set[tuple[str, ...]] = set()
+    shown: set[str] = set()
     for settings in planned:
         summary = summaries.get(settings.run_id, {})
-        if "unseen" not in summary:
+        if "unseen" not in summary or settings.run_id in shown:
             continue
+        shown.add(settings.run_id)
         unseen = unseen_of(summary["unseen"])
         for deployed, ways in unseen.models.items():
             cells = (unseen.domain, summary["rows"][deployed], str(settings.general.seed))
-            if cells in shown:
-                continue
-            shown.add(cells)
             for way, numbers in ways.items():
                 if unseen.nearest and way == "nearest":
                     of_whom = f" ({unseen.nearest.domain})"

@@ -14,7 +14,7 @@ from data import DataError, SettingError, federate
 from data.data_warnings import refuse_untrainable
 from data.dataset import missing_names
 from fedskew.cli.results_table import (
-    clients_table,
+    clients_tables,
     kept_lines,
     lines,
     results_table,
@@ -207,9 +207,8 @@ def show_results(
     )
     fitting = [table for table in tables if fits(table, out)]
     out.print(fitting[0] if fitting else tables[-1])
-    at_clients = clients_table(shown)
-    if at_clients is not None:
-        out.print(at_clients)
+    for table in clients_tables(shown):
+        out.print(table)
     if any("unseen" in summary for summary in summaries.values()):
         out.print(unseen_table(planned, summaries))
     for line in kept_lines(planned, summaries):

@@ -87,7 +87,7 @@ def of_run(folder: Path) -> Source:
         raise DataError(reason, where=str(folder))
     settings = {**defaults(), **renamed(origin["settings"])}
     fixed = has_fixed_features(settings["model"], settings["freeze"])
-    training = Plan(settings["batch-size"], settings["participation"], fixed)
+    training = Plan(settings["batch-size"], fixed)
     return Source(str(folder), table, training, own_names=site_names(table.sites))
 
 

@@ -24,11 +24,10 @@ from client_app.process import choose_device, make_deterministic, tune_allocator
 from client_app.runtime import on_device
 from data import DataError, Federation, SettingError
 from data.readers.user_data import kind_of_path
-from data.renamed_settings import given_to_flower
 from fedskew.flower.client import load_model, local_round
 from fedskew.flower.records import METRICS, config_of
 from server_app.run_settings import RunSettings
-from server_app.settings import NOT_SETTINGS, defaults, parse
+from server_app.settings import defaults, parse, settings_of_run_config
 from server_app.strategy import federation_of, model_of
 
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
@@ -122,7 +121,7 @@ def settings_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, An
         path = own_path(node_config)
         return parse(on_own_data(run_config, f"{kind_of_path(path)}:{path}"))
     number, clients = partition_of(node_config, str(run_config.get("dataset", "")))
-    config = without_other_keys(run_config)
+    config = settings_of_run_config(run_config)
     stated = config.get("clients") or clients
     if stated != clients:
         rule = f"must be 0 or {clients}, the {PARTITIONS} of this node's configuration"
@@ -142,7 +141,7 @@ def on_own_data(run_config: Mapping[str, Any], dataset: str) -> dict[str, Any]:
     Raises SettingError for settings about a partition, and where classes or input-shape are not stated: each node could
     only guess them, and the guesses could differ.
     """
-    config = without_other_keys(run_config)
+    config = settings_of_run_config(run_config)
     for key in ("classes", "input-shape"):
         if not config.get(key):
             rule = f"must be set with dataset = {OWN_DATA}: no node guesses it from its own files"
@@ -153,12 +152,6 @@ def on_own_data(run_config: Mapping[str, Any], dataset: str) -> dict[str, Any]:
             rule = f"has no effect with dataset = {OWN_DATA}: the nodes' data are not partitioned"
             raise SettingError(key, config[key], rule)
     return {**config, "dataset": dataset, "partition": "pooled"}
-
-
-def without_other_keys(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run config's settings by their present names, without the keys that are none."""
-    config = {key: value for key, value in run_config.items() if key not in NOT_SETTINGS}
-    return given_to_flower(config, defaults())
 
 
 def own_path(node_config: Mapping[str, Any]) -> Path:

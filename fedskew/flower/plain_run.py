@@ -22,7 +22,7 @@ from client_app.state import digest
 from client_app.tensor_files import write_atomically, writing
 from data import SettingError
 from data.readers.catalog import is_sites
-from fedskew.flower.default_actions import is_own_data, on_own_data, without_other_keys
+from fedskew.flower.default_actions import is_own_data, on_own_data
 from fedskew.flower.heads import HeadStrategy
 from fedskew.flower.method_strategy import MethodStrategy
 from fedskew.flower.questions import class_counts
@@ -30,7 +30,7 @@ from fedskew.flower.records import to_record, to_state
 from fedskew.flower.variants import sums_class_counts
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings
-from server_app.settings import PROTOCOL, defaults, parse
+from server_app.settings import PROTOCOL, defaults, parse, settings_of_run_config
 from strategies.core.exchange import wait_for_nodes
 from strategies.core.round_result import AVERAGE
 
@@ -145,7 +145,7 @@ def settings_of_server(run_config: Mapping[str, Any]) -> RunSettings:
 
     Raises SettingError for settings that cannot be used, or that a plain run does not carry out.
     """
-    config = without_other_keys(run_config)
+    config = settings_of_run_config(run_config)
     if is_own_data(config):
         # The server has no file; npz is a kind of data that may be images and vectors.
         config = on_own_data(config, f"npz:/{OWN_DATA}")

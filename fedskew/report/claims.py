@@ -29,6 +29,7 @@ from fedskew.report.inference import (
     holm,
     measure,
     p_of,
+    p_of_several,
     strata,
     verdict,
 )
@@ -67,7 +68,7 @@ class Verdict:
     unmeasured: int
     """The number of seeds for which a column lacks one of the two runs, or its number."""
     interval: Interval | None
-    """The lowest ends of the columns' intervals that count, with the p-value of the column that reaches lowest.
+    """The lowest ends of the columns' intervals that count, with the largest p-value of these columns.
 
     None without seeds, and for one seed whose test examples are not recorded.
     """
@@ -174,7 +175,7 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
         unjudged,
         margins=dict(zip(complete, margins_S, strict=True)),
         estimate=float(among_highest(means_L, among)),
-        interval=interval_of(by_column, among),
+        interval=interval_of(by_column, among, claim.by),
     )
 
 
@@ -194,11 +195,12 @@ def compare_column(
     return compare(differences, pairs, names, claim.by, rounding)
 
 
-def interval_of(by_column: Sequence[Comparison], among: int) -> Interval | None:
+def interval_of(by_column: Sequence[Comparison], among: int, by: float) -> Interval | None:
     """Return the interval of a claim about several columns, from the interval of each column.
 
     A claim about every column holds if every column's interval lies above the margin, which needs no correction for
-    their number (an intersection-union test). A claim about `among` columns uses the `among` highest ends.
+    their number (an intersection-union test), and its p-value is the largest of theirs. A claim about `among` columns
+    uses the `among` highest ends. `by` is the claim's margin.
     """
     intervals = []
     for comparison in by_column:
@@ -210,7 +212,8 @@ def interval_of(by_column: Sequence[Comparison], among: int) -> Interval | None:
     highs = np.array([interval.high for interval in intervals])
     from_highest = np.argsort(-lows, kind="stable")
     deciding = intervals[int(from_highest[among - 1])]
-    return replace(deciding, high=float(among_highest(highs, among)))
+    p = p_of_several(by_column, [by] * len(by_column), among)
+    return replace(deciding, high=float(among_highest(highs, among)), p=p)
 
 
 def pair(

@@ -255,9 +255,34 @@ class Comparison:
         return verdict(self.interval, self.n, margin)
 
 
+def seed_of_names(*names: str) -> int:
+    """Return the seed of draws about what has these names, so that they are the same wherever it stands."""
+    return zlib.crc32("\n".join(names).encode())
+
+
 def p_of(interval: Interval | None) -> float | None:
     """Return an interval's p-value; None where there is no interval or one seed."""
     return None if interval is None else interval.p
+
+
+def p_of_several(
+    comparisons: Sequence[Comparison], margins: Sequence[float], among: int
+) -> float | None:
+    """Return the p-value of the claim that several differences exceed their margins; None where one has none.
+
+    It is the largest of theirs, as such a claim is true only if each of its parts is (an intersection-union test,
+    Berger 1982). Of a claim about `among` of them it is the largest of the `among` that speak most for the claim.
+    """
+    p_values = []
+    against = []  # one-sided: small where the difference is clearly above its margin
+    for comparison, margin in zip(comparisons, margins, strict=True):
+        p = p_of(comparison.interval)
+        if p is None:
+            return None
+        p_values.append(p)
+        against.append(p / 2 if comparison.estimate > margin else 1 - p / 2)
+    most_for_it = sorted(range(len(p_values)), key=lambda number: against[number])
+    return max(p_values[number] for number in most_for_it[:among])
 
 
 def verdict(interval: Interval | None, seeds: int, margin: float) -> str:
@@ -294,7 +319,7 @@ def compare(
     mirrored = first > second
     sign = -1.0 if mirrored else 1.0
     values = list(differences.values())
-    seed = zlib.crc32("\n".join(sorted(names)).encode())
+    seed = seed_of_names(*sorted(names))
 
     ordered: Sequence[Pair] = pairs
     if mirrored:

@@ -26,7 +26,7 @@ from fedskew.report.format import (
     plain,
     signed,
 )
-from fedskew.report.inference import Floats, summarize_seeds
+from fedskew.report.inference import Floats, seed_of_names, summarize_seeds
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.rounds_to_target import by_seed, reference
 from fedskew.report.tables import class_names, per_column, spread_words
@@ -189,10 +189,11 @@ def ranking_tables(results: ExperimentResults) -> list[Table]:
     """Return the rankings' numbers, by class where these are few, and DeLong's test of two classes."""
     ends_of = {}
     for column in results.experiment.columns:
-        for number, row in enumerate(results.experiment.rows):
+        for row in results.experiment.rows:
             group = results.of(row.label, column)
             if group:
-                ends_of[row.label, column] = intervals(group, number)
+                seed = seed_of_names(row.label, column)
+                ends_of[row.label, column] = intervals(group, seed)
 
     def caption(column: str) -> str:
         ranks = "how the final models rank, mean ± standard deviation over seeds"

@@ -23,6 +23,7 @@ from fedskew.report.inference import (
     holm,
     measure,
     p_of,
+    p_of_several,
     seeds_to_decide,
 )
 from fedskew.report.results import ExperimentResults, SeedResult
@@ -60,6 +61,7 @@ class Judged:
     estimate: float = math.nan
     by_seed: Mapping[int, float] = field(default_factory=dict)
     interval: Interval | None = None
+    """Of that part; its p-value is the whole statement's."""
     p_holm: float | None = None
     """Corrected for the statements of the same paper."""
     above: int = 0
@@ -223,6 +225,7 @@ def decide(
 
     The numbers shown are those of the part with the lowest lower end, beside the margins; of a statement that does not
     hold, of the part with the lowest upper end, which refutes it. With `among` parts it is the among-th of the highest.
+    The p-value is that of the whole statement, see `p_of_several`.
     """
     verdicts = [
         comparison.verdict(part.by) for part, comparison in zip(parts, comparisons, strict=True)
@@ -245,6 +248,10 @@ def decide(
     chosen = from_highest[among - 1]
     estimates = [comparison.estimate for comparison in comparisons]
     above = sum(estimate > part.by for estimate, part in zip(estimates, parts, strict=True))
+    interval = comparisons[chosen].interval
+    if interval is not None:
+        p = p_of_several(comparisons, [part.by for part in parts], among)
+        interval = replace(interval, p=p)
     judged = replace(
         judged,
         status="unclear",
@@ -252,7 +259,7 @@ def decide(
         by=parts[chosen].by,
         estimate=estimates[chosen],
         by_seed=comparisons[chosen].by_seed,
-        interval=comparisons[chosen].interval,
+        interval=interval,
         above=above,
     )
     if holds:

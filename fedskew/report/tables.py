@@ -370,13 +370,18 @@ def client_table(results: ExperimentResults, column: str, what: str, key: str) -
             by_row[row.label] = values_SK
             runs += [measured.run for measured in group]
     numbers_of_clients = {values_SK.shape[1] for values_SK in by_row.values()}
-    numbers_of_sites = {len(run.sites) for run in runs}
-    if len(numbers_of_clients) != 1 or numbers_of_sites != numbers_of_clients:
+    sites_of_runs = {tuple(run.sites) for run in runs}
+    if len(numbers_of_clients) != 1 or len(sites_of_runs) != 1:
+        return None
+    (sites,) = sites_of_runs
+    if {len(sites)} != numbers_of_clients:
         return None
 
     tests = runs[0].samples.get("client-test")
+    if any(run.samples.get("client-test") != tests for run in runs):
+        tests = None  # of other sizes in another row or seed
     rows = []
-    for number, site in enumerate(runs[0].sites):
+    for number, site in enumerate(sites):
         cells = [TableCell(site)]
         if tests:
             cells.append(TableCell(str(tests[number])))

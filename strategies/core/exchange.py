@@ -36,7 +36,14 @@ log = logging.getLogger("fedskew")
 
 
 class TooFewReplies(RuntimeError):
-    """Fewer clients sent a valid reply than min-replies demands."""
+    """Fewer clients sent a valid reply than min-replies demands.
+
+    `not_finite` says whether a reply was refused because its numbers are not finite.
+    """
+
+    def __init__(self, reason: str, not_finite: bool = False) -> None:
+        super().__init__(reason)
+        self.not_finite = not_finite
 
 
 class TooFewNodes(TimeoutError):
@@ -158,6 +165,8 @@ class Exchange:
     """The failures that clients reported themselves; `failures` has their reasons as well."""
     error: str = ""
     """The last error that flwr sent in place of a reply, or why the workers were lost."""
+    not_finite: bool = False
+    """Whether a reply was refused because its numbers are not finite."""
     unsolicited: list[str] = field(default_factory=list)
     """One sentence per record or reply that a node sent without being asked."""
 
@@ -270,7 +279,8 @@ class Exchange:
         first_failures = list(self.failures.items())[:5]
         reasons = [f"client {client}: {reason[:200]}" for client, reason in first_failures]
         listed = "; ".join(reasons)
-        raise TooFewReplies(f"{what}: {counts}, min-replies = {share:g}; {listed}")
+        found = f"{what}: {counts}, min-replies = {share:g}; {listed}"
+        raise TooFewReplies(found, self.not_finite)
 
 
 def assign(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> NodeAssignment:

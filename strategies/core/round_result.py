@@ -12,10 +12,20 @@ AVERAGE = "average"
 
 
 class Diverged(RuntimeError):
-    """A model that is no longer finite: the run ends, its last checkpoint kept."""
+    """A model that is no longer finite: the run ends, its last checkpoint kept.
 
-    def __init__(self, round: int, reason: str) -> None:
-        super().__init__(f"diverged in round {round}: {reason} (a lower learning-rate may help)")
+    Args:
+        round: in which it happened.
+        reason: what is not finite.
+        remedy: what may help.
+    """
+
+    def __init__(
+        self, round: int, reason: str, remedy: str = "a lower learning-rate may help"
+    ) -> None:
+        super().__init__(f"diverged in round {round}: {reason} ({remedy})")
+        self.round = round
+        self.reason = reason
 
 
 @dataclass(frozen=True)

@@ -451,6 +451,7 @@ class Rounds:
                     exchange.refuse(client, str(reason))
                     if isinstance(reason, UpdateOutOfRange):
                         diverged.append(client)
+                        exchange.not_finite = True
         if diverged and not updates:
             first = diverged[0]
             raise Diverged(self.server.round, f"client {first}: {exchange.failures[first]}")

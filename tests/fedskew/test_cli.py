@@ -305,6 +305,37 @@ def test_methods_and_seeds_make_an_experiment_on_the_spot() -> None:
     )
 
 
+def test_each_experiment_s_table_of_clients_has_its_own_sites(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    """Two experiments on other domains have other sites, also where both have as many."""
+    domains = {"first": ("digits", "digits-noisy"), "second": ("digits-blurred", "digits")}
+    entries = {}
+    for name, of_entry in domains.items():
+        settings = {"dataset": f"domains:{','.join(of_entry)}", "model": "mlp-bn", "rounds": 1}
+        sizes = {"local-epochs": 1, "train-images": 100, "test-images": 50}
+        entries[name] = {
+            "title": name,
+            "settings": {**settings, **sizes},
+            "methods": ["fedper"],
+            "seeds": [0],
+        }
+    file = tmp_path / "experiments.yaml"
+    file.write_text(json.dumps(entries))
+    words = ["--experiments", file, "--results", tmp_path / "results"]
+    status, out, errors = fedskew("run", *domains, *words)
+    assert status == 0, errors
+    _, *tables = out.split("Accuracy at each client on its own test set")
+    for table, (name, of_entry) in zip(tables, domains.items(), strict=True):
+        heading = table.splitlines()[2].split()
+        assert heading[-2:] == list(of_entry)
+        (row,) = [line for line in table.splitlines() if line.split()[:2] == [name, "fedper"]]
+        (folder,) = (tmp_path / "results").glob(f"domains-{'-'.join(of_entry)}-*")
+        models = json.loads((folder / "summary.json").read_text())["models"]
+        accuracies = models["average"]["last"]["client-accuracy"]["values"]
+        assert row.split()[-2:] == [f"{100 * accuracy:.1f}" for accuracy in accuracies]
+
+
 def test_runs_at_a_time_are_for_named_experiments(tmp_path: Path, fedskew: FedSkew) -> None:
     for more in ([], ["--dry-run"]):
         status, _, errors = fedskew("run", *QUICK, "--results", tmp_path, "--jobs", "2", *more)

@@ -309,3 +309,42 @@ def test_a_look_keeps_no_data_set_in_memory(tmp_path: Path) -> None:
     gc.collect()
     assert there() is None
     assert look_at(replace(data, content="a copy of its own")) is look
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["unequal scale", "record numbers", "constant", "outlier", "none"],
+)
+def test_a_divergence_names_the_column_to_blame(
+    fault: str, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    draws = np.random.default_rng(0)
+    labels = np.arange(200) % 2
+    rows = draws.normal(size=(200, 3)).astype(np.float32)
+    faults: dict[str, object] = {
+        "unequal scale": 1e20 * rows[:, 1],
+        "record numbers": 1e18 + 1e15 * np.arange(200),
+        "constant": 1e20,
+        "outlier": np.where(np.arange(200) == 7, 1e21, rows[:, 1]),
+        "none": rows[:, 1],
+    }
+    rows[:, 1] = faults[fault]
+    train, test = slice(0, 120), slice(120, 200)
+    file = tmp_path / "table.npz"
+    np.savez(
+        file,
+        train_images=rows[train],
+        train_labels=labels[train],
+        test_images=rows[test],
+        test_labels=labels[test],
+    )
+    words: list[object] = ["--results", tmp_path, "--engine", "inprocess"]
+    settings = {"dataset": f"npz:{file}", "classes": 2, "input-shape": 3, "model": "linear"}
+    settings |= {"partition": "iid", "clients": 2, "rounds": 3, "method": "fedavg"}
+    settings |= {"cache": tmp_path, "learning-rate": 1e30 if fault == "none" else 0.05}
+    for key, value in settings.items():
+        words += ["--set", f"{key}={value}"]
+    status, _, errors = fedskew("run", *words)
+    assert status == 1 and "model: head.weight is" in errors
+    assert ("column 2" in errors) == (fault != "none")
+    assert ("a lower learning-rate may help" in errors) == (fault == "none")

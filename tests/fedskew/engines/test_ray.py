@@ -147,7 +147,14 @@ def test_plain_flwr_run_with_its_defaults_leaves_a_run_folder(tmp_path: Path) ->
     match = re.search(r"finished: (\S+)", output)
     assert match, output
     assert (Path(match[1]) / "summary.json").exists()
-    assert Path(match[1]).parent == tmp_path / "results"
+    assert Path(match[1]).parent == tmp_path / "fedskew-results"
+
+
+def test_flwr_run_refuses_a_path_into_the_folder_of_its_superlink(tmp_path: Path) -> None:
+    output = flwr_run(tmp_path, APP, "--run-config", 'rounds=1 results="mine"')
+    text = re.sub(r"\s+", " ", output)
+    assert "results = 'mine': must be an absolute path" in text, output[-3000:]
+    assert not (tmp_path / "mine").exists()
 
 
 def test_run_simulation_with_default_settings(tmp_path: Path) -> None:

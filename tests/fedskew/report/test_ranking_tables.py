@@ -1,5 +1,6 @@
 """DeLong's test against published figures and the definition; intervals; what the report says of rankings."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import FedSkew
 from frozen import frozen_results
 from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -301,3 +303,30 @@ def test_subjects_are_drawn_as_a_whole() -> None:
     drawn_BS = by_subject[..., 0]
     assert (drawn_BS[:, :10].sum(1) == 10).all() and (drawn_BS[:, 10:19].sum(1) == 9).all()
     assert (drawn_BS[:, 19] == 1).all(), "the only one with samples of both classes"
+
+
+def test_an_interval_does_not_depend_on_the_rows_above_it(fedskew: FedSkew, tmp_path: Path) -> None:
+    """A row that goes moves those below it up, and changes no number of theirs."""
+    words = ["--results", tmp_path, "--method", "fedavg,fedprox,fedshift", "--set", "model=linear"]
+    for setting in ("dataset=digits-3-8", "rounds=1", "local-epochs=1", "test-images=60"):
+        words += ["--set", setting]
+    words += ["--set", "partition=iid", "--set", "clients=2", "--set", "learning-rate=0.002"]
+    status, _, errors = fedskew("run", *words)
+    assert status == 0, errors
+
+    def ranks() -> dict[str, str]:
+        """Return the lines of the table with intervals, by row."""
+        _, page, _ = fedskew("report", "--markdown", "--results", tmp_path)
+        _, heading, rest = page.partition("| method | AUROC | AUPRC |")
+        assert heading, page
+        lines = rest.partition("\n\n")[0].splitlines()[2:]
+        return {line.split(" | ")[0]: line for line in lines}
+
+    before = ranks()
+    assert list(before) == ["| fedavg", "| fedprox", "| fedshift"]
+    for folder in tmp_path.glob("*-fedavg-*"):
+        shutil.rmtree(folder)
+    after = ranks()
+    assert list(after) == ["| fedprox", "| fedshift"]
+    for row, line in after.items():
+        assert line == before[row]

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_1samp
 
-from fedskew.experiments.experiments import Experiment, experiment
+from fedskew.experiments.experiments import Claim, Experiment, experiment
 from fedskew.experiments.plan import plan
 from fedskew.experiments.statements import Statement, statement
+from fedskew.report.claims import judge
 from fedskew.report.inference import Comparison, Interval, compare, seeds_to_decide
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.run_records import RunRecords
@@ -122,6 +124,32 @@ def test_a_pair_is_judged_by_its_interval(fedshift: Any, fedavg: Any, status: st
     verdict = judged(made(last(fedshift=fedshift, fedavg=fedavg)), PAIR)
     assert verdict.status == status
     assert verdict.is_measured == (status != "open")
+
+
+def test_the_p_of_several_columns_is_the_largest_of_those_it_needs() -> None:
+    """An intersection-union test: the column whose interval reaches lowest may have a smaller p than another one."""
+    draws = np.random.default_rng(0)
+    others = 0
+    for _ in range(40):
+        differences = draws.normal(2.0, 3.0, (3, 4)).round(3) + draws.normal(0, 2, (3, 1)).round(3)
+        columns = {"fedavg": np.full((3, 4), 60.0), "fedshift": 60.0 + differences}
+        results = made(last(**{row: of_row.tolist() for row, of_row in columns.items()}))
+        p_values = ttest_1samp(differences, 1.0, axis=1).pvalue
+        one_sided = ttest_1samp(differences, 1.0, axis=1, alternative="greater").pvalue
+        for among in (0, 1, 2):
+            pair: dict[str, Any] = {**PAIR, "by": 1.0}
+            if among:
+                pair["in_columns"] = among
+            needed = np.argsort(one_sided)[: among or 3]
+            claims = (Claim("made", **pair),)
+            of_claims = replace(results, experiment=replace(results.experiment, claims=claims))
+            for verdict in (judged(results, pair), *judge(of_claims)):
+                assert verdict.interval is not None
+                assert verdict.interval.p == pytest.approx(p_values[needed].max())
+        others += p_values.argmax() != one_sided.argmax()
+    assert others, (
+        "in some draws another column than the one most against the claim has the largest p"
+    )
 
 
 def test_a_tie_that_other_test_examples_would_move_is_no_tie() -> None:
