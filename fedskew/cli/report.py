@@ -52,7 +52,7 @@ def report(
     ] = False,
     figures: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write every figure as an SVG and a PDF file."),
+        typer.Option(metavar="FOLDER", help="Write every figure as FOLDER/EXPERIMENT/NAME.svg and .pdf."),
     ] = None,
     round: Annotated[
         str,
