@@ -7,7 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data import SettingError
 from fedskew.api import Result, run
 
 if TYPE_CHECKING:  # these take a second to import, which `import fedskew` does without
@@ -42,6 +41,7 @@ class Picture:
 
         Raises SettingError for another ending and for a file that cannot be written.
         """
+        from data import SettingError
         from fedskew.report.svg import write_file
 
         file = Path(path)
