@@ -57,6 +57,7 @@ def choose(
     methods: Sequence[str],
     seeds: Sequence[str],
     options: Mapping[str, Scalar | None],
+    need_data: bool = True,
 ) -> Choice:
     """Return the runs of a command line; several methods or seeds without an experiment become an experiment.
 
@@ -67,9 +68,11 @@ def choose(
         methods: the lists with commas of --method.
         seeds: those of --seed.
         options: the settings that have an option of their own, None where it is not given.
+        need_data: whether files of one's own data must exist, which a dry run does without.
 
     Raises:
         SettingError: a setting that is given twice, or methods beside experiments, which name theirs.
+        DataError: files of one's own data do not exist.
     """
     overrides = read_texts(settings, defaults())
     method_names = words("method", methods)
@@ -88,7 +91,7 @@ def choose(
     for key, value in with_own_option.items():
         require(key not in overrides, f"--{key}", value, "--set states it as well")
 
-    check_settings(overrides, method_names, alone=not names)
+    check_settings(overrides, method_names, alone=need_data and not names)
     overrides |= by_option
     seed_numbers = [number("seed", word) for word in seed_words]
     if names:

@@ -89,8 +89,13 @@ def test_help_needs_no_torch_and_data_that_are_there_are_read(tmp_path: Path) ->
 
     arrays = "\n".join(f"{number},{number % 2},{number % 3 + 1}" for number in range(60))
     (tmp_path / "there.csv").write_text(f"age,label,weight\n{arrays}\n")
-    read = called([f"data check there.csv --set cache={tmp_path / 'cache'}"], tmp_path)
-    assert [(status, with_torch) for status, _, with_torch in read] == [(0, True)], read
+    lines = [
+        f"data check there.csv --set cache={tmp_path / 'cache'}",
+        # A plan does without the data, and names what is missing.
+        "run --dry-run --set dataset=npz:no.npz --set classes=2 --set input-shape=4",
+    ]
+    read = called(lines, tmp_path)
+    assert [(status, with_torch) for status, _, with_torch in read] == [(0, True)] * 2, read
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])
