@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedskew.cli.select import outcome_of, trainer_of
+from fedskew.cli.select_execution import outcome_of, trainer_of
 from fedskew.experiments.plan import runs
 from fedskew.method_selection.candidates import Entrant, all_methods, from_best_head
 from fedskew.method_selection.conduct import Runs

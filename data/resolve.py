@@ -5,13 +5,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from data.errors import SettingError
+from data.errors import DataError, SettingError
 from data.partition_files import marked, read
 from data.readers.catalog import (
     ALIASES,
     DOMAINS_PREFIX,
     FAMILIES,
     KNOWN,
+    NAMED_KINDS,
     OWN_PREFIXES,
     SITES_PREFIX,
     domain_names,
@@ -19,6 +20,7 @@ from data.readers.catalog import (
     is_own,
     is_sites,
     members,
+    own_path,
 )
 from data.rules import require
 from data.settings import OF_OWN, PARTITIONS, USED_BY, DataSettings
@@ -85,6 +87,18 @@ def resolve(settings: DataSettings) -> DataSettings:
         mean=",".join(map(str, mean)),
         std=",".join(map(str, std)),
     )
+
+
+def require_there(settings: DataSettings) -> None:
+    """Raise DataError unless the files and folders of a user's own data are there. Nothing is read.
+
+    A data set of medmnist: or hf: can go by a name, and is not looked for.
+    """
+    for name in members(settings.dataset):
+        if is_own(name) and name.split(":")[0] not in NAMED_KINDS:
+            path = own_path(name, settings.data_root)
+            if not path.exists():
+                raise DataError("there is no such file or folder", where=str(path))
 
 
 def _clients(settings: DataSettings, partition: str, domains: int) -> int:

@@ -1,7 +1,6 @@
 """Methods beside each other from Python: train each with every seed, then tables, figures and the report's page."""
 
 import html
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -24,15 +23,33 @@ class Picture:
     """One figure, which a notebook shows."""
 
     title: str
-    svg: str
+    captioned: "CaptionedFigure"
+    """The figure with its legend, not yet drawn."""
+
+    @property
+    def svg(self) -> str:
+        """The figure as the text of an SVG file."""
+        from fedskew.report.svg import text_of
+
+        return text_of(self.captioned.figure, self.captioned.legend)
 
     def _repr_svg_(self) -> str:
         return self.svg
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the figure as an SVG file and return its path."""
+        """Write the figure as SVG, PDF or PNG, as the file's ending says, and return its path.
+
+        Raises SettingError for another ending and for a file that cannot be written.
+        """
+        from data import SettingError
+        from fedskew.report.svg import write_file
+
         file = Path(path)
-        file.write_text(self.svg)
+        try:
+            write_file(self.captioned.figure, self.captioned.legend, file)
+        except OSError as error:
+            rule = f"cannot be written: {error.strerror}"
+            raise SettingError("figure", str(file), rule) from error
         return file
 
 
@@ -89,7 +106,10 @@ class Comparison:
         return rows
 
     def figures(self) -> dict[str, str]:
-        """Return the titles of the figures by the names that `figure` takes. Nothing is drawn."""
+        """Return the titles of the figures by the names that `figure` takes. Nothing is drawn.
+
+        `fedskew report --figures FOLDER` names its files so.
+        """
         title_of = {section.key: section.title for section in self.document.sections}
         titles = {}
         for name, captioned in self._captioned().items():
@@ -98,26 +118,16 @@ class Comparison:
 
     def figure(self, name: str = "curves") -> Picture:
         """Return a figure. Raises LookupError with the names that there are."""
-        from fedskew.report.svg import text_of
-
         captioned = self._captioned()
         if name not in captioned:
             raise LookupError(f"figure {name}: must be one of {', '.join(captioned)}")
-        chosen = captioned[name]
-        return Picture(self.figures()[name], text_of(chosen.figure, chosen.legend))
+        return Picture(self.figures()[name], captioned[name])
 
     def _captioned(self) -> "dict[str, CaptionedFigure]":
-        """Return the figures by name: the section's, with a number from the second of a section on."""
+        """Return the figures by name."""
         from fedskew.report.publication import captioned_figures
 
-        figures = {}
-        number_of = Counter[str]()
-        for captioned in captioned_figures(self.document):
-            number_of[captioned.section] += 1
-            number = number_of[captioned.section]
-            name = captioned.section if number == 1 else f"{captioned.section}-{number}"
-            figures[name] = captioned
-        return figures
+        return captioned_figures(self.document)
 
     def report(self, path: str | PathLike[str]) -> Path:
         """Write the report as one HTML file that opens offline, and return its path."""

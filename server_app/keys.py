@@ -5,14 +5,17 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from functools import cache
+from typing import TypeVar
 
-from data import SettingError, require
+from data import SettingError, Settings, require
 from data.package_files import ROOT
 from data.renamed_settings import NEW_NAMES, given
 from data.text import any_number, whole_number
 from server_app.methods import Setting as Scalar
 
+Group = TypeVar("Group", bound=Settings)
 FILE = ROOT / "pyproject.toml"
 SYNONYMS = {
     "lr": "learning-rate", "epochs": "local-epochs", "batch": "batch-size", "wd": "weight-decay", "data": "dataset",
@@ -95,3 +98,28 @@ def read_texts(assignments: Iterable[str], known: Mapping[str, Scalar]) -> dict[
         require(key not in stated, key, value, "is stated twice")
         stated[key] = value
     return given(stated)
+
+
+def typed(key: str, value: object, expected: type) -> Scalar:
+    """Return the value as the type `expected`; an integer serves as a float. Raises SettingError for another type."""
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not expected:
+        names = {
+            bool: "true or false",
+            int: "an integer",
+            float: "a number",
+            str: "text",
+        }
+        raise SettingError(key, value, f"must be {names[expected]}")
+    return value  # type: ignore[return-value]
+
+
+def built(group: type[Group], values: Mapping[str, Scalar]) -> Group:
+    """Return a group of settings, made of the values stated for it. Raises SettingError for one out of range."""
+    arguments = {}
+    for field in fields(group):
+        key = group.key(field.name)
+        if key in values:
+            arguments[field.name] = values[key]
+    return group(**arguments)

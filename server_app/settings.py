@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import tomli_w
 
@@ -30,7 +30,7 @@ from data import DataSettings, SettingError, Settings, require, resolve
 from data.readers.catalog import KNOWN, SITES_PREFIX, has_domains, is_own, is_sites, members
 from data.renamed_settings import OLD_NAMES, given_to_flower, renamed
 from server_app.composition import ComposedMethod, compose, section_types, with_head_start
-from server_app.keys import no_such, read_text, read_texts
+from server_app.keys import built, no_such, read_text, read_texts, typed
 from server_app.plugins import load_agreed_module, register
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
 from server_app.setting_rules import (
@@ -50,7 +50,6 @@ from server_app.setting_rules import (
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.server import needs_holdout
 
-Group = TypeVar("Group", bound=Settings)
 PROTOCOL, PROTOCOLS = "protocol", ("clients", "plain")
 """The key of flwr's run config that names the protocol, and its values: FedSkew's own messages, or those of FedAvg."""
 NOT_SETTINGS = (QUESTION, RUN_SIGNATURE, PROTOCOL)
@@ -301,31 +300,6 @@ def with_schedule(training: TrainingSettings, rounds: int) -> TrainingSettings:
     if training.schedule != "cosine" or training.schedule_rounds:
         return training
     return replace(training, schedule_rounds=rounds)
-
-
-def typed(key: str, value: object, expected: type) -> Scalar:
-    """Return the value as its `kind`; an integer serves as a float. Raises SettingError for another type."""
-    if expected is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not expected:
-        names = {
-            bool: "true or false",
-            int: "an integer",
-            float: "a number",
-            str: "text",
-        }
-        raise SettingError(key, value, f"must be {names[expected]}")
-    return value  # type: ignore[return-value]
-
-
-def built(group: type[Group], values: Mapping[str, Scalar]) -> Group:
-    """Return a group of settings, made of the values stated for it. Raises SettingError for one out of range."""
-    arguments = {}
-    for field in fields(group):
-        key = group.key(field.name)
-        if key in values:
-            arguments[field.name] = values[key]
-    return group(**arguments)
 
 
 def chosen_by_method(values: Mapping[str, Scalar], parts: ComposedMethod) -> dict[str, Scalar]:

@@ -183,7 +183,9 @@ def check_fedskew(words: list[str]) -> None:
     options = {"results": parameters["results"], "tensorboard": parameters["tensorboard"] or None}
     names, file = parameters["names"] or [], parameters["experiments"]
     seeds = parameters["seed"] or (["0"] if names else [])  # one is enough to plan
-    choice = choose(names, file, settings, parameters["method"] or [], seeds, options)
+    choice = choose(
+        names, file, settings, parameters["method"] or [], seeds, options, need_data=False
+    )
     cells = selected(choice.cells(), parameters["row"] or (), parameters["column"] or ())
     assert runs(cells) if choice.experiments else parse(choice.overrides)
 

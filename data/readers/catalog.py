@@ -362,6 +362,11 @@ def is_own(name: str) -> bool:
     return name.startswith(OWN_PREFIXES)
 
 
+def own_path(name: str, data_root: str = "") -> Path:
+    """The file or folder of KIND:PATH; a relative path is below data-root, if that is set."""
+    return Path(data_root).expanduser() / Path(name.split(":", 1)[1]).expanduser()
+
+
 def is_sites(dataset: str) -> bool:
     """Whether `dataset` is sites:FILE, data that the server never sees."""
     return dataset.startswith(SITES_PREFIX)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data.errors import DataError
 from data.readers import folder, huggingface, medmnist, npz, tables
+from data.readers.catalog import own_path
 from data.readers.splits import Guess, Raw
 from data.settings import DataSettings
 
@@ -71,10 +72,7 @@ def kind_of_path(path: Path) -> str:
 
 def path_of(name: str, settings: DataSettings) -> Path:
     """The file or folder of KIND:PATH; a relative path is below data-root, if that is set."""
-    path = Path(name.split(":", 1)[1]).expanduser()
-    if settings.data_root:
-        return Path(settings.data_root).expanduser() / path
-    return path
+    return own_path(name, settings.data_root)
 
 
 def read_own(name: str, classes: Classes, shape: Shape, settings: DataSettings) -> Raw:

@@ -13,18 +13,13 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from data import DataError, Dataset, DataSettings, Federation, federate, load, require
-from data.data_warnings import refuse_untrainable
-from data.export import partition_by_table, save_partition, write_sites
+from data import DataError, DataSettings, require
 from data.partition_files import save as write_partition
 from data.readers import cache
 from data.readers.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, domain_names, is_own
-from data.readers.layouts import office_class_folders
-from data.readers.named import files_of
-from data.readers.user_data import kind_of_path
 from data.renamed_settings import print_renamed
 from fedskew.cli import completion
-from fedskew.cli.data_check import as_words, look_through
+from fedskew.cli.run_selection import check_settings, checked_texts
 from fedskew.cli.terminal import (
     TYPER_SUGGESTS,
     MaxImagePixels,
@@ -32,13 +27,16 @@ from fedskew.cli.terminal import (
     console,
     fits,
 )
-from fedskew.data_warnings import print_warnings
-from fedskew.diagnosis.planned import line_of, whose_partition
+from fedskew.experiments.entries import defaults
 from fedskew.formatting import named, numbered, numeric, terminal_table
-from server_app.settings import parse, parse_texts
+from fedskew.signals import at_once
+from server_app.keys import read_texts
 
+# What reads data imports torch, which takes seconds: the commands import it after their first checks.
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from data import Dataset, Federation
 
 application = typer.Typer(
     help="Data sets and partitions.",
@@ -116,6 +114,10 @@ def alias_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def status(name: str, data_root: str) -> dict[str, Any]:
     """Return whether a data set is there, and where, or how to get it."""
+    with at_once():
+        from data.readers.layouts import office_class_folders
+        from data.readers.named import files_of
+
     known = KNOWN[name]
     try:
         files = files_of(name, DataSettings(name, data_root))
@@ -145,13 +147,22 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the number of samples of each class at each client."""
-    chosen = parse(parse_texts(settings or []))
+    stated = checked_texts(settings)
+    if png is not None:
+        require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
+    with at_once():
+        from data import federate
+        from data.data_warnings import refuse_untrainable
+        from fedskew.data_warnings import print_warnings
+        from fedskew.diagnosis.planned import line_of, whose_partition
+        from server_app.settings import parse
+
+    chosen = parse(stated)
     federation = federate(chosen.data, chosen.general.seed)
     refuse_untrainable(chosen.data, federation)
     counts_KC = federation.counts_KC
     classes = federation.dataset.class_names
     if png is not None:
-        require(png.suffix.lower() == ".png", "--png", str(png), "must end in .png")
         draw_class_matrix(counts_KC, classes, federation.client_names).savefig(png)
     print_warnings(chosen.data, federation, console(stderr=as_json))
     if as_json:
@@ -188,7 +199,15 @@ def save(
     ] = None,
 ) -> None:
     """Save a partition to a file, for the setting partition-file."""
-    chosen = parse(parse_texts(settings or []))
+    stated = checked_texts(settings)
+    if table is not None:
+        require(table.is_file(), "--from", str(table), "there is no such file")
+    with at_once():
+        from data import federate, load
+        from data.export import partition_by_table, save_partition
+        from server_app.settings import parse
+
+    chosen = parse(stated)
     if table is not None:
         partition = partition_by_table(table, load(chosen.data))
         write_partition(file, partition)
@@ -204,7 +223,7 @@ def save(
     out.print(f"{file}: {clients} clients, {samples} training and {tests} test")
 
 
-def matrix_table(federation: Federation, title: str, full_names: bool = True) -> Table:
+def matrix_table(federation: "Federation", title: str, full_names: bool = True) -> Table:
     """Return a row per client: its samples of each class, brighter where they are more of the client's own.
 
     Beyond SHOWN_CLASSES a row has the client's largest class in place of all. The headings are the classes' names, or
@@ -267,6 +286,8 @@ def check(
     settings: Settings = None,
 ) -> None:
     """Check whether your data can be used, reading every image, and print the command that uses them."""
+    stated = read_texts(settings or [], defaults())
+    check_settings(stated, alone=False)  # without the data, from which `look_through` finds more
     given: dict[str, Any] = {
         "dataset": own_name(path),
         "classes": classes,
@@ -278,7 +299,12 @@ def check(
         default = getattr(DataSettings, key.replace("-", "_"))
         if value != default:
             given[key] = value
-    given |= parse_texts(settings or [])
+    given |= stated
+    with at_once():
+        from fedskew.cli.data_check import as_words, look_through
+        from fedskew.data_warnings import print_warnings
+        from fedskew.diagnosis.planned import line_of, whose_partition
+
     with tempfile.TemporaryDirectory() as copies:
         checked = look_through(given, copies)
         out.print(f"{path} will work.", style="green")
@@ -309,7 +335,12 @@ def own_name(path: str) -> str:
         kind, _, location = path.partition(":")
     file = Path(location).expanduser().absolute()
     if file.exists():
-        return f"{kind or kind_of_path(file)}:{file}"
+        if not kind:
+            with at_once():
+                from data.readers.user_data import kind_of_path
+
+            kind = kind_of_path(file)
+        return f"{kind}:{file}"
     if kind in NAMED_KINDS:  # the name of a data set that is downloaded
         return path
     raise DataError("there is no such file or folder", where=location)
@@ -348,13 +379,21 @@ def export_sites(
     settings: Settings = None,
 ) -> None:
     """Write each client of a partition as a site's folder with data.npz and site.toml, and a federation.toml."""
+    stated = read_texts(settings or [], defaults())
+    check_settings(stated, alone=False)
     if dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX):
         name = dataset
     else:
         name = own_name(dataset)
-    given = {**parse_texts(settings or []), "dataset": name}
+    given = {**stated, "dataset": name}
     if sites:
         given["clients"] = sites
+    check_settings(given)
+    with at_once():
+        from data import federate
+        from data.export import write_sites
+        from server_app.settings import parse
+
     chosen = parse(given)
     federation = federate(chosen.data, chosen.general.seed)
     (name_of_domain,) = domain_names((dataset,))
@@ -373,7 +412,7 @@ def split(*arguments: Any, **options: Any) -> None:
     export_sites(*arguments, **options)
 
 
-def counts_table(data: Dataset) -> Table:
+def counts_table(data: "Dataset") -> Table:
     """Return the samples of each class in each split."""
     splits = {"train": data.train_labels, "test": data.test_labels}
     if data.val_labels is not None:

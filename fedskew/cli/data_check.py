@@ -10,7 +10,8 @@ from data import Dataset, DataSettings, Federation, SettingError, federate, load
 from data.data_warnings import refuse_untrainable
 from data.readers.user_data import guess_settings
 from data.text import in_shell
-from server_app.settings import built, parse
+from server_app.keys import built
+from server_app.settings import parse
 
 
 @dataclass(frozen=True)

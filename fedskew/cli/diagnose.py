@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from data import require
+from data import DataError, require
 from fedskew.cli import completion
+from fedskew.cli.run_selection import check_settings
 from fedskew.cli.terminal import console, to_stdout
 from fedskew.diagnosis.rules import (
     Diagnosis,
@@ -24,7 +25,11 @@ from fedskew.diagnosis.rules import (
 )
 from fedskew.diagnosis.statistics import Statistics
 from fedskew.diagnosis.table import read_counts, read_moments
+from fedskew.experiments.entries import defaults
+from fedskew.experiments.lookup import find_all
 from fedskew.formatting import plural
+from fedskew.signals import at_once
+from server_app.keys import read_texts
 
 
 def diagnose_source(
@@ -75,7 +80,14 @@ def sources_of(source: str, overrides: Sequence[str]) -> Sources:
     if not overrides and Path(source).is_file():
         yield Source(source, read_counts(Path(source)), Plan())
         return
-    from fedskew.diagnosis.planned import planned_sources  # with torch, which takes seconds
+    check_settings(read_texts(overrides, defaults()), alone=not source)
+    path = Path(source)
+    if not path.exists():
+        if path.suffix or len(path.parts) > 1:
+            raise DataError("there is no such file or folder", where=source)
+        find_all([source])  # refuses an unknown name
+    with at_once():
+        from fedskew.diagnosis.planned import planned_sources  # with torch, which takes seconds
 
     yield from planned_sources(source, overrides)
 

@@ -5,25 +5,26 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from client_app.process import choose_device
-from data import DataSettings, SettingError
+from data import DataError, DataSettings, SettingError
 from fedskew.cli import completion
+from fedskew.cli.run_selection import check_settings
 from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
-from fedskew.export import from_run
-from fedskew.export.inputs import read_inputs
-from fedskew.export.model_folder import Description, reading
-from fedskew.export.predict import Prediction
-from fedskew.export.predict import predict as predict_inputs
+from fedskew.experiments.entries import defaults
 from fedskew.formatting import numeric, percent, terminal_table
-from server_app.record import ModelNumbers, to_json
-from server_app.run_folder import RunFolder
-from server_app.settings import parse_texts
+from fedskew.signals import at_once
+from server_app.keys import check_round, read_texts
+
+# These import torch, which takes seconds: the commands import them after their first checks.
+if TYPE_CHECKING:
+    from fedskew.export.model_folder import Description
+    from fedskew.export.predict import Prediction
+    from server_app.record import ModelNumbers
 
 out = console()
 ROUND = "last, or best: the round that the setting keep-best kept."
@@ -56,6 +57,13 @@ def export(
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
+    check_round("--round", round)
+    if not (path / "settings.json").is_file():
+        raise DataError("is no run's folder: settings.json is missing or broken", where=str(path))
+    with at_once():
+        from fedskew.export import from_run
+        from server_app.run_folder import RunFolder
+
     trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished, round)
     for file in from_run.export(trained, output or trained.usual_folder, onnx):
         out.print(str(file), markup=False)
@@ -90,10 +98,24 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Predict with an exported model; with known classes, also print the metrics."""
+    if round:
+        check_round("--round", round)
+    for path in (model, data):
+        if not path.exists():
+            raise DataError("there is no such file or folder", where=str(path))
+    stated = read_texts(settings or [], defaults())
+    check_settings(stated, alone=False)
+    with at_once():
+        from client_app.process import choose_device
+        from fedskew.export import from_run
+        from fedskew.export.inputs import read_inputs
+        from fedskew.export.model_folder import reading
+        from fedskew.export.predict import predict as predict_inputs
+
     folder = from_run.model_folder(model, round)
     reading_settings = replace(
         folder.description.data,
-        **reading(parse_texts(settings or [])),
+        **reading(stated),
         max_image_pixels=max_image_pixels,
         max_unpacked_mib=max_unpacked_mib,
     )
@@ -120,13 +142,17 @@ def predict(
             out.print(confusion_table(numbers.confusion, classes))
 
 
-def which_model(about: Description) -> str:
+def which_model(about: "Description") -> str:
     """Return which model of which round it is, in a line."""
     return f"model {about.model} of {about.method}, {about.which_round}"
 
 
-def predictions_json(predictions: list[Prediction], numbers: ModelNumbers | None) -> dict[str, Any]:
+def predictions_json(
+    predictions: "list[Prediction]", numbers: "ModelNumbers | None"
+) -> dict[str, Any]:
     """Return the predictions as `--json` prints them; the metrics only where the classes are known."""
+    from server_app.record import to_json
+
     rows = []
     for prediction in predictions:
         entries = asdict(prediction).items()
@@ -137,7 +163,7 @@ def predictions_json(predictions: list[Prediction], numbers: ModelNumbers | None
     return result
 
 
-def write_csv(file: Path, predictions: list[Prediction]) -> None:
+def write_csv(file: Path, predictions: "list[Prediction]") -> None:
     """Write one row per input, with one column `p CLASS` per class; label is empty where the true class is unknown."""
     classes = [f"p {name}" for name in predictions[0].probabilities]
     rows: list[list[Any]] = [["input", "prediction", "probability", "label", *classes]]
@@ -151,7 +177,7 @@ def write_csv(file: Path, predictions: list[Prediction]) -> None:
         raise SettingError("--output", str(file), f"cannot be written: {error.strerror}") from error
 
 
-def predictions_table(predictions: list[Prediction]) -> Table:
+def predictions_table(predictions: "list[Prediction]") -> Table:
     """Return the first predictions, wrong ones in red where the true class is known."""
     labeled = predictions[0].label is not None
     headings: list[Column | str] = ["input", "prediction", *numeric("probability")]
@@ -177,7 +203,7 @@ def confusion_table(confusion: Sequence[Sequence[int]], classes: tuple[str, ...]
     return table
 
 
-def numbers_table(numbers: ModelNumbers, classes: tuple[str, ...]) -> Table:
+def numbers_table(numbers: "ModelNumbers", classes: tuple[str, ...]) -> Table:
     """Return accuracy, balanced accuracy, AUROC, AUPRC and the recall of every class, in percent.
 
     AUROC and AUPRC are macro means over the classes; of two classes AUPRC is the positive class's.

@@ -18,14 +18,19 @@ from fedskew.signals import (
 def main() -> None:
     """Run the command line; the exit status is 0 only for complete success, and 130 after a signal."""
     set_handlers(exit_now)
-    from fedskew.cli.application import prepare, run_command_line
+    from fedskew.cli.application import WORK, prepare, run_command_line
+    from fedskew.cli.terminal import status_line
 
-    missing = prepare(sys.argv[1:])  # may load torch, which takes seconds
+    words = sys.argv[1:]
+    if words and words[0] in WORK:
+        status_line.begin(WORK[words[0]])
+    missing = prepare(words)  # may load torch, which takes seconds
     if missing:
         sys.exit(missing)
     status = INTERRUPTED
     with contextlib.suppress(KeyboardInterrupt), one_interrupt(abandon) as arrived:
         status = run_command_line()
+    status_line.end()
     if status == INTERRUPTED or arrived.is_set():
         set_handlers(signal.SIG_IGN)
         end_children()

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from data import DataError, SettingError, require
 from fedskew.cli import completion
-from fedskew.cli.run_selection import refuse_unknown
+from fedskew.cli.run_selection import check_settings
 from fedskew.cli.terminal import ExperimentsFile, RecordsFolder, console, to_stdout
 from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import Experiment, Suite
@@ -52,7 +52,9 @@ def report(
     ] = False,
     figures: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write every figure as an SVG and a PDF file."),
+        typer.Option(
+            metavar="FOLDER", help="Write every figure as FOLDER/EXPERIMENT/NAME.svg and .pdf."
+        ),
     ] = None,
     round: Annotated[
         str,
@@ -84,7 +86,7 @@ def report(
         raise SettingError("report", " ".join(forms), "must be one of them")
     errors = console(stderr=True)
     overrides = read_texts(settings or [], defaults())
-    refuse_unknown(overrides, ())
+    check_settings(overrides, alone=False)
     overrides |= {"results": results} if results is not None else {}
     folder = results_folder(overrides)
     if round:

@@ -122,7 +122,15 @@ def run(
         "overwrite": overwrite or fresh or None,
         "tensorboard": tensorboard or None,
     }
-    choice = choose(names or [], experiments, settings or [], method or [], seed or [], options)
+    choice = choose(
+        names or [],
+        experiments,
+        settings or [],
+        method or [],
+        seed or [],
+        options,
+        need_data=not dry_run,
+    )
     several = bool(choice.experiments)
     require(several or not jobs, "--jobs", jobs, "is for several runs")
     require(several or not cluster, "--cluster", cluster, "is for several runs")

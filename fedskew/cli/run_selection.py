@@ -7,13 +7,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data import SettingError, require
+from data import DataSettings, SettingError, require, resolve
+from data.readers.catalog import is_own, members
+from data.resolve import require_there
 from data.text import whole_number
 from fedskew.experiments.entries import defaults, naming
 from fedskew.experiments.experiments import Experiment, Row, Suite
 from fedskew.experiments.lookup import find_all, sized_suite, statements_file
 from fedskew.experiments.statements import load_statements
-from server_app.keys import no_such, read_texts
+from server_app.keys import built, no_such, read_texts, typed
 from server_app.methods import GROUP, METHODS, no_method
 from server_app.methods import Setting as Scalar
 
@@ -55,6 +57,7 @@ def choose(
     methods: Sequence[str],
     seeds: Sequence[str],
     options: Mapping[str, Scalar | None],
+    need_data: bool = True,
 ) -> Choice:
     """Return the runs of a command line; several methods or seeds without an experiment become an experiment.
 
@@ -65,9 +68,11 @@ def choose(
         methods: the lists with commas of --method.
         seeds: those of --seed.
         options: the settings that have an option of their own, None where it is not given.
+        need_data: whether files of one's own data must exist, which a dry run does without.
 
     Raises:
         SettingError: a setting that is given twice, or methods beside experiments, which name theirs.
+        DataError: files of one's own data do not exist.
     """
     overrides = read_texts(settings, defaults())
     method_names = words("method", methods)
@@ -86,7 +91,7 @@ def choose(
     for key, value in with_own_option.items():
         require(key not in overrides, f"--{key}", value, "--set states it as well")
 
-    refuse_unknown(overrides, method_names)
+    check_settings(overrides, method_names, alone=need_data and not names)
     overrides |= by_option
     seed_numbers = [number("seed", word) for word in seed_words]
     if names:
@@ -109,11 +114,38 @@ def choose(
     return Choice([], overrides, ())
 
 
-def refuse_unknown(overrides: Mapping[str, Scalar], methods: Sequence[str]) -> None:
-    """Raise SettingError for an unknown key or method. Keys with a dot and plugins are checked when code is loaded."""
+def checked_texts(settings: Iterable[str] | None) -> dict[str, Scalar]:
+    """Return the settings of the texts KEY=VALUE of --set, checked as far as that goes without torch."""
+    overrides = read_texts(settings or [], defaults())
+    check_settings(overrides)
+    return overrides
+
+
+def check_settings(
+    overrides: Mapping[str, Scalar],
+    methods: Sequence[str] = (),
+    alone: bool = True,
+) -> None:
+    """Raise SettingError or DataError for what is seen to be wrong without torch, whose import takes seconds.
+
+    That is an unknown key or method, a value of another type, data settings out of range, and with `alone`, where no
+    experiment adds settings, data that do not exist. `server_app.settings.parse` checks the rest, as the values of keys
+    with a dot and of plugins.
+    """
+    typed_values = {}
     for key, value in overrides.items():
-        if key not in defaults() and "." not in key:
+        if key in defaults():
+            typed_values[key] = typed(key, value, type(defaults()[key]))
+        elif "." not in key:
             raise no_such(key, value, defaults())
+    weights = str(overrides.get("weights", ""))
+    found = not weights or Path(weights).expanduser().is_file()
+    require(found, "weights", weights, "there is no such file")
+    data = built(DataSettings, typed_values)
+    if alone and any(map(is_own, members(data.dataset))):
+        require_there(data)
+    elif alone:
+        resolve(data)
     all_methods = list(methods)
     if "method" in overrides:
         all_methods.append(str(overrides["method"]))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,8 +38,36 @@ MaxUnpackedMiB = Annotated[
     int, typer.Option("--max-unpacked-mib", min=1, help="The setting max-unpacked-mib.")
 ]
 
+SILENT_SECONDS = 1.0
+"""What a user of a terminal waits without asking whether the command hangs (Nielsen 1993)."""
 UNBOUNDED = 200
 """Columns of a file or a pipe, which has no edge to cut tables at."""
+
+
+class StatusLine:
+    """A line on a terminal that says what a command does, where it has printed nothing for a second."""
+
+    def __init__(self) -> None:
+        self.timer: threading.Timer | None = None
+
+    def begin(self, words: str) -> None:
+        """Print the words on stderr in a second, unless `end` comes first. A file or a pipe gets no such line."""
+        if not sys.stderr.isatty():
+            return
+        self.timer = threading.Timer(
+            SILENT_SECONDS, print, [f"fedskew: {words}"], {"file": sys.stderr}
+        )
+        self.timer.daemon = True
+        self.timer.start()
+
+    def end(self) -> None:
+        """Print no line any more: the command has printed something, or has ended."""
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+status_line = StatusLine()
+"""That of this process's command."""
 
 
 class HarmlessConsole(Console):
@@ -49,6 +78,7 @@ class HarmlessConsole(Console):
         renderable: RenderableType,
         options: ConsoleOptions | None = None,
     ) -> Iterable[Segment]:
+        status_line.end()
         for segment in super().render(renderable, options):
             if segment.control or segment.text.replace("\n", "").isprintable():
                 yield segment

@@ -23,8 +23,9 @@ from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings, SettingError, require
 from data.text import is_whole, printable
 from server_app.best_round import METRICS
+from server_app.keys import typed
 from server_app.run_settings import Scalar
-from server_app.settings import parse_texts, typed
+from server_app.settings import parse_texts
 from strategies.core.validation import differences, expected_of, not_finite
 
 FORMAT = "1"

@@ -6,10 +6,12 @@ Each is a score in points, of which more is better, so that a race is the same f
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from client_app.ranking import MOST_RANKED
 from data import require
-from server_app.record import ModelNumbers
+
+if TYPE_CHECKING:
+    from server_app.record import ModelNumbers
 
 DEFAULT = "balanced-accuracy"
 
@@ -47,16 +49,25 @@ TARGETS: Mapping[str, Target] = {
 }
 
 
+def check_target(name: str) -> None:
+    """Raise SettingError unless there is a target of this name."""
+    require(name in TARGETS, "--target", name, f"must be one of {', '.join(TARGETS)}")
+
+
 def target_of(name: str, classes: int) -> Target:
     """Return a target by its name. Raises SettingError for a name that is none, or one without a number here."""
-    require(name in TARGETS, "--target", name, f"must be one of {', '.join(TARGETS)}")
+    from client_app.ranking import (
+        MOST_RANKED,  # with torch, which the names of the targets need not wait for
+    )
+
+    check_target(name)
     rule = f"is measured for at most {MOST_RANKED} classes, and the data have {classes}"
     require(name != "auroc" or classes <= MOST_RANKED, "--target", name, rule)
     return TARGETS[name]
 
 
 def scores_of(
-    numbers: ModelNumbers,
+    numbers: "ModelNumbers",
     train_C: Sequence[int] | None,
     own_tests: bool,
 ) -> dict[str, float]:
@@ -81,7 +92,7 @@ def scores_of(
     return {name: TARGETS[name].score(value) for name, value in values.items()}
 
 
-def accuracy_at(train_C: Sequence[int] | None, numbers: ModelNumbers) -> float:
+def accuracy_at(train_C: Sequence[int] | None, numbers: "ModelNumbers") -> float:
     """Return the accuracy at the class shares of `train_C`, over the classes that were tested."""
     if train_C is None or len(train_C) != len(numbers.recall):
         return numbers["accuracy"]

@@ -1,5 +1,6 @@
 """A report's tables as LaTeX, its figures as files, and the papers that it cites as BibTeX."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -133,14 +134,15 @@ def bibtex(documents: Sequence[Document]) -> str:
 def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:
     """Write every figure of the reports as SVG and as PDF and return the files.
 
-    A file is named after the experiment, what it shows, and the column. Raises SettingError where the folder cannot be
-    written.
+    Each report has a folder of its experiment's name; a file has the figure's name, as `Comparison.figure` takes it.
+    Raises SettingError where the folder cannot be written.
     """
     written = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for document in documents:
-            written += write_document_figures(document, folder)
+            of_report = folder / slug(document.results.experiment.name)
+            of_report.mkdir(parents=True, exist_ok=True)
+            written += write_document_figures(document, of_report)
     except OSError as error:
         rule = f"cannot be written: {error.strerror}"
         raise SettingError("--figures", str(folder), rule) from error
@@ -150,8 +152,8 @@ def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:
 def write_document_figures(document: Document, folder: Path) -> list[Path]:
     """Write the figures of one report."""
     written = []
-    for captioned in captioned_figures(document):
-        written += write_figure(captioned.figure, captioned.legend, folder / captioned.name)
+    for name, captioned in captioned_figures(document).items():
+        written += write_figure(captioned.figure, captioned.legend, folder / name)
     return written
 
 
@@ -161,27 +163,34 @@ class CaptionedFigure:
 
     section: str
     """The key of the section that it is of."""
-    name: str
-    """Unique in the report."""
     figure: Figure
     """With its whole title; nothing is drawn yet."""
     legend: Sequence[Style]
     """The rows, where the figure shows several."""
 
 
-def captioned_figures(document: Document) -> list[CaptionedFigure]:
-    """Return the figures of a report, in its order."""
+def captioned_figures(document: Document) -> dict[str, CaptionedFigure]:
+    """Return the figures of a report by their names, in its order.
+
+    A name is the section's key, then what the figure shows, from the section's second group on, then its column. Where
+    that is not unique, a number follows.
+    """
     rows = list(styles(document.results).values())
-    captioned = []
+    captioned = {}
+    number_of = Counter[str]()
     for section, groups in drawings(document, document.results.experiment.name).items():
         for group, figures in groups:
+            # The first group needs no words: "curves" is the curve of the table's own number.
+            shown = "" if group == groups[0][0] else group
             for figure in figures:
-                # The drawing's own name is unique in the report; the title says which column it shows.
-                name = slug(f"{figure.svg.name} {figure.title}")
+                name = slug(f"{section} {shown} {figure.title}")
+                number_of[name] += 1
+                if number_of[name] > 1:
+                    name = f"{name}-{number_of[name]}"
                 title = ": ".join(words for words in (group, figure.title) if words)
                 whole = replace(figure, title=title)
                 legend = rows if figure.by_row else []
-                captioned.append(CaptionedFigure(section, name, whole, legend))
+                captioned[name] = CaptionedFigure(section, whole, legend)
     return captioned
 
 

@@ -2,11 +2,13 @@
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from data import SettingError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +22,15 @@ WIDTH = 4.4
 """Inches of 72 units: a panel is as wide as a phone, and a wide screen shows several side by side."""
 WIDE = 9.0
 """Inches of a section's only panel on a wide screen; its text is then as large as that of two panels side by side."""
+
+UNDATED: Mapping[str, Mapping[str, None]] = {
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+    ".png": {},
+}
+"""The endings of files that a figure is written to, each with what leaves the date out."""
+PNG_DPI = 200
+"""Pixels per inch of a PNG file: a figure of 4.4 inches is then sharp in a paper's column and on a slide."""
 
 
 @dataclass(frozen=True)
@@ -103,20 +114,34 @@ def drawn(name: str, height: float, draw: Callable[["Axes"], None], width: float
 
 
 def write_file(figure: Figure, legend: Sequence[Style], file: Path) -> None:
-    """Write a figure with its title, and with a legend of the rows where there are any, as an SVG or PDF file.
+    """Write a figure with its title, and with a legend of the rows where there are any.
 
-    The same figure gives the same bytes: the file holds no date.
+    The file's ending, a key of UNDATED, decides the format. The same figure gives the same bytes: the file holds no
+    date.
+
+    Raises:
+        SettingError: another ending.
+        OSError: the file cannot be written.
     """
-    with drawing_style(figure.svg.name):
-        date = "CreationDate" if file.suffix == ".pdf" else "Date"
-        canvas_of(figure, legend).savefig(file, metadata={date: None})
+    ending = file.suffix.lower()
+    if ending not in UNDATED:
+        raise SettingError("figure", str(file), "must end in .svg, .pdf or .png")
+    image = drawn_alone(figure, legend, ending)
+    file.write_bytes(image)
 
 
 def text_of(figure: Figure, legend: Sequence[Style]) -> str:
     """Return the same figure as the text of an SVG file."""
+    return drawn_alone(figure, legend, ".svg").decode()
+
+
+def drawn_alone(figure: Figure, legend: Sequence[Style], ending: str) -> bytes:
+    """Return a figure with its title and legend as the contents of a file of that ending."""
+    file = io.BytesIO()
     with drawing_style(figure.svg.name):
-        file = io.StringIO()
-        canvas_of(figure, legend).savefig(file, format="svg", metadata={"Date": None})
+        canvas_of(figure, legend).savefig(
+            file, format=ending.removeprefix("."), dpi=PNG_DPI, metadata=UNDATED[ending]
+        )
     return file.getvalue()
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
+from command_line import FedSkew
 
 import fedskew
 from data import DataError, DataSettings, SettingError, load
@@ -20,10 +22,10 @@ def arrays(samples: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("comparison")
     data = fedskew.from_arrays(arrays(90), arrays(30, 1), folder=folder)
-    settings = {
+    return {
         **data,
         "model": "mlp-bn",
         "clients": 3,
@@ -32,8 +34,14 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
         "results": str(folder / "results"),
         "cache": str(folder / "cache"),
     }
-    slow = {"slow": {"method": "fedavg", "learning-rate": 1e-6}}
-    return fedskew.compare(["fedavg", "fedshift", slow], [0, 1], settings)
+
+
+METHODS = ["fedavg", "fedshift", {"slow": {"method": "fedavg", "learning-rate": 1e-6}}]
+
+
+@pytest.fixture(scope="module")
+def compared(settings: dict[str, Any]) -> Comparison:
+    return fedskew.compare(METHODS, [0, 1], settings)
 
 
 def test_the_table_has_the_runs_numbers(compared: Comparison) -> None:
@@ -62,6 +70,42 @@ def test_figures_tables_and_the_page(compared: Comparison, tmp_path: Path) -> No
     assert "<table>" in shown and "slow" in shown and "<svg" in shown
     assert "slow" in compared.report(tmp_path / "page.html").read_text()
     assert "| slow |" in compared.markdown()
+
+
+def test_figures_have_the_same_names_on_the_command_line(
+    compared: Comparison, settings: dict[str, Any], fedskew: FedSkew, tmp_path: Path
+) -> None:
+    entry = {"title": "The same", "methods": METHODS, "seeds": [0, 1], "settings": settings}
+    experiments = tmp_path / "experiments.yaml"
+    experiments.write_text(yaml.safe_dump({"same": entry}))
+    words = ("report", "same", "--experiments", experiments, "--figures", tmp_path / "figures")
+    status, _, err = fedskew(*words)
+    assert status == 0, err
+    files = list((tmp_path / "figures" / "same").iterdir())
+    assert {file.stem for file in files} == compared.figures().keys()
+
+
+@pytest.mark.parametrize(
+    ("ending", "begins"), [(".svg", b"<?xml"), (".pdf", b"%PDF-"), (".PNG", b"\x89PNG")]
+)
+def test_a_figure_is_saved_as_its_ending_says(
+    compared: Comparison, tmp_path: Path, ending: str, begins: bytes
+) -> None:
+    file = compared.figure("curves").save(tmp_path / f"curves{ending}")
+    assert file.read_bytes().startswith(begins)
+    again = compared.figure("curves").save(tmp_path / f"again{ending}")
+    assert again.read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["curves.jpg", "curves", "no/such/folder/curves.svg"])
+def test_a_figure_that_cannot_be_saved_is_refused_in_a_sentence(
+    compared: Comparison, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(SettingError) as raised:
+        compared.figure("curves").save(tmp_path / name)
+    cause = "cannot be written" if name.endswith(".svg") else "must end in .svg, .pdf or .png"
+    assert name in str(raised.value) and cause in str(raised.value)
+    assert not (tmp_path / name).exists()
 
 
 def test_a_wrong_method_is_refused_before_a_run(tmp_path: Path) -> None:

@@ -338,7 +338,7 @@ def test_broken_files_and_files_of_another_run(
         "text": "model.safetensors is damaged: ",
         "empty": "model.safetensors is damaged: ",
         "nothing": "holds no model.safetensors",
-        "nowhere": "holds no model.safetensors",
+        "nowhere": "nowhere: there is no such file or folder",
         "mixed": "site-dark.safetensors: is of run",
     }.items():
         status, _, errors = fedskew("predict", tmp_path / name, digits / "test.npz")

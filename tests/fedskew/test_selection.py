@@ -13,7 +13,7 @@ from command_line import FedSkew
 from rich.console import Console
 
 from data import DataError, DataSettings, SettingError, federate, load
-from fedskew.cli.select import adopt, contenders_of
+from fedskew.cli.select_execution import adopt, contenders_of
 from fedskew.diagnosis.planned import diagnosis_of
 from fedskew.diagnosis.table import read_counts
 from fedskew.method_selection.candidates import (

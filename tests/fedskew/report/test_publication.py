@@ -120,7 +120,7 @@ def test_figures_are_written_as_svg_and_pdf_with_a_legend_of_the_rows(figures: l
     assert len({file.stem for file in figures}) == len(figures) / 2
     assert {file.suffix for file in figures} == {".svg", ".pdf"}
 
-    curve = folder / "frozen-curve-0-lda-0-1.svg"
+    curve = folder / "curves-lda-0-1.svg"
     texts = [element.text for element in ElementTree.parse(curve).iter() if element.text]
     for word in ("Balanced accuracy: LDA 0.1", "fedavg", "creff", "fedshift", "round"):
         assert word in texts
@@ -132,6 +132,7 @@ def test_the_same_figures_have_the_same_bytes(
 ) -> None:
     for file in write_figures([frozen_document], tmp_path):
         assert file.read_bytes() == (figures[0].parent / file.name).read_bytes(), file.name
+        assert file.parent == tmp_path / "frozen"
 
 
 def test_two_forms_at_once_are_refused(fedskew: FedSkew) -> None:
@@ -156,7 +157,7 @@ def test_the_command_prints_latex_and_writes_figures(fedskew: FedSkew, tmp_path:
 
     status, out, err = fedskew(*words, "--figures", tmp_path / "figures")
     assert (status, out) == (0, "")
-    files = list((tmp_path / "figures").iterdir())
+    files = list((tmp_path / "figures" / "frozen").iterdir())
     assert f"written: {len(files)} files in" in err
 
     blocked = tmp_path / "file"
