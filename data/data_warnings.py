@@ -394,7 +394,7 @@ def too_large_columns(data: Dataset) -> str:
     large = [int(column) for column in by_size if largest_F[column] >= LARGE_NUMBER]
     if not large:
         return ""
-    names = getattr(data, "input_columns", ())
+    names = data.input_columns
     shown = [f"'{names[column]}'" if names else str(column + 1) for column in large[:LISTED]]
     more = "" if len(large) <= LISTED else f" and {len(large) - LISTED} more"
     noun = "column" if len(large) == 1 else "columns"

@@ -138,20 +138,20 @@ def results_table(shown: Sequence[Line], by_class: bool = True, full_names: bool
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredAt:
     """What a table of clients shows of a run: which number, at which clients."""
 
     key: str
     clients: tuple[str, ...]
 
 
-def measured_at(settings: RunSettings) -> Measured:
+def measured_at(settings: RunSettings) -> MeasuredAt:
     """Return what a run measured at its clients, from its settings.json; without clients where that has no names."""
     origin = RunFolder(settings.folder).origin()
     samples = origin.get("samples") or {}
     sites = list((origin.get("agreement") or {}).get("sites", ()))
     key = "client-accuracy" if sites or samples.get("client-test") else "local-accuracy"
-    return Measured(key, tuple(sites or site_names(samples.get("clients", ()))))
+    return MeasuredAt(key, tuple(sites or site_names(samples.get("clients", ()))))
 
 
 def clients_tables(shown: Sequence[Line]) -> list[Table]:
@@ -162,7 +162,7 @@ def clients_tables(shown: Sequence[Line]) -> list[Table]:
     clients mean and worst are shown.
     """
     of_run = {line.settings.run_id: measured_at(line.settings) for line in shown}
-    groups: dict[Measured, list[Line]] = {}
+    groups: dict[MeasuredAt, list[Line]] = {}
     for line in shown:
         groups.setdefault(of_run[line.settings.run_id], []).append(line)
     experiments = len({line.experiment for line in shown}) > 1
@@ -175,7 +175,7 @@ def clients_tables(shown: Sequence[Line]) -> list[Table]:
 
 
 def clients_table(
-    shown: Sequence[Line], measured: Measured, experiments: bool, columns: bool
+    shown: Sequence[Line], measured: MeasuredAt, experiments: bool, columns: bool
 ) -> Table:
     """Return one table of `clients_tables`, with a column for the experiment and for the experiment's column or not."""
     where = "test set" if measured.key == "client-accuracy" else "mix of classes"
