@@ -20,6 +20,7 @@ class AnyNodeAssigner:
     """Any connected node computes for any client: a simulation."""
 
     absent: Mapping[int, str] = {}
+    names: Sequence[str] = ()
 
     def assign(
         self,
