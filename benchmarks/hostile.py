@@ -35,7 +35,7 @@ HOSTILE = 3
 COMBINE = ("fedavg", "trimmed-mean", "median")
 SETTINGS = {
     "dataset": "digits", "clients": 10, "alpha": 10.0, "model": "mlp-bn", "local-epochs": 2, "learning-rate": 0.05,
-    "min-replies": 0.9, "device": "cpu",
+    "min-reply-share": 0.9, "device": "cpu",
 }  # fmt: skip
 Attack = Callable[[State, RecordDict], None]
 """(the model as sent, the reply's records to change in place)"""

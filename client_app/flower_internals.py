@@ -10,10 +10,21 @@ from flwr.common.serde import (
     recorddict_from_proto,
     recorddict_to_proto,
 )
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
+from flwr.proto.runtime_pb2 import (
+    GetNodesRequest,
+    PullAppMessagesRequest,
+    PullAppMessagesResponse,
+)
 from flwr.supercore.task_identity import TaskIdentity
 
 __all__ = [
+    "GetNodesRequest",
+    "PullAppMessagesRequest",
+    "PullAppMessagesResponse",
+    "PullObjectRequest",
+    "PullObjectResponse",
     "RecordDictProto",
     "TaskIdentity",
     "message_from_proto",

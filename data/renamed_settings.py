@@ -18,6 +18,7 @@ OLD_NAMES = {
     "clients-per-pass": "clients-together",
     "fedavg.weighting": "fedavg.weights-over",
     "overwrite": "fresh",
+    "min-reply-share": "min-replies",
 }
 """The old name of a setting, which files keep, by its new name."""
 NEW_NAMES = {old: new for new, old in OLD_NAMES.items()}

@@ -44,7 +44,7 @@ from server_app.sites import about_data, ask_sites, keep_agreement, write_readin
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
 from server_app.unseen_site import study
-from strategies.core.exchange import TooFewReplies, faster_grid
+from strategies.core.exchange import TooFewReplies, client_name, faster_grid
 from strategies.core.questions import ask_class_prior, ask_finally, ask_question
 from strategies.core.round_result import Diverged
 from strategies.core.update_statistics import UpdateStatistics
@@ -451,7 +451,8 @@ def round_line(record: RoundRecord, settings: RunSettings) -> str:
         row = row_name(settings.parts, name)
         words.append(f"{row} {numbers['balanced-accuracy']:.4f}")
     if record.failures:
-        names = [f"client {client}" for client in islice(record.failures, MOST_NAMED)]
+        sites = () if settings.agreement is None else settings.agreement.names
+        names = [client_name(client, sites) for client in islice(record.failures, MOST_NAMED)]
         more = len(record.failures) - MOST_NAMED
         if more > 0:
             names.append(f"{more} more")

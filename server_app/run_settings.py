@@ -163,8 +163,8 @@ class GeneralSettings(Settings):
 
 
 WITHOUT_EFFECT_ON_NUMBERS = {
-    "device", "results", "overwrite", "data-root", "download", "cache", "nodes", "node-wait", "timeout", "min-replies",
-    "tensorboard", "mlflow", "wandb", "max-image-pixels", "max-unpacked-mib",
+    "device", "results", "overwrite", "data-root", "download", "cache", "nodes", "node-wait", "timeout",
+    "min-reply-share", "tensorboard", "mlflow", "wandb", "max-image-pixels", "max-unpacked-mib",
 }  # fmt: skip
 """Keys that the hash in a run's id leaves out."""
 
@@ -276,11 +276,11 @@ class RunSettings:
 
     @property
     def exchange_in_force(self) -> ExchangeSettings:
-        """The exchange settings of this run; between sites, min-replies is replaced by the agreement's min-sites."""
+        """The exchange settings of this run; between sites, the agreement's min-sites replaces min-reply-share."""
         if self.agreement is None:
             return self.exchange
         share = self.agreement.min_sites / len(self.agreement.sites)
-        return replace(self.exchange, min_replies=share)
+        return replace(self.exchange, min_reply_share=share)
 
     @cached_property
     def run_id(self) -> str:

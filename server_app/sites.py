@@ -53,7 +53,7 @@ def ask_sites(
         else:
             rule = f"needs what site {name} does not let leave: {kept}"
         raise SettingError("method", method, rule)
-    exchange.check_enough(rounds.exchange_settings.min_replies, QUESTION)
+    exchange.check_enough(rounds.exchange_settings.min_reply_share, QUESTION)
 
 
 def two_sites_warning(settings: RunSettings) -> str:

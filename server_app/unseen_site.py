@@ -56,7 +56,7 @@ def study(
 
     `question` asks the clients, `build` makes the model with its first weights, `positive` is the run's positive class
     of two. Raises TooFewReplies when fewer clients
-    answer or refuse than min-replies asks for.
+    answer or refuse than min-reply-share asks for.
     """
     model = build()
     state = model.state_dict()
@@ -132,7 +132,7 @@ def ask(question: Question, strategy: Strategy, private: State) -> Answers:
             exchange.refuse(client, reason)
         else:
             answers.states[client] = answer
-    exchange.check_enough(strategy.exchange_settings.min_replies, f"question {QUESTION}")
+    exchange.check_enough(strategy.exchange_settings.min_reply_share, f"question {QUESTION}")
     for client, reason in sorted(exchange.failures.items()):
         answers.failures[client] = f"{QUESTION}: {reason}"
     answers.bytes_down = size(strategy.shared) * len(exchange.asked)

@@ -230,10 +230,13 @@ def status(
         ),
     ] = False,
 ) -> int:
-    """Show what is approved, whether this site is running, its last exchange, and the memory of its runs."""
+    """Show what is approved, whether the coordinator takes this site's key and this site is running, its last exchange,
+    and the memory of its runs.
+    """
     from data import DataError
     from site_agent.approval import approved_app, former_status
-    from site_agent.config import read_site
+    from site_agent.config import read_link, read_site
+    from site_agent.online import membership
     from site_agent.service import is_at_work
 
     this_site = read_site(site)
@@ -248,6 +251,12 @@ def status(
     former = former_status(this_site)
     if former is not None:
         print(f"former     {former.text}")
+    try:
+        print(f"key known  {membership(read_link(site))}")
+    except (
+        DataError
+    ) as error:  # a site that trains alone has no link, and another user may own the key
+        print(f"key known  not asked: {error}")
     this_site.state.mkdir(parents=True, exist_ok=True)
     print(f"at work    {'yes' if is_at_work(this_site.state) else 'no'}")
     lines = this_site.audit.lines()

@@ -7,6 +7,7 @@ client_app/flower_internals.py.
 from pathlib import Path
 
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import Message as MessageOnTheWire
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -46,6 +47,7 @@ __all__ = [
     "RuntimeHttpClient",
     "RuntimeTokenHttpInterceptor",
     "RuntimeVersionHttpInterceptor",
+    "SendNodeHeartbeatRequest",
     "SendTaskHeartbeatRequest",
     "SuperExecAuthHttpInterceptor",
     "Task",

@@ -20,6 +20,10 @@ from site_agent.keys import read_key
 from site_agent.preflight import Row
 
 SECONDS = 10.0
+UNKNOWN_KEY = (403,)
+"""The gateway's status for a key that is no site's, or a signature of another time. The SuperLink's own is 401."""
+NO_ANSWER = (502, 503, 504)
+"""Statuses where nobody behind the gateway, or a proxy, has answered."""
 FAST, SLOW = 5, 305
 """Seconds by which this machine's clock may be ahead and behind; flwr ends a node beyond."""
 
@@ -170,9 +174,50 @@ def known(site: Site, link: Link) -> Row:
     return Row("key known", True, f"as {site.name}")
 
 
+def membership(link: Link) -> str:
+    """Return whether the coordinator takes this site's key, in words, without a change to its SuperNode.
+
+    Raises DataError for a key that cannot be read.
+    """
+    from site_agent.flower_internals import (
+        FleetHttpClient,
+        NodeAuthHttpInterceptor,
+        SendNodeHeartbeatRequest,
+    )
+
+    assert link.key and link.ca
+    private = read_key(link.key)
+    signed = NodeAuthHttpInterceptor(private, private.public_key())
+    try:
+        fleet = FleetHttpClient.from_server_address(
+            link.address,
+            False,
+            link.ca.read_bytes(),
+            [signed],
+        )
+    except ValueError:
+        raise DataError("holds no certificate", where=str(link.ca)) from None
+    with fleet as client:
+        try:
+            # The heartbeat of no node: the gateway refuses a key that it does not know before it looks at the node.
+            client.SendNodeHeartbeat(SendNodeHeartbeatRequest(heartbeat_interval=30))
+        except Exception as error:  # of httpx, which flwr calls
+            answer = getattr(error, "response", None)
+            if answer is None:
+                return "not asked: no coordinator answers; `fedskew-site check --online` says why"
+            if answer.status_code in UNKNOWN_KEY:
+                return (
+                    f"no: the coordinator refuses this site's key ({answer.status_code}). It was revoked or replaced, "
+                    "or this machine's clock is wrong, which `fedskew-site check --online` looks at"
+                )
+            if answer.status_code in NO_ANSWER:
+                return f"not asked: the coordinator's gateway has no answer ({answer.status_code})"
+    return "yes"
+
+
 def refused(code: int) -> Row:
     """Return what a refusal of the key means."""
-    if code in (502, 503, 504):
+    if code in NO_ANSWER:
         text = f"the SuperLink behind the gateway does not answer ({code}); tell the coordinator"
     elif code in (401, 403):
         text = f"refused ({code}): send the lines of `fedskew-site key` to the coordinator"

@@ -58,6 +58,8 @@ OLD_NAMES = {
     r"\bclients_together\b": WIRE
     + r"|fedskew/flower/client\.py|tests/fedskew/flower/test_flower_errors\.py",
     r"\bweights-over\b": WIRE,
+    r"\bmin-replies\b": WIRE + r"|docs/results/reliability\.md",
+    r"\bmin_replies\b": "",
     r"--like\b": r"fedskew/cli/select\.py|" + WIRE,
     r"\bdata split\b(?! between)": r"fedskew/cli/data\.py|" + WIRE,
     r"\"data\", \"split\"": WIRE,

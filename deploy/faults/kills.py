@@ -1,9 +1,12 @@
 """What is killed with -9: a site's processes, the coordinator's, all at once."""
 
+import threading
 import time
 from collections.abc import Callable
 
-from faults.stage import LINK, TRAIN, VICTIM, Stage, until
+from local_federation import Job
+
+from faults.stage import LINK, NUMBER, TRAIN, VICTIM, Stage, tree, until
 from faults.trial_result import SLOW, TrialResult, same
 from fedskew.federation.services import GATEWAY, SERVER_APP, SUPEREXEC
 
@@ -11,6 +14,39 @@ HALTED = 120.0
 """Seconds for which the gateway is halted."""
 BACK = 75.0
 """Seconds in which a SuperNode has to be back."""
+KILLED_IN = (2, 4, 7)
+"""The rounds in which a SuperNode is killed while it uploads."""
+UPLOAD = "64kbit"
+"""The rate at which an upload of 80 kB takes ten seconds."""
+LONGEST_SILENCE = 65.0
+"""Seconds without a word of a run, of which 60 are promised: flwr, gateway and this look ask in turn."""
+
+
+class Silence:
+    """Measures the longest time in which a run says nothing, in a thread of its own."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.longest = 0.0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.measure, daemon=True)
+        self.thread.start()
+
+    def measure(self) -> None:
+        """Look at the run's words until `stop`."""
+        since, before = time.monotonic(), 0
+        while not self.over.wait(0.2):
+            size = self.job.log.stat().st_size
+            now = time.monotonic()
+            if size != before:
+                since, before = now, size
+            self.longest = max(self.longest, now - since)
+
+    def stop(self) -> float:
+        """Return the longest silence in seconds."""
+        self.over.set()
+        self.thread.join()
+        return self.longest
 
 
 def supernode_killed(stage: Stage) -> TrialResult:
@@ -37,6 +73,36 @@ def supernode_training(stage: Stage, name: str) -> TrialResult:
     job = stage.begin(name, *words)
     stage.wait_for_training(job, 2)
     return same(stage, supernode_killed(stage), job, name, *words, everybody=False)
+
+
+def supernode_uploading(stage: Stage, name: str) -> TrialResult:
+    """SuperNode -9 in the middle of its upload in three of ten rounds; after the third the site stays away."""
+    words = "rounds=10", "node-wait=75", SLOW
+    job = stage.begin(name, *words)
+    silence = Silence(job)
+    seconds = []
+    for number in KILLED_IN:
+        job.wait_for_round(number - 1)
+        with stage.line.slow(UPLOAD):
+            stage.wait_for_upload()
+            if number == KILLED_IN[-1]:
+                for process in tree(stage.federation.processes[LINK].pid):
+                    process.kill()
+            else:
+                stage.of_victim("flower-supernode", LINK).kill()
+        began = time.monotonic()
+        job.wait_for_round(number)
+        seconds.append(time.monotonic() - began)
+    job.finish()
+    longest = silence.stop()
+    seen = f"the others' replies are kept; no silence longer than {longest:.0f} s"
+    result = TrialResult(max(seconds), seen)
+    result.expect(longest <= LONGEST_SILENCE, f"silent for {longest:.0f} s")
+    named = f"waiting for site {VICTIM}"
+    result.expect(named in job.words, f"nothing is said of {VICTIM}")
+    away = [record["round"] for record in job.records() if NUMBER not in record["clients"]]
+    result.expect(set(away) >= set(range(KILLED_IN[-1], 11)), f"only rounds {away} were without it")
+    return same(stage, result, job, name, *words, everybody=False)
 
 
 def executor_training(stage: Stage, name: str) -> TrialResult:

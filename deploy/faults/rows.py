@@ -11,6 +11,7 @@ from faults.kills import (
     superexec_killed,
     supernode_idle,
     supernode_training,
+    supernode_uploading,
 )
 from faults.malicious_sites import sends, tenfold
 from faults.offline_sites import away, below_minimum, line_cut
@@ -38,5 +39,6 @@ ROWS: Mapping[int, Sequence[tuple[str, Callable[[Stage, str], TrialResult]]]] = 
     14: [("below min-sites", below_minimum)],
     15: [("flower-superexec -9, then a run", superexec_killed)],
     16: [("gateway halted for two minutes", gate_halted)],
+    17: [("SuperNode -9 in its upload in three of ten rounds, then away", supernode_uploading)],
 }  # fmt: skip
 """By number, what is done, and who does it."""

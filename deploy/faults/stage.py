@@ -103,6 +103,16 @@ class Line:
         shell("ip", "netns", "del", self.name)  # and both ends of the line with it
 
     @contextmanager
+    def slow(self, rate: str) -> Iterator[None]:
+        """Within this context the site sends no faster than this rate, such as 64kbit."""
+        device = ("qdisc", "add", "dev", self.there, "root")
+        shell("tc", "-n", self.name, *device, "tbf", "rate", rate, "burst", "4kb", "latency", "1s")
+        try:
+            yield
+        finally:
+            shell("tc", "-n", self.name, "qdisc", "del", "dev", self.there, "root")
+
+    @contextmanager
     def cut(self) -> Iterator[None]:
         """Within this context nothing passes."""
         shell("ip", "-n", self.name, "link", "set", self.there, "down")
@@ -256,6 +266,19 @@ class Stage:
         """Return how often the victim's SuperNode has said something."""
         log = self.place / "state" / "link" / "supernode.log"
         return log.read_text(errors="replace").count(words) if log.exists() else 0
+
+    def uploads(self) -> int:
+        """Return how many replies of the victim the gateway has taken the announcement of."""
+        log = self.federation.folder / "superlink" / "gate.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return sum(
+            f" {VICTIM} " in line and "'/v1/fleet/push-messages': 200" in line for line in lines
+        )
+
+    def wait_for_upload(self) -> None:
+        """Return once the gateway has taken the announcement of another reply of the victim's."""
+        before = self.uploads()
+        until(lambda: self.uploads() > before or None, f"{VICTIM} does not upload")
 
     def trainings(self) -> int:
         """Return how often the victim has answered with an update."""

@@ -21,6 +21,7 @@ from fedskew.federation.supervision import PendingRun
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.settings import NOT_SETTINGS, parse
+from strategies.core.exchange import is_no_reply
 from strategies.core.node_assignment import is_absence_of
 
 log = logging.getLogger("fedskew")
@@ -57,7 +58,8 @@ def site_status(
 ) -> tuple[str, Sites]:
     """Return the source of the information, in words, and the status of each site by name.
 
-    While a run is in progress its last record is the source. Otherwise the sites are asked whether they are ready.
+    While a run is in progress its last record is the source, and for a site that has gone offline since, the SuperLink.
+    Otherwise the sites are asked whether they are ready.
 
     Args:
         folder: of the federation.
@@ -91,7 +93,12 @@ def site_status(
             return f"{run.run} has begun, and no round of it is over", everybody | away
         source = f"round {records[-1].round} of {run.run}, which goes on"
         # It keeps the text that it began with, whose sites may be others by now.
-        return source, recorded(going_on.agreement or agreement, records)
+        sites = dict(recorded(going_on.agreement or agreement, records))
+        for name, status in away.items():
+            # A site that was there in the last round may have gone since.
+            if name in sites and sites[name].state != AWAY:
+                sites[name] = status
+        return source, sites
     if len(agreement.names) - len(away) < agreement.min_sites:
         return f"fewer than {agreement.min_sites} sites are online", everybody | away
     answers = ask(folder, control, settings.run_config())
@@ -108,16 +115,21 @@ def recorded(agreement: Agreement, records: Sequence[RoundRecord]) -> Sites:
         why = records[-1].failures.get(client, "")
         if not why:
             sites[name] = SiteStatus(READY)
-        elif not is_absence_of(name, why):
+        elif not is_away(name, why):
             sites[name] = SiteStatus(REFUSES, why)
         else:
             first = records[-1].round
             for record in reversed(records):
-                if not is_absence_of(name, record.failures.get(client, "")):
+                if not is_away(name, record.failures.get(client, "")):
                     break
                 first = record.round
             sites[name] = SiteStatus(AWAY, f"since round {first}")
     return sites
+
+
+def is_away(name: str, failure: str) -> bool:
+    """Return whether a site was left out of a round because it was not connected or did not reply in time."""
+    return is_absence_of(name, failure) or is_no_reply(failure)
 
 
 def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -> dict[str, str]:

@@ -37,9 +37,9 @@ from strategies.core.round_result import AVERAGE
 LEAST_NODES = 2
 """Nodes that a run waits for at least, as flwr's FedAvg does."""
 WITHOUT_EFFECT = (
-    "clients-per-pass", "finetune-epochs", "min-replies", "server-optimizer", "server-learning-rate", "server-momentum",
-    "server-momentum-form", "server-second-momentum", "server-adaptivity", "positive-class", "overwrite", "tensorboard",
-    "mlflow", "wandb", "holdout-per-class", "unseen-domain", "keep-best", "patience",
+    "clients-per-pass", "finetune-epochs", "min-reply-share", "server-optimizer", "server-learning-rate",
+    "server-momentum", "server-momentum-form", "server-second-momentum", "server-adaptivity", "positive-class",
+    "overwrite", "tensorboard", "mlflow", "wandb", "holdout-per-class", "unseen-domain", "keep-best", "patience",
     "head-start",
 )  # fmt: skip
 """Settings of FedSkew's own runs that a plain run does not carry out: it refuses another value than the default."""

@@ -6,6 +6,7 @@ unsolicited in the round's record.
 """
 
 import logging
+import math
 import re
 import time
 from abc import abstractmethod
@@ -25,18 +26,18 @@ from client_app.handlers import (
     ExpectedState,
 )
 from client_app.messages import ACTION, folded, pack, unfolded
-from client_app.polling import PollingClient
 from client_app.serialization import Expected
 from client_app.state import State
 from data.text import printable, sentence
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.reading import DIGESTS, failure_in, read
+from strategies.core.whole_replies import WholeReplies
 
 log = logging.getLogger("fedskew")
 
 
 class TooFewReplies(RuntimeError):
-    """Fewer clients sent a valid reply than min-replies demands.
+    """Fewer clients sent a valid reply than min-reply-share, or between sites min-sites, demands.
 
     `not_finite` says whether a reply was refused because its numbers are not finite.
     """
@@ -62,6 +63,8 @@ POLL_SHARE = 0.02
 """The pause as a share of the time waited so far: a long wait costs few polls and lasts at most about 2 % longer."""
 LATE_SECONDS = 60.0
 """Seconds after which missing replies are reported for the first time; then again after 2, 4, 8, ... times as many."""
+NO_REPLY = "no reply"
+"""Why a client was left out whose reply did not arrive in time."""
 SUPERLINK_NODE = 1
 """The node id from which flwr reports that a reply will never come."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
@@ -169,6 +172,8 @@ class Exchange:
     """Whether a reply was refused because its numbers are not finite."""
     unsolicited: list[str] = field(default_factory=list)
     """One sentence per record or reply that a node sent without being asked."""
+    sites: Sequence[str] = ()
+    """The clients' names between sites; empty in a simulation."""
 
     @property
     def unanswered(self) -> list[int]:
@@ -253,16 +258,19 @@ class Exchange:
 
     def close(self, absent: Mapping[int, str] | None = None) -> None:
         """Store a failure for each client without an answer; `absent` has the reasons of those that were not asked."""
-        reason = f"no reply; a node reported: {self.error}" if self.error else "no reply"
+        reason = f"{NO_REPLY}; a node reported: {self.error}" if self.error else NO_REPLY
         reasons = absent or {}
         for client in self.unanswered:
             self.failures[client] = reasons.get(client, reason)
 
     def enough(self, share: float) -> bool:
         """Return whether at least `share` of the asked clients, and at least one, sent a valid reply."""
+        return len(self.answers) >= self.least(share)
+
+    def least(self, share: float) -> int:
+        """Return how many valid replies are at least `share` of the asked clients; one is the least."""
         # 1e-9 makes up for rounding: 0.07 * 100 is a little more than 7 in floating point.
-        needed = share * len(self.asked) - 1e-9
-        return len(self.answers) >= max(1, needed)
+        return max(1, math.ceil(share * len(self.asked) - 1e-9))
 
     def check_enough(self, share: float, what: str) -> None:
         """Log the clients that failed. Raises TooFewReplies when fewer than `share` of the asked sent a valid reply.
@@ -271,16 +279,31 @@ class Exchange:
         """
         self.failures = dict(sorted(self.failures.items()))
         for client, reason in self.failures.items():
-            log.warning("%s: client %d left out: %s", what, client, reason)
+            log.warning("%s: %s left out: %s", what, client_name(client, self.sites), reason)
         if self.enough(share):
             return
         counts = f"{len(self.answers)} good replies of {len(self.asked)}"
+        least = self.least(share)
+        # Between sites the agreement sets the share.
+        rule = "min-sites" if self.sites else f"min-reply-share = {share:g}"
         # The error shows the first five reasons, shortened; the log above has all of them in full.
         first_failures = list(self.failures.items())[:5]
-        reasons = [f"client {client}: {reason[:200]}" for client, reason in first_failures]
+        reasons = []
+        for client, reason in first_failures:
+            reasons.append(f"{client_name(client, self.sites)}: {reason[:200]}")
         listed = "; ".join(reasons)
-        found = f"{what}: {counts}, min-replies = {share:g}; {listed}"
+        found = f"{what}: {counts}, and {rule} asks for {least}; {listed}"
         raise TooFewReplies(found, self.not_finite)
+
+
+def is_no_reply(failure: str) -> bool:
+    """Return whether a client was left out because its reply did not arrive in time."""
+    return failure == NO_REPLY or failure.startswith(f"{NO_REPLY}; ")
+
+
+def client_name(client: int, sites: Sequence[str]) -> str:
+    """Return what a sentence calls a client: between sites by its site's name."""
+    return f"site {sites[client]}" if sites else f"client {client}"
 
 
 def assign(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> NodeAssignment:
@@ -311,6 +334,8 @@ class NodeAssigner(Protocol):
 
     absent: Mapping[int, str]
     """By client, why it cannot be asked at present."""
+    names: Sequence[str]
+    """The clients' names between sites; empty in a simulation."""
 
     def assign(
         self,
@@ -330,13 +355,13 @@ class NodeAssigner(Protocol):
 def faster_grid(grid: Grid) -> Grid:
     """Return flwr's HttpGrid with faster messages, for a run between sites.
 
-    Messages consist of fewer objects, and the grid polls for an object every 0.1 s in place of flwr's growing pauses.
+    Messages consist of fewer objects, and a reply whose objects are still on their way holds back no other.
     The grid of a rehearsal is returned unchanged, as it sends nothing over a network.
     """
     # The attribute identifies HttpGrid. An isinstance check would import its module in simulations too.
     if not hasattr(grid, "_runtime_client"):
         return grid
-    grid._client = PollingClient(grid._runtime_client)  # type: ignore[attr-defined]
+    grid._client = WholeReplies(grid._runtime_client)  # type: ignore[attr-defined]
     return cast(Grid, FoldingGrid(grid))
 
 
@@ -431,7 +456,7 @@ def collect_replies(
     Clients without an answer, as after the death of their worker, are asked again as long as each attempt brings an
     answer or failure of another client. All attempts together wait for replies for `settings.timeout` seconds.
     """
-    exchange = Exchange(clients, request.largest)
+    exchange = Exchange(clients, request.largest, sites=assigner.names)
     before = len(clients) + 1
     seconds_left = settings.timeout
     while 0 < len(exchange.unanswered) < before and seconds_left > 0:

@@ -18,5 +18,6 @@ class ExchangeSettings(Settings):
     """Seconds to wait for the nodes; then the run fails. flwr refuses a killed node's successor for up to 60 s."""
     timeout: Annotated[float, Gt(0)] = 3600.0
     """Seconds to wait for the replies of a round; the missing ones count as failures."""
-    min_replies: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Share of the asked clients that must send a valid reply; with fewer the run stops and keeps its checkpoint."""
+    min_reply_share: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Share of the asked clients that must send a valid reply, 1 is all of them; with fewer the run stops and keeps its
+    checkpoint. Between sites, min-sites of federation.toml replaces it."""

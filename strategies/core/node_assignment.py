@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from data.agreement import Agreement, as_flower_has_it
 from data.text import LineSink
-from strategies.core.exchange import Grid, NodeAssignment, assign
+from strategies.core.exchange import LATE_SECONDS, Grid, NodeAssignment, assign
 from strategies.core.exchange_settings import ExchangeSettings
 
 INTERVAL = 0.3
@@ -20,6 +20,7 @@ class AnyNodeAssigner:
     """Any connected node computes for any client: a simulation."""
 
     absent: Mapping[int, str] = {}
+    names: Sequence[str] = ()
 
     def assign(
         self,
@@ -46,7 +47,7 @@ class SiteAssigner:
 
     def __init__(self, agreement: Agreement, report_line: LineSink = lambda line: None) -> None:
         """`report_line` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
-        self.names = agreement.names
+        self.names: Sequence[str] = agreement.names
         self.report_line = report_line
         self.clients: dict[bytes, int] = {}
         """Each site's number by its public key."""
@@ -62,13 +63,21 @@ class SiteAssigner:
         settings: ExchangeSettings,
     ) -> NodeAssignment:
         """Return the node of each client whose site is connected."""
-        deadline = time.monotonic() + settings.node_wait
+        began = time.monotonic()
+        due = began
         while True:
             nodes = self.connected(grid)
             missing = set(clients) - nodes.keys() - self.absent.keys()
-            if not missing or time.monotonic() > deadline:
+            now = time.monotonic()
+            if not missing or now > began + settings.node_wait:
                 break
+            if now >= due:
+                due = now + LATE_SECONDS
+                who = listed([self.names[client] for client in sorted(missing)], "site")
+                left = began + settings.node_wait - now
+                self.report_line(f"waiting for {who} to connect, {left:.0f} s more (node-wait)")
             time.sleep(INTERVAL)
+        self.waits_no_more()
         for client in sorted(missing):
             name = self.names[client]
             log.warning("site %s is not connected after %g s", name, settings.node_wait)

@@ -181,8 +181,8 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
                 invalid = invalid_reply(rounds, variants[question], client, answer)
                 if invalid:
                     exchange.refuse(client, invalid)
-        min_replies = rounds.exchange_settings.min_replies
-        exchange.check_enough(min_replies, f"question {question} for {part.name}")
+        min_reply_share = rounds.exchange_settings.min_reply_share
+        exchange.check_enough(min_reply_share, f"question {question} for {part.name}")
 
         answers = exchange.uploads(question)
         began = time.perf_counter()

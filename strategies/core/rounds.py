@@ -27,6 +27,7 @@ from strategies.core.exchange import (
     Grid,
     NodeAssigner,
     Request,
+    client_name,
     collect_replies,
 )
 from strategies.core.exchange_settings import ExchangeSettings
@@ -306,13 +307,13 @@ class Rounds:
     def finish_round(self, exchange: Exchange) -> None:
         """Check the answers, combine the valid ones, deploy, and store the round's statistics in `last`.
 
-        Raises TooFewReplies when fewer than min-replies are valid. While a result is not finite, the update of the
-        largest norm is left out and the others are combined again; raises Diverged when too few are left.
+        Raises TooFewReplies when fewer are valid than min-reply-share asks for. While a result is not finite, the
+        update of the largest norm is left out and the others are combined again; raises Diverged when too few are left.
         """
         answered = time.perf_counter()
         number = self.server.round
         updates = self.checked(exchange)
-        exchange.check_enough(self.exchange_settings.min_replies, f"round {number}")
+        exchange.check_enough(self.exchange_settings.min_reply_share, f"round {number}")
         down = size(self.shared) + sum(map(size, self.broadcast().values()))
         result = self.result(updates)
         while unfit := result.not_finite():
@@ -389,15 +390,16 @@ class Rounds:
     ) -> list[Update]:
         """Refuse the update of the largest norm, and return the others.
 
-        `unfit` names the tensor that was not finite with all of `updates`. Raises Diverged when fewer than min-replies
-        would be left.
+        `unfit` names the tensor that was not finite with all of `updates`. Raises Diverged when fewer would be left
+        than min-reply-share asks for.
         """
         largest = max(update_statistics(self.server, updates), key=lambda update: update.norm)
         client = largest.client
         reason = f"{unfit} is not finite with it: its update of norm {largest.norm:.3g}"
         exchange.refuse(client, reason)
-        if not exchange.enough(self.exchange_settings.min_replies):
-            reason = f"{unfit} is not finite; client {client} moved it furthest"
+        if not exchange.enough(self.exchange_settings.min_reply_share):
+            name = client_name(client, self.assigner.names)
+            reason = f"{unfit} is not finite; {name} moved it furthest"
             raise Diverged(self.server.round, reason)
         return [update for update in updates if update.client != client]
 
@@ -454,7 +456,8 @@ class Rounds:
                         exchange.not_finite = True
         if diverged and not updates:
             first = diverged[0]
-            raise Diverged(self.server.round, f"client {first}: {exchange.failures[first]}")
+            name = client_name(first, self.assigner.names)
+            raise Diverged(self.server.round, f"{name}: {exchange.failures[first]}")
         return updates
 
 

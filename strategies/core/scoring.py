@@ -47,8 +47,8 @@ def evaluate_on_clients(
     diverged = any(failure.kind == NOT_FINITE for failure in exchange.reported.values())
     if not exchange.answers and diverged:
         raise Diverged(rounds.round, "the models' outputs are not finite at any client")
-    min_replies = rounds.exchange_settings.min_replies
-    exchange.check_enough(min_replies, f"evaluation after round {rounds.round}")
+    min_reply_share = rounds.exchange_settings.min_reply_share
+    exchange.check_enough(min_reply_share, f"evaluation after round {rounds.round}")
     local: dict[str, dict[int, float]] = {name: {} for name in names}
     for client, answer in exchange.answers.items():
         for name, accuracies in local.items():

@@ -20,6 +20,7 @@ VALUES: dict[str, Any] = {
     "clients-together": 4,
     "fedavg.weights-over": "all",
     "fresh": True,
+    "min-replies": 0.5,
 }
 """A value of each renamed setting that is not its default."""
 IDS = {
@@ -27,6 +28,7 @@ IDS = {
     "clients-together": ({}, "digits-fedshift-seed0-41a9dbb92b"),
     "fedavg.weights-over": ({"method": "fedavg"}, "digits-fedavg-seed0-442807d2b2"),
     "fresh": ({}, "digits-fedshift-seed0-3dc1a6a8fb"),
+    "min-replies": ({}, "digits-fedshift-seed0-3dc1a6a8fb"),
 }
 """By old name: other settings, and the run's id as it was before the setting was renamed."""
 

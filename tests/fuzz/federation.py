@@ -146,7 +146,7 @@ def message_of(honest: Message, records: Records) -> Message:
 
 def stages(root: Path, method: str, **more: Any) -> list[Stage]:
     """Play a method honestly and return its stages, as the server waits for the replies of each."""
-    settings = small(root, method=method, local_epochs=1, min_replies=0.3, **more)
+    settings = small(root, method=method, local_epochs=1, min_reply_share=0.3, **more)
     federation, result = federate(settings.data, settings.general.seed), list[Stage]()
     with Recorder(2, faithful=True) as grid:
         run = Run(grid, settings, federation, RunFolder(settings.folder), lambda line: None)

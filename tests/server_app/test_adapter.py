@@ -202,7 +202,7 @@ FAULTS: dict[str, tuple[Callable[[RecordDict], None], str]] = {
 }
 CHANGES: dict[str, Any] = {
     "method": "fedbn+creff",
-    "min_replies": 0.5,
+    "min_reply_share": 0.5,
     "alpha": 10.0,
     "local_steps": 1,
 }
@@ -263,7 +263,7 @@ def test_a_number_of_a_worker_that_python_prints_to_nobody(train: Train) -> None
 
 
 def test_all_replies_demanded(train: Train, tmp_path: Path) -> None:
-    changes = {**CHANGES, "min_replies": 1.0, "rounds": 3}
+    changes = {**CHANGES, "min_reply_share": 1.0, "rounds": 3}
     with pytest.raises(
         TooFewReplies,
         match=r"round 3: 3 good replies of 4.*client 1: model: head\.weight is not fin",
@@ -295,7 +295,7 @@ def test_faulty_scores_are_left_out(train: Train, caplog: pytest.LogCaptureFixtu
             scores = unpack(records.array_records[f"{FAULTY}/test/average"])
             records[f"{FAULTY}/test/average"] = pack({**scores, "loss": -scores["loss"]})
 
-    outcome = train(grid=TamperingGrid(tamper), method="fedbn", min_replies=0.75)
+    outcome = train(grid=TamperingGrid(tamper), method="fedbn", min_reply_share=0.75)
     values = outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]
     assert [client for client, value in enumerate(values) if value is None] == [FAULTY] and len(
         values
@@ -429,7 +429,7 @@ def test_missing_answer(train: Train, kind: str) -> None:
     with pytest.raises(
         TooFewReplies, match=f"class-counts.*3 good replies of 4.*client {FAULTY}: {reasons[kind]}"
     ):
-        train(grid=TamperingGrid(tamper), method="fedshift", min_replies=0.5)
+        train(grid=TamperingGrid(tamper), method="fedshift", min_reply_share=0.5)
 
 
 def test_answers_of_another_shape(train: Train) -> None:

@@ -147,7 +147,7 @@ def test_server_control_is_the_mean_of_the_clients(
         return checkpoint(run)
 
     monkeypatch.setattr(Run, "checkpoint", checkpoint_and_compare)
-    outcome = train("lossy", grid=TamperingGrid(losses(plan)), min_replies=0.5, **changes)
+    outcome = train("lossy", grid=TamperingGrid(losses(plan)), min_reply_share=0.5, **changes)
     assert [list(record["failures"]) for record in outcome.records] == [
         [], [str(plan[2][1])], [str(plan[3][1])], [], []
     ]  # fmt: skip

@@ -201,7 +201,10 @@ def test_faulty_answers_to_the_final_question(train: Train) -> None:
         ]  # the last round, which the question belongs to, is run again
         assert resumed.hash == undisturbed.hash
         without = train(
-            f"without, {kind}", grid=TamperingGrid(spoiled(kind)), method="ccvr", min_replies=0.75
+            f"without, {kind}",
+            grid=TamperingGrid(spoiled(kind)),
+            method="ccvr",
+            min_reply_share=0.75,
         )
         assert without.records[-1]["failures"] == {"1": f"class-statistics: {reason}"}
         assert without.hash != resumed.hash
@@ -221,7 +224,7 @@ def test_a_check_of_an_answer_that_does_not_end_costs_its_client_alone(
     monkeypatch.setattr(questions, "check_answer", endless)
     monkeypatch.setattr(questions, "CHECK_SECONDS", 0.5)
     try:
-        outcome = train(method="ccvr", min_replies=0.75)
+        outcome = train(method="ccvr", min_reply_share=0.75)
     finally:
         ended.set()
     reason = "class-statistics: it is not checked after 0.5 s"

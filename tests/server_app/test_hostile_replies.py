@@ -125,7 +125,7 @@ def test_values_that_no_training_makes(train: Train, name: str, value: float, re
     def fill(state: dict[str, torch.Tensor]) -> None:
         next(tensor for key, tensor in state.items() if key.endswith(name)).fill_(value)
 
-    outcome = train(grid=TamperingGrid(changed("train", "2/model", fill)), min_replies=0.5)
+    outcome = train(grid=TamperingGrid(changed("train", "2/model", fill)), min_reply_share=0.5)
     assert reason in outcome.records[0]["failures"]["2"]
     assert math.isfinite(outcome.records[-1]["models"]["average"]["loss"])
 
@@ -144,7 +144,7 @@ def test_the_round_goes_on_without_the_client_that_spoils_it(
 
     monkeypatch.setattr(FedNova, "combine", overflowing)
     spoil = changed("train", "3/model", lambda s: s["head.weight"].fill_(9e9))
-    outcome = train(grid=TamperingGrid(spoil), method="fednova", min_replies=0.5)
+    outcome = train(grid=TamperingGrid(spoil), method="fednova", min_reply_share=0.5)
     assert outcome.records[0]["clients"] == [0, 1, 2]
     assert "model average: head.weight is not finite with it" in outcome.records[0]["failures"]["3"]
     with pytest.raises(
@@ -186,7 +186,7 @@ def invented(state: dict[str, torch.Tensor]) -> None:
 
 def test_an_invented_confusion_matrix(train: Train) -> None:
     grid = TamperingGrid(changed("evaluate", "1/test/average", invented))
-    outcome = train(grid=grid, method="fedbn", min_replies=0.5)
+    outcome = train(grid=grid, method="fedbn", min_reply_share=0.5)
     assert "evaluation: the scores are over" in outcome.records[-1]["failures"]["1"]
     assert outcome.records[-1]["models"]["average"]["balanced-accuracy"] < 1
 
@@ -248,7 +248,7 @@ def test_statistics_of_classes_that_cannot_be(train: Train, change: Change, reas
     """The first ended the run with a traceback; the others counted."""
     tamper = changed("query", "1/upload/class-statistics", change)
     outcome = train(
-        grid=TamperingGrid(tamper), method="ccvr", min_replies=0.5, rounds=1, local_epochs=1
+        grid=TamperingGrid(tamper), method="ccvr", min_reply_share=0.5, rounds=1, local_epochs=1
     )
     assert re.search(reason, outcome.records[-1]["failures"]["1"])
 
@@ -284,4 +284,4 @@ def test_one_client_alone_that_diverges_is_named(train: Train) -> None:
             changed("train", "2/model", lambda s: s["head.weight"].fill_(3e38))(asked, records)
 
     with pytest.raises(Diverged, match=r"^diverged in round 1: client 2: .*head.weight is 3e\+38"):
-        train(grid=TamperingGrid(lose_others_and_spoil), min_replies=0.25)
+        train(grid=TamperingGrid(lose_others_and_spoil), min_reply_share=0.25)

@@ -137,7 +137,7 @@ def test_a_run_of_many_clients(train: Train) -> None:
         train_images=336,
         local_epochs=1,
         min_samples=1,
-        min_replies=0.5,
+        min_reply_share=0.5,
         rounds=1,
     )
     (record,) = outcome.folder.rounds()

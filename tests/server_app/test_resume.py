@@ -87,7 +87,7 @@ def test_kill_and_resume(train: Train, tmp_path: Path, method: str, places: Sequ
 
 @pytest.mark.parametrize("method", ["fedbn", "creff+fedshift+fedbn", "scaffold+fedavgm+silobn"])
 def test_lost_and_refused_replies(train: Train, tmp_path: Path, method: str) -> None:
-    changes = {"method": method, "rounds": 4, "min_replies": 0.5}
+    changes = {"method": method, "rounds": 4, "min_reply_share": 0.5}
     whole = train("whole", grid=TamperingGrid(losses(LOSSES)), **changes)
     failures = {
         record["round"]: record["failures"] for record in whole.records if record["failures"]
@@ -106,7 +106,7 @@ def test_lost_and_refused_replies(train: Train, tmp_path: Path, method: str) -> 
 
 def test_resume_keeps_the_memory_of_a_refused_client(train: Train, tmp_path: Path) -> None:
     outcome = train(
-        method="fedbn", rounds=3, min_replies=0.5, grid=TamperingGrid(losses({3: ("nan", 1)}))
+        method="fedbn", rounds=3, min_reply_share=0.5, grid=TamperingGrid(losses({3: ("nan", 1)}))
     )
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     assert checkpoint.memory_rounds == {0: 3, 1: 2, 2: 3, 3: 3}

@@ -100,7 +100,7 @@ def test_a_client_with_impossible_pairs_is_left_out(train: Train, root: str) -> 
             records["1/test/average"] = pack({**scores, "ranking": scores["ranking"] * 2})
 
     outcome = train(
-        grid=TamperingGrid(tamper), method="fedbn", data_root=root, min_replies=0.5, **ABIDE
+        grid=TamperingGrid(tamper), method="fedbn", data_root=root, min_reply_share=0.5, **ABIDE
     )
     assert "over other pairs than their samples make" in outcome.records[-1]["failures"]["1"]
     values = outcome.records[-1]["models"]["average"]["client-auroc"]["values"]

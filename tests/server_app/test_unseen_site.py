@@ -248,7 +248,7 @@ def test_a_wrong_answer_is_a_failure(train: Train, unseen: dict[str, Any], kind:
         TooFewReplies, match=f"question norm-statistics: 2 good replies of 3.*{SPOILED[kind]}"
     ):
         train("strict", grid=TamperingGrid(tamper), **changes)
-    lenient = train("lenient", grid=TamperingGrid(tamper), min_replies=0.6, **changes)
+    lenient = train("lenient", grid=TamperingGrid(tamper), min_reply_share=0.6, **changes)
     assert lenient.summary["unseen"]["answered"] == [0, 2] and lenient.summary["failures"] == 1
     assert re.fullmatch(f"norm-statistics: {SPOILED[kind]}.*", lenient.records[-1]["failures"]["1"])
 

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,10 +17,12 @@ from flwr.proto.fleet_pb2 import ActivateNodeResponse
 
 from fedskew.federation import certificates
 from fedskew.federation.certificates import write_authority, write_server
+from site_agent.cli import main
 from site_agent.config import Link
 from site_agent.keys import make_key
 from site_agent.online import online
 from site_agent.preflight import Row
+from tests.site_files import site_entries, site_folders, write
 
 Pair = tuple[Path, Path]
 SITE: Any = SimpleNamespace(name="north")
@@ -226,6 +229,39 @@ def test_a_key_that_is_refused(tmp_path: Path, listen: Listen, status: int, sent
     gateway.status = status
     row = looked(gateway, ca, tmp_path)["key known"]
     assert not row.holds and sentence in row.text and str(status) in row.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (403, "key known  no: the coordinator refuses this site's key (403). It was revoked"),
+        (401, "key known  yes\n"),
+        (503, "key known  not asked: the coordinator's gateway has no answer (503)"),
+        (None, "key known  not asked: no coordinator answers"),
+    ],
+)
+def test_a_site_whose_key_was_revoked_says_so_in_its_status(
+    tmp_path: Path,
+    listen: Listen,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: int | None,
+    sentence: str,
+) -> None:
+    """The gateway knows no revoked key, and answers 403; a SuperLink that is asked of no node answers 401."""
+    ca, server = certified(tmp_path / "here")
+    make_key(tmp_path / "node.key")
+    port = 1
+    if answer is not None:
+        gateway = listen(server)
+        gateway.status, port = answer, gateway.server_address[1]
+    place = site_folders(tmp_path / "sites") / "north"
+    link = {"address": f"127.0.0.1:{port}", "key": str(tmp_path / "node.key"), "ca": str(ca)}
+    site_file = write(place / "site.toml", site_entries(link=link))
+    monkeypatch.setattr(sys, "argv", ["fedskew-site", "status", "--site", str(site_file)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code and sentence in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -90,6 +90,8 @@ def test_more_samples_than_agreed_are_refused_and_recorded(tmp_path: Path) -> No
     assert record.clients == [0, 2] and record.failures == {
         LIAR: "num-examples is 320000000, and federation.toml agrees on at most 24 training samples of site east"
     }
+    (line,) = [line for line in told if line.startswith("round ")]
+    assert line.endswith("  left out: site east")
     assert origin["agreement"]["samples"] == {"north": 24, "east": 24, "south": 24}
     assert not [line for line in told if "agrees on no samples" in line]
 
@@ -124,7 +126,7 @@ def test_class_counts_are_of_no_more_samples_than_agreed(
 ) -> None:
     """They are summed over the sites before round 1, so too many of one site's own the prior of all."""
     sentence = (
-        "client 1 left out: its answer is of 27, and federation.toml agrees on at most 24 "
+        "site east left out: its answer is of 27, and federation.toml agrees on at most 24 "
         "training samples of site east"
     )
     try:

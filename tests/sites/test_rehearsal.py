@@ -256,7 +256,7 @@ def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: 
     site_runtime.cache_clear()
     with pytest.raises(
         TooFewReplies,
-        match=r"readiness: 1 good replies of 3.* client 1: data \d+; client 2: data \d+",
+        match=r"readiness: 1 good replies of 3.* site east: data \d+; site south: data \d+",
     ):
         rehearse(folder, tmp_path, method="fedavg", rounds=1, seed=1)
 

@@ -26,7 +26,7 @@ def rounds_with(kinds: list[str]) -> Any:
         round=4,
         request=lambda kind, task, states: None,
         ask=lambda grid, clients, request: exchange,
-        exchange_settings=SimpleNamespace(min_replies=1.0),
+        exchange_settings=SimpleNamespace(min_reply_share=1.0),
     )
 
 

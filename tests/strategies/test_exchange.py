@@ -330,7 +330,7 @@ def test_five_reasons_are_given_where_too_few_reply() -> None:
         exchange.refuse(client, f"{client} " + 300 * "x")
     with pytest.raises(TooFewReplies) as refused:
         exchange.check_enough(1.0, "round 1")
-    reasons = str(refused.value).split("min-replies = 1; ")[1].split("; ")
+    reasons = str(refused.value).split("min-reply-share = 1 asks for 6; ")[1].split("; ")
     assert reasons == [f"client {client}: {client} " + 198 * "x" for client in range(5)]
 
 

@@ -124,7 +124,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
 
 def test_a_client_has_the_data_of_its_first_answer_ever_after(tmp_path: Path) -> None:
     """Client 1 comes with other data in round 2, client 2 never says which it has."""
-    rounds = rounds_of(tmp_path, exchange=ExchangeSettings(min_replies=0.5))
+    rounds = rounds_of(tmp_path, exchange=ExchangeSettings(min_reply_share=0.5))
     first = {
         0: reply(rounds, 1.0, 10, data="a"),
         1: reply(rounds, 1.0, 10, data="b"),
@@ -208,7 +208,7 @@ def test_heads_that_are_not_finite_end_a_run_without_rounds(tmp_path: Path) -> N
 
 
 def test_a_client_that_remembers_says_what(tmp_path: Path) -> None:
-    rounds = rounds_of(tmp_path, exchange=ExchangeSettings(min_replies=0.5))
+    rounds = rounds_of(tmp_path, exchange=ExchangeSettings(min_reply_share=0.5))
     replies = {client: reply(rounds, 1.0, 10) for client in range(2)}
     replies[2] = reply(rounds, 1.0, 10, remembers=1.0)
     finish(rounds, replies)

@@ -138,6 +138,7 @@ def test_of_a_run_that_goes_on_its_records_say_it(
     basis, sites = site_status(folder, {})
     assert basis == f"{settings.run_id} has begun, and no round of it is over"
     assert [sites[name].state for name in NAMES] == [NOT_ASKED, AWAY, NOT_ASKED]
+    link.states["east"] = "online"
     settings.folder.mkdir(parents=True)
     RunFolder(settings.folder).add_round(record(1, east="data 3"))
     basis, sites = site_status(folder, {})
@@ -145,6 +146,27 @@ def test_of_a_run_that_goes_on_its_records_say_it(
         REFUSES, "data 3"
     )
     assert not link.asked
+
+
+def test_a_site_that_goes_offline_in_a_round_is_away_before_the_round_ends(
+    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is killed while it uploads was in the last round, and the SuperLink knows that it is gone."""
+    stated = {
+        "dataset": f"sites:{folder.agreement_file}",
+        "rounds": 9,
+        "results": str(folder.path / "results"),
+    }
+    settings = parse(stated)
+    settings.folder.mkdir(parents=True)
+    RunFolder(settings.folder).add_round(record(1, south="no reply"))
+    superlink(monkeypatch, "north south", [settings.flat()])
+    _, sites = site_status(folder, {})
+    assert {name: str(status) for name, status in sites.items()} == {
+        "north": "ready",
+        "east": "away since 2026-11-22",
+        "south": "away since round 1",
+    }
 
 
 def test_a_site_is_away_since_the_first_round_in_a_row_without_it(folder: FederationFolder) -> None:

@@ -232,7 +232,7 @@ def test_a_server_with_another_number_of_classes_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "changes, key",
     [
-        ({"min-replies": 0.5}, "min-replies"),
+        ({"min-reply-share": 0.5}, "min-reply-share"),
         ({"method": "fedadam"}, "server-optimizer"),
         ({"clients-per-pass": 4}, "clients-per-pass"),
         ({"finetune-epochs": 1}, "finetune-epochs"),

@@ -1,0 +1,139 @@
+"""Hand on a reply once all of its objects have arrived, so that no incomplete reply holds back another.
+
+flwr announces a reply before its objects arrive, and announces it once. Its Grid then waits for the objects of one
+reply after the other. If a site is killed while it uploads, the objects never arrive, and flwr gives up after 180
+seconds.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from client_app.flower_internals import (
+    GetNodesRequest,
+    PullAppMessagesRequest,
+    PullAppMessagesResponse,
+    PullObjectRequest,
+    PullObjectResponse,
+)
+from client_app.polling import on_its_way
+
+LOOK = 2.0
+"""Seconds between two looks whether the nodes that upload are still connected."""
+SERVER = 1
+"""The node id by which a ServerApp fetches objects."""
+
+
+@dataclass
+class IncomingReply:
+    """A reply that was announced, in flwr's protobuf, and those of its objects that have arrived."""
+
+    message: Any
+    tree: Any
+    missing: list[str]
+    """Ids of the objects that have not arrived."""
+    arrived: dict[str, Any] = field(default_factory=dict)
+    """By id, flwr's response with the object."""
+    activated: str | None = None
+    """When the node had signed in, as of the first look."""
+
+
+class WholeReplies:
+    """A runtime client whose `PullMessages` returns the replies that have arrived as a whole, and does not wait.
+
+    A reply counts as lost once its node is offline or has started again: its objects are then answered as unknown, and
+    flwr's Grid returns an error in its place, as it does for a node that goes offline before it replies.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.incoming: list[IncomingReply] = []
+        self.objects: dict[str, Any] = {}
+        """By id, flwr's responses with the objects of the replies that were handed on last."""
+        self.next_look = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def PullMessages(self, request: Any) -> Any:
+        """Return flwr's response with the whole and the lost replies to the messages that the request names."""
+        asked = set(request.message_ids)
+        # Nobody waits for the others any more.
+        self.incoming = [reply for reply in self.incoming if answered_by(reply.message) in asked]
+        # flwr takes an announced reply for delivered: it answers a second request for it with an error.
+        unannounced = asked - {answered_by(reply.message) for reply in self.incoming}
+        if unannounced:
+            self.announce(sorted(unannounced))
+
+        self.objects.clear()
+        handed_on = PullAppMessagesResponse()
+        lost = self.lost()
+        still_incoming = []
+        for reply in self.incoming:
+            if not self.is_over(reply) and reply not in lost:
+                still_incoming.append(reply)
+                continue
+            self.objects |= reply.arrived
+            for name in reply.missing:
+                self.objects[name] = PullObjectResponse(object_found=False)
+            handed_on.messages_list.append(reply.message)
+            handed_on.message_object_trees.append(reply.tree)
+        self.incoming = still_incoming
+        return handed_on
+
+    def PullObject(self, request: Any) -> Any:
+        """Return flwr's response: the object of a reply that was handed on, or what the SuperLink answers."""
+        response = self.objects.pop(request.object_id, None)
+        return self.client.PullObject(request) if response is None else response
+
+    def announce(self, message_ids: list[str]) -> None:
+        """Ask for the replies to these messages that are announced by now, and add them to `incoming`."""
+        response = self.client.PullMessages(PullAppMessagesRequest(message_ids=message_ids))
+        announced = zip(response.messages_list, response.message_object_trees, strict=True)
+        for message, tree in announced:
+            self.incoming.append(IncomingReply(message, tree, missing=list(object_ids(tree))))
+
+    def is_over(self, reply: IncomingReply) -> bool:
+        """Fetch what has arrived, and return whether the reply is whole, or one of its objects will never arrive."""
+        while reply.missing:
+            name = reply.missing[0]
+            request = PullObjectRequest(run_id=reply.message.metadata.run_id, object_id=name)
+            request.node.node_id = SERVER
+            response = self.client.PullObject(request)
+            if on_its_way(response):
+                return False
+            if not response.object_found:
+                return True
+            reply.arrived[name] = response
+            del reply.missing[0]
+        return True
+
+    def lost(self) -> list[IncomingReply]:
+        """Return the replies whose node has gone offline or started again; every LOOK seconds the nodes are asked."""
+        now = time.monotonic()
+        if not self.incoming or now < self.next_look:
+            return []
+        self.next_look = now + LOOK
+        nodes = self.client.GetNodes(GetNodesRequest()).nodes
+        activated = {node.node_id: node.last_activated_at for node in nodes}
+        lost = []
+        for reply in self.incoming:
+            since = activated.get(reply.message.metadata.src_node_id)
+            if reply.activated is None:
+                reply.activated = since
+            if since is None or since != reply.activated:
+                lost.append(reply)
+        return lost
+
+
+def answered_by(message: Any) -> str:
+    """Return the id of the message that a reply answers."""
+    return str(message.metadata.reply_to_message_id)
+
+
+def object_ids(tree: Any) -> Iterator[str]:
+    """Yield the ids of all objects of a reply, in flwr's order: what an object consists of comes before it."""
+    for child in tree.children:
+        yield from object_ids(child)
+    yield str(tree.object_id)

@@ -1,0 +1,174 @@
+"""A reply whose objects never arrive, as its site was killed while it uploaded: flwr's HttpGrid before a SuperLink."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse, PushObjectResponse
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.runtime_pb2 import (
+    GetNodesResponse,
+    PullAppMessagesResponse,
+    PushAppMessagesResponse,
+)
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from client_app.flower_internals import message_from_proto, message_to_proto
+from data.agreement import as_flower_has_it, read_agreement
+from fedskew.engines.local import identify
+from strategies.core.exchange import (
+    Exchange,
+    ExchangeSettings,
+    Request,
+    TooFewReplies,
+    collect_replies,
+    faster_grid,
+)
+from strategies.core.node_assignment import SiteAssigner
+from tests.site_files import NAMES, agreed, public_key, write
+
+NODES = dict(zip((100, 101, 102), NAMES, strict=True))
+VICTIM = 101
+MOST_LOOKS = 50
+"""How often an object may be asked for that never arrives: flwr's Grid asks for 180 seconds and for no other."""
+
+
+class SuperLink:
+    """Three sites that reply at once. The victim, when first asked, uploads all but the last object of its reply.
+
+    `event` says what becomes of it once that object was asked for three times: it is "killed" and goes offline, it has
+    "restarted", the object has "arrived", or it "hangs".
+    """
+
+    def __init__(self, event: str) -> None:
+        self.event = event
+        self.looks = 0
+        self.asked: list[int] = []
+        self.announced: list[tuple[Any, ObjectTree]] = []
+        self.objects: dict[str, bytes] = {}
+        self.unfinished = ""
+        """Id of the object that the victim has not uploaded."""
+
+    @property
+    def now(self) -> str:
+        """What has become of the victim by now."""
+        return self.event if self.looks >= 3 else "uploads"
+
+    def GetNodes(self, request: Any) -> Any:
+        nodes = []
+        for node, name in NODES.items():
+            key = as_flower_has_it(public_key(name))
+            since = self.now if (node, self.now) == (VICTIM, "restarted") else "the beginning"
+            if (node, self.now) != (VICTIM, "killed"):
+                nodes.append(NodeInfo(node_id=node, public_key=key, last_activated_at=since))
+        return GetNodesResponse(nodes=nodes)
+
+    def PushMessages(self, request: Any) -> Any:
+        ids = []
+        for proto in request.messages_list:
+            ids.append(proto.metadata.message_id)
+            self.announced.append(self.reply(message_from_proto(proto)))
+        return PushAppMessagesResponse(message_ids=ids)
+
+    def PushObject(self, request: Any) -> Any:
+        return PushObjectResponse(stored=True)
+
+    def reply(self, message: Message) -> tuple[Any, ObjectTree]:
+        """Upload a site's reply to a message, and return the reply without its content, and the tree of its objects."""
+        node = message.metadata.dst_node_id
+        self.asked.append(node)
+        client = list(NODES).index(node)
+        content = RecordDict({f"{client}/metrics": MetricRecord({"loss": float(client)})})
+        reply = Message(content, reply_to=message)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            for name, part in get_all_nested_objects(reply).items():
+                self.objects[name] = part.deflate()
+            if node == VICTIM and not self.unfinished:
+                self.unfinished = reply.object_id
+            return message_to_proto(remove_content_from_message(reply)), get_object_tree(reply)
+
+    def PullMessages(self, request: Any) -> Any:
+        """Announce each reply once, as flwr does, the victim's before the others."""
+        response = PullAppMessagesResponse()
+        for proto, tree in sorted(
+            self.announced, key=lambda pair: pair[0].metadata.src_node_id != VICTIM
+        ):
+            assert proto.metadata.reply_to_message_id in request.message_ids
+            response.messages_list.append(proto)
+            response.message_object_trees.append(tree)
+        self.announced.clear()
+        return response
+
+    def PullObject(self, request: Any) -> Any:
+        if request.object_id == self.unfinished and self.now != "arrived":
+            self.looks += 1
+            assert self.looks < MOST_LOOKS, "everybody waits for an object that never arrives"
+            return PullObjectResponse(object_found=True)
+        content = self.objects.get(request.object_id)
+        return PullObjectResponse(
+            object_found=content is not None,
+            object_available=content is not None,
+            object_content=content or b"",
+        )
+
+    def ConfirmMessageReceived(self, request: Any) -> None:
+        del self.objects[request.message_object_id]
+
+
+def asked(superlink: SuperLink, tmp_path: Path, timeout: float) -> Exchange:
+    """Return the exchange of a round of training."""
+    identify()
+    grid: Any = HttpGrid(token="none")
+    grid._client, grid._run = superlink, SimpleNamespace(run_id=1)
+    assigner = SiteAssigner(read_agreement(write(tmp_path / "federation.toml", agreed())))
+    settings = ExchangeSettings(timeout=timeout, node_wait=0.0)
+    request = Request("train", {"round": 1}, {}, "{}", {})
+    return collect_replies(faster_grid(grid), [0, 1, 2], request, settings, assigner)
+
+
+@pytest.mark.parametrize(
+    ("event", "timeout", "failures", "times_asked"),
+    [
+        ("killed", 600.0, {1: "site east is not connected"}, 3),
+        ("restarted", 600.0, {}, 4),
+        ("arrived", 600.0, {}, 3),
+        ("hangs", 0.2, {1: "no reply"}, 3),
+    ],
+)
+def test_a_reply_that_is_incomplete_holds_back_no_other(
+    event: str,
+    timeout: float,
+    failures: dict[int, str],
+    times_asked: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("strategies.core.whole_replies.LOOK", 0.0)
+    superlink = SuperLink(event)
+    exchange = asked(superlink, tmp_path, timeout)
+    losses = {client: answer.metrics["loss"] for client, answer in exchange.answers.items()}
+    assert losses == {client: float(client) for client in {0, 1, 2} - failures.keys()}
+    assert exchange.failures == failures
+    assert len(superlink.asked) == times_asked
+
+
+def test_between_sites_a_failure_is_that_of_a_site(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strategies.core.whole_replies.LOOK", 0.0)
+    exchange = asked(SuperLink("killed"), tmp_path, 600.0)
+    with caplog.at_level(logging.WARNING), pytest.raises(TooFewReplies) as error:
+        exchange.check_enough(1.0, "round 7")
+    assert "round 7: site east left out: site east is not connected" in caplog.messages
+    assert "2 good replies of 3, and min-sites asks for 3; site east: " in str(error.value)
+    exchange.check_enough(2 / 3, "round 7")
