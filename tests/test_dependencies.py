@@ -42,17 +42,25 @@ PRIVATE = {
         "tests/fedskew/federation/test_gateway.py",
         "tests/site_agent/test_online.py",
     ],
+    "flwr.proto.heartbeat_pb2": ["site_agent/flower_internals.py"],
     "flwr.proto.message_pb2": [
+        "client_app/flower_internals.py",
         "fedskew/federation/flower_internals.py",
         "site_agent/flower_internals.py",
         "tests/fedskew/federation/test_gateway.py",
         "tests/site_agent/test_executor.py",
+        "tests/strategies/test_incomplete_replies.py",
     ],
-    "flwr.proto.node_pb2": ["tests/fedskew/federation/test_gateway.py"],
+    "flwr.proto.node_pb2": [
+        "tests/fedskew/federation/test_gateway.py",
+        "tests/strategies/test_incomplete_replies.py",
+    ],
     "flwr.proto.recorddict_pb2": ["client_app/flower_internals.py"],
     "flwr.proto.runtime_pb2": [
+        "client_app/flower_internals.py",
         "site_agent/flower_internals.py",
         "tests/site_agent/test_executor.py",
+        "tests/strategies/test_incomplete_replies.py",
     ],
     "flwr.proto.task_pb2": ["site_agent/flower_internals.py"],
     "flwr.server.superlink.linkstate.sql_linkstate": [
@@ -64,6 +72,7 @@ PRIVATE = {
     "flwr.supercore.inflatable.inflatable_object": [
         "fedskew/federation/flower_internals.py",
         "tests/client_app/test_client_messages.py",
+        "tests/strategies/test_incomplete_replies.py",
     ],
     "flwr.supercore.interceptors": [
         "fedskew/federation/flower_internals.py",
@@ -80,6 +89,7 @@ PRIVATE = {
         "tests/fake_grid.py",
         "tests/site_agent/test_executor.py",
     ],
+    "flwr.superlink.grid.http_grid": ["tests/strategies/test_incomplete_replies.py"],
     "flwr.supernode.cli": ["site_agent/flower_internals.py"],
     "flwr.supernode.fleet_http_client": ["site_agent/flower_internals.py"],
     "flwr.supernode.node_auth_http_interceptor": ["site_agent/flower_internals.py"],
