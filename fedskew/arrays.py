@@ -30,7 +30,8 @@ def from_arrays(
     Args:
         train: a pair (images, labels), or a torch Dataset of (image, label). Images are (N, H, W), (N, H, W, C) or, as
             tensors, (N, C, H, W): bytes, or floating-point numbers from 0 to 1. Vectors are float32 (N, F).
-            Labels are whole numbers from 0, or names.
+            Labels are whole numbers from 0, or names. A DataFrame of vectors has the names of their columns, by which
+            the columns of the others are put into its order.
         test: the same, of samples that no client trains on.
         validation: the same, of samples that are measured and never trained on.
         classes: the names of the classes in the order of the labels; default: the names in the labels, or numbers.
@@ -42,14 +43,23 @@ def from_arrays(
     import numpy as np
 
     from data.errors import DataError
+    from data.readers.input_columns import order_of
     from data.readers.npz import guess_settings
     from data.settings import DataSettings
     from data.text import name_list
 
     arrays: dict[str, Any] = {}
+    columns = column_names(train)
     for name, split in (("train", train), ("test", test), ("val", validation)):
-        if split is not None or name != "val":
-            arrays[f"{name}_images"], arrays[f"{name}_labels"] = images_and_labels(name, split)
+        if split is None and name == "val":
+            continue
+        images, labels = images_and_labels(name, split)
+        present = column_names(split)
+        if columns and present:
+            images = images[:, order_of(present, columns, name, "train")]
+        arrays[f"{name}_images"], arrays[f"{name}_labels"] = images, labels
+    if columns:
+        arrays["columns"] = np.array(columns)
     path = Path(folder) / f"{hash_of(arrays)}.npz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,6 +106,14 @@ def images_and_labels(name: str, split: Split) -> "tuple[NDArray[np.generic], ND
         first, second = sorted(shapes)[:2]
         raise DataError(f"images of {first} and of {second}: must have one shape", where=name)
     return np.stack(images_N), labels_of(name, [label for _, label in items])
+
+
+def column_names(split: Split) -> list[str]:
+    """Return the names of the columns of a pair (DataFrame, labels); empty for anything else, and for numbers."""
+    if not (isinstance(split, Sequence) and len(split) == 2):
+        return []
+    names = list(getattr(split[0], "columns", ()))
+    return names if all(isinstance(name, str) for name in names) else []
 
 
 def check_pair(where: str, item: Any) -> None:
@@ -147,7 +165,7 @@ def array_of_objects(name: str, labels: "NDArray[np.generic]") -> "NDArray[np.ge
     are_names = [isinstance(label, str) for label in listed]
     if all(are_names):
         return labels.astype(str)
-    expected = str if any(are_names) else (bool, int, float)
+    expected = str if any(are_names) else (bool, int, float, np.number, np.bool_)
     for index, label in enumerate(listed):
         if not isinstance(label, expected):
             rule = "must be all names, or all numbers, one per sample"
@@ -168,7 +186,7 @@ def as_array(name: str, images: Any, axes: int) -> "NDArray[np.generic]":
     try:
         array: NDArray[np.generic] = np.asarray(images)
     except (ValueError, TypeError, RuntimeError):
-        rule = "must be arrays of one shape, or tensors on the CPU without gradients"
+        rule = "must be arrays of one shape, or tensors on the CPU without gradients, of a type that numpy has"
         raise DataError(f"images of type {type(images).__name__}: {rule}", where=name) from None
     if array.dtype.kind not in "biuf":
         rule = "must be numbers"

@@ -164,7 +164,8 @@ def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in a run config of flwr by their present names, without the keys that are no settings.
 
     flwr executes the app in the folder in which its SuperLink was started, which may be anybody's, and does not pass on
-    where `flwr run` was typed. So no path may be relative, and no module may be found in that folder.
+    where `flwr run` was typed. So no path may be relative, but that of data below an absolute data-root, and no
+    module may be found in that folder.
 
     Raises SettingError for a relative path or such a module. Only `results` at its default becomes RESULTS_OF_FLWR_RUN.
     """
@@ -214,8 +215,10 @@ def refuse_relative_data(dataset: str) -> None:
         return  # a data set by its name is refused without data-root
     for name in members(dataset):
         if is_own(name):
-            _, _, path = name.partition(":")
-            is_safe = path.startswith(("/", "~"))
+            kind, _, path = name.partition(":")
+            # A name in the cache of the datasets library is no path, unless a folder here is called so.
+            is_name = kind == "hf" and not Path(path).exists()
+            is_safe = is_name or path.startswith(("/", "~"))
         else:
             is_safe = name in KNOWN and KNOWN[name].layout == "scikit-learn"
         if not is_safe:

@@ -211,8 +211,8 @@ def refuse_what_pillow_loses(file: Path, opened: ImageFile.ImageFile) -> None:
         return
     bits = bits_before_pillow(opened)
     if bits > 8:
-        rule = "which Pillow cuts to 8: save it with 8 bits, or as grey without transparency"
-        found = f"is a {opened.format} image of {bits} bits a channel in color or with transparency"
+        rule = "which Pillow cuts to 8: save it with 8 bits, or as PNG in grey without transparency"
+        found = f"is a {opened.format} image of {bits} bits a channel"
         raise DataError(f"{found}, {rule}", where=str(file))
     if SIGNED in tiff_tags(opened).get(ExifTags.Base.SampleFormat, ()):
         rule = "which Pillow takes as unsigned: save it with 16 bits"

@@ -52,13 +52,18 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
         if not rows or not columns or not any(element in data for element in PIXELS):
             raise DataError("is a DICOM file without an image", where=str(file))
         refuse_large(file, rows * columns, settings)
-        photometric = str(data.get("PhotometricInterpretation"))
+        photometric = str(data.get("PhotometricInterpretation") or "").strip().upper()
+        if not photometric:
+            rule = "is a DICOM image without a photometric interpretation, which says whether it is grey or color"
+            raise DataError(rule, where=str(file))
+        data.PhotometricInterpretation = photometric  # in small letters pydicom does not know it
         if photometric not in MONOCHROME and channels == 1:
             rule = "and grey is set: --set input-shape=3xHEIGHTxWIDTH, or leave it out"
             raise DataError(f"is a color DICOM image ({photometric}), {rule}", where=str(file))
         frame = chosen_frame(file, int(data.get("NumberOfFrames") or 1), settings)
         try:
             bring_up_values_of(data, frame)
+            complete_rescale(data)
             if photometric in MONOCHROME:
                 return grey_of(file, data, frame, settings)
             return color_of(file, data, frame)
@@ -93,6 +98,17 @@ def bring_up_values_of(data: Any, frame: int) -> None:
         for name in OF_A_FRAME:
             for stated in [*(groups.get(name) or [])][:1]:
                 data.update(stated)
+
+
+def complete_rescale(data: Any) -> None:
+    """Give a rescale that states its slope or its intercept alone the other one: pydicom ignores half a rescale."""
+    usual = {"RescaleSlope": 1, "RescaleIntercept": 0}
+    missing = [name for name in usual if data.get(name) in (None, "")]
+    if len(missing) == 1:
+        setattr(data, missing[0], usual[missing[0]])
+    if len(missing) == 2:
+        for name in missing:
+            data.pop(name, None)  # an empty element is no number
 
 
 def refuse_large(file: Path, pixels: int, settings: DataSettings) -> None:

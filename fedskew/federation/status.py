@@ -123,7 +123,11 @@ def recorded(agreement: Agreement, records: Sequence[RoundRecord]) -> Sites:
                 if not is_away(name, record.failures.get(client, "")):
                     break
                 first = record.round
-            sites[name] = SiteStatus(AWAY, f"since round {first}")
+            # What a node reported, such as an app that crashed, comes after the semicolon.
+            _, _, reported = why.partition("; ")
+            sites[name] = SiteStatus(
+                AWAY, f"since round {first}" + (f"; {reported}" if reported else "")
+            )
     return sites
 
 

@@ -159,7 +159,15 @@ def local_round(
 
 
 def without_last_batch(settings: TrainingSettings, samples: int) -> TrainingSettings:
-    """Return the settings with as many batches in an epoch as are full. Raises ValueError where none is."""
+    """Return the settings with as many batches in an epoch as are full.
+
+    Raises ValueError where none is, and beside local_steps, which counts no epochs.
+    """
+    if settings.local_steps:
+        raise ValueError(
+            "the DataLoader has drop_last=True, which is about epochs, beside local_steps: use epochs= or "
+            "drop_last=False"
+        )
     full = samples // settings.batch_size
     if not full:
         raise ValueError(

@@ -139,7 +139,7 @@ def check_input_names(inputs: object, net: nn.Module) -> None:
         if unknown:
             raise ValueError(
                 f"a batch has the tensors {', '.join(inputs)} beside its labels, and {type(net).__name__} takes "
-                f"{taken}: leave {', '.join(unknown)} out of the data set"
+                f"{taken}: name them as forward does, or leave all but one out of the data set"
             )
     single = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     for name, parameter in parameters.items():

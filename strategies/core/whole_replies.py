@@ -67,24 +67,28 @@ class WholeReplies:
             self.announce(sorted(unannounced))
 
         self.objects.clear()
-        handed_on = PullAppMessagesResponse()
         lost = self.lost()
+        over = []
         still_incoming = []
         for reply in self.incoming:
-            if not self.is_over(reply) and reply not in lost:
-                still_incoming.append(reply)
-                continue
-            self.objects |= reply.arrived
+            is_handed_on = self.is_over(reply) or reply in lost
+            (over if is_handed_on else still_incoming).append(reply)
+        self.incoming = still_incoming
+
+        handed_on = PullAppMessagesResponse()
+        for reply in over:
             for name in reply.missing:
                 self.objects[name] = PullObjectResponse(object_found=False)
             handed_on.messages_list.append(reply.message)
             handed_on.message_object_trees.append(reply.tree)
-        self.incoming = still_incoming
+        for reply in over:
+            # Last: an object that a lost reply misses may have arrived with another reply.
+            self.objects |= reply.arrived
         return handed_on
 
     def PullObject(self, request: Any) -> Any:
         """Return flwr's response: the object of a reply that was handed on, or what the SuperLink answers."""
-        response = self.objects.pop(request.object_id, None)
+        response = self.objects.get(request.object_id)  # two replies may have the same object
         return self.client.PullObject(request) if response is None else response
 
     def announce(self, message_ids: list[str]) -> None:

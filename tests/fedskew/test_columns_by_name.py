@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from command_line import FedSkew
 
-from data import DataSettings, load
+from data import DataError, DataSettings, load
+from fedskew import from_arrays
 from site_agent.cli import main as site_command
 from tests.site_files import agreed, site_entries, write
 
@@ -320,3 +321,45 @@ def test_a_new_federation_agrees_on_columns(
     keys = ("input-columns", "input-shape", "mean", "std")
     assert tuple(entries.get(key) for key in keys) == agreed_on
     assert ("order counts" in output) == (given == ["--input-shape", "4"])
+
+
+class Frame:
+    """What `from_arrays` needs of a DataFrame: its columns, and itself as an array."""
+
+    def __init__(self, numbers_NF: np.ndarray, columns: Sequence[object]) -> None:
+        self.numbers_NF = numbers_NF
+        self.columns = columns
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.numbers_NF
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"), [("cba", ""), ("abc", ""), ("abd", "test: has no input column 'c'")]
+)
+def test_frames_in_memory_keep_their_names(tmp_path: Path, names: str, refused: str) -> None:
+    numbers = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    labels = np.arange(40) % 2
+    order = ["abc".find(name) for name in names]
+    test = Frame(numbers[:, order], list(names))
+
+    def settings() -> DataSettings:
+        made = from_arrays((Frame(numbers, list("abc")), labels), (test, labels), folder=tmp_path)
+        stated = {key.replace("-", "_"): value for key, value in made.items()}
+        return DataSettings(**stated, cache=str(tmp_path / "cache"))
+
+    if refused:
+        with pytest.raises(DataError, match=refused):
+            settings()
+        return
+    data = load(settings())
+    assert data.input_columns == ("a", "b", "c")
+    assert np.array_equal(data.test_inputs, numbers)
+
+
+def test_numbered_frames_go_by_order(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    split = Frame(numbers, range(3)), np.arange(40) % 2
+    made = from_arrays(split, split, folder=tmp_path)
+    stated = {key.replace("-", "_"): value for key, value in made.items()}
+    assert load(DataSettings(**stated, cache=str(tmp_path / "cache"))).input_columns == ()

@@ -122,7 +122,11 @@ def loaded(
 
 
 def read(tmp_path: Path, stored: Array, tags: Tags, **stated: str) -> Array:
-    channels = 3 if tags.get("PhotometricInterpretation", "MONOCHROME2")[:4] != "MONO" else 1
+    channels = (
+        3
+        if str(tags.get("PhotometricInterpretation", "MONOCHROME2") or "MONO")[:4].upper() != "MONO"
+        else 1
+    )
     if stored.ndim == 3 and stored.shape[-1] == 3:
         channels = 3
     folder = dataset(tmp_path / "own", channels)
@@ -223,6 +227,20 @@ def dicom_cases() -> dict[str, tuple[Array, Tags, Array, dict[str, str]]]:
             {},
         ),
         "rescale": (NUMBERS, {"RescaleSlope": 0.5, "RescaleIntercept": -7}, PLAIN, {}),
+        "window and an intercept alone": (
+            NUMBERS,
+            WINDOW | {"RescaleIntercept": -1024},
+            linear(NUMBERS - 1024.0, 1000, 1500),
+            {},
+        ),
+        "window and a slope beside an empty intercept": (
+            NUMBERS,
+            WINDOW | {"RescaleSlope": 2, "RescaleIntercept": ""},
+            linear(NUMBERS * 2.0, 1000, 1500),
+            {},
+        ),
+        "an empty rescale": (NUMBERS, {"RescaleSlope": "", "RescaleIntercept": ""}, PLAIN, {}),
+        "small letters": (NUMBERS, {"PhotometricInterpretation": "monochrome1"}, 1 - PLAIN, {}),
         "rescale of negative slope": (
             NUMBERS,
             {"RescaleSlope": -1, "RescaleIntercept": 0},
@@ -389,6 +407,11 @@ REFUSED: dict[str, tuple[Array, Tags, tuple[str, ...]]] = {
         COLOR,
         {"PhotometricInterpretation": "HSV", "BitsStored": 8},
         ("HSV: must be one of",),
+    ),
+    "neither grey nor color": (
+        NUMBERS,
+        {"PhotometricInterpretation": None},
+        ("without a photometric interpretation",),
     ),
     "no image": (NUMBERS, {"PixelData": None}, ("without an image",)),
     "no image and no preamble": (

@@ -12,7 +12,7 @@ import pytest
 from fake_grid import FakeGrid
 
 from client_app.app import app
-from data import SettingError
+from data import DataError, SettingError
 from server_app.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +43,7 @@ def superlinks_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("federation.toml", "partition.json", "weights.pt"):
         (here / name).touch()
     (here / "lying_model.py").write_text("def small(shape, classes): ...\n")
+    (here / "images").mkdir()
     (tmp_path / "elsewhere").mkdir()
     shutil.copy(here / "scans.npz", tmp_path / "elsewhere")
     monkeypatch.chdir(here)
@@ -94,6 +95,13 @@ def test_a_path_into_the_superlinks_folder_is_refused(
         flower_run(**{**changes, "protocol": protocol})
     assert error.value.key == key
     assert remedy in str(error.value)
+
+
+def test_a_name_in_the_librarys_cache_is_no_path(superlinks_folder: Path) -> None:
+    """The data set is not there, or the library is not, which is said instead."""
+    with pytest.raises((DataError, RuntimeError), match="datasets") as error:
+        flower_run(dataset="hf:nobody/nothing", **OWN)
+    assert "absolute" not in str(error.value)
 
 
 def test_a_relative_file_for_the_sites_answers_is_refused(superlinks_folder: Path) -> None:

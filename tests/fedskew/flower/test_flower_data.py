@@ -175,6 +175,9 @@ def test_drop_last_leaves_out_the_smaller_batch_of_every_epoch() -> None:
         assert not same(weights, trained(WHOLE, batch_size=8, epochs=2)[0])
     with pytest.raises(ValueError, match=r"60 samples make no batch of 64: use drop_last=False"):
         trained(DataLoader(WHOLE, 64, drop_last=True))
+    with pytest.raises(ValueError, match=r"drop_last=True.* beside local_steps: use epochs="):
+        trained(DataLoader(WHOLE, 8, drop_last=True), local_steps=4)
+    trained(DataLoader(WHOLE, 8), local_steps=4)
 
 
 @pytest.mark.parametrize(
@@ -283,10 +286,10 @@ def with_value(value: float) -> Tensor:
         ((INPUTS, LABELS.float()), r"labels are torch.float32 .*\.long\(\)"),
         ((INPUTS, LABELS[:, None]), r"shape \(60, 1\) and must be one class number"),
         ((INPUTS, LABELS.to(torch.complex64)), "labels are torch.complex64"),
-        (items(age=lambda number: 5.0), "tensors inputs, age beside its labels, .*leave age out of the data set"),
+        (items(age=lambda number: 5.0), "tensors inputs, age beside its labels, .*name them as forward does"),
         ([{"image": sample["inputs"], "weights": sample["inputs"], "label": 0} for sample in items()],
-         "leave image out of the data set"),
-        ([{"weights": sample["inputs"], "weights2": 1, "label": 0} for sample in items()], "leave weights2 out"),
+         "name them as forward does"),
+        ([{"weights": sample["inputs"], "weights2": 1, "label": 0} for sample in items()], "name them as forward does"),
         ((with_value(torch.nan), LABELS), r"sample 7 are not finite \(NaN or infinite\).*missing"),
         ((with_value(-torch.inf), LABELS), "sample 7 are not finite"),
         (TensorDataset(with_value(torch.nan), LABELS), "sample 7 are not finite"),
