@@ -68,12 +68,8 @@ class WholeReplies:
 
         self.objects.clear()
         lost = self.lost()
-        over = []
-        still_incoming = []
-        for reply in self.incoming:
-            is_handed_on = self.is_over(reply) or reply in lost
-            (over if is_handed_on else still_incoming).append(reply)
-        self.incoming = still_incoming
+        over = [reply for reply in self.incoming if self.is_over(reply) or reply in lost]
+        self.incoming = [reply for reply in self.incoming if reply not in over]
 
         handed_on = PullAppMessagesResponse()
         for reply in over:
