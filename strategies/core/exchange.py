@@ -31,7 +31,7 @@ from client_app.state import State
 from data.text import printable, sentence
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.reading import DIGESTS, failure_in, read
-from strategies.core.whole_replies import WholeReplies
+from strategies.core.whole_replies import SUPERLINK_NODE, WholeReplies
 
 log = logging.getLogger("fedskew")
 
@@ -65,8 +65,6 @@ LATE_SECONDS = 60.0
 """Seconds after which missing replies are reported for the first time; then again after 2, 4, 8, ... times as many."""
 NO_REPLY = "no reply"
 """Why a client was left out whose reply did not arrive in time."""
-SUPERLINK_NODE = 1
-"""The node id from which flwr reports that a reply will never come."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
 
 

@@ -21,8 +21,8 @@ from client_app.polling import on_its_way
 
 LOOK = 2.0
 """Seconds between two looks whether the nodes that upload are still connected."""
-SERVER = 1
-"""The node id by which a ServerApp fetches objects."""
+SUPERLINK_NODE = 1
+"""The node id by which a ServerApp fetches objects, and from which flwr reports that a reply will never come."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class WholeReplies:
         while reply.missing:
             name = reply.missing[0]
             request = PullObjectRequest(run_id=reply.message.metadata.run_id, object_id=name)
-            request.node.node_id = SERVER
+            request.node.node_id = SUPERLINK_NODE
             response = self.client.PullObject(request)
             if on_its_way(response):
                 return False

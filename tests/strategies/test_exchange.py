@@ -17,7 +17,6 @@ from client_app.state import size
 from fedskew.engines.local import LocalGrid, identify
 from strategies.core.exchange import (
     RECORD_NAME,
-    SUPERLINK_NODE,
     DirectGrid,
     Exchange,
     ExchangeSettings,
@@ -32,6 +31,7 @@ from strategies.core.exchange import (
 from strategies.core.node_assignment import AnyNodeAssigner
 from strategies.core.reading import MOST_RECORDS, failure_in, worker_in
 from strategies.core.rounds import HEADER_BYTES, largest_record
+from strategies.core.whole_replies import SUPERLINK_NODE
 
 LONG = "\x1b[2J" * 10**6
 

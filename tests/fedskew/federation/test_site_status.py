@@ -23,6 +23,7 @@ from fedskew.federation.status import (
 from fedskew.federation.superlink import RunStatus
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
+from server_app.run_settings import RunSettings
 from server_app.settings import parse
 from tests.site_files import NAMES, agreed, write
 
@@ -125,15 +126,18 @@ def test_a_lost_question_is_no_answer(
         site_status(folder, {})
 
 
+def settings_of_run(folder: FederationFolder) -> RunSettings:
+    """The settings of a run of nine rounds."""
+    results = folder.path / "results"
+    return parse(
+        {"dataset": f"sites:{folder.agreement_file}", "rounds": 9, "results": str(results)}
+    )
+
+
 def test_of_a_run_that_goes_on_its_records_say_it(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stated = {
-        "dataset": f"sites:{folder.agreement_file}",
-        "rounds": 9,
-        "results": str(folder.path / "results"),
-    }
-    settings = parse(stated)
+    settings = settings_of_run(folder)
     link = superlink(monkeypatch, "north south", [settings.flat()])
     basis, sites = site_status(folder, {})
     assert basis == f"{settings.run_id} has begun, and no round of it is over"
@@ -152,12 +156,7 @@ def test_a_site_that_goes_offline_in_a_round_is_away_before_the_round_ends(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is killed while it uploads was in the last round, and the SuperLink knows that it is gone."""
-    stated = {
-        "dataset": f"sites:{folder.agreement_file}",
-        "rounds": 9,
-        "results": str(folder.path / "results"),
-    }
-    settings = parse(stated)
+    settings = settings_of_run(folder)
     settings.folder.mkdir(parents=True)
     RunFolder(settings.folder).add_round(record(1, south="no reply"))
     superlink(monkeypatch, "north south", [settings.flat()])
