@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from client_app.client import Client, Report
+from client_app.column_sums import STANDARDIZATION, ColumnSums, asked_variants
 from client_app.local_site import (
     NOT_FINITE,
     NOT_SIGNED,
@@ -185,11 +186,20 @@ def answers(
         try:
             runtime = runtime_of(request.run_spec, number, request.signature_to_check)
             runtime.check_data(expected.data)
+            if not is_about_columns(request.task):
+                runtime.standardize(request.states.get(STANDARDIZATION))
             outcome: ClientReply | ClientFailure = handle(runtime, number, expected)
         except Exception as error:
             outcome = failure_of(error, number)
         yield number, outcome
     make_deterministic()  # back to one thread: in a rehearsal the server computes in this process as well
+
+
+def is_about_columns(task: Mapping[str, object]) -> bool:
+    """Return whether a question precedes the mean and std of a table's columns: readiness, or their sums."""
+    question = task.get("question")
+    about_sums = ColumnSums.name in (question, task.get("variant"))
+    return question == QUESTION or about_sums
 
 
 def failure_of(error: Exception, client: int) -> ClientFailure:
@@ -393,7 +403,7 @@ def refuse_in_the_clear(runtime: ClientRuntime, question: str) -> None:
     """Raise NotAllowed for a variant's question asked without masks, if federation.toml says sums = masked."""
     if runtime.site is None or runtime.site.sums is None:
         return
-    for variant in runtime.run_spec.variants:
+    for variant in asked_variants(runtime.run_spec):
         if variant.upload.question == question:
             reason = (
                 "federation.toml says sums = masked, and this question is not about a masked sum"
@@ -413,7 +423,7 @@ def masked_reply(
     if sums is None or runtime.policy is None:
         raise NotAgreed("masked sums are between sites whose federation.toml says sums = masked")
     run_spec = runtime.run_spec
-    by_name = {variant.name: variant for variant in run_spec.variants}
+    by_name = {variant.name: variant for variant in asked_variants(run_spec)}
     variant = by_name.get(str(task.get("variant")))
     if variant is None or not variant.upload.question or variant.upload.by_client:
         raise NotAgreed("the run has no such variant whose answers are summed")

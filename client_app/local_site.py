@@ -128,6 +128,9 @@ class LocalData(Protocol):
     def tested(self) -> int:
         """Test samples; subjects, where samples are parts of one."""
 
+    def standardize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        """Normalize a table's columns by these numbers of all sites, one of each per column."""
+
     def train(self, client: int, device: str) -> "Samples":
         """Return the training samples. Raises LookupError for another client than this site."""
 

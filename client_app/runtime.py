@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from client_app.client import Client, Variant
+from client_app.column_sums import asked_variants, asks_for_column_sums
 from client_app.features import changes_images, with_features
 from client_app.local_site import (
     DataChanged,
@@ -103,6 +104,23 @@ class ClientRuntime:
         if expected_digest and self.digests.get("data") != expected_digest:
             raise DataChanged("the data are not those of the first answer in this run")
 
+    def standardize(self, numbers: State | None) -> None:
+        """Use the mean and std of all sites' training rows that a message holds, where a table is without.
+
+        Raises NotAgreed for a message without them.
+        """
+        if self.site is None or not asks_for_column_sums(self.run_spec):
+            return
+        assert not isinstance(self.federation, Federation)  # sites have data of their own
+        if numbers is None:
+            raise NotAgreed("the message has no mean and std of the table's columns")
+        mean = numbers["mean"].tolist()
+        std = numbers["std"].tolist()
+        columns = self.run_spec.data.shape[0]
+        if not len(mean) == len(std) == columns or not min(std) > 0:
+            raise NotAgreed(f"the message's mean and std do not fit the table's {columns} columns")
+        self.federation.standardize(tuple(mean), tuple(std))
+
     def check_number(self, client: int) -> None:
         """Raise LookupError for a client that does not exist."""
         last = self.federation.clients - 1
@@ -173,7 +191,7 @@ class ClientRuntime:
     def answer(self, client: Client, question: str) -> dict[str, State]:
         """Return the answers to `question`, by variant; variants that do not answer it are left out."""
         answers = {}
-        for variant in sorted_by_name(self.run_spec.variants):
+        for variant in sorted_by_name(asked_variants(self.run_spec)):
             answer = variant.answer(client, question)
             if answer:
                 answers[variant.name] = answer

@@ -12,6 +12,7 @@ from dataclasses import asdict
 import torch
 
 from client_app.client import Client, InvalidReply, Variant
+from client_app.column_sums import ColumnSums
 from client_app.local_site import NotAgreed
 from client_app.masked_sum import Words, from_words, to_words
 from client_app.models import has_fixed_features
@@ -23,6 +24,8 @@ from data.settings import DataSettings
 from data.sites import OF_ABIDE
 
 NONCE_QUESTION, LIST_QUESTION = "masked-sum-nonce", "masked-sum-list"
+WITHOUT_FEATURES = (LabelCounts, ColumnSums)
+"""What is summed and does not depend on the model."""
 NONCE, WORDS = "nonce", "words"
 """The one tensor of an answer to each of them: (32,) uint8, and (n,) int64, which stand for words modulo 2^64."""
 
@@ -47,6 +50,7 @@ def purpose_of(variant: Variant, run_spec: RunSpec) -> str:
     about: dict[str, object] = {"sum": summed.name, "samples": samples}
     if not isinstance(summed, LabelCounts):
         about |= {"settings": asdict(summed)}
+    if not isinstance(summed, WITHOUT_FEATURES):
         about |= {"model": run_spec.model, "model-settings": asdict(run_spec.model_settings)}
     return json.dumps(about, sort_keys=True)
 
@@ -59,7 +63,7 @@ def words_of(variant: Variant, client: Client, run_spec: RunSpec) -> Words:
     """
     summed = summed_variant(variant)
     fixed = has_fixed_features(run_spec.model, run_spec.model_settings.freeze)
-    if not fixed and not isinstance(summed, LabelCounts):
+    if not fixed and not isinstance(summed, WITHOUT_FEATURES):
         raise NotAgreed(f"features of {run_spec.model} are not summed: training changes them")
     answer = summed.answer(client, summed.upload.question)
     summed.upload.validate(answer, client.num_classes, len(client.samples))

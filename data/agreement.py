@@ -83,7 +83,7 @@ class Agreement:
     shape: tuple[int, ...]
     """(C, H, W), or (F,) for vectors."""
     mean: tuple[float, ...]
-    """One value, or one a channel, on the scale 0..1."""
+    """One value, or one a channel, on the scale 0..1. () of vectors whose columns' sums over all sites decide."""
     std: tuple[float, ...]
     min_sites: int
     """Sites without whose updates no round is taken."""
@@ -195,8 +195,10 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
     as_settings_have_them = all(text == text.strip() for text in classes)
     table.require(as_settings_have_them, "classes", "must be without spaces around")
     shape_text = table.take("input-shape", str)
-    mean = table.numbers("mean")
-    std = table.numbers("std")
+    # A table's columns are standardized by their sums over all sites where neither is there.
+    by_sums = "x" not in shape_text.lower() and entries.keys().isdisjoint(("mean", "std"))
+    mean = () if by_sums else table.numbers("mean")
+    std = () if by_sums else table.numbers("std")
     table.require(len(classes) >= 2, "classes", "must be at least two names")
     try:
         settings = DataSettings(
@@ -212,8 +214,8 @@ def agreed_inputs(entries: Mapping[str, object], path: Path) -> AgreedInputs:
     except SettingError as error:
         raise DataError(error.rule, where=str(path), key=error.key, value=error.value) from None
     rule = f"must be one value, or {shape[0]}, for input-shape {'x'.join(map(str, shape))}"
-    table.require(len(inputs.mean) in (1, shape[0]), "mean", rule)
-    table.require(len(inputs.std) in (1, shape[0]), "std", rule)
+    table.require(by_sums or len(inputs.mean) in (1, shape[0]), "mean", rule)
+    table.require(by_sums or len(inputs.std) in (1, shape[0]), "std", rule)
     table.require(all(value > 0 for value in inputs.std), "std", "must be greater than 0")
     if "input-columns" in entries:
         rule = f"must be one name per column of a table, and input-shape = {shape_text}"

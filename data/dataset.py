@@ -35,7 +35,7 @@ class Dataset:
     shape: tuple[int, ...]
     """(C, H, W), or (F,) for vectors."""
     mean: tuple[float, ...]
-    """One value per channel, on the scale 0..1."""
+    """One value per channel, on the scale 0..1. () of vectors whose training rows decide: `federate` fills it in."""
     std: tuple[float, ...]
     train_inputs: NDArray[np.generic] | ImageFiles
     """(N, *shape), uint8 or float32, memory-mapped and read-only; for ImageNet-LT image files, decoded on demand."""

@@ -40,6 +40,7 @@ from data.rules import require
 from data.samples import SampleCache, Samples, noisy
 from data.settings import DataSettings
 from data.sites import agreement_of
+from data.standardization import column_sums, standardization
 from data.text import printable
 
 
@@ -74,6 +75,8 @@ class Federation:
 
     None without validation-fraction, and with evaluate-on = validation, where these samples are the test set.
     """
+    standardized_rows: int = 0
+    """Training rows that mean and std of a table's columns are from; 0 where settings state them, and for images."""
     noise: tuple[float, int] = (0.0, 0)
     """(variance, seed) of Gaussian noise on training images, on the scale 0..1.
 
@@ -469,6 +472,9 @@ def _federation(
     if data.test_domains is not None and domains is not None:
         of_domain = by_domain(data.test_domains[global_test], len(data.domain_names))
         test_parts = tuple(global_test[of_domain[domain]] for domain in domains)
+    by_rows = not (data.mean and data.std)
+    if by_rows:
+        data = _standardized(data, parts)
     counts = [np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts]
     counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
 
@@ -495,8 +501,17 @@ def _federation(
         hash=hash_of(content, groups),
         unseen=unseen,
         validation_indices=validation,
+        standardized_rows=sum(map(len, parts)) if by_rows else 0,
         noise=(settings.noise, seed),
     )
+
+
+def _standardized(data: Dataset, parts: list[Indices]) -> Dataset:
+    """Return a table with the mean and std of its columns that no setting states, from the clients' training rows."""
+    inputs = data.train_inputs
+    assert not isinstance(inputs, ImageFiles)  # images have a mean of their own
+    mean, std = standardization(column_sums(inputs, np.concatenate(parts)))
+    return replace(data, mean=data.mean or mean, std=data.std or std)
 
 
 def _subset(

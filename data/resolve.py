@@ -31,6 +31,7 @@ from data.text import is_whole, name_list
 def resolve(settings: DataSettings) -> DataSettings:
     """Return the settings with explicit partition, clients, classes, input-shape, mean and std.
 
+    Of vectors of a user's own data, a mean or std that is not stated stays empty: the training rows decide.
     Reads only the partition-file, the column `site` of a user's table, or federation.toml. If `classes` or
     `input-shape` is missing for a user's own data, it also looks at these data to suggest a value in the error.
     Resolving twice changes nothing.
@@ -84,8 +85,8 @@ def resolve(settings: DataSettings) -> DataSettings:
         clients=clients,
         classes=name_list(classes),
         input_shape="x".join(map(str, shape)),
-        mean=",".join(map(str, mean)),
-        std=",".join(map(str, std)),
+        mean=mean,
+        std=std,
     )
 
 
@@ -281,8 +282,11 @@ def _shape(settings: DataSettings, names: tuple[str, ...]) -> tuple[int, ...]:
 
 def _normalization(
     settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std, one value per channel or a single one for vectors. Raises SettingError."""
+) -> tuple[str, str]:
+    """Return mean and std as settings have them, one value per channel or a single one for vectors.
+
+    Empty where a user's own vectors are standardized by their training rows. Raises SettingError.
+    """
     channels = shape[0] if len(shape) == 3 else 1
     default_mean, default_std = _default_normalization(settings, names, shape, channels)
 
@@ -297,13 +301,18 @@ def _normalization(
         std = std * channels
     settings.require(len(std) in (channels, shape[0]), "std", rule)
     settings.require(all(value > 0 for value in std), "std", "must be greater than 0")
-    return mean, std
+    mean_text = ",".join(map(str, mean))
+    std_text = ",".join(map(str, std))
+    if len(shape) == 1 and any(map(is_own, names)):
+        mean_text = mean_text if settings.mean.strip() else ""
+        std_text = std_text if settings.std.strip() else ""
+    return mean_text, std_text
 
 
 def _default_normalization(
     settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...], channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std for settings without them: 0 and 1 for vectors, else the data set's own, else 0.5."""
+    """Return mean and std for settings without them: 0 and 1 for a catalog's vectors, else the data set's own, else 0.5."""
     if len(shape) == 1:
         return (0.0,), (1.0,)
     if has_domains(settings.dataset) and names[0] in KNOWN:

@@ -104,9 +104,11 @@ class DataSettings(Settings):
     split_seed: Annotated[int, Ge(0)] = 0
     """folder, csv, hf: seed of the test split, if the data do not define it."""
     mean: str = ""
-    """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
+    """Mean of each channel, comma-separated, on the scale 0..1; empty is the data set's own, and of one's own vectors
+    that of each column's training rows."""
     std: str = ""
-    """Standard deviation of each channel, comma-separated, on the scale 0..1; empty is the data set's own."""
+    """Standard deviation of each channel, comma-separated; empty as for mean. Vectors with mean = 0 and std = 1 stay
+    as they are."""
     recipe: Annotated[str, OneOf("none", "fedbn")] = "none"
     """Several domains: fedbn makes them equally large as in FedBN, digits also split anew; none changes nothing."""
     cinic_train: Annotated[str, OneOf("train+valid", "train")] = "train+valid"
@@ -258,13 +260,15 @@ class DataSettings(Settings):
 
     @property
     def means(self) -> tuple[float, ...]:
-        """The mean of each channel. Raises SettingError for what is no list of finite numbers."""
-        return numbers("mean", self.mean)
+        """The mean of each channel; () where the training rows decide. Raises SettingError for what is no list of
+        finite numbers."""
+        return numbers("mean", self.mean) if self.mean.strip() else ()
 
     @property
     def stds(self) -> tuple[float, ...]:
-        """The standard deviation of each channel. Raises SettingError for what is no list of finite numbers."""
-        return numbers("std", self.std)
+        """The standard deviation of each channel; () where the training rows decide. Raises SettingError for what is
+        no list of finite numbers."""
+        return numbers("std", self.std) if self.std.strip() else ()
 
     @property
     def long_tailed(self) -> bool:

@@ -102,7 +102,10 @@ def resolved(settings: DataSettings) -> DataSettings:
     agreed = as_settings(agreement)
     for field, value in agreed.items():
         stated = getattr(settings, field)
-        settings.require(stated in ("", value), field, f"must be that of federation.toml, {value}")
+        rule = f"must be that of federation.toml, {value}"
+        if not value:
+            rule = "must be left out: federation.toml states none, and sums over all sites decide"
+        settings.require(stated in ("", value), field, rule)
     clients = len(agreement.sites)
     rule = f"must be 0 or {clients}, the sites of {file}"
     settings.require(settings.clients in (0, clients), "clients", rule)
@@ -178,13 +181,17 @@ def settings_at_site(
             raise DataError(rule, where=file_name)
         run["data_root"] = str(path.parent)
         run |= {field: getattr(settings, field) for field in OF_ABIDE}
+    agreed = as_settings(agreement)
+    if not agreement.mean:
+        # The site's own mean and std would be others than all sites': `SiteView.standardize` gets those.
+        agreed |= {"mean": "0", "std": "1"}
     return DataSettings(
         dataset=spec,
         cache=str(cache),
         partition="pooled",
         clients=1,
         **run,
-        **as_settings(agreement),
+        **agreed,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import QUESTION, RUN_SIGNATURE
 from client_app.messages import to_flower
 from client_app.personal import FINE_TUNED
@@ -20,6 +21,7 @@ from client_app.state import State
 from data import Federation, require
 from data.data_warnings import refuse_untrainable, too_large_columns, warnings_of
 from data.renamed_settings import OLD_NAMES, stored
+from data.standardization import sentence_about
 from data.text import LineAboutRun, LineSink
 from server_app.best_round import BestRounds, refuse_unvalidated, why_ended
 from server_app.checkpoint import Checkpoint, Writer, latest, report_lost_best
@@ -40,7 +42,13 @@ from server_app.settings import (
     require_absolute,
     settings_of_run_config,
 )
-from server_app.sites import about_data, ask_sites, keep_agreement, write_readiness
+from server_app.sites import (
+    about_data,
+    ask_sites,
+    keep_agreement,
+    standardization_of,
+    write_readiness,
+)
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
 from server_app.unseen_site import study
@@ -180,17 +188,9 @@ class Run:
         """Resume the run, train its remaining rounds, write all results, and return the summary."""
         began = time.perf_counter()
         self.resume()
-        settings = stored(self.settings.flat())
-        self.folder.write_settings(
-            {
-                "settings": settings,
-                "partition-hash": self.federation.hash,
-                **self.settings.about_files,
-                **about_data(self.federation, self.settings.agreement),
-            }
-        )
+        self.write_settings()
         keep_agreement(self.settings, self.folder)
-        self.tracker.begin(settings, self.folder.rounds())
+        self.tracker.begin(stored(self.settings.flat()), self.folder.rounds())
         agreement = self.settings.agreement
         method = self.settings.general.method
         if agreement is not None:
@@ -206,6 +206,27 @@ class Run:
         self.report_line(LineAboutRun(f"finished: {self.folder.path}"))
         return summary
 
+    def write_settings(self) -> None:
+        """Write settings.json: the settings, and what is known of the data."""
+        self.folder.write_settings(
+            {
+                "settings": stored(self.settings.flat()),
+                "partition-hash": self.federation.hash,
+                **self.settings.about_files,
+                **about_data(self.federation, self.settings.agreement),
+                **standardization_of(self.federation, self.strategy),
+            }
+        )
+
+    def report_standardization(self) -> None:
+        """Report that a table's columns are standardized, and by how many rows; between sites record the numbers."""
+        rows = self.federation.standardized_rows
+        if STANDARDIZATION in self.strategy.states:
+            self.write_settings()
+            rows = int(self.strategy.states[STANDARDIZATION]["rows"])
+        if rows:
+            self.report_line(sentence_about(rows))
+
     def train(self) -> None:
         """Train the remaining rounds. When this returns, every record and the last checkpoint are on the disk."""
         rounds = self.settings.general.rounds
@@ -213,6 +234,7 @@ class Run:
         with self.writer:
             if ask_class_prior(self.strategy, self.grid):
                 self.writer.begin(partial(self.save, self.checkpoint()))
+            self.report_standardization()
             arrays = to_flower(self.strategy.shared)
             self.strategy.start(self.grid, arrays, rounds, timeout, evaluate_fn=self.after_round)
             self.writer.wait()

@@ -1,9 +1,11 @@
 """A run between sites: the server's questions before round 1, and its record of data that it does not see."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import NOT_SIGNED, POLICY, QUESTION, RUN_KEYS, hash_of
 from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
 from data import DataError, Federation, SettingError
@@ -48,6 +50,15 @@ def ask_sites(
         if failure.kind != POLICY:
             continue
         kept = f"{failure.permission} {failure.number}"
+        if rounds.column_sums and failure.permission == rounds.column_sums.upload.permission:
+            rule = (
+                f"are not stated, so they come from sums of the columns over all sites, and site {name} does not let "
+                f"them leave: {kept}, a line of its log"
+            )
+            remedy = (
+                f"state mean and std in federation.toml, or let {name} allow {failure.permission}"
+            )
+            raise DataError(f"mean and std {rule} ({remedy})", where="federation.toml")
         if failure.permission in RUN_KEYS:
             rule = f"the policy of site {name} refuses the run: {kept}, a line of its log"
         else:
@@ -93,6 +104,31 @@ def keep_agreement(settings: RunSettings, folder: RunFolder) -> None:
     """Keep the text that the sites agree to in the run's folder: by the time of a report they may have another."""
     if settings.agreement is not None:
         folder.agreement_file.write_bytes(text_file_of(settings.data.dataset).read_bytes())
+
+
+def standardization_of(federation: Federation, rounds: Rounds) -> dict[str, Any]:
+    """Return mean and std of a table's columns, from its training rows, for settings.json: {} where they are stated.
+
+    Between sites they are known once all have answered.
+    """
+    data = federation.dataset
+    mean: Sequence[float] = data.mean
+    std: Sequence[float] = data.std
+    rows = federation.standardized_rows
+    if STANDARDIZATION in rounds.states:
+        state = rounds.states[STANDARDIZATION]
+        mean = state["mean"].tolist()
+        std = state["std"].tolist()
+        rows = int(state["rows"])
+    if not rows:
+        return {}
+    # A number where no column has a name; a setting that is stated is one number for all columns.
+    names: Sequence[object] = data.input_columns or range(1, data.shape[0] + 1)
+    columns = []
+    for place, name in enumerate(names):
+        numbers = {"mean": mean[place % len(mean)], "std": std[place % len(std)]}
+        columns.append({"column": name, **numbers})
+    return {"standardization": {"rows": rows, "columns": columns}}
 
 
 def about_data(federation: Federation, agreement: Agreement | None) -> dict[str, Any]:

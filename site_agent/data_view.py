@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from client_app import local_site
+from client_app.column_sums import asked_variants
 from client_app.features import changes_images, with_features
 from client_app.local_site import LocalData, NotAgreed
 from client_app.models import ModelSettings
@@ -24,7 +25,7 @@ from data.readers.npz import read_arrays
 from data.readers.user_data import input_columns, path_of
 from data.samples import SampleCache, Samples
 from data.settings import OF_OWN, USUAL, DataSettings
-from data.sites import OF_ALL, in_messages, settings_at_site
+from data.sites import OF_ALL, as_settings, in_messages, settings_at_site
 from data.text import name_list, printable
 from site_agent.config import Site
 from site_agent.module import load_module
@@ -98,6 +99,14 @@ class SiteView:
     def tested(self) -> int:
         """Test samples; subjects, where samples are parts of one."""
         return int(np.sum(self.federation.tested_C("test", 0)))
+
+    def standardize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        """Normalize a table's columns by these numbers of all sites, one of each per column."""
+        if (self.dataset.mean, self.dataset.std) == (mean, std):
+            return
+        dataset = replace(self.dataset, mean=mean, std=std)
+        # With a cache of its own: the samples so far are normalized by other numbers.
+        self.federation = replace(self.federation, dataset=dataset, _cache=SampleCache())
 
     def train(self, client: int, device: str = "cpu") -> Samples:
         """The training samples. Raises LookupError for another client than this site."""
@@ -223,7 +232,7 @@ class ConfiguredSite:
 
     def policy(self, run_spec: RunSpec, data: LocalData) -> Policy:
         """Return the rules for a run on these data."""
-        return Policy(self.site, run_spec.variants, data.counts_C, data.tested, run_spec.training)
+        return Policy(self.site, asked_variants(run_spec), data.counts_C, data.tested, run_spec.training)
 
 
 def install(sites: Mapping[int, Site], signed_runs: bool = True) -> None:
@@ -240,6 +249,9 @@ def view(site: Site, run_spec: RunSpec) -> SiteView:
     agreement, data = site.agreement, run_spec.data
     if data.dataset != in_messages(agreement):
         raise NotAgreed(f"the data set {data.dataset!r} is not the agreement {agreement.sha256}")
+    for field, value in as_settings(agreement).items():
+        if field in ("mean", "std") and getattr(data, field) != value:
+            raise NotAgreed(f"{field} = {getattr(data, field)!r:.100} is not that of the agreement")
     agreed = ("classes", "input_shape", "mean", "std", *OF_ALL)
     changed = []
     for field in fields(data):

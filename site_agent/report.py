@@ -21,6 +21,7 @@ MEANINGS = {
     "worker": "seconds and memory of the training process",
     "error": "kind and number of an error; the sentence stays here",
     "upload/readiness": "whether this site is ready for the run",
+    "upload/column-sums": "sums and sums of squares of the table's columns, for mean and std of all sites",
     "upload/nonce": "random bytes for a masked sum",
     "upload/words": "numbers under masks that cancel in the sum of all sites",
 }

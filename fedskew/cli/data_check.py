@@ -9,6 +9,7 @@ import numpy as np
 from data import Dataset, DataSettings, Federation, SettingError, federate, load
 from data.data_warnings import refuse_untrainable
 from data.readers.user_data import guess_settings
+from data.standardization import sentence_about
 from data.text import in_shell
 from server_app.keys import built
 from server_app.settings import parse
@@ -69,6 +70,8 @@ def look_through(given: Mapping[str, Any], cache: str) -> Checked:
             continue
         settings = run.data
         refuse_untrainable(settings, federation)
+        if federation.standardized_rows:
+            notes.append(sentence_about(federation.standardized_rows))
         chosen = chosen | {key: partition[key] for key in partition if key not in chosen}
         break
     return Checked(

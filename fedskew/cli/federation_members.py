@@ -50,14 +50,15 @@ def new(
         str,
         typer.Option(
             help="Mean of the inputs, one number or one per channel; "
-            "default: 0.5 on the scale 0..1 of images, 0 for a table.",
+            "default: 0.5 on the scale 0..1 of images; of a table that of each column over all sites.",
             show_default=False,
         ),
     ] = "",
     std: Annotated[
         str,
         typer.Option(
-            help="Standard deviation of the inputs; default: 0.5 for images, 1 for a table.",
+            help="Standard deviation of the inputs; default: 0.5 for images; of a table that of each column over all "
+            "sites.",
             show_default=False,
         ),
     ] = "",
@@ -101,10 +102,11 @@ def new(
     column_names = columns_in(columns)
     if column_names and not input_shape:
         input_shape = str(len(column_names))
-    # Numbers of a table have no scale 0..1: they stay as they are, as in a run without mean and std.
+    # Without both, a table's columns are standardized by their sums over all sites: federation.toml has neither.
     is_table = "x" not in input_shape.lower()
-    mean = mean or ("0" if is_table else "0.5")
-    std = std or ("1" if is_table else "0.5")
+    if mean or std or not is_table:
+        mean = mean or ("0" if is_table else "0.5")
+        std = std or ("1" if is_table else "0.5")
     for option, value in (("--classes", classes), ("--input-shape", input_shape)):
         if app is None and not value:
             raise typer.BadParameter("FedSkew's app needs it", param_hint=option)
@@ -114,8 +116,8 @@ def new(
         name=name,
         classes=class_names,
         shape=input_shape,
-        mean=numbers("--mean", mean),
-        std=numbers("--std", std),
+        mean=numbers("--mean", mean) if mean else (),
+        std=numbers("--std", std) if std else (),
         min_sites=min_sites,
         address=address,
         listen=listen,

@@ -169,8 +169,8 @@ class TrainedRun:
             architecture=settings["model"],
             classes=settings["classes"],
             input_shape=settings["input-shape"],
-            mean=settings["mean"],
-            std=settings["std"],
+            mean=self.normalization("mean"),
+            std=self.normalization("std"),
             norm=settings.get("norm", "batch"),
             image_side=str(settings.get("image-side", 0)),
             width=str(settings.get("width", 0)),
@@ -180,6 +180,21 @@ class TrainedRun:
             crop="center" if cropped else "none",
             **reading,
         )
+
+    def normalization(self, key: str) -> str:
+        """Return the setting mean or std; where it is empty the numbers from the training rows, which the run recorded.
+
+        Raises DataError where they are missing.
+        """
+        stated: str = self.settings[key]
+        if stated:
+            return stated
+        recorded = self.origin.get("standardization") or {}
+        try:
+            return ",".join(str(float(column[key])) for column in recorded["columns"])
+        except (KeyError, TypeError, ValueError):
+            reason = "standardization: has no mean and std of the table's columns"
+            raise DataError(reason, where=str(self.folder.settings_file)) from None
 
     @property
     def shared(self) -> State:

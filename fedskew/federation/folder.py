@@ -221,7 +221,8 @@ def begin(
         name: of the federation.
         classes: their names in order; with `app` they and `shape` may be empty: the file says nothing of the data then.
         shape: of an input.
-        mean: of the inputs on the scale 0..1, a number or one per channel.
+        mean: of the inputs on the scale 0..1, a number or one per channel. Of a table mean and std may be empty: sums
+            over all sites decide.
         std: their standard deviation.
         min_sites: smallest number of sites in a round; without it the file leaves it out: more than half of the sites.
         address: HOST:PORT at which sites reach the gateway.
@@ -254,8 +255,8 @@ def begin(
         "classes": list(classes),
         "input-shape": shape,
         **({"input-columns": list(columns)} if columns else {}),
-        "mean": list(mean),
-        "std": list(std),
+        **({"mean": list(mean)} if mean else {}),
+        **({"std": list(std)} if std else {}),
         "app": app_hash(files),
     }
     if fab and not classes and not shape:

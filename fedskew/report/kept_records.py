@@ -62,7 +62,12 @@ KINDS: Mapping[str, type] = {
     "hash": dict,
 }
 """The keys that a file must have, and the types of their values."""
-OPTIONAL: Mapping[str, type] = {"earlier-versions": list, "model-hashes": dict, "ended": dict}
+OPTIONAL: Mapping[str, type] = {
+    "earlier-versions": list,
+    "standardization": dict,
+    "model-hashes": dict,
+    "ended": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,12 @@ def content_of(run: RunRecords) -> dict[str, Any]:
         "failures": summary["failures"],
         "hash": summary["hash"],
     }
-    sources = (("earlier-versions", run.origin), ("model-hashes", summary), ("ended", summary))
+    sources = (
+        ("earlier-versions", run.origin),
+        ("standardization", run.origin),
+        ("model-hashes", summary),
+        ("ended", summary),
+    )
     for key, source in sources:
         if key in source:
             content[key] = source[key]
@@ -300,8 +310,9 @@ def read(file: Path, settings: RunSettings) -> KeptRun:
     except zlib.error as error:
         raise DataError("is damaged", where=str(file)) from error
     origin = {key: content[key] for key in ("versions", "partition-hash", "samples", "settings")}
-    if "earlier-versions" in content:
-        origin["earlier-versions"] = content["earlier-versions"]
+    for key in ("earlier-versions", "standardization"):
+        if key in content:
+            origin[key] = content[key]
     summary = {
         "run": settings.run_id,
         "method": settings.general.method,

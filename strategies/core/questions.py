@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from client_app.client import InvalidReply, Variant
+from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import QUESTION
 from client_app.run_spec import RunSpec
 from client_app.state import State, size
@@ -55,32 +56,53 @@ def ask_class_prior(rounds: Rounds, grid: Grid) -> bool:
     The sum of their answers is sent with every round, as that variant's broadcast. Every client must answer.
     Raises SettingError where a variant's settings do not go with that sum.
     """
+    asked_columns = ask_column_sums(rounds, grid)  # first, as features depend on mean and std
     asking = []
     for variant in rounds.variants:
         asked_before = variant.name in rounds.states  # in the run that is resumed
         if variant.upload.question and not asked_before:
             asking.append(variant)
     for variant in in_order_of_asking(asking):
-        upload = variant.upload
-        if rounds.masked_sums is not None:
-            rounds.states[variant.name] = masked_total(rounds, grid, variant)
-            continue
-        broadcast = {}
-        if upload.question_needs:
-            broadcast[upload.question_needs] = rounds.states[upload.question_needs]
-        exchange = ask_question(rounds, grid, upload.question, variant.name, broadcast=broadcast)
-        for client, answer in exchange.uploads(variant.name).items():
-            reason = invalid_reply(rounds, variant, client, answer)
-            if reason:
-                exchange.refuse(client, reason)
-        exchange.check_enough(1.0, f"question {upload.question} for {variant.name}")
-        answers = exchange.uploads(variant.name)
-        total = integer_sum(answers)
-        if rounds.server.sites and upload.shapes is not None:
-            variant.check_size(int(total["counts"].sum()))  # in a simulation it is known before
-        variant.check_sum(total)
-        rounds.states[variant.name] = stacked(answers) if upload.by_client else total
-    return bool(asking)
+        rounds.states[variant.name] = answers_of_all(rounds, grid, variant)
+    return asked_columns or bool(asking)
+
+
+def ask_column_sums(rounds: Rounds, grid: Grid) -> bool:
+    """Ask all sites for the sums of their table's columns, once in a run's life, and keep mean and std as a state.
+
+    Returns whether it asked. Raises TooFewReplies where a site does not answer.
+    """
+    variant = rounds.column_sums
+    if variant is None or STANDARDIZATION in rounds.states:
+        return False
+    total = answers_of_all(rounds, grid, variant)
+    rounds.states[STANDARDIZATION] = variant.standardization(total)
+    return True
+
+
+def answers_of_all(rounds: Rounds, grid: Grid, variant: Variant) -> State:
+    """Return the sum of all clients' answers to a variant's question, or where it says so the answers stacked.
+
+    Raises as `ask_class_prior`.
+    """
+    upload = variant.upload
+    if rounds.masked_sums is not None:
+        return masked_total(rounds, grid, variant)
+    broadcast = {}
+    if upload.question_needs:
+        broadcast[upload.question_needs] = rounds.states[upload.question_needs]
+    exchange = ask_question(rounds, grid, upload.question, variant.name, broadcast=broadcast)
+    for client, answer in exchange.uploads(variant.name).items():
+        reason = invalid_reply(rounds, variant, client, answer)
+        if reason:
+            exchange.refuse(client, reason)
+    exchange.check_enough(1.0, f"question {upload.question} for {variant.name}")
+    answers = exchange.uploads(variant.name)
+    total = integer_sum(answers)
+    if rounds.server.sites and upload.shapes is not None:
+        variant.check_size(int(total["counts"].sum()))  # in a simulation it is known before
+    variant.check_sum(total)
+    return stacked(answers) if upload.by_client else total
 
 
 def masked_total(rounds: Rounds, grid: Grid, variant: Variant) -> State:

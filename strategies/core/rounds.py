@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 
 from client_app.client import Variant
+from client_app.column_sums import STANDARDIZATION, ColumnSums, asks_for_column_sums
 from client_app.memory import BEST_ROUNDS
 from client_app.models import Classifier
 from client_app.run_spec import RunSpec
@@ -127,6 +128,10 @@ class Rounds:
         self.run_spec = run_spec.to_json()
         self.masked_sums = masked_sums
         self.variants: Sequence[Variant] = run_spec.variants
+        self.column_sums: ColumnSums | None = None
+        """Asks for the sums of a table's columns between sites; None where mean and std are known without."""
+        if asks_for_column_sums(run_spec):
+            self.column_sums = ColumnSums(run_spec.data.shape[0])
         private = private_names(model, self.variants)
         state = model.state_dict()
         # A copy: `model` is a scratchpad that evaluation loads other weights into.
@@ -190,7 +195,12 @@ class Rounds:
         task: Mapping[str, int | str],
         states: Mapping[str, State],
     ) -> Request:
-        """Return a request to clients, with the run's settings and the memory that each client should load."""
+        """Return a request to clients, with the run's settings and the memory that each client should load.
+
+        Between sites it also has the mean and std of a table's columns, once they are known.
+        """
+        if STANDARDIZATION in self.states:
+            states = {**states, STANDARDIZATION: self.states[STANDARDIZATION]}
         return Request(
             kind=kind,
             task=task,

@@ -1,0 +1,95 @@
+"""Mean and std of a table's columns between sites: what the coordinator asks each site, and what it sends back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from client_app.client import Client, InvalidReply, Upload, Variant
+from client_app.models.classifier import Classifier
+from client_app.run_spec import RunSpec
+from client_app.state import State
+from data.readers.catalog import SITES_PREFIX
+from data.standardization import column_sums, shapes, standardization
+
+STANDARDIZATION = "standardization"
+"""The state of a message, and of a checkpoint, with mean and std of all sites' training rows."""
+
+
+@dataclass(frozen=True)
+class ColumnSums(Variant):
+    """Answer, before anything else, with the exact sums and sums of squares of the table's columns.
+
+    It is no method of a run's settings: every run between sites whose federation.toml states no mean and std asks it.
+    """
+
+    name: ClassVar[str] = "column-sums"
+
+    columns: int
+    """Input columns of the table."""
+
+    @property
+    def upload(self) -> Upload:
+        return Upload(
+            "class-statistics",
+            self.sums_bytes,
+            self.check_sums,
+            once=True,
+            question=self.name,
+            shapes=self.shapes,
+            returned=False,
+        )
+
+    def shapes(self, model: Classifier) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of an answer."""
+        return shapes(self.columns)
+
+    def sums_bytes(self, model: Classifier, classes_held: int) -> int:
+        """Return the bytes of an answer."""
+        return 8 * sum(int(np.prod(shape)) for shape in shapes(self.columns).values())
+
+    def answer(self, client: Client, question: str) -> State:
+        if question != self.name:
+            return {}
+        inputs_NF = client.samples.inputs_N
+        assert isinstance(inputs_NF, torch.Tensor)  # a table is in memory
+        sums = column_sums(inputs_NF.cpu().numpy())
+        return {name: torch.from_numpy(array) for name, array in sums.items()}
+
+    def check_sums(self, answer: State, classes: int, samples: int | None) -> int:
+        """Return how many samples the sums are of. Raises InvalidReply."""
+        rows = int(answer["counts"])
+        if samples is not None and rows != samples:
+            raise InvalidReply(f"the sums are of {rows} samples, and the client has {samples}")
+        self.standardization(answer)
+        return rows
+
+    def standardization(self, total: State) -> State:
+        """Return "mean" and "std", (F,) float64, and "rows", (1,) int64, of a sum of answers.
+
+        Raises InvalidReply for what is no sum of answers.
+        """
+        try:
+            mean, std = standardization({name: total[name].numpy() for name in total})
+        except ValueError as error:
+            raise InvalidReply(f"the columns' sums are of no table: {error}") from None
+        return {
+            "mean": torch.tensor(mean, dtype=torch.float64),
+            "std": torch.tensor(std, dtype=torch.float64),
+            "rows": total["counts"],
+        }
+
+
+def asks_for_column_sums(run_spec: RunSpec) -> bool:
+    """Return whether a run is between sites, of a table whose mean and std nobody states."""
+    data = run_spec.data
+    return data.dataset.startswith(SITES_PREFIX) and not data.mean
+
+
+def asked_variants(run_spec: RunSpec) -> Sequence[Variant]:
+    """Return all that clients answer questions for: the run's variants, and column-sums where it is asked for."""
+    if asks_for_column_sums(run_spec):
+        return [ColumnSums(run_spec.data.shape[0]), *run_spec.variants]
+    return run_spec.variants
