@@ -38,7 +38,9 @@ def shapes(columns: int) -> dict[str, tuple[int, ...]]:
     return {"counts": (1,), "sums": (columns, SUM_LIMBS), "squares": (columns, SQUARE_LIMBS)}
 
 
-def column_sums(inputs_NF: NDArray[np.generic], rows: Integers | None = None) -> dict[str, Integers]:
+def column_sums(
+    inputs_NF: NDArray[np.generic], rows: Integers | None = None
+) -> dict[str, Integers]:
     """Return the number of rows, and of each column the exact sum and sum of squares, as int64 limbs.
 
     Args:

@@ -232,7 +232,9 @@ class ConfiguredSite:
 
     def policy(self, run_spec: RunSpec, data: LocalData) -> Policy:
         """Return the rules for a run on these data."""
-        return Policy(self.site, asked_variants(run_spec), data.counts_C, data.tested, run_spec.training)
+        return Policy(
+            self.site, asked_variants(run_spec), data.counts_C, data.tested, run_spec.training
+        )
 
 
 def install(sites: Mapping[int, Site], signed_runs: bool = True) -> None:

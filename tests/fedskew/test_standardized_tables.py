@@ -348,9 +348,7 @@ def test_masked_and_plain_sums_make_the_simulations_model(tmp_path: Path, method
     assert found == {execute(simulation, "inprocess", lambda line: None)["hash"]["deployed"]}
 
 
-def test_a_run_between_sites_resumes_exports_and_predicts(
-    tmp_path: Path, fedskew: FedSkew
-) -> None:
+def test_a_run_between_sites_resumes_exports_and_predicts(tmp_path: Path, fedskew: FedSkew) -> None:
     folder = federation(tmp_path / "sites")
     whole, run = rehearse(folder, tmp_path / "whole")
     before = events(folder)
@@ -385,7 +383,9 @@ def test_a_site_that_lets_no_sums_leave_is_named_with_the_remedy(tmp_path: Path)
         rehearse(folder, tmp_path / "results")
     assert "state mean and std in federation.toml" in str(error.value)
     # With numbers of the agreement nobody is asked.
-    stated = federation(tmp_path / "stated", policy=usual, mean=[50, 80_000, 0, 7], std=[5, 2e4, 1e-6, 1])
+    stated = federation(
+        tmp_path / "stated", policy=usual, mean=[50, 80_000, 0, 7], std=[5, 2e4, 1e-6, 1]
+    )
     rehearse(stated, tmp_path / "results")
     assert not events(stated)
 
