@@ -27,13 +27,16 @@ class ColumnSums(Variant):
 
     name: ClassVar[str] = "column-sums"
 
+    permission: ClassVar[str] = "class-statistics"
+    """As of the other sums of what samples are like."""
+
     columns: int
     """Input columns of the table."""
 
     @property
     def upload(self) -> Upload:
         return Upload(
-            "class-statistics",
+            self.permission,
             self.sums_bytes,
             self.check_sums,
             once=True,

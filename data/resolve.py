@@ -312,7 +312,7 @@ def _normalization(
 def _default_normalization(
     settings: DataSettings, names: tuple[str, ...], shape: tuple[int, ...], channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std for settings without them: 0 and 1 for a catalog's vectors, else the data set's own, else 0.5."""
+    """Return mean and std for settings without them: 0 and 1 for vectors of the catalog, the data set's own, or 0.5."""
     if len(shape) == 1:
         return (0.0,), (1.0,)
     if has_domains(settings.dataset) and names[0] in KNOWN:

@@ -24,6 +24,7 @@ FILES = (
     "data/sites.py",
     "strategies/core/masked_sums.py",
     "client_app/masked_sum.py",
+    "client_app/column_sums.py",
     "client_app/local_site.py",
     "server_app/sites.py",
     "strategies/core/node_assignment.py",

@@ -50,7 +50,7 @@ def ask_sites(
         if failure.kind != POLICY:
             continue
         kept = f"{failure.permission} {failure.number}"
-        if rounds.column_sums and failure.permission == rounds.column_sums.upload.permission:
+        if rounds.column_sums and failure.permission == rounds.column_sums.permission:
             rule = (
                 f"are not stated, so they come from sums of the columns over all sites, and site {name} does not let "
                 f"them leave: {kept}, a line of its log"

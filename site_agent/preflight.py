@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from client_app.column_sums import ColumnSums
 from client_app.models.backbone import TORCHVISION, load_torchvision
 from data import DataError, Dataset, DataSettings, InputError, SettingError
 from data.agreement import mask_key_text
@@ -218,6 +219,7 @@ def data_of(site: Site) -> Iterator[Row]:
     data = view.dataset
     yield Row("data", True, f"{site.data}: inputs of {'x'.join(map(str, data.shape))}")
     yield from columns(site, view)
+    yield from standardization(site)
     yield from classes(site, view)
     yield training_set(site, int(view.counts_C.sum()))
     names = site.agreement.without_samples
@@ -239,6 +241,18 @@ def data_of(site: Site) -> Iterator[Row]:
         if sample is not None:
             text += f": sample {sample} holds NaN or infinity; mend it"
         yield Row("finite", sample is None, text)
+
+
+def standardization(site: Site) -> Iterator[Row]:
+    """Whether the sums may leave from which mean and std of a table's columns come, where federation.toml has none."""
+    if site.agreement.mean or not site.agreement.classes:
+        return
+    permission = ColumnSums.permission
+    text = "mean and std of the columns come from sums over all sites"
+    is_allowed = permission in site.allow
+    if not is_allowed:
+        text += f"; [policy] allow needs {permission}, or agree on mean and std in federation.toml"
+    yield Row("mean and std", is_allowed, text)
 
 
 def columns(site: Site, view: SiteView) -> Iterator[Row]:

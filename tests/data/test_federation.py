@@ -209,7 +209,7 @@ def test_channels_are_normalized_each_by_its_own(domains):
         assert np.allclose(normalized, (pixels[:, channel] - mean) / std, atol=1e-6)
 
 
-def test_vectors_are_normalized_unscaled(tmp_path):
+def test_vectors_are_normalized_by_stated_numbers(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     labels = np.arange(40) % 2
     np.savez(
@@ -222,9 +222,8 @@ def test_vectors_are_normalized_unscaled(tmp_path):
     settings = DataSettings(
         f"npz:{tmp_path}/v.npz", classes="2", input_shape="3", clients=2, partition="iid"
     )
-    assert torch.equal(
-        federate(settings, 0).test().batch(torch.arange(40)), torch.from_numpy(vectors)
-    )
+    raw = replace(settings, mean="0", std="1")
+    assert torch.equal(federate(raw, 0).test().batch(torch.arange(40)), torch.from_numpy(vectors))
     federation = federate(replace(settings, mean="1,2,3", std="2"), 0)
     expected = (vectors - np.array([1, 2, 3])) / 2
     assert np.allclose(federation.test().batch(torch.arange(40)), expected, atol=1e-6)
