@@ -181,17 +181,17 @@ def settings_at_site(
             raise DataError(rule, where=file_name)
         run["data_root"] = str(path.parent)
         run |= {field: getattr(settings, field) for field in OF_ABIDE}
-    agreed = as_settings(agreement)
+    inputs = as_settings(agreement)
     if not agreement.mean:
         # The site's own mean and std would be others than all sites': `SiteView.standardize` gets those.
-        agreed |= {"mean": "0", "std": "1"}
+        inputs |= {"mean": "0", "std": "1"}
     return DataSettings(
         dataset=spec,
         cache=str(cache),
         partition="pooled",
         clients=1,
         **run,
-        **agreed,
+        **inputs,
     )
 
 

@@ -141,7 +141,12 @@ def about_columns(settings: RunSettings, federation: Federation) -> str:
     if settings.agreement is not None:
         return ""  # the server has no sample to look at
     columns = too_large_columns(federation.dataset)
-    return f"{columns}: standardize or leave out such columns" if columns else ""
+    if not columns:
+        return ""
+    remedy = "standardize or leave out such columns"
+    if federation.standardized_rows:
+        remedy = "they are standardized, so look for outliers in such columns, or leave them out"
+    return f"{columns}: {remedy}"
 
 
 class Run:
