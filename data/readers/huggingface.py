@@ -120,16 +120,17 @@ def roles_of(source: str, features: Mapping[str, Any], settings: DataSettings) -
     stated = settings.column_names
     header = list(features)
     shown = name_list(header, ", ")
-    for name in filter(None, stated.values()):
+    for name in filter(None, (*stated.values(), *settings.ignored_columns)):
         if name not in header:
             rule = f"there is no column {name!r}, only {shown}"
             raise DataError(f"columns = {settings.columns!r}: {rule}", where=source)
+    header = [name for name in header if name not in settings.ignored_columns]
     roles = {}
     for role in ROLES:
         name = stated.get(role, role)
         if name in header:
             roles[role] = name
-    images = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
+    images = [name for name in header if type(features[name]).__name__ == "Image"]
     labels = like_labels(header)
     for role, names, kind in (("path", images, "images"), (LABEL, labels, "labels")):
         if role in stated:
