@@ -99,8 +99,9 @@ class DataSettings(Settings):
     """csv, hf: ROLE=NAME,... says which column is path, label, site, patient, split or fold where its name is another
     one; nothing after = is none. ignore=NAME,NAME leaves columns out."""
     missing: Annotated[str, OneOf("refuse", "drop", "median")] = "refuse"
-    """csv, hf, vectors of npz: whether a row with an empty cell (NA, nan, null, None and the like) in a column that is
-    used refuses the data, or is dropped; median fills those of inputs with their column's median of the training rows."""
+    """csv, hf, vectors of npz: whether a row whose label, site, patient, other named column or input is empty or NA,
+    nan, null, None and the like refuses the data, or is dropped; median fills inputs with their column's median of the
+    training rows."""
     outside_folder: bool = False
     """csv: a path may lead out of the table's folder."""
     split_seed: Annotated[int, Ge(0)] = 0

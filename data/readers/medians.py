@@ -47,7 +47,7 @@ def filled(raw: Raw, settings: DataSettings) -> Raw:
     for name, median in zip(names, medians_F.tolist(), strict=True):
         if np.isnan(median):
             rule = "no training row has a number, so there is no median to fill it with"
-            remedy = cure_of(settings, {}, [name])
+            remedy = (cure_of(settings, {}, [name]), " leaves it out")
             raise DataError(f"column {name}: {rule}", where=raw.train.where, remedy=remedy)
 
     splits = {"train": raw.train, "test": raw.test, "val": raw.val}

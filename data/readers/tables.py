@@ -332,6 +332,8 @@ class Numbers:
     settings: DataSettings
     commas: bool
     """Whether a comma can be a decimal mark."""
+    of_model: bool = False
+    """Whether a model says which columns are inputs, so that none of them is to be taken as anything else."""
     marks: dict[str, str] = field(default_factory=dict)
     """The decimal marks found so far, each with the row, column and cell where it was found first."""
 
@@ -390,6 +392,10 @@ class Numbers:
 
     def remedy_for(self, column: str, text: str) -> Remedy:
         """Return the remedy for a cell that is not a number; empty if none is known."""
+        if "," in text and not self.commas:
+            return "a decimal comma needs semicolons or tabs between the columns"
+        if self.of_model:
+            return ""
         others = inputs_of(self.header, self.roles, self.settings)
         likely = likely_roles(others, self.roles)
         if text.lower().endswith(IMAGE_SUFFIXES):
@@ -398,8 +404,6 @@ class Numbers:
         for role, name in likely.items():
             if name == column:
                 return f"if it is the {role}: ", cure_of(self.settings, {role: column})
-        if "," in text and not self.commas:
-            return "a decimal comma needs semicolons or tabs between the columns"
         texts = [each.name for each in columns_of(self.path, self.settings) if each.is_text_input]
         if column not in texts or len(texts) == len(others):
             return ""
@@ -439,7 +443,9 @@ def _ids(path: Path, table: Table, settings: DataSettings) -> list[str]:
     if len(ids) == 1:
         question = f"{ids[0]} has another number in every row: if it is an id, leave it out"
     else:
-        question = f"{', '.join(ids)} have another number in every row: if they are ids, leave them out"
+        question = (
+            f"{', '.join(ids)} have another number in every row: if they are ids, leave them out"
+        )
     return [f"{question}: {remedy}"]
 
 
@@ -573,7 +579,7 @@ def _read_image_table(path: Path, size: int, changed: int, settings: DataSetting
             check_length(path, line, row, header)
             if not cells.add(line, row):
                 continue
-            name = _checked_path(path, line, root, paths[-1], settings)
+            name = checked_path(path, line, root, paths[-1], settings)
             paths[-1] = name
             if name in row_of_file:
                 rule = f"{name} is the file of row {row_of_file[name]} too"
@@ -586,7 +592,7 @@ def _read_image_table(path: Path, size: int, changed: int, settings: DataSetting
     )
 
 
-def _checked_path(path: Path, line: int, root: Path, cell: str, settings: DataSettings) -> str:
+def checked_path(path: Path, line: int, root: Path, cell: str, settings: DataSettings) -> str:
     """Return the path in a row's cell, relative to `root`, the table's folder.
 
     Raises:
