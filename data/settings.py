@@ -256,7 +256,7 @@ class DataSettings(Settings):
         """The columns that `columns` leaves out. Raises SettingError as `column_names`."""
         return self._columns[1]
 
-    @cached_property
+    @property
     def _columns(self) -> tuple[dict[str, str], tuple[str, ...]]:
         """What `column_names` and `ignored_columns` return."""
         names: dict[str, str] = {}

@@ -263,7 +263,7 @@ def gap_of(row: str, column: str, cell: str) -> str:
 
 def remedy_for_gap(settings: DataSettings, column: str = "") -> Remedy:
     """Return what to do about a missing value in the inputs; `column` is one that can be left out."""
-    remedy = [
+    remedy: list[str | SetOption] = [
         DROP_ROWS,
         " leaves out such rows, ",
         FILL_CELLS,

@@ -170,7 +170,7 @@ class Description:
             medians = json.loads(self.medians or "{}")
         except (ValueError, RecursionError):
             medians = None
-        numbers = medians.values() if type(medians) is dict else [None]
+        numbers: list[Any] = list(medians.values()) if type(medians) is dict else [None]
         are_finite = all(type(value) in (int, float) and math.isfinite(value) for value in numbers)
         names = set(column_labels(self.column_names, self.shape[0]))
         if not are_finite or (medians and (len(self.shape) != 1 or medians.keys() != names)):
