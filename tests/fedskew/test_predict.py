@@ -644,10 +644,13 @@ def test_all_rows_of_a_saved_data_set_are_predicted(
         images, labels = arrays["images"][:9], arrays["labels"][:9]
     np.savez(tmp_path / "plain.npz", images=images, labels=labels)
     columns = {"image": [Image.fromarray(image) for image in images], "patient": list("aabbccdde")}
-    of_images = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
-    of_images.save_to_disk(tmp_path / "without")
-    labeled = of_images.add_column("label", [str(label) for label in labels.tolist()])
-    labeled.save_to_disk(tmp_path / "with")
+    types = {"image": datasets.Image(), "patient": datasets.Value("string")}
+    for name in ("without", "with"):
+        if name == "with":
+            columns["label"] = [str(label) for label in labels.tolist()]
+            types["label"] = datasets.Value("string")
+        saved = datasets.Dataset.from_dict(columns, features=datasets.Features(types))
+        saved.save_to_disk(tmp_path / name)
     answers = {}
     for name in ("without", "with", "plain.npz"):
         status, output, errors = fedskew("predict", digits / "average", tmp_path / name, "--json")
