@@ -1,7 +1,8 @@
 """A data set: memory-mapped inputs of one shape, with the label, domain and subject of each sample."""
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from data.readers import cache
 from data.readers.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
 from data.readers.image_files import ImageFiles, as_float
 from data.readers.input_columns import order_of
+from data.readers.medians import column_labels
 from data.readers.named import fedbn, files_of, read_named
 from data.readers.splits import Raw, Split, checked
 from data.readers.user_data import files_of_own, read_own
@@ -69,6 +71,9 @@ class Dataset:
     """Hash of inputs, labels and domains."""
     input_columns: tuple[str, ...] = ()
     """The names of the vectors' columns in order; empty for images, and where nothing names them."""
+    medians: Mapping[str, float] = field(default_factory=dict)
+    """By column's name (its number from 1 without names), what `missing = median` filled gaps with. Empty under any
+    other setting, and for several files, of which each has medians of its own."""
 
     def with_columns(self, wanted: tuple[str, ...], where: str, wanted_by: str) -> "Dataset":
         """Return the data set with its input columns in the order of `wanted`.
@@ -144,6 +149,11 @@ def load(settings: DataSettings) -> Dataset:
         names_of_domains = decoded(mapped["domain_names"])
     elif domains:
         names_of_domains = domain_names(names)
+    columns = decoded(mapped["input_columns"]) if "input_columns" in mapped else ()
+    medians: dict[str, float] = {}
+    if "medians" in mapped:
+        medians_F = np.array(mapped["medians"], np.float64).tolist()
+        medians = dict(zip(column_labels(columns, len(medians_F)), medians_F, strict=True))
     return Dataset(
         name=settings.dataset,
         class_names=settings.class_names,
@@ -165,7 +175,8 @@ def load(settings: DataSettings) -> Dataset:
         test_subjects=optional("test_subjects"),
         domain_names=names_of_domains,
         content=content,
-        input_columns=decoded(mapped["input_columns"]) if "input_columns" in mapped else (),
+        input_columns=columns,
+        medians=medians,
     )
 
 
@@ -312,6 +323,8 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     named = [raw.input_columns for raw in raws if raw.input_columns]
     if named:
         arrays["input_columns"] = encoded(named[0])
+    if len(raws) == 1 and raws[0].medians:
+        arrays["medians"] = np.array(raws[0].medians, np.float64)
     for key in ("train", "test", "val"):
         if settings.in_files:
             arrays |= _image_paths(key, getattr(raws[0], key))

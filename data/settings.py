@@ -39,6 +39,8 @@ USED_BY = {
 FRAME = "must be a number from 0, or middle"
 ROLES = ("path", "label", "site", "patient", "split", "fold", "subject")
 """What a column can mean."""
+IGNORE = "ignore"
+"""What `columns` calls the columns that are left out; there may be several."""
 
 
 PERCENT = Rule(
@@ -95,10 +97,11 @@ class DataSettings(Settings):
     bottom of the body to its top; empty refuses such a file."""
     columns: str = ""
     """csv, hf: ROLE=NAME,... says which column is path, label, site, patient, split or fold where its name is another
-    one; nothing after = is none."""
-    missing: Annotated[str, OneOf("refuse", "drop")] = "refuse"
-    """csv, hf: whether a row whose label, site, patient or other named column is empty or NA, nan, null, None and the
-    like refuses the data, or is dropped."""
+    one; nothing after = is none. ignore=NAME,NAME leaves columns out."""
+    missing: Annotated[str, OneOf("refuse", "drop", "median")] = "refuse"
+    """csv, hf, vectors of npz: whether a row whose label, site, patient, other named column or input is empty or NA,
+    nan, null, None and the like refuses the data, or is dropped; median fills inputs with their column's median of the
+    training rows."""
     outside_folder: bool = False
     """csv: a path may lead out of the table's folder."""
     split_seed: Annotated[int, Ge(0)] = 0
@@ -243,20 +246,44 @@ class DataSettings(Settings):
 
     @property
     def column_names(self) -> dict[str, str]:
-        """The columns' names by their role, of the roles that `columns` names.
+        """The columns' names by their role, of the roles that `columns` names, without those that are left out.
 
         Raises:
-            SettingError: a part without =, an unknown role, or one that is there twice.
+            SettingError: a part without =, an unknown role, one that is there twice, or a column with two roles.
         """
+        return self._columns[0]
+
+    @property
+    def ignored_columns(self) -> tuple[str, ...]:
+        """The columns that `columns` leaves out. Raises SettingError as `column_names`."""
+        return self._columns[1]
+
+    @property
+    def _columns(self) -> tuple[dict[str, str], tuple[str, ...]]:
+        """What `column_names` and `ignored_columns` return."""
         names: dict[str, str] = {}
+        ignored: list[str] = []
+        role = ""
+        rule = f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once, and with a comma in NAME as "
+        rule += '"ROLE=NAME",...; ignore=NAME,NAME leaves columns out'
         for part in filter(None, self._names("columns")):
-            role, equals, name = (text.strip() for text in part.partition("="))
+            before, equals, name = (text.strip() for text in part.partition("="))
+            if not equals and role == IGNORE:
+                # A further name of ignore=NAME,NAME: no other role has a part without =.
+                ignored.append(part)
+                continue
+            role = before
+            if role == IGNORE:
+                self.require(bool(name), "columns", rule)
+                ignored.append(name)
+                continue
             new_role = role in ROLES and role not in names
-            rule = f"must be ROLE=NAME,... with {', '.join(ROLES)} as roles, each once, and with a comma in NAME as "
-            rule += '"ROLE=NAME",...'
             self.require(bool(equals) and new_role, "columns", rule)
             names[role] = name
-        return names
+        for name in ignored:
+            once = ignored.count(name) == 1 and name not in names.values()
+            self.require(once, "columns", f"must name column {name!r} once")
+        return names, tuple(ignored)
 
     @property
     def means(self) -> tuple[float, ...]:

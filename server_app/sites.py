@@ -134,7 +134,9 @@ def standardization_of(federation: Federation, rounds: Rounds) -> dict[str, Any]
 def about_data(federation: Federation, agreement: Agreement | None) -> dict[str, Any]:
     """Return what settings.json says of the data: of sites what they have agreed to, else who holds how much."""
     columns = federation.dataset.input_columns
-    of_inputs = {"input-columns": list(columns)} if columns else {}
+    of_inputs: dict[str, Any] = {"input-columns": list(columns)} if columns else {}
+    if federation.dataset.medians:
+        of_inputs["medians"] = dict(federation.dataset.medians)
     if agreement is None:
         return {"samples": sizes(federation), **of_inputs}
     stated: dict[str, Any] = {

@@ -74,7 +74,9 @@ class SiteView:
             self.own_columns = input_columns(spec, here)
             if self.own_columns and agreement.input_columns:
                 # Before the data are read: with a column too many they are of another shape than agreed.
-                order_of(self.own_columns, agreement.input_columns, *of_columns(spec, here))
+                wanted = agreement.input_columns
+                of_table = here if spec.startswith("csv:") else None
+                order_of(self.own_columns, wanted, *of_columns(spec, here), reading=of_table)
             self.federation: Federation = federate(here, 0)
         except DataError as error:
             raise error.with_remedy_for(in_site_toml) from error

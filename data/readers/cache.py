@@ -24,7 +24,7 @@ VERIFIED = 2**28
 COPY = re.compile(r"\..+-[0-9a-f]{24}-[0-9a-f]{32}")
 """The name of a copy that was begun, or is being taken away."""
 
-BESIDE = ("train_groups", "val_groups", "test_subjects", "input_columns")
+BESIDE = ("train_groups", "val_groups", "test_subjects", "input_columns", "medians")
 """Arrays that are no part of the content's hash, so that data have the hash by which partition files and runs of
 earlier versions know them. They have a hash of their own."""
 

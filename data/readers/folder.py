@@ -1,7 +1,7 @@
 """folder:PATH: images in a folder for each class."""
 
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -152,6 +152,16 @@ def class_folders(folder: Path) -> dict[str, Path]:
     return folders
 
 
+def class_number(name: str, class_names: Sequence[str]) -> int | None:
+    """Return a class's number by its name, also in other capital letters where it is then one class's alone."""
+    known = [composed(class_name) for class_name in class_names]
+    name = composed(name)
+    if name in known:
+        return known.index(name)
+    alike = [number for number, each in enumerate(known) if each.casefold() == name.casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
 def read_split(
     folder: Path,
     key: str,
@@ -165,8 +175,8 @@ def read_split(
         DataError: a class folder is none of `class_names`, or there is no image.
     """
     folders = class_folders(folder)
-    known = [composed(name) for name in class_names]
-    unknown = [name for name in folders if name not in known]
+    numbers = {name: class_number(name, class_names) for name in folders}
+    unknown = [name for name, number in numbers.items() if number is None]
     if unknown:
         raise DataError(
             f"class folders {', '.join(unknown)} are none of the setting classes; "
@@ -175,8 +185,12 @@ def read_split(
         )
     files: list[str] = []
     labels: list[int] = []
-    for label, name in enumerate(known):
-        if name in folders:
+    for label, class_name in enumerate(class_names):
+        of_this = [name for name, number in numbers.items() if number == label]
+        if len(of_this) > 1:
+            rule = f"are both called as class {class_name} but for capital letters: rename one"
+            raise DataError(f"class folders {' and '.join(of_this)} {rule}", where=str(folder))
+        for name in of_this:
             of_class = [str(file.relative_to(folder)) for file in below(folders[name])]
             files += of_class
             labels += [label] * len(of_class)

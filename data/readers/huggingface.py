@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data.errors import DataError, either
 from data.extras import needed
@@ -120,16 +121,17 @@ def roles_of(source: str, features: Mapping[str, Any], settings: DataSettings) -
     stated = settings.column_names
     header = list(features)
     shown = name_list(header, ", ")
-    for name in filter(None, stated.values()):
+    for name in filter(None, (*stated.values(), *settings.ignored_columns)):
         if name not in header:
             rule = f"there is no column {name!r}, only {shown}"
             raise DataError(f"columns = {settings.columns!r}: {rule}", where=source)
+    header = [name for name in header if name not in settings.ignored_columns]
     roles = {}
     for role in ROLES:
         name = stated.get(role, role)
         if name in header:
             roles[role] = name
-    images = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
+    images = [name for name in header if type(features[name]).__name__ == "Image"]
     labels = like_labels(header)
     for role, names, kind in (("path", images, "images"), (LABEL, labels, "labels")):
         if role in stated:
@@ -276,15 +278,23 @@ def read(
     settings: DataSettings,
 ) -> Raw:
     """The images, brought to `shape`, on their sides. Raises DataError for what cannot be trained on."""
-    from data.readers.image_files import joined
-    from data.readers.images import Pixels, as_image, brought
-
     parts, rows = rows_of(path, settings)
     if len(shape) != 3 or shape[0] not in (1, 3):
         rule = "must be 1xHEIGHTxWIDTH or 3xHEIGHTxWIDTH for images"
         raise DataError(f"input-shape = {settings.input_shape!r}: {rule}", where=rows.where)
     names = tuple(name.strip() for name in class_names)
     labels = numbered_labels(Path(rows.where), rows.of(LABEL), names, rows.columns[LABEL])
+    images = pixels_of(parts, rows, shape, settings)
+    return rows.divided(Split(images, np.array(labels, np.int64), rows.where, ""), settings)
+
+
+def pixels_of(
+    parts: Parts, rows: SampleMetadata, shape: tuple[int, ...], settings: DataSettings
+) -> NDArray[np.generic]:
+    """Return the images of all rows, brought to `shape`. Raises DataError for one that cannot be used."""
+    from data.readers.image_files import joined
+    from data.readers.images import Pixels, as_image, brought
+
     channels, height, width = shape
     column = rows.columns["path"]
     where = Path(rows.where)
@@ -303,7 +313,7 @@ def read(
         wide = images.dtype == np.float32 and not settings.pixel_range
         if wide and images.max() <= DARK:
             refuse_nearly_black(rows.where, look_at_rows(parts, rows, settings))
-    return rows.divided(Split(images, np.array(labels, np.int64), rows.where, ""), settings)
+    return images
 
 
 def undecoded(part: Any, column: str) -> Any:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import DataError
+from data.errors import DataError, Remedy
+from data.readers.rows import cure_of
+from data.settings import DataSettings
 
 LISTED = 5
 """Names that a sentence lists; of more it gives the number."""
@@ -14,7 +16,11 @@ ORDER_COUNTS = "the input columns have no names, so their order counts"
 
 
 def order_of(
-    present: Sequence[str], wanted: Sequence[str], where: str, wanted_by: str
+    present: Sequence[str],
+    wanted: Sequence[str],
+    where: str,
+    wanted_by: str,
+    reading: DataSettings | None = None,
 ) -> NDArray[np.int64]:
     """Return (F,): for each of the `wanted` columns its place in `present`.
 
@@ -23,6 +29,7 @@ def order_of(
         wanted: The names in the order that all files get.
         where: The file, which errors name.
         wanted_by: The file or model whose names `wanted` are, which errors name.
+        reading: The settings of a table, by which columns that are not wanted can be left out.
 
     Raises:
         DataError: a column is missing, or there is one that is not wanted.
@@ -38,7 +45,10 @@ def order_of(
     if unknown:
         found.append(f"has an input column {_listed(unknown)} that is unknown there")
     rule = f"must have the input columns of {wanted_by}, in any order"
-    raise DataError(f"{' and '.join(found)}: {rule}", where=where)
+    remedy: Remedy = ""
+    if reading is not None and not missing:
+        remedy = (cure_of(reading, {}, unknown), " leaves out what is unknown")
+    raise DataError(f"{' and '.join(found)}: {rule}", where=where, remedy=remedy)
 
 
 def _listed(names: Sequence[str]) -> str:

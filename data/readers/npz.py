@@ -17,6 +17,7 @@ from data.errors import DataError
 from data.readers.array_conversion import check_convertible, converted
 from data.readers.file_type import truly
 from data.readers.input_columns import ORDER_COUNTS
+from data.readers.medians import filled, without_gaps
 from data.readers.splits import Guess, Raw, Split, numbered
 from data.settings import DataSettings
 from data.text import name_list, said
@@ -168,17 +169,20 @@ def read_npz(path: Path, settings: DataSettings) -> Raw:
 
     arrays = read_arrays(path, wanted, optional, settings, check)
     splits, notes = converted(splits_of(path, arrays), settings)
-    splits = numbered(splits)
     columns = input_columns(path, settings)
+    splits, of_gaps = without_gaps(splits, columns, settings)
+    notes += of_gaps
+    splits = numbered(splits)
     if splits["train"].images.ndim == 2 and not columns:
         notes.append(f"{ORDER_COUNTS}; an array columns can name them")
-    return Raw(
+    raw = Raw(
         splits["train"],
         splits["test"],
         splits.get("val"),
         notes=tuple(notes),
         input_columns=columns,
     )
+    return filled(raw, settings)
 
 
 def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers.file_type import HEAD, truly
-from data.settings import ROLES, DataSettings
+from data.settings import IGNORE, ROLES, DataSettings
 from data.text import finite_number, is_whole, name_list, printable, said
 
 LABEL, SUBJECT = "label", "subject"
@@ -44,6 +44,7 @@ MISSING = frozenset((
 these can be the name of a class (none, or - beside +): they are one if `classes` lists them. Words that are names as
 often (unknown, other, missing, undefined, nil) are not among them."""
 DROP_ROWS = SetOption("missing", "drop")
+FILL_CELLS = SetOption("missing", "median")
 MOST_FRACTIONS = 20
 """Different labels that can be classes, where they are numbers and not whole: ratings such as 0, 0.5, 1 have few."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -145,7 +146,8 @@ def rows_in(path: Path, writing: Writing) -> Iterator[tuple[int, list[str]]]:
 
 def named(settings: DataSettings) -> set[str]:
     """Return the names of columns that `columns` states, in small letters."""
-    return {name.lower() for name in settings.column_names.values()}
+    stated = (*settings.column_names.values(), *settings.ignored_columns)
+    return {name.lower() for name in stated}
 
 
 @contextmanager
@@ -253,6 +255,25 @@ def missing_in(
     return ""
 
 
+def gap_of(row: str, column: str, cell: str) -> str:
+    """Return the words for a missing value in a column of inputs."""
+    what = f"{cell.strip()!r} is a missing value" if cell.strip() else "is empty"
+    return f"{row}, column {column}: {what}"
+
+
+def remedy_for_gap(settings: DataSettings, column: str = "") -> Remedy:
+    """Return what to do about a missing value in the inputs; `column` is one that can be left out."""
+    remedy: list[str | SetOption] = [
+        DROP_ROWS,
+        " leaves out such rows, ",
+        FILL_CELLS,
+        " fills them with the median of the column's training rows",
+    ]
+    if column:
+        remedy += [", ", cure_of(settings, {}, [column]), " leaves out the column"]
+    return tuple(remedy)
+
+
 def check_labels(
     where: str, column: str, labels: Sequence[str], class_names: Collection[str]
 ) -> None:
@@ -281,10 +302,24 @@ def check_labels(
         raise DataError(f"column {column} {rule}", where=where, remedy=remedy)
 
 
-def cure_of(settings: DataSettings, roles: dict[str, str]) -> SetOption:
-    """Return the setting that adds roles, each with its column, to those that `columns` states."""
-    parts = [f"{role}={name}" for role, name in {**settings.column_names, **roles}.items()]
-    return SetOption("columns", name_list(parts))
+def cure_of(
+    settings: DataSettings, roles: Mapping[str, str], ignore: Sequence[str] = ()
+) -> SetOption:
+    """Return the setting that adds roles, each with its column, and columns to leave out to what `columns` states."""
+    return SetOption("columns", columns_text(settings, roles, ignore))
+
+
+def columns_text(
+    settings: DataSettings, roles: Mapping[str, str] | None = None, ignore: Sequence[str] = ()
+) -> str:
+    """Return what `columns` states, with further roles and further columns to leave out."""
+    names = {**settings.column_names, **(roles or {})}
+    parts = [f"{role}={name}" for role, name in names.items()]
+    given = [name for name in settings.ignored_columns if name not in (roles or {}).values()]
+    for place, name in enumerate([*given, *ignore]):
+        # The first one needs the word, and so does a name that would read as ROLE=NAME.
+        parts.append(f"{IGNORE}={name}" if not place or "=" in name else name)
+    return name_list(parts)
 
 
 def all_together(settings: DataSettings) -> Remedy:
@@ -313,7 +348,7 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
     """
     stated = settings.column_names
     shown = printable(name_list(header, ", ")[:200])
-    for name in stated.values():
+    for name in (*stated.values(), *settings.ignored_columns):
         if name and name not in header:
             raise DataError(
                 f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}",
@@ -322,12 +357,13 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
     roles = {}
     for role in (*stated, *ROLES):
         name = stated.get(role, role)
-        if name in header:
+        if name in header and name not in settings.ignored_columns:
             roles[role] = name
     if LABEL in stated and roles.get(LABEL):
         return roles
 
     taken = {name for role, name in roles.items() if role != LABEL}
+    taken.update(settings.ignored_columns)
     alike = like_labels([name for name in header if name not in taken])
     ways = [cure_of(settings, {LABEL: name}) for name in alike]
     if len(alike) > 1:

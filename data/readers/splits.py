@@ -83,6 +83,8 @@ class Raw:
     """The names of the splits' sites, by number."""
     input_columns: tuple[str, ...] = field(default=(), kw_only=True)
     """The names of the vectors' columns in order; empty for images, and where nothing names them."""
+    medians: tuple[float, ...] = field(default=(), kw_only=True)
+    """By which `missing = median` filled the vectors' columns, in order; empty under any other setting."""
 
 
 @dataclass(frozen=True)

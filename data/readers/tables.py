@@ -1,6 +1,7 @@
 """A user's own table, csv:FILE: a column `label`, and columns of numbers or a column with the paths of images."""
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from data.errors import DataError, Remedy, SetOption
 from data.readers.abide import folds
 from data.readers.image_files import ImageFiles, shape_of
+from data.readers.medians import filled, notes_of_gaps
 from data.readers.metadata import SampleMetadata, left_out
 from data.readers.rows import (
     LABEL,
@@ -21,12 +23,15 @@ from data.readers.rows import (
     check_length,
     classes_of,
     cure_of,
+    gap_of,
     header_of,
+    is_missing,
     missing_in,
     named,
     names_of_classes,
     numbered_labels,
     opened,
+    remedy_for_gap,
     role_like,
     roles_of,
     writing_of,
@@ -48,13 +53,109 @@ class Table:
     """The contents of a table of numbers."""
 
     numbers_NF: NDArray[np.float32]
-    """(rows, columns of numbers): the inputs."""
+    """(rows, columns of numbers): the inputs; NaN where `missing = median` fills a gap."""
     inputs: tuple[str, ...]
     """The names of the columns of numbers, in file order."""
     rows: SampleMetadata
     """The other columns, by role."""
     notes: tuple[str, ...] = ()
     """Notes for the user about the file's encoding and separator, one sentence each."""
+
+
+INPUT, IGNORED = "input", "ignored"
+"""What `columns_of` calls columns without a role."""
+FEWEST_IDS = 20
+"""Rows from which a column of different whole numbers is asked about: a few rows differ by chance."""
+
+
+@dataclass
+class ColumnSummary:
+    """What one column of a table holds."""
+
+    name: str
+    role: str
+    """One of ROLES, input or ignored."""
+    missing: int = 0
+    """Cells that are missing values."""
+    numbers: int = 0
+    """Cells that are numbers."""
+    whole: int = 0
+    """Cells that are whole numbers."""
+    least: float = math.inf
+    largest: float = -math.inf
+    different: set[str] = field(default_factory=set)
+    """The texts of its cells without the missing ones."""
+    present: int = 0
+    """Cells that are not missing."""
+
+    def add(self, cell: str, commas: bool) -> None:
+        """Count a cell; `commas` says whether a comma can be a decimal mark."""
+        text = cell.strip()
+        number = text.replace(",", ".", 1) if commas else text
+        try:
+            value = finite_number(number)
+        except ValueError:
+            if is_missing(cell):
+                self.missing += 1
+                return
+        else:
+            self.numbers += 1
+            self.whole += value.is_integer()
+            self.least = min(self.least, value)
+            self.largest = max(self.largest, value)
+        self.present += 1
+        self.different.add(text)
+
+    @property
+    def type(self) -> str:
+        """whole numbers, numbers, numbers and text, text, or empty."""
+        if not self.present:
+            return "empty"
+        if not self.numbers:
+            return "text"
+        if self.numbers < self.present:
+            return "numbers and text"
+        return "whole numbers" if self.whole == self.present else "numbers"
+
+    @property
+    def range(self) -> str:
+        """Least and largest number, or how many different texts there are."""
+        if self.numbers < self.present:
+            return f"{len(self.different)} different"
+        if not self.present:
+            return ""
+        return f"{self.least:.6g}..{self.largest:.6g}"
+
+    @property
+    def is_text_input(self) -> bool:
+        """Whether it is one of the inputs and most of its cells are text: of others a cell may be mistyped."""
+        return self.role == INPUT and 2 * self.numbers < self.present
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether every row has another whole number, as a column of ids has."""
+        every_row = not self.missing and self.whole == self.present == len(self.different)
+        return every_row and self.present >= FEWEST_IDS
+
+
+def columns_of(path: Path, settings: DataSettings) -> list[ColumnSummary]:
+    """Return what each column of a table holds, in file order. Raises DataError for a table without label or header."""
+    with opened(path, settings) as rows:
+        commas = writing_of(path, {*LIKE_LABELS, *named(settings)}).separator != ","
+        header = header_of(path, rows)
+        roles = {name: role for role, name in roles_of(path, header, settings).items()}
+        without_role = IGNORED if "path" in roles.values() else INPUT
+        columns = []
+        for name in header:
+            role = roles.get(name, without_role)
+            columns.append(
+                ColumnSummary(name, IGNORED if name in settings.ignored_columns else role)
+            )
+        for line, row in rows:
+            check_length(path, line, row, header)
+            for column, cell in zip(columns, row, strict=True):
+                column.add(cell, commas)
+    return columns
 
 
 def read_csv(
@@ -82,8 +183,9 @@ def read_csv(
     everything = Split(table.numbers_NF, labels_N, where, "")
     if rows.cells.keys() - {LABEL, SUBJECT} or settings.split_seed or settings.test_fold:
         divided = rows.divided(everything, settings)
-        return replace(divided, input_columns=table.inputs)
+        return filled(replace(divided, input_columns=table.inputs), settings)
 
+    left_out = (rows.left_out,) if rows.left_out else ()
     # Number the label names in sorted order here, so that the split does not depend on the order of `classes`.
     _, names_N = np.unique(np.array(rows.of(LABEL)), return_inverse=True)
     subjects = rows.of(SUBJECT)
@@ -91,7 +193,7 @@ def read_csv(
         train_rows, test_rows = stratified(names_N, where)
         train = everything.take(np.sort(train_rows), "")
         test = everything.take(np.sort(test_rows), "")
-        return Raw(train, test, input_columns=table.inputs)
+        return filled(Raw(train, test, notes=left_out, input_columns=table.inputs), settings)
 
     subject_names, first_row_S, subjects_N = np.unique(
         np.array(subjects), return_index=True, return_inverse=True
@@ -109,7 +211,7 @@ def read_csv(
     everything = replace(everything, groups=subjects_N.astype(np.int64))
     train = everything.take(np.flatnonzero(~is_test_N), "")
     test = everything.take(np.flatnonzero(is_test_N), "")
-    return Raw(train, test, input_columns=table.inputs)
+    return filled(Raw(train, test, notes=left_out, input_columns=table.inputs), settings)
 
 
 def read_table(path: Path, settings: DataSettings) -> Table:
@@ -131,22 +233,28 @@ def read_table(path: Path, settings: DataSettings) -> Table:
 
 def _table(path: Path, rows: Rows, numbers: "Numbers", notes: tuple[str, ...]) -> Table:
     header, roles = numbers.header, numbers.roles
-    columns = [column for column, name in enumerate(header) if name not in roles.values()]
+    inputs = inputs_of(header, roles, numbers.settings)
+    columns = [header.index(name) for name in inputs]
     if not columns:
-        others = ", ".join(roles.values())
+        others = ", ".join([*roles.values(), *numbers.settings.ignored_columns])
         raise DataError(f"there is no column of numbers beside {others}", where=str(path))
     cells = Cells(path, header, roles, numbers.settings)
     numbers_NF: list[NDArray[np.float32]] = []
     for line, row in rows:
         check_length(path, line, row, header)
-        if not cells.add(line, row):
+        of_roles = cells.checked(line, row)
+        if of_roles is None:
             continue
-        values = [numbers.read(line, header[column], row[column]) for column in columns]
+        values, gap = numbers.read_row(line, row, columns)
+        if gap and numbers.settings.missing == "drop":
+            cells.dropped.append(gap)
+            continue
+        cells.append(of_roles)
         numbers_NF.append(np.array(values, np.float32))
     metadata = cells.metadata()  # refuses a table without rows
     return Table(
         numbers_NF=np.stack(numbers_NF),
-        inputs=tuple(header[column] for column in columns),
+        inputs=inputs,
         rows=metadata,
         notes=notes,
     )
@@ -176,16 +284,27 @@ class Cells:
         Raises:
             DataError: a missing value, unless `missing` is drop.
         """
+        cells = self.checked(line, row)
+        if cells is None:
+            return False
+        self.append(cells)
+        return True
+
+    def append(self, cells: Mapping[str, str]) -> None:
+        """Add the cells of a row, by role."""
+        for role, cell in cells.items():
+            self.by_role[role].append(cell)
+
+    def checked(self, line: int, row: Sequence[str]) -> dict[str, str] | None:
+        """Return the cells of a row by role; None for a row that is left out. Raises DataError as `add`."""
         cells = {role: row[self.header.index(name)].strip() for role, name in self.roles.items()}
         missing = missing_in(
             str(self.path), f"row {line}", cells, self.roles, self.class_names, self.settings
         )
         if missing:
             self.dropped.append(missing)
-            return False
-        for role, cell in cells.items():
-            self.by_role[role].append(cell)
-        return True
+            return None
+        return cells
 
     def metadata(self) -> SampleMetadata:
         """Return all cells as metadata. Raises DataError for labels that are no classes, or fewer than two."""
@@ -213,11 +332,17 @@ class Numbers:
     settings: DataSettings
     commas: bool
     """Whether a comma can be a decimal mark."""
+    of_model: bool = False
+    """Whether a model says which columns are inputs, so that none of them is to be taken as anything else."""
     marks: dict[str, str] = field(default_factory=dict)
     """The decimal marks found so far, each with the row, column and cell where it was found first."""
 
     def read(self, line: int, column: str, cell: str) -> float:
-        """Return a cell's number. Raises DataError for text and for numbers that do not fit float32."""
+        """Return a cell's number; NaN for a missing value.
+
+        Raises:
+            DataError: text, or a number that does not fit float32.
+        """
         text = cell.strip()
         where = f"row {line}, column {column}: {cell[:80]!r}"
         if self.commas and ("," in text or "." in text):
@@ -228,6 +353,8 @@ class Numbers:
             fits = abs(value) <= LARGEST
         except ValueError:
             fits = False
+            if is_missing(cell):
+                return math.nan
         if not fits:
             raise DataError(
                 f"{where}: must be a finite number",
@@ -240,9 +367,36 @@ class Numbers:
             raise DataError(f"{second}: {rule}; {first}", where=str(self.path))
         return value
 
+    def read_row(
+        self, line: int, row: Sequence[str], columns: Sequence[int]
+    ) -> tuple[list[float], str]:
+        """Return the numbers in these columns of a row, NaN for missing values, and words for the first of these.
+
+        Raises:
+            DataError: as `read`, or a missing value and `missing` is refuse.
+        """
+        values = []
+        gap = ""
+        for column in columns:
+            name = self.header[column]
+            value = self.read(line, name, row[column])
+            values.append(value)
+            if gap or not math.isnan(value):
+                continue
+            gap = gap_of(f"row {line}", name, row[column])
+            if self.settings.missing == "refuse":
+                others = name if len(columns) > 1 else ""
+                remedy = remedy_for_gap(self.settings, others)
+                raise DataError(gap, where=str(self.path), remedy=remedy)
+        return values, gap
+
     def remedy_for(self, column: str, text: str) -> Remedy:
         """Return the remedy for a cell that is not a number; empty if none is known."""
-        others = [name for name in self.header if name not in self.roles.values()]
+        if "," in text and not self.commas:
+            return "a decimal comma needs semicolons or tabs between the columns"
+        if self.of_model:
+            return ""
+        others = inputs_of(self.header, self.roles, self.settings)
         likely = likely_roles(others, self.roles)
         if text.lower().endswith(IMAGE_SUFFIXES):
             option = cure_of(self.settings, {"path": column, **likely})
@@ -250,9 +404,12 @@ class Numbers:
         for role, name in likely.items():
             if name == column:
                 return f"if it is the {role}: ", cure_of(self.settings, {role: column})
-        if "," in text and not self.commas:
-            return "a decimal comma needs semicolons or tabs between the columns"
-        return ""
+        texts = [each.name for each in columns_of(self.path, self.settings) if each.is_text_input]
+        if column not in texts or len(texts) == len(others):
+            return ""
+        which = "it is no input" if len(texts) == 1 else f"{', '.join(texts)} are no inputs"
+        leave_out = cure_of(self.settings, {}, texts)
+        return f"if {which}: ", leave_out, ", else write numbers for its texts"
 
 
 def guess_settings(path: Path, settings: DataSettings) -> Guess:
@@ -261,6 +418,8 @@ def guess_settings(path: Path, settings: DataSettings) -> Guess:
         return guess_image_settings(path, settings)
     table = read_table(path, settings)
     notes = [*table.notes, *table.rows.notes]
+    gaps_F = np.isnan(table.numbers_NF).sum(axis=0)
+    notes += [*notes_of_gaps(gaps_F, table.inputs), *_ids(path, table, settings)]
     for name in table.inputs:
         role = role_like(name)
         if role in ("site", "patient") and role not in table.rows.columns:
@@ -269,6 +428,33 @@ def guess_settings(path: Path, settings: DataSettings) -> Guess:
     classes = classes_of(table.rows.of(LABEL))
     proposed = {"classes": name_list(classes), "input-shape": str(len(table.inputs))}
     return Guess(proposed, tuple(notes))
+
+
+def _ids(path: Path, table: Table, settings: DataSettings) -> list[str]:
+    """Return a question about inputs that are another whole number in every row, as an id is; none where none is."""
+    ids = []
+    for column in columns_of(path, settings):
+        named = role_like(column.name) in ("site", "patient")  # asked about below
+        if column.role == INPUT and column.counts_rows and not named:
+            ids.append(column.name)
+    if not ids or len(ids) == len(table.inputs):
+        return []
+    remedy = cure_of(settings, {}, ids)
+    if len(ids) == 1:
+        question = f"{ids[0]} has another number in every row: if it is an id, leave it out"
+    else:
+        question = (
+            f"{', '.join(ids)} have another number in every row: if they are ids, leave them out"
+        )
+    return [f"{question}: {remedy}"]
+
+
+def inputs_of(
+    header: Sequence[str], roles: Mapping[str, str], settings: DataSettings
+) -> tuple[str, ...]:
+    """Return the names of the columns without a role that are not left out: the inputs of a table of numbers."""
+    others = {*roles.values(), *settings.ignored_columns}
+    return tuple(name for name in header if name not in others)
 
 
 def likely_roles(columns: Sequence[str], roles: Collection[str]) -> dict[str, str]:
@@ -300,7 +486,7 @@ def input_columns(path: Path, settings: DataSettings) -> tuple[str, ...]:
         roles = roles_of(path, header, settings)
     if "path" in roles:
         return ()
-    return tuple(name for name in header if name not in roles.values())
+    return inputs_of(header, roles, settings)
 
 
 def files_of_table(path: Path, settings: DataSettings) -> list[Path]:
@@ -393,7 +579,7 @@ def _read_image_table(path: Path, size: int, changed: int, settings: DataSetting
             check_length(path, line, row, header)
             if not cells.add(line, row):
                 continue
-            name = _checked_path(path, line, root, paths[-1], settings)
+            name = checked_path(path, line, root, paths[-1], settings)
             paths[-1] = name
             if name in row_of_file:
                 rule = f"{name} is the file of row {row_of_file[name]} too"
@@ -402,11 +588,11 @@ def _read_image_table(path: Path, size: int, changed: int, settings: DataSetting
     return ImageTable(
         folder=path.parent,
         metadata=cells.metadata(),
-        unused=tuple(name for name in header if name not in roles.values()),
+        unused=inputs_of(header, roles, settings),
     )
 
 
-def _checked_path(path: Path, line: int, root: Path, cell: str, settings: DataSettings) -> str:
+def checked_path(path: Path, line: int, root: Path, cell: str, settings: DataSettings) -> str:
     """Return the path in a row's cell, relative to `root`, the table's folder.
 
     Raises:

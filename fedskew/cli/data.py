@@ -306,6 +306,8 @@ def check(
         from fedskew.diagnosis.planned import line_of, whose_partition
 
     with tempfile.TemporaryDirectory() as copies:
+        if columns := table_of_columns(given):  # before a refusal, too: it may be about one of them
+            out.print(columns)
         checked = look_through(given, copies)
         out.print(f"{path} will work.", style="green")
         for note in checked.notes:
@@ -410,6 +412,29 @@ def split(*arguments: Any, **options: Any) -> None:
     """The old name of export-sites."""
     print_renamed("data split", "data export-sites")
     export_sites(*arguments, **options)
+
+
+def table_of_columns(given: Mapping[str, Any]) -> Table | None:
+    """Return a row per column of a CSV file; None for other data, and where the file itself is refused."""
+    if not str(given["dataset"]).startswith("csv:"):
+        return None
+    with at_once():
+        from data.readers.tables import columns_of
+        from data.readers.user_data import path_of
+        from server_app.keys import built
+
+    stated = {key: value for key, value in given.items() if value not in ("", None)}
+    settings = built(DataSettings, stated)
+    try:
+        columns = columns_of(path_of(settings.dataset, settings), settings)
+    except DataError:
+        return None  # which `look_through` says
+    table = terminal_table("column", "role", "type", *numeric("range", "missing"))
+    for column in columns:
+        missing = Text(str(column.missing), "yellow" if column.missing else "")
+        texts = [Text(text) for text in (column.name, column.role, column.type, column.range)]
+        table.add_row(*texts, missing)
+    return table
 
 
 def counts_table(data: "Dataset") -> Table:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from data import DataError, DataSettings, SettingError
+from data import DataError, DataSettings, SettingError, require
 from fedskew.cli import completion
 from fedskew.cli.run_selection import check_settings
 from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
@@ -31,6 +31,8 @@ ROUND = "last, or best: the round that the setting keep-best kept."
 """What --round means."""
 SHOWN_CLASSES = 10
 """Classes whose confusion matrix fits into a terminal."""
+SHOWN_COLUMNS = 4
+"""Columns of a table that are no inputs, as many as a terminal gets."""
 SHOWN_ROWS = 20
 """Predictions that a terminal gets; --output and --json get all."""
 
@@ -77,7 +79,8 @@ def predict(
     data: Annotated[
         Path,
         typer.Argument(
-            help="An image, a folder of images or class folders, an npz file, or training data (its test samples)."
+            help="A table (all rows), an image, a folder of images or class folders, an npz file, or "
+            "a file or folder of train and test (its test samples)."
         ),
     ],
     site: Annotated[
@@ -87,7 +90,10 @@ def predict(
         str, typer.Option("--round", help=f"{ROUND} Default: the folder's own, or last.")
     ] = "",
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the predictions as CSV.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write all predictions as CSV, with the table's own columns."
+        ),
     ] = None,
     max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
@@ -100,6 +106,7 @@ def predict(
     """Predict with an exported model; with known classes, also print the metrics."""
     if round:
         check_round("--round", round)
+    check_output(output)
     for path in (model, data):
         if not path.exists():
             raise DataError("there is no such file or folder", where=str(path))
@@ -125,10 +132,12 @@ def predict(
     predictions, numbers = predict_inputs(folder, inputs, site)
     if output is not None:
         write_csv(output, predictions)
+        wrote = f"{output}: {len(predictions)} rows"
+        console(stderr=True).print(wrote, markup=False, soft_wrap=True)
     which = which_model(folder.description)
     if as_json:
         console(stderr=True).print(which, markup=False, style="dim")
-        print(json.dumps(predictions_json(predictions, numbers), indent=2))
+        print(json.dumps(predictions_json(predictions, numbers, inputs.left_out), indent=2))
         return
     out.print(which, markup=False, style="dim")
     out.print(predictions_table(predictions))
@@ -142,53 +151,90 @@ def predict(
             out.print(confusion_table(numbers.confusion, classes))
 
 
+def check_output(output: Path | None) -> None:
+    """Raise SettingError for a file whose name says anything but CSV."""
+    is_csv = output is None or output.suffix.lower() == ".csv"
+    require(is_csv, "--output", str(output), "must end in .csv", "--json prints JSON")
+
+
 def which_model(about: "Description") -> str:
     """Return which model of which round it is, in a line."""
     return f"model {about.model} of {about.method}, {about.which_round}"
 
 
 def predictions_json(
-    predictions: "list[Prediction]", numbers: "ModelNumbers | None"
+    predictions: "list[Prediction]", numbers: "ModelNumbers | None", left_out: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the predictions as `--json` prints them; the metrics only where the classes are known."""
+    """Return the predictions as `--json` prints them; the metrics only where the classes are known.
+
+    `left_out` says what is missing in each row that is left out.
+    """
     from server_app.record import to_json
 
     rows = []
     for prediction in predictions:
         entries = asdict(prediction).items()
-        rows.append({key: value for key, value in entries if value is not None})
+        rows.append({key: value for key, value in entries if value not in (None, {})})
     result: dict[str, Any] = {"predictions": rows}
+    if left_out:
+        result["left-out"] = list(left_out)
     if numbers is not None:
         result["metrics"] = to_json(numbers)
     return result
 
 
 def write_csv(file: Path, predictions: "list[Prediction]") -> None:
-    """Write one row per input, with one column `p CLASS` per class; label is empty where the true class is unknown."""
-    classes = [f"p {name}" for name in predictions[0].probabilities]
-    rows: list[list[Any]] = [["input", "prediction", "probability", "label", *classes]]
+    """Write one row per input, with one column `p CLASS` per class; label is empty where the true class is unknown.
+
+    A row of a table has `row`, its line, in place of `input`. Its own columns come next; one that has the name of
+    another column here is called `NAME of the file`, but for `label`, which is the same.
+    """
+    first = predictions[0]
+    place = "input" if first.row is None else "row"
+    others = own_columns(predictions)
+    names = [
+        place,
+        "prediction",
+        "probability",
+        "label",
+        *(f"p {name}" for name in first.probabilities),
+    ]
+    of_file = [f"{name} of the file" if name in names else name for name in others]
+    rows: list[list[Any]] = [[place, *of_file, *names[1:]]]
     for row in predictions:
+        where = row.input if row.row is None else row.row
+        cells = [row.columns[name] for name in others]
         probabilities = row.probabilities.values()
-        rows.append([row.input, row.prediction, row.probability, row.label, *probabilities])
+        rows.append([where, *cells, row.prediction, row.probability, row.label, *probabilities])
     try:
-        with file.open("w", newline="") as opened:
+        with file.open("w", newline="", encoding="utf-8") as opened:
             csv.writer(opened).writerows(rows)
     except OSError as error:
         raise SettingError("--output", str(file), f"cannot be written: {error.strerror}") from error
 
 
+def own_columns(predictions: "list[Prediction]") -> list[str]:
+    """Return the columns of the inputs' file that are no inputs, without one called as the column of true classes."""
+    labeled = any(row.label is not None for row in predictions)
+    return [name for name in predictions[0].columns if not (labeled and name == "label")]
+
+
 def predictions_table(predictions: "list[Prediction]") -> Table:
     """Return the first predictions, wrong ones in red where the true class is known."""
-    labeled = predictions[0].label is not None
-    headings: list[Column | str] = ["input", "prediction", *numeric("probability")]
+    labeled = any(row.label is not None for row in predictions)
+    others = own_columns(predictions)[:SHOWN_COLUMNS]
+    headings: list[Column | str] = ["input"]
+    headings += [Column(Text(name)) for name in others]
+    headings += ["prediction", *numeric("probability")]
     if labeled:
         headings.append("label")
     table = terminal_table(*headings)
     for row in predictions[:SHOWN_ROWS]:
-        cells = [row.input, row.prediction, f"{row.probability:.3f}"]
+        cells = [row.input, *(row.columns[name] for name in others)]
+        cells += [row.prediction, f"{row.probability:.3f}"]
         if labeled:
-            cells.append(str(row.label))
-        wrong = labeled and row.label != row.prediction
+            cells.append(row.label or "")
+        wrong = row.label is not None and row.label != row.prediction
         # As Text, because names may hold brackets, which rich reads as styles.
         table.add_row(*map(Text, cells), style="red" if wrong else "")
     return table

@@ -155,6 +155,7 @@ class TrainedRun:
         cropped = dataset in KNOWN and KNOWN[dataset].central
         numbers = self.models.get(self.model) or ModelNumbers()
         columns = self.origin.get("input-columns")
+        medians = self.origin.get("medians")
         reading = {}
         for field in READ_BY:
             key = DataSettings.key(field)
@@ -176,6 +177,7 @@ class TrainedRun:
             width=str(settings.get("width", 0)),
             lift=str(settings.get("lift", 0)),
             input_columns=json.dumps(columns, ensure_ascii=False) if columns else "",
+            medians=json.dumps(medians, ensure_ascii=False) if medians else "",
             positive_class=numbers.positive_class or "",
             crop="center" if cropped else "none",
             **reading,

@@ -1,7 +1,7 @@
 """Inputs for predictions: an npz file, a table or a folder of images, read as in training."""
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,17 +13,21 @@ from torch import Tensor
 
 from data import DataError, DataSettings, Samples
 from data.readers.array_conversion import check_convertible, converted
-from data.readers.file_type import is_nifti, truly
-from data.readers.folder import read_split, visible
+from data.readers.file_type import is_dicom_file, is_nifti, truly
+from data.readers.folder import below, class_folders, class_number, read_split, visible
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS, order_of
+from data.readers.medians import column_labels
+from data.readers.medical import dicom_data
 from data.readers.npz import Arrays, read_arrays
 from data.readers.splits import Split, checked
 from data.readers.user_data import input_columns, kind_of_path, read_own
 from fedskew.export.model_folder import Description
+from fedskew.export.table_rows import Gaps, Read, csv_rows, hf_rows
 
-Read = tuple[NDArray[np.generic] | ImageFiles, NDArray[np.int64], list[str], bool]
 Reader = Callable[[Path, Description, DataSettings], Read]
+DICOMDIR = "DICOMDIR"
+"""The table of contents of a DICOM medium, which is no image."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,23 @@ class Inputs:
     where: Path
     samples: Samples
     names: list[str]
-    """Of an image its path below the folder, or its file's name; else its place in the file."""
-    labeled: bool
-    """Whether the samples' labels mean anything."""
+    """Of an image its path below the folder or the table's, or its file's name; of a table of numbers `row LINE`; else
+    its place in the file."""
+    known_N: Tensor
+    """(N,) bool: whether each sample's label is known."""
+    lines: Sequence[int] = ()
+    """Each row's line in a CSV file; empty for other files."""
+    columns: Sequence[Mapping[str, str]] = ()
+    """Each row's cells that are no inputs, as they stand in the file, by column; empty where there are none."""
+    left_out: tuple[str, ...] = ()
+    """What was missing in each row that is left out."""
     notes: tuple[str, ...] = ()
     """What the user has to know of how they were read, a sentence each."""
+
+    @property
+    def labeled(self) -> bool:
+        """Whether the label of any sample is known."""
+        return bool(self.known_N.any())
 
 
 def read_inputs(
@@ -48,7 +64,7 @@ def read_inputs(
 ) -> Inputs:
     """Return the inputs of an npz file (images and perhaps labels), a folder (images, or class folders) or one image.
 
-    Of training data (an npz file of train and test, a folder with both, a table) they are the test samples.
+    Of an npz file of train and test, or a folder with both, they are the test samples; of a table all rows.
 
     Args:
         path: the file or folder.
@@ -60,42 +76,46 @@ def read_inputs(
         DataError: there are no inputs, or the model cannot take them; it names file or folder.
     """
     reader = reader_of(path)
-    settings = settings or about.data
-    notes: tuple[str, ...] = ()
-    order: NDArray[np.int64] | None = None
-    if len(about.shape) == 1:
-        columns = input_columns(f"{kind_of_path(path)}:{path.absolute()}", settings)
-        if about.column_names and columns:
-            order = order_of(columns, about.column_names, str(path), "the model")
-        else:
-            who = str(path) if about.column_names else "the model"
-            notes = (f"{who}: {ORDER_COUNTS}",)
-    read, labels_N, names, labeled = reader(path, about, settings)
-    if order is not None:
-        assert not isinstance(read, ImageFiles)  # the model takes vectors
-        read = read[:, order]
-    if isinstance(read, ImageFiles):
-        images: Tensor | ImageFiles = read  # decoded batch by batch
+    read = reader(path, about, settings or about.data)
+    images = read.images  # files are decoded batch by batch
+    inputs: Tensor | ImageFiles
+    if isinstance(images, ImageFiles):
+        inputs = images
     else:
-        images = torch.from_numpy(np.ascontiguousarray(read)).to(device)
+        inputs = torch.from_numpy(np.ascontiguousarray(images)).to(device)
     per_channel = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     samples = Samples(
-        images,
-        torch.from_numpy(labels_N).to(device),
+        inputs,
+        torch.from_numpy(read.labels_N).to(device),
         mean=torch.tensor(about.means, device=device).view(per_channel),
         std=torch.tensor(about.stds, device=device).view(per_channel),
     )
-    return Inputs(path, samples, names, labeled, notes)
+    return Inputs(
+        where=path,
+        samples=samples,
+        names=read.names,
+        known_N=torch.from_numpy(read.known_N).to(device),
+        lines=read.lines,
+        columns=read.columns,
+        left_out=read.left_out,
+        notes=read.notes,
+    )
+
+
+def known(labels_N: NDArray[np.int64], labeled: bool = True) -> NDArray[np.bool_]:
+    """Return (N,): that all labels are known, or none."""
+    return np.full(len(labels_N), labeled)
 
 
 def reader_of(path: Path) -> Reader:
     """Return what reads the path."""
     if path.suffix.lower() == ".csv":
-        return training_data
+        return csv_rows
     if path.is_dir():
-        if {"train", "test"} <= {entry.name.lower() for entry in visible(path)}:
-            return training_data
-        return folder
+        if kind_of_path(path) == "hf":
+            return hf_rows
+        has_splits = {"train", "test"} <= {entry.name.lower() for entry in visible(path)}
+        return training_data if has_splits else folder
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
@@ -121,7 +141,14 @@ def one_image(path: Path, about: Description, settings: DataSettings) -> Read:
     """List one image, whose class nothing says."""
     require_images(path, about)
     image = ImageFiles.of(path.parent, [path.name], about.shape, settings, about.crop == "center")
-    return image, np.zeros(1, np.int64), [path.name], False
+    labels_N = np.zeros(1, np.int64)
+    return Read(
+        image,
+        labels_N,
+        [path.name],
+        known(labels_N, labeled=False),
+        columns=patients_of([path]),
+    )
 
 
 def require_images(path: Path, about: Description) -> None:
@@ -133,31 +160,40 @@ def require_images(path: Path, about: Description) -> None:
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
     """Read the test samples of what training takes."""
+    if len(about.shape) == 1 and path.is_file():
+        return npz(path, about, settings, "test_")  # by the model's medians, not the file's own
     dataset = f"{kind_of_path(path)}:{path.absolute()}"
     settings = replace(settings, dataset=dataset)
     split = read_own(dataset, about.class_names, about.shape, settings).test
-    names = [f"test {index}" for index in range(len(split.labels))]
     if isinstance(split.images, ImageFiles):
-        files = replace(split.images, central=about.crop == "center")
+        images: NDArray[np.generic] | ImageFiles
+        images = replace(split.images, central=about.crop == "center")
         labels_N = split.labels.astype(np.int64)
-        return files, labels_N, names, True
-    images, labels_N = checked(split, about.shape, len(about.class_names))
-    return images, labels_N, names, True
+    else:
+        images, labels_N = checked(split, about.shape, len(about.class_names))
+    names = [f"test {index}" for index in range(len(labels_N))]
+    return Read(images, labels_N, names, known(labels_N), notes=(of_test_samples(path, labels_N),))
 
 
-def npz(path: Path, about: Description, settings: DataSettings) -> Read:
-    """Read images and, if there, labels."""
+def of_test_samples(path: Path, labels_N: NDArray[np.int64]) -> str:
+    """Return the sentence about training data."""
+    return f"{path} says who trains and who tests: its {len(labels_N)} test samples are predicted"
+
+
+def npz(path: Path, about: Description, settings: DataSettings, prefix: str = "") -> Read:
+    """Read images and, if there, labels; with the prefix test_ those arrays of training data."""
+    images_key, labels_key = f"{prefix}images", f"{prefix}labels"
 
     def split_of(arrays: Arrays) -> Split:
-        images = arrays["images"]
-        labels_N = arrays.get("labels", np.zeros(images.shape[:1], np.int64))
-        return Split(images, labels_N, str(path), "")
+        images = arrays[images_key]
+        labels_N = arrays.get(labels_key, np.zeros(images.shape[:1], np.int64))
+        return Split(images, labels_N, str(path), prefix.removesuffix("_"))
 
     def check(heads: Arrays) -> None:
         check_convertible(split_of(heads))
 
-    arrays = read_arrays(path, ("images",), (("labels",),), settings, check)
-    labeled = "labels" in arrays
+    arrays = read_arrays(path, (images_key,), ((labels_key,),), settings, check)
+    labeled = labels_key in arrays
     reading = replace(
         settings,
         mean=",".join(map(str, about.means)),  # by which floating-point pixels are judged
@@ -166,28 +202,131 @@ def npz(path: Path, about: Description, settings: DataSettings) -> Read:
     if not labeled:
         reading = replace(reading, first_label=0)
     splits, _ = converted({"": split_of(arrays)}, reading)
-    images, labels = checked(splits[""], about.shape, len(about.class_names))
-    names = [str(index) for index in range(len(images))]
-    return images, labels, names, labeled
+    split = splits[""]
+    rows_N = np.arange(len(split.labels))
+    notes: list[str] = []
+    gaps = Gaps(str(path), about, settings)
+    if len(about.shape) == 1:
+        split, rows_N = vectors_in_order(path, split, about, settings, gaps, notes)
+    images, labels_N = checked(split, about.shape, len(about.class_names))
+    if prefix:
+        notes.append(of_test_samples(path, labels_N))
+    words = f"{prefix.removesuffix('_')} " if prefix else ""
+    names = [f"{words}{row}" for row in rows_N.tolist()]
+    left_out = tuple(gaps.left_out)
+    return Read(
+        images, labels_N, names, known(labels_N, labeled), left_out=left_out, notes=tuple(notes)
+    )
+
+
+def vectors_in_order(
+    path: Path,
+    split: Split,
+    about: Description,
+    settings: DataSettings,
+    gaps: Gaps,
+    notes: list[str],
+) -> tuple[Split, NDArray[np.int64]]:
+    """Return vectors with the columns in the model's order and without gaps, and the rows that are not left out.
+
+    Raises:
+        DataError: other columns than the model's, or a gap that is refused.
+    """
+    columns = input_columns(f"npz:{path.absolute()}", settings)
+    images_NF = split.images
+    assert not isinstance(images_NF, ImageFiles)
+    if images_NF.ndim != 2 or images_NF.dtype.kind != "f":
+        return split, np.arange(len(images_NF))  # which the check of the shape refuses
+    if columns and about.column_names:
+        images_NF = images_NF[:, order_of(columns, about.column_names, str(path), "the model")]
+    else:
+        notes.append(f"{path if about.column_names else 'the model'}: {ORDER_COUNTS}")
+    if images_NF.shape[1:] != about.shape:
+        return split, np.arange(len(images_NF))
+    names = column_labels(about.column_names, images_NF.shape[1])
+    kept = []
+    for row, is_gap_F in enumerate(np.isnan(images_NF)):
+        if is_gap_F.any():
+            gap = f"row {row} (from 0), column {names[int(is_gap_F.argmax())]}: is NaN, a missing value"
+            if not gaps.stays(gap):
+                continue
+        kept.append(row)
+    if not kept:
+        raise DataError("every row has a missing value", where=str(path))
+    rows_N = np.array(kept, np.int64)
+    images_NF, of_gaps = gaps.filled(images_NF[rows_N])
+    notes += [*gaps.notes, *of_gaps]
+    return replace(split, images=images_NF, labels=split.labels[rows_N]), rows_N
 
 
 def folder(path: Path, about: Description, settings: DataSettings) -> Read:
-    """List the images, which are decoded as they are asked for."""
+    """List the images, which are decoded as they are asked for.
+
+    A folder of class folders has labels. A tree of DICOM files whose folders are called as no class has none.
+    """
     require_images(path, about)
     entries = list(visible(path))
     if not entries:
         raise DataError("holds no image", where=str(path))
-    labeled = all(entry.is_dir() for entry in entries)
+    folders = [entry for entry in entries if entry.is_dir()]
+    if folders and not of_classes(path, about):
+        files = [file for file in below(path) if file.name != DICOMDIR]
+        images = [file for file in files if is_dicom_file(file)]
+        if images:
+            return dicom_tree(path, images, len(files) - len(images), about, settings)
+    columns: list[dict[str, str]] = []
+    labeled = len(folders) == len(entries)
     if labeled:
         split = read_split(path, "", about.class_names, about.shape, settings)
         assert isinstance(split.images, ImageFiles)
-        files = split.images
+        listed = split.images
         labels_N = split.labels.astype(np.int64)
-    elif any(entry.is_dir() for entry in entries):
+    elif folders:
         rule = "must hold images alone, or a folder of them for each class"
         raise DataError(f"holds folders and files: {rule}", where=str(path))
     else:
-        files = ImageFiles.of(path, [entry.name for entry in entries], about.shape, settings)
-        labels_N = np.zeros(len(entries), np.int64)
-    names = [str(files.path(index).relative_to(path)) for index in range(len(files))]
-    return replace(files, central=about.crop == "center"), labels_N, names, labeled
+        images = [entry for entry in entries if entry.name != DICOMDIR]
+        listed = ImageFiles.of(path, [image.name for image in images], about.shape, settings)
+        labels_N = np.zeros(len(images), np.int64)
+        columns = patients_of(images)
+    names = [str(listed.path(index).relative_to(path)) for index in range(len(listed))]
+    listed = replace(listed, central=about.crop == "center")
+    return Read(listed, labels_N, names, known(labels_N, labeled), columns=columns)
+
+
+def of_classes(path: Path, about: Description) -> bool:
+    """Return whether a folder in `path` is called as one of the classes."""
+    numbers = [class_number(name, about.class_names) for name in class_folders(path)]
+    return any(number is not None for number in numbers)
+
+
+def dicom_tree(
+    path: Path, images: list[Path], others: int, about: Description, settings: DataSettings
+) -> Read:
+    """List the DICOM files in folders of patients, studies and series, as a PACS writes them."""
+    names = [str(file.relative_to(path)) for file in images]
+    files = ImageFiles.of(path, names, about.shape, settings, about.crop == "center")
+    labels_N = np.zeros(len(names), np.int64)
+    notes = ["no folder is called as a class, so the DICOM files are predicted without labels"]
+    if others:
+        notes.append(f"{others} files that are no DICOM files are left out")
+    return Read(
+        files,
+        labels_N,
+        names,
+        known(labels_N, labeled=False),
+        columns=patients_of(images),
+        notes=tuple(notes),
+    )
+
+
+def patients_of(images: Sequence[Path]) -> list[dict[str, str]]:
+    """Return the PatientID of each DICOM file, "" where it has none; an empty list where no file has one."""
+    patients = []
+    for file in images:
+        patient = ""
+        if file.is_file() and is_dicom_file(file):
+            header = dicom_data(file, stop_before_pixels=True, specific_tags=["PatientID"])
+            patient = str(header.get("PatientID", "") or "")
+        patients.append({"PatientID": patient})
+    return patients if any(row["PatientID"] for row in patients) else []

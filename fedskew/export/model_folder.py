@@ -1,6 +1,7 @@
 """The files of an exported model: model.safetensors with what all sites share, site-NAME.safetensors with the rest."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,6 +22,7 @@ from client_app.models import (
 from client_app.state import State
 from client_app.tensor_files import KIND, Damaged
 from data import DataError, DataSettings, SettingError, require
+from data.readers.medians import column_labels
 from data.text import is_whole, printable
 from server_app.best_round import METRICS
 from server_app.keys import typed
@@ -79,6 +81,9 @@ class Description:
     test_fold: str = "0"
     input_columns: str = ""
     """A JSON list of the names of a table's input columns in order; empty for images, and where nothing names them."""
+    medians: str = ""
+    """A JSON object with the median of each input column's training rows, by name (number from 1 without names); empty
+    unless `missing = median` filled gaps in one table."""
     positive_class: str = ""
     """Of two classes the one that AUPRC, sensitivity and specificity are about; empty in files of earlier versions."""
     best_by: str = ""
@@ -137,6 +142,7 @@ class Description:
         except SettingError as error:
             raise DataError(f"metadata: {error}", where=where) from None
         self.check_columns(where)
+        self.check_medians(where)
         if self.best_by not in ("", *METRICS):
             reason = f"metadata: best-by = {self.best_by!r:.100}: is no metric that a run keeps"
             raise DataError(reason, where=where)
@@ -156,6 +162,19 @@ class Description:
             raise DataError(reason, where=where) from None
         are_texts = type(names) is list and all(type(name) is str for name in names)
         if not are_texts or (names and self.shape != (len(set(names)),)):
+            raise DataError(reason, where=where)
+
+    def check_medians(self, where: str) -> None:
+        """Raise DataError where the medians are not one finite number per input column."""
+        try:
+            medians = json.loads(self.medians or "{}")
+        except (ValueError, RecursionError):
+            medians = None
+        numbers: list[Any] = list(medians.values()) if type(medians) is dict else [None]
+        are_finite = all(type(value) in (int, float) and math.isfinite(value) for value in numbers)
+        names = set(column_labels(self.column_names, self.shape[0]))
+        if not are_finite or (medians and (len(self.shape) != 1 or medians.keys() != names)):
+            reason = "metadata: medians: must be one finite number per input column, by its name"
             raise DataError(reason, where=where)
 
     @property
@@ -189,6 +208,11 @@ class Description:
     def column_names(self) -> tuple[str, ...]:
         """The names of a table's input columns in order; empty where there are none."""
         return tuple(json.loads(self.input_columns or "[]"))
+
+    @property
+    def median_of(self) -> dict[str, float]:
+        """The medians by column; empty where the model keeps none."""
+        return {name: float(value) for name, value in json.loads(self.medians or "{}").items()}
 
     @property
     def class_names(self) -> tuple[str, ...]:

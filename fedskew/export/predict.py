@@ -1,7 +1,7 @@
 """Predictions of an exported model on new inputs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,10 @@ class Prediction:
     """The true class, where it is known."""
     probabilities: Mapping[str, float]
     """By class."""
+    row: int | None = None
+    """Of a CSV file the row's line; None for other inputs."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The row's cells that are no inputs, as they stand in the file, by column."""
 
 
 def predict(
@@ -58,6 +62,7 @@ def predict(
     probabilities_NC = F.softmax(logits_NC.double().cpu(), dim=1)
     predicted_N = probabilities_NC.max(1).indices
     labels_N = samples.labels_N.tolist()
+    known_N = inputs.known_N.tolist()
     predictions = []
     for index, probabilities_C in enumerate(probabilities_NC.tolist()):
         predicted = int(predicted_N[index])
@@ -65,13 +70,15 @@ def predict(
             input=inputs.names[index],
             prediction=names[predicted],
             probability=probabilities_C[predicted],
-            label=names[labels_N[index]] if inputs.labeled else None,
+            label=names[labels_N[index]] if known_N[index] else None,
             probabilities=dict(zip(names, probabilities_C, strict=True)),
+            row=inputs.lines[index] if inputs.lines else None,
+            columns=inputs.columns[index] if inputs.columns else {},
         )
         predictions.append(prediction)
     if not inputs.labeled:
         return predictions, None
-    scores = Scores.of_batch(logits_NC, samples.labels_N)
+    scores = Scores.of_batch(logits_NC[inputs.known_N], samples.labels_N[inputs.known_N])
     tested_C = scores.confusion_CC.sum(1).tolist()
     positive = positive_class(names, folder.description.positive_class, tested_C=tested_C)
     return predictions, metrics_from(scores, positive=positive)

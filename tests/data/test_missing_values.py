@@ -292,3 +292,97 @@ def test_the_labels_minus_one_and_one_are_classes_and_so_is_a_named_none(tmp_pat
     settings = saved(tmp_path / "named", {"train": TRAIN}, "none")
     classes = guess_settings(settings.dataset, settings).settings["classes"]
     assert load(replace(settings, classes=classes)).class_names == ("none", "a, b")
+
+
+def table_with_gaps(folder: Path, gap: str = "", **settings: Any) -> DataSettings:
+    """A CSV file of 40 rows that says who tests: `a` is 0..39 and lacks a value in rows of both sides, `b` has all."""
+    path = folder / "gaps.csv"
+    lines = ["a,b,split,label"]
+    for k in range(40):
+        cell = gap if k in (3, 20, 35) else str(k)
+        lines.append(f"{cell},{k % 7},{'test' if k >= 30 else 'train'},{'xy'[k % 2]}")
+    path.write_text("\n".join(lines))
+    usual = {"classes": "x,y", "input_shape": "2", "cache": str(folder / "cache")}
+    return DataSettings(f"csv:{path}", **{**usual, **settings})
+
+
+@pytest.mark.parametrize("gap", ["", " ", "NA", "nan", "?"])
+def test_gaps_in_inputs_are_refused_dropped_or_filled_by_the_training_rows(
+    tmp_path: Path, gap: str
+) -> None:
+    with pytest.raises(DataError, match="row 5, column a: ") as refusal:
+        load(table_with_gaps(tmp_path, gap))
+    for cure in ("missing=drop", "missing=median", "columns=ignore=a"):
+        assert cure in str(refusal.value)
+    dropped = load(table_with_gaps(tmp_path, gap, missing="drop"))
+    assert (len(dropped.train_labels), len(dropped.test_labels)) == (28, 9)
+    assert not dropped.medians
+
+    filling = table_with_gaps(tmp_path, gap, missing="median")
+    (note,) = [note for note in guess_settings(filling.dataset, filling).notes if "median" in note]
+    assert note == "missing = median fills 3 empty cells: 3 of a"
+    for _ in range(2):  # read, and from the cached copy
+        data = load(filling)
+        training = [k for k in range(30) if k not in (3, 20)]
+        assert data.medians == {"a": np.median(training), "b": 3.0}
+        assert data.train_inputs[3, 0] == data.train_inputs[20, 0] == np.median(training)
+        assert data.test_inputs[5, 0] == np.median(training)
+        assert data.test_inputs[6, 0] == 36
+    ignoring = load(table_with_gaps(tmp_path, gap, columns="ignore=a", input_shape="1"))
+    assert ignoring.input_columns == ("b",) and len(ignoring.train_labels) == 30
+
+
+def test_a_column_of_gaps_has_no_median_and_a_label_is_never_filled(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.csv"
+    path.write_text("a,b,label\n" + "\n".join(f"{k},,{'xy'[k % 2]}" for k in range(20)))
+    settings = DataSettings(f"csv:{path}", classes="x,y", input_shape="2", missing="median")
+    with pytest.raises(DataError, match=r"column b: no training row has a number.*ignore=b"):
+        load(settings)
+    path.write_text("a,b,label\n" + "\n".join(f"{k},1,{'xy'[k % 2]}" for k in range(20)) + "\n1,1,")
+    with pytest.raises(DataError, match="row 22, column label: is empty"):
+        load(settings)
+
+
+def test_vectors_of_npz_follow_the_same_setting(tmp_path: Path) -> None:
+    train = np.arange(20, dtype=np.float32).reshape(10, 2)
+    train[2, 1] = np.nan
+    test = train.copy()
+    labels = np.arange(10) % 2
+    names = np.array(["age", "bmi"])
+    file = tmp_path / "rows.npz"
+    np.savez(
+        file, train_images=train, train_labels=labels, test_images=test, test_labels=labels, columns=names
+    )  # fmt: skip
+    settings = DataSettings(f"npz:{file}", classes="2", input_shape="2")
+    with pytest.raises(
+        DataError, match=r"row 2 .*column bmi: is NaN.*missing=drop.*missing=median"
+    ):
+        load(settings)
+    assert len(load(replace(settings, missing="drop")).train_labels) == 9
+    data = load(replace(settings, missing="median"))
+    assert data.medians == {"age": 9.0, "bmi": 11.0}
+    assert data.train_inputs[2, 1] == data.test_inputs[2, 1] == 11.0
+
+
+@pytest.mark.parametrize(
+    ("columns", "roles", "ignored"),
+    [
+        ("ignore=a", {}, ("a",)),
+        ("label=d,ignore=a,b", {"label": "d"}, ("a", "b")),
+        ("ignore=a,ignore=b,label=d", {"label": "d"}, ("a", "b")),
+        ('ignore=a,"b, c",site=s', {"site": "s"}, ("a", "b, c")),
+        ("ignore=x=y", {}, ("x=y",)),
+        ("a,ignore=b", None, None),
+        ("label=d,a", None, None),
+        ("ignore=", None, None),
+        ("ignore=a,a", None, None),
+        ("label=a,ignore=a", None, None),
+    ],
+)
+def test_columns_names_those_to_leave_out(columns: str, roles: Any, ignored: Any) -> None:
+    if roles is None:
+        with pytest.raises(ValueError, match="columns = "):
+            DataSettings(columns=columns)
+        return
+    settings = DataSettings(columns=columns)
+    assert (settings.column_names, settings.ignored_columns) == (roles, ignored)

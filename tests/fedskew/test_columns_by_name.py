@@ -248,9 +248,14 @@ def test_an_exported_model_finds_its_columns_by_name(
         assert status == 0, errors
         return json.loads(output)["predictions"], "order counts" in errors
 
-    expected = predicted(table(tmp_path / "new.csv", 5))
-    assert expected[1] is False
-    assert predicted(table(tmp_path / "other.csv", 5, REVERSED)) == expected
+    of_table = predicted(table(tmp_path / "new.csv", 5))
+    assert of_table[1] is False and len(of_table[0]) == 40  # all rows, whoever tests
+    other = predicted(table(tmp_path / "other.csv", 5, REVERSED))
+    assert other == of_table
+    expected = predicted(vectors(tmp_path / "same.npz", 5))
+    assert [row["probabilities"] for row in expected[0]] == [
+        pytest.approx(row["probabilities"], abs=1e-6) for row in of_table[0][30:]
+    ]
     assert predicted(vectors(tmp_path / "other.npz", 5, REVERSED)) == expected
     assert predicted(vectors(tmp_path / "nameless.npz", 5, names=False)) == (expected[0], True)
     numbers, labels = numbers_of(5)
@@ -268,6 +273,28 @@ def test_an_exported_model_finds_its_columns_by_name(
         file = table(tmp_path / "wrong.csv", 5, order, **renamed)
         status, _, errors = fedskew("predict", model, file)
         assert (status, errors.count("\n")) == (2, 1) and said in errors and str(file) in errors
+
+
+def test_a_site_leaves_out_a_column_that_is_no_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = agreed(
+        classes=["healthy", "ill"], input_shape="3", mean=[0.0], std=[1.0], input_columns=list(COLUMNS[:3])
+    )  # fmt: skip
+    write(tmp_path / "federation.toml", entries)
+    table(tmp_path / "data.csv", 0, COLUMNS, **{"a, b": "row_id"})
+    for read, mark, said in (
+        (
+            {},
+            "NO ",
+            'under [read] of site.toml, columns = "ignore=row_id" leaves out what is unknown',
+        ),
+        ({"columns": "ignore=row_id"}, "ok ", "3 input columns, matched by name"),
+    ):
+        write(tmp_path / "site.toml", site_entries(data="csv:data.csv", read=read))
+        rows = site_check(tmp_path, monkeypatch, capsys)
+        (row,) = [row for row in rows if "input column" in row]
+        assert row.startswith(mark) and said in row
 
 
 def test_sites_folders_keep_the_names(tmp_path: Path, fedskew: FedSkew) -> None:

@@ -123,7 +123,7 @@ COMMANDS: dict[str, Callable[[Path], list[object]]] = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_a_command_names(run: Path, fedskew: FedSkew, name: str) -> None:
     np.savez(run / "inputs.npz", images=np.zeros((2, 8, 8), np.uint8))
-    place = folder_for(run / "folder.png")
+    place = folder_for(run / ("folder.csv" if name == "--output" else "folder.png"))
     refused(fedskew(*COMMANDS[name](place)), place)
 
 

@@ -551,3 +551,113 @@ def test_a_model_says_how_its_inputs_were_read(
             "predict", model, tmp_path / "wide.npz", *(w for k in words for w in ("--set", k))
         )
         assert (status, errors.count("\n")) == (2, 1)
+
+
+def test_class_folders_may_differ_in_capital_letters(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    two = rewritten(digits / "creff", tmp_path / "two", two_classes)
+    answers = []
+    for folder, names in (("same", ("cat", "dog")), ("other", ("Cat", "DOG"))):
+        for number, name in enumerate(names):
+            (tmp_path / folder / name).mkdir(parents=True)
+            pixels = np.random.default_rng(number).integers(0, 256, (8, 8), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / folder / name / "0.png")
+        status, output, errors = fedskew("predict", two, tmp_path / folder, "--json")
+        assert status == 0, errors
+        answers.append(json.loads(output))
+    assert answers[0]["metrics"] == answers[1]["metrics"]
+    assert [row["label"] for row in answers[1]["predictions"]] == ["cat", "dog"]
+    shutil.copytree(tmp_path / "same" / "cat", tmp_path / "other" / "cat")
+    status, _, errors = fedskew("predict", two, tmp_path / "other")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "class folders Cat and cat are both called as class cat" in errors
+
+
+def test_a_dicom_tree_without_class_folders_is_read_with_its_patients(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    sample = pytest.importorskip("pydicom.data").get_testdata_file("MR_small.dcm", download=False)
+    for number in range(3):
+        file = tmp_path / "pacs" / f"PAT{number // 2}" / "ST0" / "SE0" / f"IM{number}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        data = pydicom.dcmread(sample)
+        data.PatientID = f"id-{number // 2}"
+        data.save_as(file)
+    (tmp_path / "pacs" / "README").write_text("exported")
+    out = tmp_path / "p.csv"
+    status, output, errors = fedskew(
+        "predict", digits / "average", tmp_path / "pacs", "--output", out
+    )
+    assert status == 0 and "accuracy" not in output, errors
+    assert "predicted without labels" in errors and "1 files" in errors and "3 rows" in errors
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["input"] for row in rows] == [
+        "PAT0/ST0/SE0/IM0", "PAT0/ST0/SE0/IM1", "PAT1/ST0/SE0/IM2",
+    ]  # fmt: skip
+    assert [row["PatientID"] for row in rows] == ["id-0", "id-0", "id-1"]
+
+
+def test_all_rows_of_a_table_of_images_are_predicted(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    with np.load(digits / "test.npz") as arrays:
+        images, labels = arrays["images"][:12], arrays["labels"][:12]
+    np.savez(tmp_path / "plain.npz", images=images, labels=labels)
+    lines = ["image,patient,finding"]
+    for number, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+        lines.append(f"{number}.png,p{number // 2},{label}")
+    table = tmp_path / "scans.csv"
+    table.write_text("\n".join(lines))
+    status, _, errors = fedskew("predict", digits / "average", table)
+    assert status == 2 and "--set 'columns=path=NAME'" in errors
+    options = ["--set", "columns=path=image,label=finding", "--json"]
+    answers = [
+        json.loads(fedskew("predict", digits / "average", *words)[1])
+        for words in ([table, *options], [tmp_path / "plain.npz", "--json"])
+    ]
+    assert answers[0]["metrics"] == answers[1]["metrics"]
+    rows = answers[0]["predictions"]
+    assert [(row["row"], row["input"]) for row in rows] == [(k + 2, f"{k}.png") for k in range(12)]
+    assert [row["columns"]["patient"] for row in rows] == [f"p{k // 2}" for k in range(12)]
+    status, output, _ = fedskew(
+        "predict", digits / "average", table, "--set", "columns=path=image", "--json"
+    )
+    assert status == 0 and json.loads(output).keys() == {"predictions"}
+    table.write_text("\n".join([*lines, ",p9,1"]))
+    status, _, errors = fedskew("predict", digits / "average", table, *options)
+    assert (status, errors.count("\n")) == (2, 1) and "row 14, column image: is empty" in errors
+    status, output, errors = fedskew(
+        "predict", digits / "average", table, *options, "--set", "missing=drop"
+    )
+    assert status == 0 and "row 14, column image: is empty" in errors
+    assert len(json.loads(output)["predictions"]) == 12
+
+
+def test_all_rows_of_a_saved_data_set_are_predicted(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    with np.load(digits / "test.npz") as arrays:
+        images, labels = arrays["images"][:9], arrays["labels"][:9]
+    np.savez(tmp_path / "plain.npz", images=images, labels=labels)
+    columns = {"image": [Image.fromarray(image) for image in images], "patient": list("aabbccdde")}
+    types = {"image": datasets.Image(), "patient": datasets.Value("string")}
+    for name in ("without", "with"):
+        if name == "with":
+            columns["label"] = [str(label) for label in labels.tolist()]
+            types["label"] = datasets.Value("string")
+        saved = datasets.Dataset.from_dict(columns, features=datasets.Features(types))
+        saved.save_to_disk(tmp_path / name)
+    answers = {}
+    for name in ("without", "with", "plain.npz"):
+        status, output, errors = fedskew("predict", digits / "average", tmp_path / name, "--json")
+        assert status == 0, errors
+        answers[name] = json.loads(output)
+    assert answers["without"].keys() == {"predictions"}
+    assert answers["with"]["metrics"] == answers["plain.npz"]["metrics"]
+    rows = answers["without"]["predictions"]
+    assert [row["columns"]["patient"] for row in rows] == list("aabbccdde")
+    assert rows[8]["input"] == "row 8 (from 0) of split train"

@@ -1,0 +1,252 @@
+"""A hospital's table at the commands: its columns in `data check`, and predictions for every row of another table."""
+
+import csv
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import FedSkew
+
+HEADER = ("row_id", "patient", "ward", "age", "bmi", "diagnosis")
+
+
+def rows_of(count: int, start: int = 0) -> list[dict[str, str]]:
+    """Return rows whose age and bmi tell the class; `bmi` lacks a value in every tenth row, and `age` in row 6."""
+    draws = np.random.default_rng(start)
+    rows = []
+    for k in range(count):
+        ill = k % 2
+        rows.append(
+            {
+                "row_id": str(9000 + start + k),
+                "patient": f"p{start + k // 2}",
+                "ward": ("east", "west")[k % 2],
+                "age": "" if k == 5 else f"{40 + 30 * ill + draws.normal():.1f}",
+                "bmi": "NA" if k % 10 == 9 else f"{20 + 10 * ill + draws.normal():.2f}",
+                "diagnosis": ("Benign", "Malignant")[ill],
+            }
+        )
+    return rows
+
+
+def write(
+    file: Path, rows: Sequence[dict[str, str]], header: Sequence[str] = HEADER, mark: str = ","
+) -> Path:
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.DictWriter(opened, header, extrasaction="ignore", delimiter=mark)
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def words(**settings: str) -> list[str]:
+    return [
+        word
+        for key, value in settings.items()
+        for word in ("--set", f"{key.replace('_', '-')}={value}")
+    ]
+
+
+def listed(output: str) -> dict[str, list[str]]:
+    """Return the cells of the table of columns that `data check` prints, by column."""
+    found = {}
+    for line in output.splitlines():
+        cells = line.split("  ")
+        cells = [cell.strip() for cell in cells if cell.strip()]
+        if cells and cells[0] in HEADER:
+            found[cells[0]] = cells[1:]
+    return found
+
+
+COLUMNS = "label=diagnosis,ignore=row_id,ward"
+
+
+def test_check_prints_the_columns_and_every_cure_it_prints_works(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    file = write(tmp_path / "cancer.csv", rows_of(60))
+    status, output, errors = fedskew("data", "check", file, *words(columns="label=diagnosis"))
+    assert status == 2 and "row 2, column ward: 'east': must be a finite number" in errors
+    assert listed(output) == {
+        "row_id": ["input", "whole numbers", "9000..9059", "0"],
+        "patient": ["patient", "text", "30 different", "0"],
+        "ward": ["input", "text", "2 different", "0"],
+        "age": ["input", "numbers", listed(output)["age"][2], "1"],
+        "bmi": ["input", "numbers", listed(output)["bmi"][2], "6"],
+        "diagnosis": ["label", "text", "2 different", "0"],
+    }
+    assert listed(output)["age"][2].startswith("3") and ".." in listed(output)["age"][2]
+    cure = shlex.split(errors[errors.index("--set") :].partition(", else")[0])
+
+    status, output, errors = fedskew("data", "check", file, *cure)
+    assert status == 2 and "row 7, column age: is empty" in errors
+    assert listed(output)["ward"][0] == "ignored"
+    filling = [*cure, *words(missing="median")]
+    status, output, _ = fedskew("data", "check", file, *filling)
+    assert status == 0 and "missing = median fills 7 empty cells: 1 of age, 6 of bmi" in output
+    question = "row_id has another number in every row: if it is an id, leave it out: "
+    (line,) = [line for line in output.splitlines() if question in line]
+    cure = shlex.split(line.partition(question)[2].removesuffix("."))
+    assert cure == words(columns="label=diagnosis,ignore=ward,row_id")
+    status, output, _ = fedskew("data", "check", file, *cure, *words(missing="drop"))
+    assert status == 0 and "every row" not in output and "7 rows are left out" in output
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The settings of a run on a table with gaps, and its file."""
+    root = tmp_path_factory.mktemp("trained")
+    return {
+        "root": root,
+        "settings": {
+            "dataset": f"csv:{write(root / 'train.csv', rows_of(120))}",
+            "columns": COLUMNS,
+            "classes": "Benign,Malignant",
+            "input_shape": "2",
+            "mean": "55,25",
+            "std": "15,5",
+            "partition": "iid",
+            "clients": "2",
+            "model": "linear",
+            "rounds": "3",
+            "batch_size": "16",
+            "learning_rate": "0.1",
+            "device": "cpu",
+            "method": "fedavg",
+        },
+    }
+
+
+def model(trained: dict[str, Any], fedskew: FedSkew, missing: str = "median") -> Path:
+    """Return the folder of an exported model, trained once."""
+    folder: Path = trained["root"] / missing
+    if not (folder / "model").exists():
+        settings = {**trained["settings"], "missing": missing, "results": str(folder / "results")}
+        status, _, errors = fedskew("run", *words(**settings))
+        assert status == 0, errors
+        (run,) = (folder / "results").iterdir()
+        assert fedskew("export", run, "--output", folder / "model")[0] == 0
+    return folder / "model"
+
+
+def predicted(fedskew: FedSkew, *arguments: object) -> tuple[dict[str, Any], str]:
+    status, output, errors = fedskew("predict", *arguments, "--json")
+    assert status == 0, errors
+    return json.loads(output), errors
+
+
+def test_all_rows_are_predicted_in_order_with_the_columns_of_the_file(
+    trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
+) -> None:
+    folder = model(trained, fedskew)
+    rows = rows_of(31, start=500)
+    file = write(tmp_path / "new.csv", rows)
+    out = tmp_path / "predictions.csv"
+    status, output, errors = fedskew("predict", folder, file, "--output", out)
+    assert status == 0 and f"{out}: 31 rows" in errors and "balanced accuracy" in output
+    assert "missing = median fills 4 empty cells: 1 of age, 3 of bmi" in errors
+    written = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
+    assert [row["row"] for row in written] == [str(line) for line in range(2, 33)]
+    for name in ("row_id", "patient", "ward", "diagnosis"):
+        assert [row[name] for row in written] == [row[name] for row in rows]
+    assert not {"age", "bmi"} & written[0].keys()
+    assert all(row["label"] == row["diagnosis"] for row in written)
+    right = [row["label"] == row["prediction"] for row in written]
+
+    answer, _ = predicted(fedskew, folder, file)
+    assert answer["metrics"]["accuracy"] == pytest.approx(np.mean(right))
+    assert answer["metrics"]["accuracy"] > 0.9
+    first = answer["predictions"][0]
+    assert first["row"] == 2 and first["columns"]["patient"] == "p500"
+
+    without = write(tmp_path / "without.csv", rows[::-1], ("bmi", "note", "age", "patient"))
+    assert "note" in without.read_text()
+    unlabeled, _ = predicted(fedskew, folder, without)
+    assert unlabeled.keys() == {"predictions"}
+    assert unlabeled["predictions"][0].keys() >= {"row", "columns", "probabilities"}
+    assert "label" not in unlabeled["predictions"][0]
+    probabilities = [row["probabilities"] for row in unlabeled["predictions"]]
+    assert probabilities == [row["probabilities"] for row in answer["predictions"][::-1]]
+    semicolons = write(tmp_path / "semicolons.csv", rows, mark=";")
+    assert predicted(fedskew, folder, semicolons)[0] == answer
+    capitals = [{**row, "diagnosis": row["diagnosis"].lower()} for row in rows]
+    assert (
+        predicted(fedskew, folder, write(tmp_path / "small.csv", capitals))[0]["metrics"]
+        == (answer["metrics"])
+    )
+
+
+def test_a_gap_is_filled_by_the_training_rows_of_the_model_alone(
+    trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
+) -> None:
+    folder = model(trained, fedskew)
+    (settings,) = (trained["root"] / "median" / "results").glob("*/settings.json")
+    medians = json.loads(settings.read_text())["medians"]
+    assert medians.keys() == {"age", "bmi"}
+    rows = [{"age": "", "bmi": "21"}, {"age": "44", "bmi": ""}, {"age": "44", "bmi": "21"}]
+    filled = [{"age": str(medians["age"]), "bmi": "21"}, {"age": "44", "bmi": str(medians["bmi"])}]
+    gaps = write(tmp_path / "gaps.csv", rows, ("age", "bmi"))
+    answer, _ = predicted(fedskew, folder, gaps)
+    expected, _ = predicted(fedskew, folder, write(tmp_path / "f.csv", filled, ("age", "bmi")))
+    pairs = zip(answer["predictions"], expected["predictions"], strict=False)
+    assert all(one["probabilities"] == other["probabilities"] for one, other in pairs)
+    vectors = np.array([[np.nan, 21], [44, np.nan], [44, 21]], np.float32)
+    np.savez(tmp_path / "gaps.npz", images=vectors, columns=np.array(["age", "bmi"]))
+    of_npz, _ = predicted(fedskew, folder, tmp_path / "gaps.npz")
+    for one, other in zip(of_npz["predictions"], answer["predictions"], strict=True):
+        assert one["probabilities"] == other["probabilities"]
+
+    dropped, errors = predicted(fedskew, folder, gaps, *words(missing="drop"))
+    assert [row["row"] for row in dropped["predictions"]] == [4]
+    assert "2 rows are left out by missing = drop: row 2, column age: is empty; row 3," in errors
+    assert len(dropped["left-out"]) == 2
+
+    without = model(trained, fedskew, "drop")
+    dropped, errors = predicted(fedskew, without, gaps)
+    assert len(dropped["predictions"]) == 1 and "2 rows are left out" in errors
+    for missing in ("refuse", "median"):
+        status, _, errors = fedskew("predict", without, gaps, *words(missing=missing))
+        assert (status, errors.count("\n")) == (2, 1)
+        assert "row 2, column age: is empty, and the model keeps no medians" in errors
+        assert "--set missing=drop" in errors
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        ({"age": "old"}, [], "row 3, column age: 'old': must be a finite number"),
+        ({"diagnosis": "other"}, [], "row 3, column diagnosis: 'other': must be one of classes"),
+        ({}, ["--set", "columns=label=finding"], "there is no column 'finding'"),
+        ({}, ["--output", "predictions.json"], "must end in .csv: --json prints JSON"),
+        ({}, [], ""),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_sentence(
+    trained: dict[str, Any],
+    tmp_path: Path,
+    fedskew: FedSkew,
+    change: dict[str, str],
+    options: list[str],
+    said: str,
+) -> None:
+    rows = rows_of(4)
+    rows[1] |= change
+    file = write(tmp_path / "new.csv", rows)
+    status, _, errors = fedskew("predict", model(trained, fedskew), file, *options)
+    assert (status, said in errors) == (2 if said else 0, True)
+    assert not said or errors.count("\n") == 1
+
+
+def test_rows_without_a_label_beside_others_are_predicted_too(
+    trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
+) -> None:
+    rows = rows_of(8)
+    rows[0]["diagnosis"] = ""
+    answer, errors = predicted(fedskew, model(trained, fedskew), write(tmp_path / "new.csv", rows))
+    assert len(answer["predictions"]) == 8 and "label" not in answer["predictions"][0]
+    assert "1 of 8 rows have no label: the metrics are of the others" in errors
+    assert "accuracy" in answer["metrics"]
