@@ -59,6 +59,7 @@ OF_OWN = (
     "missing",
     "outside_folder",
     "split_seed",
+    "labels",
 )
 """Settings by which one's own data are read, and no other."""
 
@@ -96,9 +97,12 @@ class DataSettings(Settings):
     columns: str = ""
     """csv, hf: ROLE=NAME,... says which column is path, label, site, patient, split or fold where its name is another
     one; nothing after = is none."""
+    labels: str = ""
+    """folder: where the labels of DICOM files are, in place of class folders: a CSV file by patient, study, series or
+    path, or the keyword of a DICOM element such as BodyPartExamined."""
     missing: Annotated[str, OneOf("refuse", "drop")] = "refuse"
-    """csv, hf: whether a row whose label, site, patient or other named column is empty or NA, nan, null, None and the
-    like refuses the data, or is dropped."""
+    """csv, hf, labels: whether a row whose label, site, patient or other named column is empty or NA, nan, null, None
+    and the like refuses the data, or is dropped; with labels also a file without a label and a row without a file."""
     outside_folder: bool = False
     """csv: a path may lead out of the table's folder."""
     split_seed: Annotated[int, Ge(0)] = 0
