@@ -49,7 +49,7 @@ def read_folder(
         DataError: a folder is missing, a class folder is none of `class_names`, or a file is no image.
     """
     if settings.labels:
-        return read_labelled(path, class_names, shape, settings)
+        return read_labelled(path, all_below(path), class_names, shape, settings)
     known = patients_of(path, settings)
     folders = split_folders(path)
     if folders:
@@ -77,7 +77,7 @@ def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
     if not path.is_dir():
         return ()
     if settings.labels:
-        return labelled(path, settings).rows.sites
+        return labelled(path, all_below(path), settings).rows.sites
     return tuple(sorted(set(patients_of(path, settings).sites)))
 
 
@@ -289,6 +289,13 @@ def below(folder: Path) -> Iterator[Path]:
             yield path
 
 
+def all_below(path: Path) -> list[Path]:
+    """The files in a folder and in those inside it. Raises DataError where it is none."""
+    if not path.is_dir():
+        raise DataError("there is no such folder", where=str(path))
+    return list(below(path))
+
+
 def composed(name: str) -> str:
     """A name with letters and their marks as one character, whatever the file system made of them."""
     return unicodedata.normalize("NFC", name)
@@ -372,7 +379,7 @@ def guess_settings(path: Path, settings: DataSettings) -> Guess:
     from data.readers.image_files import shape_of  # it loads PIL
 
     if settings.labels:
-        return guess_labelled(path, settings)
+        return guess_labelled(path, all_below(path), settings)
     known = patients_of(path, settings)
     named = split_folders(path)
     splits = named or {"": path}

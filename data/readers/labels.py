@@ -84,9 +84,13 @@ class LabelTable:
 
 
 def read_labelled(
-    path: Path, class_names: tuple[str, ...], shape: tuple[int, ...], settings: DataSettings
+    path: Path,
+    files: Sequence[Path],
+    class_names: tuple[str, ...],
+    shape: tuple[int, ...],
+    settings: DataSettings,
 ) -> Raw:
-    """Read the DICOM images of a folder with the labels of the setting `labels`.
+    """Read the DICOM images among the files below a folder, with the labels of the setting `labels`.
 
     Images are ordered by path. Splits are those of the table, else the folders train and test, else a fifth of the
     patients is for testing.
@@ -94,7 +98,7 @@ def read_labelled(
     Raises:
         DataError: what `labelled` refuses, or a label that is none of `class_names`.
     """
-    found = labelled(path, settings)
+    found = labelled(path, files, settings)
     labels = numbered_labels(
         Path(found.rows.where), found.rows.of(LABEL), class_names, found.rows.columns[LABEL]
     )
@@ -103,11 +107,11 @@ def read_labelled(
     return found.rows.divided(everything, settings)
 
 
-def guess_labelled(path: Path, settings: DataSettings) -> Guess:
+def guess_labelled(path: Path, files: Sequence[Path], settings: DataSettings) -> Guess:
     """Propose settings for a folder with the setting `labels`. Raises DataError."""
-    found = labelled(path, settings)
-    files = [path / name for name in found.files]
-    shape, notes = shape_of(files, settings, found.rows.sites_and_labels)
+    found = labelled(path, files, settings)
+    images = [path / name for name in found.files]
+    shape, notes = shape_of(images, settings, found.rows.sites_and_labels)
     table = labels_file(settings.labels, settings.data_root)
     if table is not None:
         notes += writing_of(table, {*LIKE_LABELS, *named(settings)}).notes
@@ -116,20 +120,16 @@ def guess_labelled(path: Path, settings: DataSettings) -> Guess:
     return Guess({"classes": classes, "input-shape": shape}, every_note)
 
 
-def labelled(path: Path, settings: DataSettings) -> Labelled:
-    """Return the DICOM images of a folder with the label, patient, site and split of each.
+def labelled(path: Path, files: Sequence[Path], settings: DataSettings) -> Labelled:
+    """Return the DICOM images among the files below a folder, with the label, patient, site and split of each.
 
     Raises:
         DataError: no DICOM image, a table that cannot be used, or, unless `missing` is drop, a file without a label or
             a row without a file.
     """
-    from data.readers.folder import below  # it imports this module
-
-    if not path.is_dir():
-        raise DataError("there is no such folder", where=str(path))
-    file = labels_file(settings.labels, settings.data_root)
-    keyword = "" if file else checked_keyword(settings.labels)
-    all_files = [entry for entry in below(path) if entry != file and entry.name != INDEX]
+    table_file = labels_file(settings.labels, settings.data_root)
+    keyword = "" if table_file else checked_keyword(settings.labels)
+    all_files = [entry for entry in files if entry != table_file and entry.name != INDEX]
     headers = headers_of(all_files, keyword)
     images = [entry for entry in all_files if entry in headers and headers[entry].has_image]
     if not images:
@@ -140,14 +140,14 @@ def labelled(path: Path, settings: DataSettings) -> Labelled:
         raise DataError(rule, where=str(path), remedy=remedy)
     header_of_name = {entry.relative_to(path).as_posix(): headers[entry] for entry in images}
 
-    if file is None:
+    if table_file is None:
         columns = {LABEL: keyword}
         labels = {name: header.label for name, header in header_of_name.items()}
         cells = {name: {LABEL: text} for name, text in labels.items() if not is_missing(text)}
         sentences = _without_element(header_of_name, cells, keyword)
         from_headers = {LABEL}
     else:
-        table = label_table(file, path, settings)
+        table = label_table(table_file, path, settings)
         columns = table.columns
         cells_or_none = {name: table.of(name, header) for name, header in header_of_name.items()}
         cells = {name: of_row for name, of_row in cells_or_none.items() if of_row is not None}
@@ -156,7 +156,7 @@ def labelled(path: Path, settings: DataSettings) -> Labelled:
     if sentences and settings.missing != "drop":
         remedy = (DROP_ROWS, " leaves these out")
         raise DataError("; ".join(sentences), where=str(path), remedy=remedy)
-    dropped = table.dropped if file else ()
+    dropped = table.dropped if table_file else ()
     left = [left_out(dropped)] if dropped else []
     left += [f"{sentence}: left out by missing = drop" for sentence in sentences]
 
@@ -178,9 +178,9 @@ def labelled(path: Path, settings: DataSettings) -> Labelled:
     others = [entry for entry in all_files if entry not in headers or not headers[entry].has_image]
     if others:
         example = others[0].relative_to(path)
-        files = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-        notes.append(f"{files} no DICOM image and left out, such as {example}")
-    where = str(file or path)
+        number = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        notes.append(f"{number} no DICOM image and left out, such as {example}")
+    where = str(table_file or path)
     _check(where, found[LABEL], columns[LABEL], settings)
     rows = SampleMetadata(
         where=where,
