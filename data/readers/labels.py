@@ -77,11 +77,6 @@ class LabelTable:
     dropped: tuple[str, ...]
     """What was missing in each row that was left out."""
 
-    def of(self, name: str, header: Header) -> dict[str, str] | None:
-        """The cells of the row about a file, by its path below the folder and its header; None without a row."""
-        line_and_cells = self.rows.get(key_of(self.key, name, header))
-        return None if line_and_cells is None else line_and_cells[1]
-
 
 def read_labelled(
     path: Path,
@@ -127,78 +122,149 @@ def labelled(path: Path, files: Sequence[Path], settings: DataSettings) -> Label
         DataError: no DICOM image, a table that cannot be used, or, unless `missing` is drop, a file without a label or
             a row without a file.
     """
-    table_file = labels_file(settings.labels, settings.data_root)
-    keyword = "" if table_file else checked_keyword(settings.labels)
-    all_files = [entry for entry in files if entry != table_file and entry.name != INDEX]
-    headers = headers_of(all_files, keyword)
-    images = [entry for entry in all_files if entry in headers and headers[entry].has_image]
+    file = labels_file(settings.labels, settings.data_root)
+    keyword = "" if file else checked_keyword(settings.labels)
+    candidates = [entry for entry in files if entry != file and entry.name != INDEX]
+    headers = headers_of(candidates, keyword)
+    images = [entry for entry in candidates if entry in headers and headers[entry].has_image]
     if not images:
         rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
         remedy = (
-            "of other images a table with columns path and label is a data set itself: csv:FILE"
+            "a table with columns path and label of other images is a data set itself: csv:FILE"
         )
         raise DataError(rule, where=str(path), remedy=remedy)
-    header_of_name = {entry.relative_to(path).as_posix(): headers[entry] for entry in images}
-
-    if table_file is None:
-        columns = {LABEL: keyword}
-        labels = {name: header.label for name, header in header_of_name.items()}
-        cells = {name: {LABEL: text} for name, text in labels.items() if not is_missing(text)}
-        sentences = _without_element(header_of_name, cells, keyword)
-        from_headers = {LABEL}
+    by_name = {entry.relative_to(path).as_posix(): headers[entry] for entry in images}
+    if file is None:
+        rows = _rows_by_element(path, keyword, by_name, settings)
     else:
-        table = label_table(table_file, path, settings)
-        columns = table.columns
-        cells_or_none = {name: table.of(name, header) for name, header in header_of_name.items()}
-        cells = {name: of_row for name, of_row in cells_or_none.items() if of_row is not None}
-        sentences = _without_partner(table, header_of_name, cells, settings)
-        from_headers = set[str]()
-    if sentences and settings.missing != "drop":
-        remedy = (DROP_ROWS, " leaves these out")
-        raise DataError("; ".join(sentences), where=str(path), remedy=remedy)
-    dropped = table.dropped if table_file else ()
-    left = [left_out(dropped)] if dropped else []
-    left += [f"{sentence}: left out by missing = drop" for sentence in sentences]
+        rows = _rows_by_table(path, label_table(file, path, settings), by_name, settings)
 
-    names = tuple(cells)
-    by_role = {role: tuple(cells[name][role] for name in names) for role in columns}
-    sides = _sides(names)
-    if sides and "split" not in columns and "fold" not in columns:
-        by_role["split"] = sides
+    sides = _sides(rows.names)
+    if sides and "split" not in rows.cells and "fold" not in rows.cells:
+        rows.cells["split"] = sides
     known = known_of(
-        [path / name for name in names],
+        [path / name for name in rows.names],
         headers,
         settings,
-        sides=by_role.get("split", ()),
-        patients=by_role.get("patient", ()),
+        sides=rows.cells.get("split", ()),
+        patients=rows.cells.get("patient", ()),
     )
-    from_headers |= set(known.cells)
-    found = known.cells | by_role  # what the table says goes before the headers
+    _check(rows, settings)
+    # What the table says goes before the headers.
+    by_header = {role: cells for role, cells in known.cells.items() if role not in rows.cells}
+    metadata = SampleMetadata(
+        where=rows.where,
+        columns={**known.elements, **rows.columns},
+        cells={**by_header, **rows.cells},
+        left_out=rows.left_out,
+        from_headers=frozenset(by_header) if file else frozenset({LABEL, *by_header}),
+    )
     notes = list(known.notes)
-    others = [entry for entry in all_files if entry not in headers or not headers[entry].has_image]
+    others = [entry for entry in candidates if entry not in headers or not headers[entry].has_image]
     if others:
-        example = others[0].relative_to(path)
         number = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+        example = others[0].relative_to(path)
         notes.append(f"{number} no DICOM image and left out, such as {example}")
-    where = str(table_file or path)
-    _check(where, found[LABEL], columns[LABEL], settings)
-    rows = SampleMetadata(
-        where=where,
-        columns={**known.elements, **columns},
-        cells=found,
-        left_out="; ".join(left),
-        from_headers=frozenset(from_headers - set(columns)) | frozenset(from_headers & {LABEL}),
-    )
-    return Labelled(names, rows, tuple(notes))
+    return Labelled(rows.names, metadata, tuple(notes))
 
 
-def _check(where: str, labels: Sequence[str], column: str, settings: DataSettings) -> None:
+@dataclass(frozen=True)
+class LabelRows:
+    """The files that have a label, and what a table or an element says of them."""
+
+    where: str
+    """The file or folder that an error names."""
+    names: tuple[str, ...]
+    """Paths below the folder."""
+    columns: dict[str, str]
+    """The names of columns, or of the element, by role."""
+    cells: dict[str, Sequence[str]]
+    """By role, a cell per file."""
+    left_out: str
+    """What `missing = drop` has left out; empty for nothing."""
+
+
+def _rows_by_element(
+    path: Path, keyword: str, headers: Mapping[str, Header], settings: DataSettings
+) -> LabelRows:
+    """Return the files with the element as their label. Raises DataError for files without it."""
+    names = tuple(name for name, header in headers.items() if not is_missing(header.label))
+    without = [name for name, header in headers.items() if is_missing(header.label)]
+    sentences = []
+    if without:
+        found = f"{len(without)} of {len(headers)} files have no {keyword}"
+        sentences.append(f"{found}, such as {without[0]}")
+    left = _left_out(path, sentences, settings)
+    labels = tuple(headers[name].label for name in names)
+    return LabelRows(str(path), names, {LABEL: keyword}, {LABEL: labels}, left)
+
+
+def _rows_by_table(
+    path: Path, table: LabelTable, headers: Mapping[str, Header], settings: DataSettings
+) -> LabelRows:
+    """Return the files with the cells of their rows. Raises DataError for files without a row, or rows without one."""
+    keys = {name: key_of(table.key, name, header) for name, header in headers.items()}
+    names = tuple(name for name, key in keys.items() if key in table.rows)
+    sentences = _without_partner(table, keys, settings)
+    left = _left_out(path, sentences, settings)
+    if table.dropped:
+        left = "; ".join(filter(None, [left_out(table.dropped), left]))
+    cells: dict[str, Sequence[str]] = {}
+    for role in table.columns:
+        cells[role] = tuple(table.rows[keys[name]][1][role] for name in names)
+    return LabelRows(str(table.file), names, table.columns, cells, left)
+
+
+def _left_out(path: Path, sentences: Sequence[str], settings: DataSettings) -> str:
+    """Return what `missing = drop` leaves out. Raises DataError under refuse."""
+    if not sentences:
+        return ""
+    found = "; ".join(sentences)
+    if settings.missing != "drop":
+        raise DataError(found, where=str(path), remedy=(DROP_ROWS, " leaves these out"))
+    return f"{found}: left out by missing = drop"
+
+
+def _without_partner(
+    table: LabelTable, keys: Mapping[str, str], settings: DataSettings
+) -> list[str]:
+    """Return sentences about files without a row and rows without a file. `keys` is what the table calls each file.
+
+    Raises:
+        DataError: no row is about a file.
+    """
+    there = set(keys.values())
+    without = [name for name, key in keys.items() if key not in table.rows]
+    rows = [(line, key) for key, (line, _) in table.rows.items() if key not in there]
+    sentences = []
+    if without:
+        example = without[0]
+        if table.key != PATH:
+            example += (
+                f" ({table.key} {keys[example]!r})" if keys[example] else f" (no {table.key})"
+            )
+        found = f"{len(without)} of {len(keys)} files have no row in {table.file.name}"
+        sentences.append(f"{found}, such as {example}")
+    none_fits = len(without) == len(keys)
+    several = len(members(settings.dataset)) > 1  # one table of all: each folder has its part
+    if rows and (none_fits or not several):
+        line, key = rows[0]
+        found = f"{len(rows)} of {len(table.rows)} rows of {table.file.name} have no file"
+        sentences.append(f"{found}, such as row {line} ({table.key} {key[:80]!r})")
+    if none_fits:
+        raise DataError("; ".join(sentences), where=str(table.file))
+    return sentences
+
+
+def _check(rows: LabelRows, settings: DataSettings) -> None:
     """Raise DataError for labels that are no classes, or fewer than two."""
-    check_labels(where, column, labels, names_of_classes(settings))
+    labels = rows.cells[LABEL]
+    column = rows.columns[LABEL]
+    check_labels(rows.where, column, labels, names_of_classes(settings))
     classes = len(set(labels))
     if classes < 2:
         rule = f"{len(labels)} images of {classes} classes: at least 2"
-        raise DataError(f"column {column}: {rule}", where=where)
+        raise DataError(f"{column}: {rule}", where=rows.where)
 
 
 def _sides(names: Sequence[str]) -> tuple[str, ...]:
@@ -217,16 +283,6 @@ def checked_keyword(labels: str) -> str:
     if set(datadict.dictionary_VR(tag).split(" or ")) & NO_LABELS:
         raise SettingError("labels", labels, "must be a DICOM element of a text or a number")
     return labels
-
-
-def _without_element(
-    headers: Mapping[str, Header], cells: Mapping[str, object], keyword: str
-) -> list[str]:
-    """Return a sentence about the files without the element; no sentence if all have it."""
-    without = [name for name in headers if name not in cells]
-    if not without:
-        return []
-    return [f"{len(without)} of {len(headers)} files have no {keyword}, such as {without[0]}"]
 
 
 def label_table(file: Path, folder: Path, settings: DataSettings) -> LabelTable:
@@ -302,37 +358,3 @@ def _below(cell: str, file: Path, folder: Path) -> str:
 def key_of(key: str, name: str, header: Header) -> str:
     """Return what a table of labels calls a file."""
     return {PATH: name, SERIES: header.series, STUDY: header.study, PATIENT: header.patient}[key]
-
-
-def _without_partner(
-    table: LabelTable,
-    headers: Mapping[str, Header],
-    cells: Mapping[str, object],
-    settings: DataSettings,
-) -> list[str]:
-    """Return sentences about files without a row and rows without a file.
-
-    Raises:
-        DataError: no row is about a file.
-    """
-    keys = {name: key_of(table.key, name, header) for name, header in headers.items()}
-    without = [name for name in headers if name not in cells]
-    there = set(keys.values())
-    rows = [(line, key) for key, (line, _) in table.rows.items() if key not in there]
-    sentences = []
-    if without:
-        example = without[0]
-        if table.key != PATH:
-            example += (
-                f" ({table.key} {keys[example]!r})" if keys[example] else f" (no {table.key})"
-            )
-        found = f"{len(without)} of {len(headers)} files have no row in {table.file.name}"
-        sentences.append(f"{found}, such as {example}")
-    several = len(members(settings.dataset)) > 1  # one table of all: each folder has its part
-    if rows and (not several or not cells):
-        line, key = rows[0]
-        found = f"{len(rows)} of {len(table.rows)} rows of {table.file.name} have no file"
-        sentences.append(f"{found}, such as row {line} ({table.key} {key[:80]!r})")
-    if not cells:
-        raise DataError("; ".join(sentences), where=str(table.file))
-    return sentences

@@ -379,3 +379,22 @@ def test_another_table_is_other_data(tmp_path: Path) -> None:
         for data in (before, after)
     ]
     assert counts[0].tolist() == [24, 48] and counts[1].tolist() == [18, 54]
+
+
+def test_one_table_is_for_the_folders_of_all_sites(tmp_path: Path) -> None:
+    for prefix in ("N", "S"):
+        write_archive(tmp_path / prefix, 6, prefix=prefix)
+    rows = {f"{prefix}{p:03}": diagnosis(p) for prefix in ("N", "S") for p in range(6)}
+    stated: dict[str, Any] = {
+        "labels": str(table(tmp_path / "labels.csv", "PatientID", rows)),
+        "classes": "healthy,ill",
+        "input_shape": "1x8x8",
+        "cache": str(tmp_path / "cache"),
+    }
+    both = DataSettings(f"domains:folder:{tmp_path / 'N'},folder:{tmp_path / 'S'}", **stated)
+    data = load(both)
+    assert data.domain_names == ("N", "S")
+    subjects = [*sizes(data.train_groups), *sizes(data.test_subjects)]
+    assert subjects == [IMAGES] * PATIENTS
+    with pytest.raises(DataError, match="6 of 12 rows of labels"):
+        load(DataSettings(f"folder:{tmp_path / 'N'}", **stated))
