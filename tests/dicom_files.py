@@ -13,11 +13,12 @@ def write_image(file: Path, seed: int, sop_class: str = SECONDARY_CAPTURE, **ele
     """Write noise of 8x8 pixels and 8 bits; None leaves an element out."""
     from pydicom.dataset import FileDataset, FileMetaDataset
     from pydicom.filewriter import dcmwrite
+    from pydicom.uid import UID, ExplicitVRLittleEndian
 
     meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID = sop_class
-    meta.MediaStorageSOPInstanceUID = f"1.2.3.{seed + 1}"
-    meta.TransferSyntaxUID = "1.2.840.10008.1.2.1"
+    meta.MediaStorageSOPClassUID = UID(sop_class)
+    meta.MediaStorageSOPInstanceUID = UID(f"1.2.3.{seed + 1}")
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
     data = FileDataset(str(file), {}, file_meta=meta, preamble=b"\0" * 128)
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8), np.uint8)
     stated: dict[str, Any] = {

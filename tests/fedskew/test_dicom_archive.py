@@ -157,7 +157,7 @@ def test_files_without_a_row_and_rows_without_a_file(tmp_path: Path, fedskew: Fe
 def test_files_without_the_element_and_rows_without_a_label(tmp_path: Path) -> None:
     folder = write_archive(tmp_path / "archive")
     write_image(folder / "PAT000" / "IM9", 900, PatientID="P000")
-    stated = {"classes": "CHEST,HEAD", "labels": "BodyPartExamined"}
+    stated: dict[str, Any] = {"classes": "CHEST,HEAD", "labels": "BodyPartExamined"}
     with pytest.raises(DataError, match="1 of 73 files have no BodyPartExamined, such as PAT000"):
         read(folder, **stated)
     data = read(folder, **stated, missing="drop")
@@ -235,7 +235,11 @@ def test_institutions_are_sites(tmp_path: Path, fedskew: FedSkew) -> None:
         cache=str(tmp_path / "cache"),
     )
     assert federate(settings, 0).client_names == ["0 North", "1 South"]
-    pooled = {"labels": "BodyPartExamined", "classes": "CHEST,HEAD", "columns": "site="}
+    pooled: dict[str, Any] = {
+        "labels": "BodyPartExamined",
+        "classes": "CHEST,HEAD",
+        "columns": "site=",
+    }
     assert read(folder.parent, **pooled).domain_names == ()
     write_image(
         folder / "visit", 800, PatientID="X", BodyPartExamined="HEAD", InstitutionName="Else"
@@ -326,7 +330,11 @@ def test_a_table_of_dicom_images_has_their_patients(tmp_path: Path, fedskew: Fed
     (tmp_path / "rows.csv").write_text("\n".join(rows))
     status, output, _ = fedskew("data", "check", tmp_path / "rows.csv")
     assert status == 0 and "12 patients by DICOM element PatientID" in output
-    stated = {"classes": "healthy,ill", "input_shape": "1x8x8", "cache": str(tmp_path / "cache")}
+    stated: dict[str, Any] = {
+        "classes": "healthy,ill",
+        "input_shape": "1x8x8",
+        "cache": str(tmp_path / "cache"),
+    }
     data = load(DataSettings(f"csv:{tmp_path / 'rows.csv'}", **stated))
     assert [*sizes(data.train_groups), *sizes(data.test_subjects)] == [IMAGES] * PATIENTS
     split = [f"{row},{'train' if k % 2 else 'test'}" for k, row in enumerate(rows[1:])]
