@@ -158,6 +158,8 @@ def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str
     groups_N = federation.dataset.train_groups
     if groups_N is None:
         return
+    if any(map(is_own, members(settings.dataset))):
+        yield from _of_single_subjects(federation, groups_N)
     # The server's hold-out counts as one more holder, beside the clients.
     parts = [*federation.train_indices, federation.holdout_indices]
     holder_D = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -176,6 +178,18 @@ def _of_subjects(settings: DataSettings, federation: Federation) -> Iterator[str
     shared = int((is_divided_S & is_at_server_S).sum())
     if shared:
         yield f"{shared} subjects have samples both in the server's hold-out and at clients"
+
+
+def _of_single_subjects(federation: Federation, groups_N: NDArray[np.int64]) -> Iterator[str]:
+    """Yield a sentence for classes whose training samples are all of one subject."""
+    samples = np.concatenate(federation.train_indices)
+    pairs = np.stack([federation.dataset.train_labels[samples], groups_N[samples]])
+    label_P, _ = np.unique(pairs, axis=1)
+    subjects_C = np.bincount(label_P, minlength=federation.dataset.num_classes)
+    single = np.flatnonzero(subjects_C == 1)
+    if len(single):
+        names = listed([federation.dataset.class_names[label] for label in single])
+        yield f"{names}: all training samples of one subject each, whom a model may know by other signs than the class"
 
 
 def of_samples(data: Dataset) -> list[str]:

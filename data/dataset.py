@@ -269,6 +269,9 @@ def _identity(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     if any(name.startswith(("folder:", "csv:", "hf:")) for name in names):
         # Earlier versions left out what image files state of themselves. This word keeps those copies unused.
         identity.append("images as stated")
+    if any(name.startswith(("folder:", "csv:")) for name in names):
+        # Nor did they know the patients of DICOM files.
+        identity.append("patients by header")
     return identity
 
 

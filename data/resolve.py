@@ -19,6 +19,7 @@ from data.readers.catalog import (
     has_domains,
     is_own,
     is_sites,
+    labels_file,
     members,
     own_path,
 )
@@ -100,6 +101,11 @@ def require_there(settings: DataSettings) -> None:
             path = own_path(name, settings.data_root)
             if not path.exists():
                 raise DataError("there is no such file or folder", where=str(path))
+    table = labels_file(settings.labels, settings.data_root)
+    if table is not None and not table.is_file():
+        raise DataError(
+            "there is no such file", where=str(table), key="labels", value=settings.labels
+        )
 
 
 def _clients(settings: DataSettings, partition: str, domains: int) -> int:
@@ -176,6 +182,9 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
         used = not layouts.isdisjoint(used_in)
         rule = f"has no effect with dataset = {settings.dataset!r}"
         settings.require(used or settings.is_default(field), field, rule)
+    in_folders = any(name.startswith("folder:") for name in names)
+    rule = f"is for DICOM files in folders, dataset = folder:PATH, and has no effect with {settings.dataset!r}"
+    settings.require(in_folders or not settings.labels, "labels", rule)
     beyond_abide = "abide" in layouts and settings.test_fold > 4
     settings.require(not beyond_abide, "test_fold", "must be 0 to 4")
     if settings.recipe != "none":
@@ -186,8 +195,8 @@ def _check_choices(settings: DataSettings, names: tuple[str, ...]) -> None:
 
 
 def _sites(settings: DataSettings) -> tuple[str, ...]:
-    """Return the site names in the user's own table; empty without a table or without a column `site`."""
-    if not settings.dataset.startswith(("csv:", "hf:")):
+    """Return the site names in the user's own table or DICOM files; empty where these name no sites."""
+    if not settings.dataset.startswith(("csv:", "hf:", "folder:")):
         return ()
     from data.readers.user_data import (
         sites_of,

@@ -9,7 +9,7 @@ from typing import Any
 from client_app.local_site import DEFAULT_PERMISSIONS, PERMISSIONS, RUN_KEYS, NotAgreed
 from data import DataError, DataSettings, SettingError
 from data.agreement import Agreement, read_agreement
-from data.readers.catalog import KNOWN
+from data.readers.catalog import KNOWN, labels_file
 from data.settings import OF_OWN, USUAL
 from data.sites import abide_name
 from data.toml_file import Table, read_toml
@@ -334,11 +334,16 @@ def reading_of(table: Table, path: Path, data: str) -> DataSettings:
     where = f"{path}: read"
     keys = {DataSettings.key(field): field for field in OF_OWN}
     read = Table(table.take("read", dict, {}), where, tuple(keys))
-    settings = {}
+    settings: dict[str, Any] = {}
     for key, field_name in keys.items():
         if key in read.entries:
             kind = type(getattr(USUAL, field_name))
             settings[field_name] = read.take(key, kind)
+    table_of_labels = labels_file(settings.get("labels", ""))
+    if table_of_labels is not None:
+        absolute = absolute_path(read, path, "labels", settings["labels"])
+        read.require(absolute.is_file(), "labels", f"there is no {absolute}")
+        settings["labels"] = str(absolute)
     has_effect = not settings or not data.startswith("abide:")
     table.require(has_effect, "data", "is read in one way: [read] has no effect")
     try:

@@ -76,6 +76,8 @@ def reading_of(site: Site) -> dict[str, str]:
     """Return how the site's data are read, [read] of its site.toml, as metadata of a model that is to read the same."""
     metadata = {}
     for field in OF_OWN:
+        if field == "labels":  # a path at the hospital; a model needs no labels to be used
+            continue
         if not site.reading.is_default(field):
             value = getattr(site.reading, field)
             metadata[DataSettings.key(field)] = str(value)

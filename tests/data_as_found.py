@@ -127,6 +127,7 @@ def dicom(name: str) -> Callable[[Path, int], None]:
         from pydicom.data import get_testdata_file
 
         dataset = dcmread(get_testdata_file(name, download=False))
+        dataset.PatientID = f"{name} {k}"  # one patient's copies must not be in train and test
         if "PixelData" in dataset:
             if dataset.file_meta.TransferSyntaxUID.is_compressed:
                 dataset.decompress()

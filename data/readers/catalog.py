@@ -367,6 +367,16 @@ def own_path(name: str, data_root: str = "") -> Path:
     return Path(data_root).expanduser() / Path(name.split(":", 1)[1]).expanduser()
 
 
+def labels_file(labels: str, data_root: str = "") -> Path | None:
+    """The table that the setting `labels` names; None where it is the keyword of a DICOM element, or empty.
+
+    A keyword is letters and digits alone, so that a dot or a slash tells a file. A relative path is as in `dataset`.
+    """
+    if "." in labels or "/" in labels:
+        return own_path(f"csv:{labels}", data_root)
+    return None
+
+
 def is_sites(dataset: str) -> bool:
     """Whether `dataset` is sites:FILE, data that the server never sees."""
     return dataset.startswith(SITES_PREFIX)

@@ -1,26 +1,36 @@
 """folder:PATH: images in a folder for each class."""
 
+import shlex
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
-from data.errors import DataError
+from data.errors import DataError, SetOption
+from data.readers.dicom_headers import (
+    INSTITUTION,
+    PATIENT,
+    Known,
+    headers_of,
+    is_dicom,
+    known_of,
+    unknown_patients,
+)
 from data.readers.image_files import ImageFiles
-from data.readers.splits import Guess, Raw, Split, fifth
+from data.readers.labels import guess_labelled, labelled, read_labelled
+from data.readers.metadata import SampleMetadata
+from data.readers.splits import SPLITS, Guess, Raw, Split, fifth
 from data.settings import DataSettings
 from data.text import name_list
 
 IGNORED = ("Thumbs.db", "desktop.ini", "__MACOSX")
-SPLITS = {
-    "train": "train", "training": "train", "test": "test", "testing": "test",
-    "val": "val", "valid": "val", "validation": "val",
-}  # fmt: skip
-"""What the folders of splits are called."""
 LAYOUT = "must hold train/CLASS/* and test/CLASS/*, or CLASS/* alone, of which a fifth is then for testing"
 
+FEWEST_PATIENTS = 3
+"""Class folders of one patient each that are taken for an archive's folders of patients."""
 A_FIFTH = "no folder says who tests: a fifth of every class does, drawn by split-seed and test-fold"
 
 
@@ -38,19 +48,162 @@ def read_folder(
     Raises:
         DataError: a folder is missing, a class folder is none of `class_names`, or a file is no image.
     """
+    if settings.labels:
+        return read_labelled(path, all_below(path), class_names, shape, settings)
+    known = patients_of(path, settings)
     folders = split_folders(path)
     if folders:
         splits = {}
         for key, folder in folders.items():
             splits[key] = read_split(folder, key, class_names, shape, settings)
         notes = tuple(notes_of(folders, class_names))
+        if known.cells:
+            raw = with_patients(path, list(splits.values()), known, settings)
+            return replace(raw, notes=(*known.notes, *notes))
         return Raw(splits["train"], splits["test"], splits.get("val"), notes=notes)
 
     everything = read_split(path, "", class_names, shape, settings)
+    if known.cells:
+        raw = with_patients(path, [everything], known, settings)
+        return replace(raw, notes=(*known.notes, *notes_of({"": path}, class_names)))
     is_test_N = fifth(everything.labels.astype(np.int64), settings, str(path))
     train = everything.take(np.flatnonzero(~is_test_N), "train")
     test = everything.take(np.flatnonzero(is_test_N), "test")
     return Raw(train, test, notes=(A_FIFTH, *notes_of({"": path}, class_names)))
+
+
+def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
+    """The sites of a folder's images; empty if nothing names several, or there is no folder. Raises DataError."""
+    if not path.is_dir():
+        return ()
+    if settings.labels:
+        return labelled(path, all_below(path), settings).rows.sites
+    return tuple(sorted(set(patients_of(path, settings).sites)))
+
+
+def with_patients(path: Path, splits: Sequence[Split], known: Known, settings: DataSettings) -> Raw:
+    """The images of all splits with their patients and sites, divided as they are, or by a fifth of the patients.
+
+    Raises:
+        DataError: a patient on two sides, or a site without images on one.
+    """
+    files: list[str] = []
+    sides: list[str] = []
+    for split in splits:
+        assert isinstance(split.images, ImageFiles)
+        for index in range(len(split.images)):
+            files.append(str(split.images.path(index).relative_to(path)))
+            sides.append(split.key)
+    cells: dict[str, Sequence[str]] = {}
+    for role, of_files in known.cells.items():
+        of_file = dict(zip(known.files, of_files, strict=True))
+        cells[role] = [of_file[path / name] for name in files]
+    if any(sides):
+        cells["split"] = sides
+    rows = SampleMetadata(str(path), known.elements, cells, from_headers=frozenset(known.cells))
+    first = splits[0].images
+    assert isinstance(first, ImageFiles)
+    images = ImageFiles.of(path, files, first.size, settings)
+    labels_N = np.concatenate([split.labels for split in splits])
+    raw = rows.divided(Split(images, labels_N, str(path), ""), settings)
+    return replace(
+        raw,
+        train=replace(raw.train, key="train"),
+        test=replace(raw.test, key="test"),
+        val=None if raw.val is None else replace(raw.val, key="val"),
+    )
+
+
+@dataclass(frozen=True)
+class ClassFiles:
+    """The files of class folders."""
+
+    files: tuple[Path, ...]
+    classes: tuple[str, ...]
+    """The class folder of each file."""
+    sides: tuple[str, ...]
+    """train, test or val of each file; empty where the folders do not say."""
+
+
+def class_files(path: Path) -> ClassFiles:
+    """The files in the class folders of `path`, or of its folders train, test and val. Raises DataError."""
+    named = named_splits(path)
+    splits = named if {"train", "test"} <= named.keys() else {"": path}
+    files: list[Path] = []
+    classes: list[str] = []
+    sides: list[str] = []
+    for side, folder in splits.items():
+        for name, class_folder in class_folders(folder).items():
+            of_class = list(below(class_folder))
+            files += of_class
+            classes += [name] * len(of_class)
+            sides += [side] * len(of_class)
+    return ClassFiles(tuple(files), tuple(classes), tuple(sides) if any(sides) else ())
+
+
+def patients_of(path: Path, settings: DataSettings) -> Known:
+    """The patients and sites that the headers of a folder's DICOM files name; nobody where there are none.
+
+    Raises:
+        DataError: the class folders are patients.
+    """
+    if not holds_dicom(path):
+        return Known()
+    found = class_files(path)
+    headers = headers_of(found.files)
+    known = known_of(found.files, headers, settings, found.sides)
+    refuse_patients(path, found, known)
+    return known
+
+
+def holds_dicom(path: Path) -> bool:
+    """Whether the first file of a class folder is DICOM. No other is opened: most folders hold none."""
+    if not path.is_dir():
+        return False
+    folders = [entry for entry in visible(path) if entry.is_dir()]
+    for split in named_splits(path).values():
+        folders += [entry for entry in visible(split) if entry.is_dir()]
+    first_files = (next(below(folder), None) for folder in folders)
+    return any(file is not None and is_dicom(file) for file in first_files)
+
+
+def refuse_patients(path: Path, found: ClassFiles, known: Known) -> None:
+    """Raise DataError where the folders are those of an archive's patients, and not of classes."""
+    if not known.patients:
+        return
+    patients: dict[str, set[str]] = {}
+    for name, patient in zip(found.classes, known.patients, strict=True):
+        patients.setdefault(name, set()).add(patient)
+    most = max(len(of_class) for of_class in patients.values())
+    if len(patients) < FEWEST_PATIENTS or most > 1:
+        return
+    what = "patient" if known.by == PATIENT else "study"
+    raise DataError(
+        f"each of the {len(patients)} class folders, such as {found.classes[0]}, holds one {what} alone ({known.by}), "
+        "so that these look like patients and not like classes",
+        where=str(path),
+        remedy=(
+            with_labels(path),
+            "; or, if they are classes: ",
+            SetOption("columns", "patient="),
+        ),
+    )
+
+
+def with_labels(path: Path) -> str:
+    """What to do where folders are no classes, with the whole command."""
+    table = f"write labels.csv with columns {PATIENT} and label, and check"
+    return f"{table}: fedskew data check {shlex.quote(str(path.absolute()))} --labels labels.csv"
+
+
+def named_splits(path: Path) -> dict[str, Path]:
+    """The folders that are called as splits are, by split."""
+    named: dict[str, Path] = {}
+    for folder in visible(path):
+        split = SPLITS.get(folder.name.lower())
+        if split is not None and folder.is_dir():
+            named.setdefault(split, folder)  # of `val` and `valid` the first by name
+    return named
 
 
 def split_folders(path: Path) -> dict[str, Path]:
@@ -63,11 +216,7 @@ def split_folders(path: Path) -> dict[str, Path]:
         raise DataError("there is no such folder", where=str(path))
     entries = list(visible(path))
     folders = [entry for entry in entries if entry.is_dir()]
-    named: dict[str, Path] = {}
-    for folder in folders:
-        split = SPLITS.get(folder.name.lower())
-        if split is not None:
-            named.setdefault(split, folder)  # of `val` and `valid` the first by name
+    named = named_splits(path)
     if {"train", "test"} <= named.keys():
         return {key: named[key] for key in ("train", "test", "val") if key in named}
     if "train" in named:
@@ -88,6 +237,9 @@ def _no_folders(path: Path, entries: list[Path]) -> DataError:
     there = f"holds {len(entries)} files and no folder" if entries else "is empty"
     rule = f"{path}: {there}: it {LAYOUT}"
     tables = [entry for entry in entries if entry.suffix == ".csv"]
+    if any(entry.is_file() and is_dicom(entry) for entry in entries):
+        rule = "holds DICOM files and no class folder"
+        return DataError(rule, where=str(path), remedy=with_labels(path))
     if any(entry.suffix == ".npy" for entry in entries):
         rule = f"{path}: holds arrays: pack them into one file by numpy.savez and check that"
     elif tables:
@@ -135,6 +287,13 @@ def below(folder: Path) -> Iterator[Path]:
             yield from below(path)
         else:
             yield path
+
+
+def all_below(path: Path) -> list[Path]:
+    """The files in a folder and in those inside it. Raises DataError where it is none."""
+    if not path.is_dir():
+        raise DataError("there is no such folder", where=str(path))
+    return list(below(path))
 
 
 def composed(name: str) -> str:
@@ -217,10 +376,25 @@ def notes_of(splits: Mapping[str, Path], class_names: tuple[str, ...]) -> Iterat
         yield f"class {name} has no image"
 
 
+def notes_of_patients(path: Path, known: Known, settings: DataSettings) -> Iterator[str]:
+    """Yield what a user has to know of patients and sites, a sentence each."""
+    yield from known.notes
+    if known.sites:
+        yield f"the {len(set(known.sites))} sites of DICOM element {INSTITUTION} are the clients"
+    if known.patients:
+        number = len(set(known.patients))
+        yield f"{number} patients by DICOM element {known.by}, each on one side alone"
+    elif settings.column_names.get("patient") != "":
+        yield unknown_patients(path / "images.csv", "columns path, label and patient")
+
+
 def guess_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings for a folder from its names and its first image. Raises DataError."""
     from data.readers.image_files import shape_of  # it loads PIL
 
+    if settings.labels:
+        return guess_labelled(path, all_below(path), settings)
+    known = patients_of(path, settings)
     named = split_folders(path)
     splits = named or {"": path}
     classes: set[str] = set()
@@ -232,7 +406,11 @@ def guess_settings(path: Path, settings: DataSettings) -> Guess:
     names = sorted(classes)
     if not images:
         raise DataError(f"no class folder holds an image: it {LAYOUT}", where=str(path))
+    if len(names) < 2 and known.files and not settings.classes.strip():
+        rule = f"holds DICOM files in the folder {names[0]} alone, and there must be two classes"
+        raise DataError(rule, where=str(path), remedy=with_labels(path))
     shape, notes_of_images = shape_of(images, settings)
     notes = [] if named else [A_FIFTH]
+    notes += notes_of_patients(path, known, settings)
     notes += [*notes_of(splits, tuple(names)), *notes_of_images]
     return Guess({"classes": name_list(names), "input-shape": shape}, tuple(notes))

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, either
 from data.extras import needed
-from data.readers.folder import SPLITS
 from data.readers.image_files import DARK, Look, look_at, note_of_cut, refuse_nearly_black, widened
 from data.readers.intensity import Stored, UnknownRange
 from data.readers.metadata import SampleMetadata, left_out
@@ -32,7 +31,7 @@ from data.readers.rows import (
     names_of_classes,
     numbered_labels,
 )
-from data.readers.splits import Guess, Raw, Split
+from data.readers.splits import SPLITS, Guess, Raw, Split
 from data.settings import ROLES, DataSettings
 from data.text import name_list, said
 

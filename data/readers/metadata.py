@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import DataError, SetOption
-from data.readers.folder import SPLITS
 from data.readers.rows import all_together
-from data.readers.splits import Raw, Split, fifth
+from data.readers.splits import SPLITS, Raw, Split, fifth
 from data.settings import DataSettings
 
 
@@ -25,6 +24,8 @@ class SampleMetadata:
     """A cell a row, by role; none is empty."""
     left_out: str = ""
     """A sentence about the rows that `missing = drop` left out; empty for none."""
+    from_headers: frozenset[str] = frozenset()
+    """The roles that DICOM elements have, and no column."""
 
     def of(self, role: str) -> Sequence[str]:
         """The cells of a role."""
@@ -33,7 +34,12 @@ class SampleMetadata:
     def error(self, role: str, value: object, rule: str) -> DataError:
         """The error about a cell."""
         shown = repr(str(value)[:80])
-        return DataError(f"column {self.columns[role]}: {shown}: {rule}", where=self.where)
+        return DataError(f"{self.named(role)}: {shown}: {rule}", where=self.where)
+
+    def named(self, role: str) -> str:
+        """What has a role, in a sentence: a column of a table, or a DICOM element."""
+        what = "DICOM element" if role in self.from_headers else "column"
+        return f"{what} {self.columns[role]}"
 
     @property
     def patients(self) -> str:
@@ -58,14 +64,15 @@ class SampleMetadata:
         """The meaning of the columns for sites, patients and tests, one sentence each."""
         sentences = [self.left_out] if self.left_out else []
         if self.sites:
-            column = self.columns["site"]
-            sentences.append(f"the {len(self.sites)} sites of column {column} are the clients")
+            what = self.named("site")
+            sentences.append(f"the {len(self.sites)} sites of {what} are the clients")
         if self.patients:
             number = len(set(self.of(self.patients)))
-            column = self.columns[self.patients]
-            sentences.append(f"{number} patients by column {column}, each on one side alone")
+            what = self.named(self.patients)
+            sentences.append(f"{number} patients by {what}, each on one side alone")
         if not self.of("split") and not self.of("fold"):
-            who = "no column says who tests: a fifth does, drawn by split-seed and test-fold"
+            what = "folder" if "label" in self.from_headers else "column"
+            who = f"no {what} says who tests: a fifth does, drawn by split-seed and test-fold"
             sentences.append(who)
         return sentences
 
@@ -150,7 +157,10 @@ class SampleMetadata:
             missing = sorted({"train", "test"}.difference(sides_there))
             if missing and self.sites:
                 rule = f"has {len(sides_there)} samples and none to {missing[0]}"
-                raise self.error("site", site, rule)
+                error = self.error("site", site, rule)
+                if "site" in self.from_headers:
+                    error.remedy = (SetOption("columns", "site="), " makes no sites of them")
+                raise error
             if missing:
                 raise DataError(f"no row is for {missing[0]}", where=self.where)
 

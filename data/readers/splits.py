@@ -17,6 +17,11 @@ from data.readers.image_files import ImageFiles, decoded
 from data.settings import DataSettings
 
 FOLDS = 5
+SPLITS = {
+    "train": "train", "training": "train", "test": "test", "testing": "test",
+    "val": "val", "valid": "val", "validation": "val",
+}  # fmt: skip
+"""What the splits are called, as folders or in a column."""
 CHUNK = 2048
 """Images resized at a time: bounds the float copy."""
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, Remedy, SetOption
 from data.readers.abide import folds
+from data.readers.dicom_headers import INSTITUTION, headers_of, known_of, unknown_patients
 from data.readers.image_files import ImageFiles, shape_of
 from data.readers.medians import filled, notes_of_gaps
 from data.readers.metadata import SampleMetadata, left_out
@@ -517,6 +518,8 @@ class ImageTable:
     metadata: SampleMetadata
     unused: tuple[str, ...]
     """The names of columns without a role, which are ignored."""
+    notes: tuple[str, ...]
+    """What a user has to know of the patients, a sentence each."""
 
     @property
     def paths(self) -> list[Path]:
@@ -585,11 +588,38 @@ def _read_image_table(path: Path, size: int, changed: int, settings: DataSetting
                 rule = f"{name} is the file of row {row_of_file[name]} too"
                 raise DataError(f"row {line}: {rule}", where=str(path))
             row_of_file[name] = line
+    metadata, notes = _with_patients(path, cells.metadata(), settings)
     return ImageTable(
         folder=path.parent,
-        metadata=cells.metadata(),
+        metadata=metadata,
         unused=inputs_of(header, roles, settings),
+        notes=notes,
     )
+
+
+def _with_patients(
+    path: Path, rows: SampleMetadata, settings: DataSettings
+) -> tuple[SampleMetadata, tuple[str, ...]]:
+    """Return the rows with the patients of DICOM files where no column names them, and what has to be said of these."""
+    if rows.patients or settings.column_names.get("patient") == "":
+        return rows, ()
+    files = [path.parent / cell for cell in rows.of("path")]
+    known = known_of(files, headers_of(files), settings)
+    notes = list(known.notes)
+    if known.sites and not rows.sites:
+        number = len(set(known.sites))
+        notes.append(
+            f"the files name {number} institutions ({INSTITUTION}): a column site would make them clients"
+        )
+    if not known.patients:
+        return rows, tuple(notes)
+    with_patients = replace(
+        rows,
+        columns={**rows.columns, "patient": known.by},
+        cells={**rows.cells, "patient": known.patients},
+        from_headers=frozenset({"patient"}),
+    )
+    return with_patients, tuple(notes)
 
 
 def checked_path(path: Path, line: int, root: Path, cell: str, settings: DataSettings) -> str:
@@ -632,7 +662,10 @@ def guess_image_settings(path: Path, settings: DataSettings) -> Guess:
     if table.unused:
         listed = ", ".join(table.unused)
         notes.append(f"columns that are not used: {listed}{_hint(table, settings)}")
+    stated = {**settings.column_names, **likely_roles(table.unused, rows.columns)}
+    if not rows.patients and "patient" not in stated:
+        notes.append(unknown_patients(path, "a column patient"))
     writing = writing_of(path, {*LIKE_LABELS, *named(settings)})
-    notes += [*writing.notes, *rows.notes]
+    notes += [*table.notes, *writing.notes, *rows.notes]
     classes = name_list(classes_of(rows.of(LABEL)))
     return Guess({"classes": classes, "input-shape": shape}, tuple(notes))

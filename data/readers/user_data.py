@@ -6,7 +6,7 @@ from pathlib import Path
 
 from data.errors import DataError
 from data.readers import folder, huggingface, medmnist, npz, tables
-from data.readers.catalog import own_path
+from data.readers.catalog import labels_file, own_path
 from data.readers.splits import Guess, Raw
 from data.settings import DataSettings
 
@@ -39,13 +39,19 @@ def all_files(path: Path, settings: DataSettings) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file())
 
 
+def files_of_folder(path: Path, settings: DataSettings) -> list[Path]:
+    """Every file in a folder, and the table of its labels. Raises DataError where one is not there."""
+    table = labels_file(settings.labels, settings.data_root)
+    return all_files(path, settings) + ([] if table is None else one_file(table, settings))
+
+
 KINDS = {
     "npz": Kind(
         lambda path, classes, shape, settings: npz.read_npz(path, settings),
         npz.guess_settings,
         one_file,
     ),
-    "folder": Kind(folder.read_folder, folder.guess_settings, all_files),
+    "folder": Kind(folder.read_folder, folder.guess_settings, files_of_folder),
     "medmnist": Kind(
         lambda path, classes, shape, settings: medmnist.read(path, settings),
         medmnist.guess_settings,
@@ -91,13 +97,18 @@ def guess_settings(name: str, settings: DataSettings) -> Guess:
 
 
 def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
-    """The sites that a table of one's own names; none where it has none, or is not there. Raises DataError."""
+    """The sites that one's own table or DICOM files name; none where they name none or are not there.
+
+    Raises DataError.
+    """
     path = path_of(dataset, settings)
     if dataset.startswith("hf:"):
         _, rows = huggingface.rows_of(path, settings)
         return rows.sites
     if dataset.startswith("csv:"):
         return tables.sites_of(path, settings)
+    if dataset.startswith("folder:"):
+        return folder.sites_of(path, settings)
     return ()
 
 

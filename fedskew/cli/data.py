@@ -16,7 +16,15 @@ from rich.text import Text
 from data import DataError, DataSettings, require
 from data.partition_files import save as write_partition
 from data.readers import cache
-from data.readers.catalog import ALIASES, DOMAINS_PREFIX, KNOWN, NAMED_KINDS, domain_names, is_own
+from data.readers.catalog import (
+    ALIASES,
+    DOMAINS_PREFIX,
+    KNOWN,
+    NAMED_KINDS,
+    domain_names,
+    is_own,
+    labels_file,
+)
 from data.renamed_settings import print_renamed
 from fedskew.cli import completion
 from fedskew.cli.run_selection import check_settings, checked_texts
@@ -281,6 +289,12 @@ def check(
     input_shape: Annotated[
         str, typer.Option(help="The setting input-shape; default: found in the data.")
     ] = "",
+    labels: Annotated[
+        str,
+        typer.Option(
+            help="The setting labels: a CSV file with the labels of DICOM files, or a DICOM keyword."
+        ),
+    ] = "",
     max_image_pixels: MaxImagePixels = DataSettings.max_image_pixels,
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Settings = None,
@@ -292,6 +306,8 @@ def check(
         "dataset": own_name(path),
         "classes": classes,
         "input-shape": input_shape,
+        # The command that is printed works in every folder.
+        "labels": str(Path(labels).expanduser().absolute()) if labels_file(labels) else labels,
     }
     # The command that is printed at the end states only limits that differ from the defaults.
     limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}

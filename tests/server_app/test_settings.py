@@ -105,7 +105,7 @@ OUT_OF_RANGE = {
     for key, default in defaults().items()
     if (values := beyond(key, default) + RULES_IN_CODE.get(key, []))
 }
-ANYTHING_GOES = {"results", "data-root", "cache"}
+ANYTHING_GOES = {"results", "data-root", "cache", "labels"}
 """Beside what is true or false."""
 OTHER_VALUE: dict[str, Scalar] = {
     "positive-class": "autism", "keep-best": "loss", "head-start": "fed-lda",
@@ -116,6 +116,7 @@ OTHER_VALUE: dict[str, Scalar] = {
     "fed3r.sweep": "0.1,1", "fed3r.rho": "0.25", "fed-lda.rho": "0.25", "fed-lda-pooled.rho": "0.25",
     "local-batch-norm.refused-by": "0", "local-statistics.refused-by": "0",
     "pixel-range": "0,1", "frame": "middle", "columns": "label=x",
+    "labels": "BodyPartExamined",
 }  # fmt: skip
 
 
@@ -135,6 +136,7 @@ NEEDED: dict[str, dict[str, Scalar]] = {
             "split-seed",
         )
     },
+    "labels": {"dataset": "folder:x", "classes": "10", "input-shape": "1x8x8"},
     "fedbe.concentration": {"fedbe.distribution": "dirichlet"},
     "llt-form": {"partition": "llt", "clients": 20},
     "logit-shift.local-share": {"logit-shift.target": "mixed"},

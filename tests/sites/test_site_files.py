@@ -12,6 +12,7 @@ from data.agreement import read_agreement
 from site_agent.config import Site, read_link, read_site, read_sites
 from site_agent.data_view import SiteView
 from site_agent.preflight import offline
+from tests.dicom_files import write_archive
 from tests.site_files import (
     CLASSES,
     NAMES,
@@ -192,6 +193,7 @@ def test_a_site_reads_its_own_file(tmp_path: Path) -> None:
             "columns",
             "must be ROLE=NAME,... with path, label, site",
         ),
+        ({"read": {"labels": "none.csv"}}, "labels", "there is no"),
         ({"read": {"outside-folder": 1}}, "outside-folder", "must be true or false"),
         (
             {"read": {"first-label": 1}, "data": "abide:NYU"},
@@ -239,6 +241,14 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
     assert hash(read_site(ct))  # as runtimes are kept by it
     assert view.dataset.train_inputs.max() == 1.0 and view.dataset.train_inputs.dtype == np.float32
     rows = [f"{k},{'healthy' if k // 4 % 2 else 'ill'},p{k // 4}" for k in range(24)]
+    images = write_archive(folder / "archive", prefix="N")
+    (folder / "findings.csv").write_text(
+        "PatientID,finding\n" + "".join(f"N{p:03},{('ill', 'healthy')[p % 2]}\n" for p in range(12))
+    )
+    read = {"labels": "findings.csv", "columns": "label=finding"}
+    site = read_site(write(folder / "site.toml", site_entries(data=f"folder:{images}", read=read)))
+    assert site.reading.labels == str(folder / "findings.csv")
+    assert view_of(site).counts_C.sum() + view_of(site).tested == 72
     (folder / "t.csv").write_text("age,finding,who\n" + "\n".join(rows))
     write(folder / "federation.toml", agreed(input_shape="1"))
     read = {"columns": "label=finding,subject=who"}
