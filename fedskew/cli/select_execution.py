@@ -39,7 +39,7 @@ from fedskew.method_selection.uncertainty import Difference
 from fedskew.method_selection.uploads import excluded, upload_text
 from server_app.record import to_json
 from server_app.run_folder import write_text
-from server_app.run_settings import Scalar
+from server_app.run_settings import Scalar, model_line
 from server_app.settings import parse
 
 SHARE = 0.2
@@ -231,6 +231,7 @@ def contenders_of(
     """Return the candidates, those that the diagnosis recommends first, and print the diagnosis."""
     runs = possible(methods, given, without)
     baseline = runs[BASELINE]
+    out.print(f"model {model_line(baseline)}", markup=False)
     diagnosis = diagnosis_of(baseline)
     if diagnosis is not None:
         out.print(f"{whose_partition(baseline.data)}: {line(diagnosis)}", markup=False)
