@@ -7,6 +7,7 @@ from pathlib import Path
 from data.errors import DataError, Remedy, SetOption, either
 from data.readers import folder, huggingface, medmnist, npz, tables
 from data.readers.catalog import domain_names, is_own, members, own_path
+from data.readers.rows import classes_of
 from data.readers.splits import Guess, Raw
 from data.settings import DataSettings
 from data.text import is_whole, name_list, names_in
@@ -153,7 +154,7 @@ def _all_classes(dataset: str, guesses: dict[str, Guess]) -> str:
         rule = f"the members number their classes differently ({listed}): classes must be stated"
         raise DataError(rule, where=dataset, remedy="and every file must number them in that order")
     union = {name for text in by_member.values() for name in names_in(text)}
-    return name_list(tables.classes_of(list(union)))
+    return name_list(classes_of(list(union)))
 
 
 def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:

@@ -231,10 +231,10 @@ def contenders_of(
     """Return the candidates, those that the diagnosis recommends first, and print the diagnosis."""
     runs = possible(methods, given, without)
     baseline = runs[BASELINE]
-    out.print(f"model {model_line(baseline)}", markup=False)
     diagnosis = diagnosis_of(baseline)
     if diagnosis is not None:
         out.print(f"{whose_partition(baseline.data)}: {line(diagnosis)}", markup=False)
+    out.print(f"model {model_line(baseline)}", markup=False)
     return contenders_by_training(runs, diagnosis)
 
 
