@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.agreement import Agreement
-from data.errors import DataError
+from data.errors import DataError, text_of
 from data.readers import cache
 from data.readers.catalog import KNOWN, domain_names, has_domains, is_own, is_sites, members
 from data.readers.image_files import ImageFiles, as_float
@@ -318,7 +318,7 @@ def _read(settings: DataSettings, names: tuple[str, ...]) -> Arrays:
     raws = [_read_one(name, settings) for name in names]
     for name, raw in zip(names, raws, strict=True):
         for note in raw.notes:
-            log.info("%s: %s", name, note)
+            log.info("%s: %s", name, text_of(note))
     if settings.recipe == "fedbn":
         raws = fedbn(raws, KNOWN[names[0]].family)
     raws = _in_one_order(raws)

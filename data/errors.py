@@ -3,6 +3,7 @@
 Code that handles an error reads its fields or its class. Nothing parses a sentence.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -31,16 +32,29 @@ class SetOption:
 
     key: str
     value: str
+    is_example: bool = False
+    """Whether the value only shows the form, as NUMBER does, and the user has to find one."""
 
     def __str__(self) -> str:
         assignment = f"{self.key}={self.value}"
-        if self.key in HOLD_NAMES:
-            assignment = in_shell(assignment)
-        return f"--set {assignment}"
+        # A path may need quotes as well; what needs none is shown without.
+        quoted = in_shell(assignment) if self.key in HOLD_NAMES else shlex.quote(assignment)
+        return f"--set {quoted}"
 
 
 Remedy = str | tuple[str | SetOption, ...]
-"""What to do: a text, or its parts where they name settings."""
+"""What to do, or a note about data: a text, or its parts where they name settings."""
+
+
+def text_of(remedy: Remedy) -> str:
+    """Return a remedy or a note as one text."""
+    return remedy if isinstance(remedy, str) else "".join(map(str, remedy))
+
+
+def options_of(remedy: Remedy) -> list[SetOption]:
+    """Return the settings that a remedy or a note names with their values."""
+    parts = () if isinstance(remedy, str) else remedy
+    return [part for part in parts if isinstance(part, SetOption) and not part.is_example]
 
 
 def either(options: Sequence[SetOption]) -> tuple[str | SetOption, ...]:
@@ -127,9 +141,7 @@ def sentence_of(error: InputError) -> str:
         rule = f"{error.key} = {shown(error.value)}: {rule}"
     if error.where:
         rule = f"{error.where}: {rule}"
-    remedy = error.remedy
-    if not isinstance(remedy, str):
-        remedy = "".join(map(str, remedy))
+    remedy = text_of(error.remedy)
     if not remedy:
         return rule
     # A question and a condition do not follow from the rule: they stand beside it.

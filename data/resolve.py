@@ -342,13 +342,18 @@ def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 
 def _missing_rule(name: str, settings: DataSettings, key: str) -> str:
-    """Return the rule that `key` must be set for a user's own data, with the value that fits the data on disk."""
+    """Return the rule that `key` must be set for a user's own data, with what fits all of the data on disk."""
     from data.readers.user_data import seen  # for this error only: it reads the data
 
-    suggestion = seen(name, settings).get(key)
+    fitting = seen(settings.dataset, settings)
     rule = f"must be set for {name}: it is a setting of the run and never read off a client's files"
-    if suggestion:
-        # JSON's texts are TOML's too.
-        in_toml = json.dumps(suggestion, ensure_ascii=False)
-        return f"{rule}; what is there now would fit {key} = {in_toml}"
+    suggestions = []
+    for missing in (key, "input-shape"):
+        stated = missing != key and settings.input_shape.strip()
+        if missing in fitting and not stated:
+            # JSON's texts are TOML's too.
+            suggestions.append(f"{missing} = {json.dumps(fitting[missing], ensure_ascii=False)}")
+    if suggestions:
+        listed = " and ".join(dict.fromkeys(suggestions))
+        return f"{rule}; what is there now would fit {listed}"
     return rule

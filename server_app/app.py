@@ -34,7 +34,7 @@ from server_app.round_selection import summarize
 from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
 from server_app.run_hashes import hashes, head_hashes
-from server_app.run_settings import RunSettings
+from server_app.run_settings import RunSettings, model_line
 from server_app.settings import (
     PROTOCOL,
     PROTOCOLS,
@@ -96,6 +96,7 @@ def run_and_warn(grid: Grid, settings: RunSettings) -> None:
     """
     federation = federation_of(settings)
     refuse_untrainable(settings.data, federation)
+    print_line(f"model {model_line(settings)}")
     for sentence in warnings_of(settings.data, federation):
         print_line(f"Warning: {sentence}.")
     run(grid if settings.agreement is None else faster_grid(grid), settings)

@@ -9,14 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from client_app.client import Variant, affects_training, overrides
 from client_app.models import (
     FIXED_FEATURES,
+    MODELS,
     RANDOM_CONV,
     ModelSettings,
-    build,
     check,
     has_batch_norm,
     has_fixed_features,
@@ -24,11 +22,10 @@ from client_app.models import (
     is_own_model,
 )
 from client_app.models.backbone import check_weights, sha256_of
-from client_app.models.outline import without_numbers
 from client_app.optimizer import TrainingSettings
 from client_app.ranking import MOST_RANKED
 from client_app.variants import VARIANTS
-from data import DataSettings, require
+from data import DataSettings, SettingError, require
 from data.agreement import Agreement
 from data.readers.catalog import is_sites
 from data.sites import agreement_of
@@ -36,7 +33,7 @@ from server_app.best_round import RANKINGS
 from server_app.composition import ComposedMethod, closed_form_methods
 from server_app.methods import METHODS, Method
 from server_app.plugins import sources_of
-from server_app.run_settings import GeneralSettings
+from server_app.run_settings import GeneralSettings, sized_model
 
 FIX_FEATURES = f"freeze = all beside a backbone, or model = {' or '.join(FIXED_FEATURES)}"
 """How features stay as they are."""
@@ -192,7 +189,9 @@ def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
     if about.norm == "group":
         plain = ModelSettings()
         has_effect = uses_batch_norm(model, data.shape, data.num_classes, plain)
-        about.require(has_effect, "norm", f"has no effect: {model} has no batch norm")
+        if not has_effect:
+            rule = f"has no effect: {model} has no batch norm"
+            raise SettingError("norm", about.norm, rule, remedy=with_batch_norm(data))
 
 
 def check_variants(
@@ -215,8 +214,13 @@ def check_variants(
     for name in parts.variants:
         variant = sections[name]
         requirements = variant.requirements
-        rule = f"has no batch norm, which {general.method} keeps local ({name})"
-        require(normalizes or not requirements.batch_norm, "model", model, rule)
+        if requirements.batch_norm and not normalizes:
+            rule = f"has no batch norm, which {general.method} keeps local ({name})"
+            remedy = with_batch_norm(data)
+            if about.norm == "group":
+                rule = f"has group norm in the place of batch norm, which {general.method} keeps local ({name})"
+                remedy = "leave out norm = group"
+            raise SettingError("model", model, rule, remedy=remedy)
         rule = f"has no layer that {general.method} would share: none but the head trains ({name})"
         require(not (fixed and requirements.own_head), "model", model, rule)
         rule = f"changes images ({name}), and the inputs are {not_images}"
@@ -294,9 +298,20 @@ def check_agreed_weights(
 @lru_cache
 def uses_batch_norm(model: str, shape: tuple[int, ...], classes: int, about: ModelSettings) -> bool:
     """Return whether the model has batch norm. Raises SettingError for inputs that it cannot take."""
-    # The weights do not matter, but a model of the user's own may compute while it is made.
-    with torch.device("cpu") if is_own_model(model) else without_numbers():
-        return has_batch_norm(build(model, shape, classes, 0, about))
+    return has_batch_norm(sized_model(model, shape, classes, about))
+
+
+def with_batch_norm(data: DataSettings) -> str:
+    """Return the sentence that names the built-in models that have batch norm and take these data."""
+    names = []
+    for name in MODELS:
+        try:
+            has_it = uses_batch_norm(name, data.shape, data.num_classes, ModelSettings())
+        except SettingError:  # it takes no inputs of this shape
+            continue
+        if has_it:
+            names.append(name)
+    return f"of the built-in models {', '.join(names)} have it"
 
 
 def absolute(folder: str) -> str:

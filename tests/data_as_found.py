@@ -305,7 +305,7 @@ CASES: dict[str, Case] = {
     "npz: volumes": Case(
         npz(every("images", lambda images: np.resize(images, (len(images), 5, 5, 5)))), settles=("input-shape=5x5x5",)
     ),
-    "npz that is a CSV file": Case(table_as_npz, refused="is text, a table by its commas: --set dataset=csv:"),
+    "npz that is a CSV file": Case(table_as_npz, refused="is text, a table by its commas: --set"),
     "npy of one array": Case(single_array, refused="holds one array: must be an npz file"),
     "folder of 8 bits, with .DS_Store": Case(tree(eight_bits, ".png", extra=left_behind)),
     "folder: 16-bit PNG": Case(tree(sixteen_bits, ".png"), ("images of more than 8 bits",)),
@@ -342,7 +342,7 @@ CASES: dict[str, Case] = {
     "folder: a comma in a class": Case(tree(eight_bits, ".png", ("a,b", "c"))),
     "folder: nested": Case(tree(eight_bits, ".png", extra=nested), ("images in folders inside it are of class",)),
     "folder: no test set": Case(tree(eight_bits, ".png", splits=("",)), ("a fifth of every class",)),
-    "folder: train without test": Case(tree(eight_bits, ".png", splits=("train",)), refused="dataset = folder:"),
+    "folder: train without test": Case(tree(eight_bits, ".png", splits=("train",)), refused="dataset=folder:"),
     "folder: empty class": Case(tree(eight_bits, ".png", extra=empty_class), ("class bird has no image",)),
     "folder: class of one image": Case(tree(eight_bits, ".png", extra=one_image_class)),
     "folder: an image cut short": Case(tree(eight_bits, ".png", extra=cut_image), refused="a PNG image, damaged: "),
@@ -354,7 +354,7 @@ CASES: dict[str, Case] = {
     "folder: a web page as JPEG": Case(
         tree(eight_bits, ".png", extra=file_in_class("9.jpg", b"<!DOCTYPE html><p>404")), refused="is a web page"
     ),
-    "folder of sites": Case(several_sites, refused="dataset = domains:folder:"),
+    "folder of sites": Case(several_sites, refused="dataset=domains:folder:"),
     "csv: sites and patients": Case(
         rows("path", "label", "site", "patient", "age"),
         ("the 2 sites of column site are the clients", "24 patients by column patient", "not used: age"),

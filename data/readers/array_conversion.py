@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import DataError, SetOption
+from data.errors import DataError, Remedy, SetOption
 from data.readers.image_files import DARK, ImageFiles
 from data.readers.intensity import UnknownRange, nearly_black, on_scale, range_hint
 from data.readers.rows import is_missing, names_of_classes
@@ -18,7 +18,7 @@ from data.readers.splits import Split, check_lengths, error_of, keys_of
 from data.settings import DataSettings
 from data.text import name_list
 
-Notes = list[str]
+Notes = list[Remedy]
 FARTHEST = 20.0
 """Standard deviations from the mean beyond which floating-point pixels are asked about: training diverges there, and
 images that were normalized before stay within ten."""
@@ -243,7 +243,7 @@ def _scaled_integers(
         # Of training images alone: a few of other splits may be dark.
         if high <= DARK * 65535 and "train" in splits:
             raise nearly_black(_images_of(splits["train"], "uint16"), high, 65535)
-        notes.append(f"uint16 is taken as 0..65535; the largest is {high}{range_hint(high)}")
+        notes.append((f"uint16 is taken as 0..65535; the largest is {high}", *range_hint(high)))
         return {key: on_scale(images, 0, 65535) for key, images in integers.items()}
     if not sixteen_bits and low >= 0 and 1 < high <= 255:
         notes.append(f"{listed} images of 0..{high} are taken as bytes, 0..255")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.errors import DataError, SetOption
+from data.errors import DataError, Remedy, SetOption
 from data.readers.dicom_headers import (
     INSTITUTION,
     PATIENT,
@@ -220,10 +220,9 @@ def split_folders(path: Path) -> dict[str, Path]:
     if {"train", "test"} <= named.keys():
         return {key: named[key] for key in ("train", "test", "val") if key in named}
     if "train" in named:
-        rule = f"{path} must hold train/CLASS/* and test/CLASS/*; to test on a fifth of train:"
-        raise DataError(
-            f"{path / 'test'}: there is no such folder; {rule} dataset = folder:{named['train']}"
-        )
+        rule = f"there is no such folder; {path} must hold train/CLASS/* and test/CLASS/*"
+        remedy = SetOption("dataset", f"folder:{named['train']}"), " tests on a fifth of train"
+        raise DataError(rule, where=str(path / "test"), remedy=remedy)
     if named:
         raise DataError(f"{path / 'train'}: there is no such folder; {path} {LAYOUT}")
     if not folders:
@@ -235,16 +234,18 @@ def split_folders(path: Path) -> dict[str, Path]:
 def _no_folders(path: Path, entries: list[Path]) -> DataError:
     """The error of a folder that holds no folder, which names what its files may be instead."""
     there = f"holds {len(entries)} files and no folder" if entries else "is empty"
-    rule = f"{path}: {there}: it {LAYOUT}"
+    rule = f"{there}: it {LAYOUT}"
+    remedy: Remedy = ""
     tables = [entry for entry in entries if entry.suffix == ".csv"]
     if any(entry.is_file() and is_dicom(entry) for entry in entries):
         rule = "holds DICOM files and no class folder"
         return DataError(rule, where=str(path), remedy=with_labels(path))
     if any(entry.suffix == ".npy" for entry in entries):
-        rule = f"{path}: holds arrays: pack them into one file by numpy.savez and check that"
+        rule = "holds arrays: pack them into one file by numpy.savez and check that"
     elif tables:
-        rule += f"; or dataset = csv:{tables[0]}, with columns path and label"
-    return DataError(rule)
+        option = SetOption("dataset", f"csv:{tables[0]}")
+        remedy = "if the table has columns path and label: ", option
+    return DataError(rule, where=str(path), remedy=remedy)
 
 
 def refuse_sites(path: Path, folders: list[Path]) -> None:
@@ -255,17 +256,17 @@ def refuse_sites(path: Path, folders: list[Path]) -> None:
     several = len(folders) > 1
     if all(_has_train(names) for names in inner):
         sites = f"domains:{name_list(names)}" if several else names[0]
-        raise DataError(f"{LAYOUT}; its folders do: dataset = {sites}", where=str(path))
+        remedy: Remedy = ("its folders do: ", SetOption("dataset", sites))
+        raise DataError(LAYOUT, where=str(path), remedy=remedy)
 
     first = inner[0]
     same = several and len(first) > 1 and all(names == first for names in inner)
     images_beside = any(child.is_file() for children in contents for child in children)
     if same and not images_beside:
-        rule = (
-            f"every folder holds the same folders {', '.join(first[:4])}; if these are the classes"
-        )
-        sites = f"domains:{name_list(names)}"
-        raise DataError(f"{rule}, the others are sites: dataset = {sites}", where=str(path))
+        rule = f"every folder holds the same folders {', '.join(first[:4])}"
+        option = SetOption("dataset", f"domains:{name_list(names)}")
+        remedy = ("if these are the classes, the others are sites: ", option)
+        raise DataError(rule, where=str(path), remedy=remedy)
 
 
 def _has_train(names: list[str]) -> bool:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.errors import DataError
+from data.errors import DataError, SetOption
 from data.readers.file_type import is_medical
 from data.readers.intensity import Stored, UnknownRange, nearly_black
 from data.settings import DataSettings
@@ -325,6 +325,7 @@ def notes_of_sizes(first: Path, shape: str, sizes: Counter[tuple[int, int]]) -> 
         common.append("...")
     found = f"images of {len(sizes)} sizes, {', '.join(common)}"
     if is_medical(first):
-        rule = f"must be of one size, or state the one that they are brought to: --set input-shape={shape}"
-        raise DataError(f"{found}: {rule}", where=str(first.parent))
+        rule = f"{found}: must be of one size, or state the one that they are brought to"
+        remedy = (SetOption("input-shape", shape),)
+        raise DataError(rule, where=str(first.parent), remedy=remedy)
     yield f"{found}, are all brought to input-shape, here the first one's"

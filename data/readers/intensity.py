@@ -74,12 +74,12 @@ def rounded(number: float, rounding: str) -> str:
     return f"{float(six_digits.create_decimal(number)):g}"
 
 
-def range_hint(largest: float) -> str:
+def range_hint(largest: float) -> tuple[str | SetOption, ...]:
     """The words after a value that is small on the scale of 16 bits; empty where it is not."""
     bits = max(int(largest).bit_length(), 1)
     if bits < 16:
-        return f"; if that is nearly white: --set pixel-range=0,{2**bits - 1}"
-    return ""
+        return "; if that is nearly white: ", SetOption("pixel-range", f"0,{2**bits - 1}")
+    return ()
 
 
 def nearly_black(where: str, largest: float, high: float) -> DataError:
@@ -138,7 +138,7 @@ def chosen_frame(file: Path, count: int, settings: DataSettings) -> int:
         return 0
     if not settings.frame:
         middle = SetOption("frame", "middle")
-        any_other = SetOption("frame", "NUMBER")
+        any_other = SetOption("frame", "NUMBER", is_example=True)
         raise DataError(
             f"holds {count} images",
             where=str(file),

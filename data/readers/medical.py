@@ -27,7 +27,7 @@ OF_A_FRAME = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
 """The functional groups of enhanced files that say how a frame is shown."""
 
 OWN_RANGE = (
-    SetOption("pixel-range", "LOW,HIGH"),
+    SetOption("pixel-range", "LOW,HIGH", is_example=True),
     " takes a range of yours in its place, for all files",
 )
 
@@ -58,8 +58,9 @@ def read_dicom(file: Path, channels: int, settings: DataSettings) -> Stored | ND
             raise DataError(rule, where=str(file))
         data.PhotometricInterpretation = photometric  # in small letters pydicom does not know it
         if photometric not in MONOCHROME and channels == 1:
-            rule = "and grey is set: --set input-shape=3xHEIGHTxWIDTH, or leave it out"
-            raise DataError(f"is a color DICOM image ({photometric}), {rule}", where=str(file))
+            rule = f"is a color DICOM image ({photometric}), and grey is set"
+            color = SetOption("input-shape", f"3x{rows}x{columns}")
+            raise DataError(rule, where=str(file), remedy=(color, " is its own"))
         frame = chosen_frame(file, int(data.get("NumberOfFrames") or 1), settings)
         try:
             bring_up_values_of(data, frame)

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError
+from data.errors import DataError, SetOption
 from data.extras import needed
 from data.readers.npz import guess_of, read_npz
 from data.readers.splits import Guess, Raw
@@ -31,11 +31,9 @@ def files(path: Path, settings: DataSettings) -> list[Path]:
         return [file]
     if settings.download:
         return []
-    rule = (
-        f"is not there, nor in {ROOT}: --set download=true gets it through medmnist (pip "
-        "install 'fedskew[medmnist]')"
-    )
-    raise DataError(rule, where=str(file))
+    gets_it = " gets it through medmnist (pip install 'fedskew[medmnist]')"
+    remedy = SetOption("download", "true"), gets_it
+    raise DataError(f"is not there, nor in {ROOT}", where=str(file), remedy=remedy)
 
 
 def read(path: Path, settings: DataSettings) -> Raw:

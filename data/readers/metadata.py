@@ -10,6 +10,7 @@ from data.errors import DataError, SetOption
 from data.readers.rows import all_together
 from data.readers.splits import SPLITS, Raw, Split, fifth
 from data.settings import DataSettings
+from data.text import is_whole
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,10 @@ class SampleMetadata:
             tested_N = np.array(fold) == str(settings.test_fold)
             if not tested_N.any():
                 folds = ", ".join(sorted(set(fold)))
-                rule = f"none is test-fold = {settings.test_fold}: --set test-fold={fold[0]}"
-                raise self.error("fold", folds, rule)
+                error = self.error("fold", folds, f"none is test-fold = {settings.test_fold}")
+                if is_whole(fold[0]):
+                    error.remedy = (SetOption("test-fold", fold[0]),)
+                raise error
             return np.where(tested_N, "test", "train")
         return None
 

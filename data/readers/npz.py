@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from data.errors import DataError
+from data.errors import DataError, Remedy, SetOption
 from data.readers.array_conversion import check_convertible, converted
 from data.readers.file_type import truly
 from data.readers.input_columns import ORDER_COUNTS
@@ -64,9 +64,9 @@ def read_arrays(
         raise
     # A damaged file surfaces as anything: zlib.error, SyntaxError, NotImplementedError.
     except Exception as error:
-        reason = why_not(path, said(error))
+        reason, remedy = why_not(path, said(error))
         rule = f"cannot be read as an npz file of plain arrays: {reason}"
-        raise DataError(rule, where=str(path)) from error
+        raise DataError(rule, where=str(path), remedy=remedy) from error
 
 
 def _refuse_npy(path: Path) -> None:
@@ -98,16 +98,17 @@ def shapes_of(path: Path, keys: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def why_not(path: Path, words: str) -> str:
+def why_not(path: Path, words: str) -> tuple[str, Remedy]:
     """Why a file is no npz file of plain arrays, and what to do. `words` are those of the error."""
     if "Object arrays" in words:
-        return f"{words}: save them with a type of their own, such as labels.astype(str) or images.astype('uint8')"
+        cure = "save them with a type of their own, such as labels.astype(str) or images.astype('uint8')"
+        return words, cure
     kind = truly(path)
     if not kind or kind == "a zip archive":
-        return words
+        return words, ""
     if kind.endswith("by its commas"):
-        return f"is {kind}: --set dataset=csv:{path}"
-    return f"is {kind}"
+        return f"is {kind}", (SetOption("dataset", f"csv:{path}"),)
+    return f"is {kind}", ""
 
 
 def refuse_large(path: Path, sizes: Mapping[str, int], settings: DataSettings) -> None:
@@ -237,7 +238,7 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
         DataError: images of which it is not clear what their axes are.
     """
     shape = _guessed_shape(raw.train, settings)
-    notes = list(raw.notes)
+    notes: list[Remedy] = list(raw.notes)
     if raw.val is not None:
         notes.append("the validation split is measured beside the test split and never trained on")
     labels = [split.labels for split in (raw.train, raw.test, raw.val) if split is not None]
@@ -249,9 +250,9 @@ def guess_of(raw: Raw, settings: DataSettings, names: tuple[str, ...] = ()) -> G
     else:
         smallest, largest = int(every_label.min()), int(every_label.max())
         if smallest >= 1 and not settings.classes and not settings.first_label:
-            notes.append(
-                f"labels {smallest}..{largest} are taken to count from 1; --set classes={largest + 1} keeps a class 0"
-            )
+            with_class_0 = SetOption("classes", str(largest + 1))
+            counted = f"labels {smallest}..{largest} are taken to count from 1; "
+            notes.append((counted, with_class_0, " keeps a class 0"))
             proposed["first-label"] = "1"
             largest -= 1
         enough_names = len(names) > largest
@@ -269,8 +270,9 @@ def _guessed_shape(split: Split, settings: DataSettings) -> tuple[int, ...]:
         return shape
     height, width, channels = shape
     if channels > 4 and not settings.input_shape:
-        rule = f"a volume, or {channels} channels? channels: --set input-shape={channels}x{height}x{width}"
-        raise DataError(f"train_images: shape {split.images.shape}: {rule}", where=split.where)
+        rule = f"train_images: shape {split.images.shape}: a volume, or {channels} channels"
+        option = SetOption("input-shape", f"{channels}x{height}x{width}")
+        raise DataError(rule, where=split.where, remedy=("if channels: ", option))
     return channels, height, width
 
 

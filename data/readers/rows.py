@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data.errors import DataError, Remedy, SetOption, either
@@ -373,7 +373,8 @@ def roles_of(path: Path, header: Sequence[str], settings: DataSettings) -> dict[
             remedy=either(ways),
         )
     if LABEL not in roles:
-        way = ways[0] if ways else cure_of(settings, {LABEL: "NAME"})
+        unknown = replace(cure_of(settings, {LABEL: "NAME"}), is_example=True)
+        way = ways[0] if ways else unknown
         advice = "if that is it: " if ways else "say which it is: "
         rule = f"there is no column {LABEL!r}, only {shown}"
         raise DataError(rule, where=str(path), remedy=(advice, way))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from data.errors import DataError
+from data.errors import DataError, Remedy
 from data.extras import needed
 from data.random_draws import generator
 from data.readers.image_files import ImageFiles, decoded
@@ -82,7 +82,7 @@ class Raw:
     train: Split
     test: Split
     val: Split | None = None
-    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    notes: tuple[Remedy, ...] = field(default=(), kw_only=True)
     """What was changed to read it, a sentence each."""
     sites: tuple[str, ...] = field(default=(), kw_only=True)
     """The names of the splits' sites, by number."""
@@ -98,7 +98,7 @@ class Guess:
 
     settings: dict[str, str]
     """By key, as --set takes them."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Remedy, ...] = ()
     """What a user has to know of how they are read, a sentence each."""
 
 

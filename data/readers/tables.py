@@ -418,14 +418,14 @@ def guess_settings(path: Path, settings: DataSettings) -> Guess:
     if has_image_paths(path, settings):
         return guess_image_settings(path, settings)
     table = read_table(path, settings)
-    notes = [*table.notes, *table.rows.notes]
+    notes: list[Remedy] = [*table.notes, *table.rows.notes]
     gaps_F = np.isnan(table.numbers_NF).sum(axis=0)
     notes += [*notes_of_gaps(gaps_F, table.inputs), *_ids(path, table, settings)]
     for name in table.inputs:
         role = role_like(name)
         if role in ("site", "patient") and role not in table.rows.columns:
-            remedy = cure_of(settings, {role: name})
-            notes.append(f"column {name} is one of the inputs; if it is the {role}: {remedy}")
+            option = cure_of(settings, {role: name})
+            notes.append((f"column {name} is one of the inputs; if it is the {role}: ", option))
     classes = classes_of(table.rows.of(LABEL))
     proposed = {"classes": name_list(classes), "input-shape": str(len(table.inputs))}
     return Guess(proposed, tuple(notes))
@@ -645,23 +645,24 @@ def checked_path(path: Path, line: int, root: Path, cell: str, settings: DataSet
     return name
 
 
-def _hint(table: ImageTable, settings: DataSettings) -> str:
+def _hint(table: ImageTable, settings: DataSettings) -> tuple[str | SetOption, ...]:
     """Return the end of a sentence: how to give unused columns the roles that their names suggest. May be empty."""
     likely = likely_roles(table.unused, table.metadata.columns)
     if not likely:
-        return ""
+        return ()
     meanings = " and ".join(f"{name} is the {role}" for role, name in likely.items())
-    return f"; if {meanings}: {cure_of(settings, likely)}"
+    return f"; if {meanings}: ", cure_of(settings, likely)
 
 
 def guess_image_settings(path: Path, settings: DataSettings) -> Guess:
     """Propose settings for a table of images. Raises DataError."""
     table = image_table(path, settings)
     rows = table.metadata
-    shape, notes = shape_of(table.paths, settings, rows.sites_and_labels)
+    shape, notes_of_images = shape_of(table.paths, settings, rows.sites_and_labels)
+    notes: list[Remedy] = [*notes_of_images]
     if table.unused:
         listed = ", ".join(table.unused)
-        notes.append(f"columns that are not used: {listed}{_hint(table, settings)}")
+        notes.append((f"columns that are not used: {listed}", *_hint(table, settings)))
     stated = {**settings.column_names, **likely_roles(table.unused, rows.columns)}
     if not rows.patients and "patient" not in stated:
         notes.append(unknown_patients(path, "a column patient"))

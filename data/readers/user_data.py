@@ -1,14 +1,16 @@
 """A user's own data: KIND:PATH, with one module of readers per kind."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data.errors import DataError
+from data.errors import DataError, Remedy, SetOption, either
 from data.readers import folder, huggingface, medmnist, npz, tables
-from data.readers.catalog import labels_file, own_path
+from data.readers.catalog import domain_names, is_own, labels_file, members, own_path
+from data.readers.rows import classes_of
 from data.readers.splits import Guess, Raw
 from data.settings import DataSettings
+from data.text import is_whole, name_list, names_in
 
 Classes = tuple[str, ...]
 Shape = tuple[int, ...]
@@ -62,6 +64,10 @@ KINDS = {
 }
 
 
+NUMBERED = ("npz:", "medmnist:", "hf:")
+"""Kinds whose labels are numbers, of classes that each file names in an order of its own."""
+
+
 def kind_of(name: str) -> Kind:
     """The kind of KIND:PATH."""
     return KINDS[name.split(":", 1)[0]]
@@ -91,9 +97,70 @@ def files_of_own(name: str, settings: DataSettings) -> list[Path]:
     return kind_of(name).files(path_of(name, settings), settings)
 
 
-def guess_settings(name: str, settings: DataSettings) -> Guess:
-    """Propose `classes`, `input-shape` and other settings. Raises DataError with the cause if none fits."""
+def guess_settings(dataset: str, settings: DataSettings) -> Guess:
+    """Propose `classes`, `input-shape` and other settings, of domains:A,B,... those that fit every member.
+
+    Raises:
+        DataError: the cause if none fits, with the settings to choose from where members differ.
+    """
+    guesses = {name: _guess(name, settings) for name in members(dataset) if is_own(name)}
+    if len(guesses) == 1:
+        return next(iter(guesses.values()))
+    from_1 = [name for name, guess in guesses.items() if "first-label" in guess.settings]
+    if len(from_1) < len(guesses):
+        for name in from_1:  # another member has a label 0: this one only lacks the first class
+            classes = guesses[name].settings["classes"]
+            with_class_0 = str(int(classes) + 1) if is_whole(classes) else classes
+            guesses[name] = _guess(name, replace(settings, classes=with_class_0))
+    return _guess_of_all(dataset, guesses, settings)
+
+
+def _guess(name: str, settings: DataSettings) -> Guess:
+    """Propose the settings of one KIND:PATH. Raises DataError."""
     return kind_of(name).guess_settings(path_of(name, settings), settings)
+
+
+def _guess_of_all(dataset: str, guesses: dict[str, Guess], settings: DataSettings) -> Guess:
+    """Propose the settings that fit all members, from what fits each. Raises DataError."""
+    keys = dict.fromkeys(key for guess in guesses.values() for key in guess.settings)
+    chosen: dict[str, str] = {}
+    for key in keys:
+        values = [guess.settings[key] for guess in guesses.values() if key in guess.settings]
+        different = list(dict.fromkeys(values))
+        if len(different) == 1 or getattr(settings, key.replace("-", "_")):
+            chosen[key] = different[0]  # what the user states wins over it
+        elif key == "classes":
+            chosen[key] = _all_classes(dataset, guesses)
+        else:
+            rule = f"the members are of {key} {', '.join(different)}: must be brought to one"
+            options = [SetOption(key, value) for value in different]
+            raise DataError(rule, where=dataset, remedy=either(options))
+
+    notes: list[Remedy] = []
+    names = domain_names(tuple(guesses))
+    every_note = [note for guess in guesses.values() for note in guess.notes]
+    for name, guess in zip(names, guesses.values(), strict=True):
+        for note in guess.notes:
+            if every_note.count(note) == len(guesses):  # said once of all
+                notes += [] if note in notes else [note]
+            else:
+                parts = (note,) if isinstance(note, str) else note
+                notes.append((f"{name}: ", *parts))
+    return Guess(chosen, tuple(notes))
+
+
+def _all_classes(dataset: str, guesses: dict[str, Guess]) -> str:
+    """Return the setting `classes` that holds the different classes of all members. Raises DataError."""
+    by_member = {name: guess.settings["classes"] for name, guess in guesses.items()}
+    if all(map(is_whole, by_member.values())):
+        return max(by_member.values(), key=int)
+    # Numbers in a file mean the places in its own list: lists of several files cannot be put together.
+    if any(is_whole(text) or name.startswith(NUMBERED) for name, text in by_member.items()):
+        listed = "; ".join(f"{name}: {text}" for name, text in by_member.items())
+        rule = f"the members number their classes differently ({listed}): classes must be stated"
+        raise DataError(rule, where=dataset, remedy="and every file must number them in that order")
+    union = {name for text in by_member.values() for name in names_in(text)}
+    return name_list(classes_of(list(union)))
 
 
 def sites_of(dataset: str, settings: DataSettings) -> tuple[str, ...]:
@@ -122,9 +189,9 @@ def input_columns(dataset: str, settings: DataSettings) -> tuple[str, ...]:
     return ()
 
 
-def seen(name: str, settings: DataSettings) -> dict[str, str]:
+def seen(dataset: str, settings: DataSettings) -> dict[str, str]:
     """Propose settings, like `guess_settings`, as far as the data can be read."""
     try:
-        return guess_settings(name, settings).settings
+        return guess_settings(dataset, settings).settings
     except (OSError, ValueError):
         return {}

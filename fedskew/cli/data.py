@@ -24,14 +24,18 @@ from data.readers.catalog import (
     domain_names,
     is_own,
     labels_file,
+    members,
 )
 from data.renamed_settings import print_renamed
+from data.text import name_list
 from fedskew.cli import completion
 from fedskew.cli.run_selection import check_settings, checked_texts
 from fedskew.cli.terminal import (
+    BAD_INPUT,
     TYPER_SUGGESTS,
     MaxImagePixels,
     MaxUnpackedMiB,
+    complain,
     console,
     fits,
 )
@@ -106,14 +110,14 @@ def named_rows(data_root: str) -> Iterator[dict[str, Any]]:
 def alias_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a row per name of several data sets, from the rows of these."""
     there = {row["dataset"]: row["there"] for row in rows}
-    for alias, members in ALIASES.items():
-        missing = [name for name in members if not there[name]]
-        what = f"the domains {', '.join(members)}"
+    for alias, names in ALIASES.items():
+        missing = [name for name in names if not there[name]]
+        what = f"the domains {', '.join(names)}"
         if missing:
             what += f"; missing {', '.join(missing)}"
         yield {
             "dataset": alias,
-            "classes": len(KNOWN[members[0]].class_names),
+            "classes": len(KNOWN[names[0]].class_names),
             "input-shape": "",
             "there": not missing,
             "what": what,
@@ -281,7 +285,10 @@ def shade(share: float) -> str:
 @application.command()
 def check(
     path: Annotated[
-        str, typer.Argument(help="An npz or CSV file, a folder of images, or KIND:PATH.")
+        str,
+        typer.Argument(
+            help="An npz or CSV file, a folder of images, KIND:PATH, or several as domains:A,B."
+        ),
     ],
     classes: Annotated[
         str, typer.Option(help="The setting classes; default: found in the data.")
@@ -299,7 +306,10 @@ def check(
     max_unpacked_mib: MaxUnpackedMiB = DataSettings.max_unpacked_mib,
     settings: Settings = None,
 ) -> None:
-    """Check whether your data can be used, reading every image, and print the command that uses them."""
+    """Check whether your data can be used, reading every image, and print the command that uses them.
+
+    Where a setting would change the answer, also print the check with that setting.
+    """
     stated = read_texts(settings or [], defaults())
     check_settings(stated, alone=False)  # without the data, from which `look_through` finds more
     given: dict[str, Any] = {
@@ -317,17 +327,27 @@ def check(
             given[key] = value
     given |= stated
     with at_once():
-        from fedskew.cli.data_check import as_words, look_through
+        from data.errors import InputError
+        from fedskew.cli.data_check import (
+            as_words,
+            look_through,
+            print_notes,
+            print_other_checks,
+        )
         from fedskew.data_warnings import print_warnings
         from fedskew.diagnosis.planned import line_of, whose_partition
 
     with tempfile.TemporaryDirectory() as copies:
         if columns := table_of_columns(given):  # before a refusal, too: it may be about one of them
             out.print(columns)
-        checked = look_through(given, copies)
+        try:
+            checked = look_through(given, copies)
+        except InputError as error:
+            complain(str(error), BAD_INPUT)
+            print_other_checks(given, error.remedy)
+            raise typer.Exit(BAD_INPUT) from error
         out.print(f"{path} will work.", style="green")
-        for note in checked.notes:
-            out.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
+        print_notes(given, checked.notes)
         if checked.federation is not None:
             print_warnings(checked.partitioned, checked.federation, out)
         out.print(counts_table(checked.data))
@@ -339,15 +359,19 @@ def check(
             if diagnosis:  # of a single client there is none
                 whose = whose_partition(checked.partitioned)
                 out.print(f"{whose}: {diagnosis}", markup=False)
+        out.print(f"Model: {checked.model}")
         print(f"fedskew run {as_words(checked.settings)}")
 
 
 def own_name(path: str) -> str:
-    """Return KIND:PATH with the absolute path, of a path with or without its kind.
+    """Return KIND:PATH with the absolute path, of a path with or without its kind; domains:A,B with each of them.
 
     Raises:
         DataError: there is no such file or folder.
     """
+    if path.startswith(DOMAINS_PREFIX):
+        names = [name if name in KNOWN else own_name(name) for name in members(path)]
+        return f"{DOMAINS_PREFIX}{name_list(names)}"
     kind, location = "", path
     if is_own(path):
         kind, _, location = path.partition(":")

@@ -1,6 +1,6 @@
 """`fedskew data check`: a summary of a user's own data, and a command that uses them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +8,16 @@ import numpy as np
 
 from data import Dataset, DataSettings, Federation, SettingError, federate, load
 from data.data_warnings import refuse_untrainable
+from data.errors import Remedy, options_of, text_of
 from data.readers.user_data import guess_settings
 from data.standardization import sentence_about
 from data.text import in_shell
+from fedskew.cli.terminal import console
 from server_app.keys import built
+from server_app.run_settings import model_line
 from server_app.settings import parse
+
+out = console()
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,10 @@ class Checked:
     """Data that can be trained on."""
 
     data: Dataset
-    notes: list[str]
+    notes: list[Remedy]
     """What a user has to know, a sentence each."""
+    model: str
+    """The name and the size of the model that a run trains."""
     settings: dict[str, Any]
     """The settings of a run on them, by key."""
     federation: Federation | None
@@ -45,7 +52,8 @@ def look_through(given: Mapping[str, Any], cache: str) -> Checked:
     for key, value in {**guess.settings, **given}.items():
         default = getattr(DataSettings, key.replace("-", "_"), value)
         chosen[key] = type(default)(value)
-    settings = parse({**chosen, "cache": cache}).data
+    run = parse({**chosen, "cache": cache})
+    settings = run.data
     data = load(settings)
     notes = list(guess.notes)
     if beyond_one(data):
@@ -77,11 +85,33 @@ def look_through(given: Mapping[str, Any], cache: str) -> Checked:
     return Checked(
         data=data,
         notes=notes,
+        model=model_line(run),
         settings=chosen,
         federation=federation,
         partitioned=settings,
         refusal=refusal,
     )
+
+
+def print_notes(given: Mapping[str, Any], notes: Sequence[Remedy]) -> None:
+    """Print what a user has to know, and below each note the checks with the settings that it names."""
+    for note in notes:
+        out.print(f"Note: {text_of(note)}.", style="yellow", markup=False, soft_wrap=True)
+        print_other_checks(given, note)
+
+
+def print_other_checks(given: Mapping[str, Any], remedy: Remedy) -> None:
+    """Print the command that checks the data with each setting that a remedy or a note names.
+
+    Args:
+        given: the settings of the check that gave the remedy, by key. Those that are empty count as left out.
+        remedy: or a note.
+    """
+    for option in options_of(remedy):
+        settings = {key: value for key, value in given.items() if value not in ("", None)}
+        settings[option.key] = option.value
+        dataset = in_shell(settings.pop("dataset"))
+        print(f"fedskew data check {dataset} {as_words(settings)}".rstrip())
 
 
 def as_words(settings: Mapping[str, Any]) -> str:

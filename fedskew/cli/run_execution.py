@@ -31,7 +31,7 @@ from fedskew.sweep import labels, refuse_missing_gpus, run_all
 from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
-from server_app.run_settings import RunSettings
+from server_app.run_settings import RunSettings, model_line
 from server_app.settings import parse
 
 
@@ -84,6 +84,8 @@ def run_choice(
     summaries: dict[str, dict[str, Any]]
     failed: dict[str, str] = {}
     if choice.experiments:
+        for line in dict.fromkeys(map(model_line, planned)):
+            out.print(f"model {line}", markup=False)
         summaries, failed = run_all(
             planned,
             cells,
@@ -373,7 +375,7 @@ def run_one(
 
     general = settings.general
     title = f"{general.method} on {settings.data.dataset}, seed {general.seed}, engine {engine}"
-    out.print(title, style="bold")
+    out.print(f"{title}; model {model_line(settings)}", style="bold")
     with out.status(Text(title)):
         return execute(
             settings,

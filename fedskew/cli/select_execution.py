@@ -39,7 +39,7 @@ from fedskew.method_selection.uncertainty import Difference
 from fedskew.method_selection.uploads import excluded, upload_text
 from server_app.record import to_json
 from server_app.run_folder import write_text
-from server_app.run_settings import Scalar
+from server_app.run_settings import Scalar, model_line
 from server_app.settings import parse
 
 SHARE = 0.2
@@ -234,6 +234,7 @@ def contenders_of(
     diagnosis = diagnosis_of(baseline)
     if diagnosis is not None:
         out.print(f"{whose_partition(baseline.data)}: {line(diagnosis)}", markup=False)
+    out.print(f"model {model_line(baseline)}", markup=False)
     return contenders_by_training(runs, diagnosis)
 
 

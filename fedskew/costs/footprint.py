@@ -8,7 +8,7 @@ from functools import lru_cache
 import psutil
 import torch
 
-from client_app.models import Classifier, ModelSettings, build, is_own_model
+from client_app.models import Classifier, ModelSettings
 from client_app.models.classifier import INFERENCE_BATCH
 from client_app.models.outline import without_numbers
 from client_app.personal import variants_with_models
@@ -20,7 +20,7 @@ from data.readers.catalog import KNOWN
 from fedskew.costs.sizes import Sizes
 from fedskew.formatting import in_bytes
 from server_app.predictions import LARGEST
-from server_app.run_settings import RunSettings
+from server_app.run_settings import RunSettings, sized_model
 from strategies.core.server import Server, ServerMethod
 
 PROCESS = 400 * 2**20
@@ -58,15 +58,8 @@ def device_of(settings: RunSettings) -> str:
 
 def model_of(settings: RunSettings) -> Classifier:
     """Return the run's model, for the sizes of its tensors."""
-    data = settings.data
-    return _model(settings.general.model, settings.input_shape, data.num_classes, settings.model)
-
-
-@lru_cache(maxsize=16)
-def _model(name: str, shape: tuple[int, ...], classes: int, settings: ModelSettings) -> Classifier:
-    # A model of the user's own may compute while it is made, so it is made with numbers.
-    with torch.device("cpu") if is_own_model(name) else without_numbers():
-        return build(name, shape, classes, 0, settings)
+    classes = settings.data.num_classes
+    return sized_model(settings.general.model, settings.input_shape, classes, settings.model)
 
 
 def server_of(settings: RunSettings) -> Server:
@@ -140,7 +133,7 @@ def output_bytes(
 ) -> tuple[int, int]:
     """Return the bytes for one sample of the largest layer's output, and of all. Nothing is computed for that."""
     # A copy, as it gets hooks and another mode.
-    model = deepcopy(_model(name, shape, classes, settings)).eval().to("meta")
+    model = deepcopy(sized_model(name, shape, classes, settings)).eval().to("meta")
     outputs = [0]
 
     def count(module: object, inputs: object, output: object) -> None:

@@ -17,7 +17,7 @@ from fedskew.costs.pace import Records, timed
 from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.formatting import duration, in_bytes, named, numeric, terminal_table
 from fedskew.scheduling import Allocation, Job, allocate
-from server_app.run_settings import RunSettings
+from server_app.run_settings import RunSettings, model_line
 
 RAY_START = 15.0
 """Seconds that the runs on Ray take together before the first round of all and after the last one."""
@@ -177,6 +177,9 @@ def as_lines(forecast: Forecast) -> list[str]:
     time = f"about {duration(forecast.seconds)} with {how}"
     lines = [f"{planned}: {time}, {disk} of disk, {up} up and {down} down"]
 
+    models = Counter(model_line(entry.settings) for entry in forecast.entries)
+    for line, count in models.items():
+        lines.append(f"model, {runs(count)}: {line}")
     recorded = sum(entry.recorded for entry in forecast.entries)
     by = "by a timed step"
     if recorded:

@@ -106,9 +106,9 @@ def test_folders_of_sites_as_the_refusal_names_them(
 ) -> None:
     for site in sites:
         tree(tmp_path / "root" / site, ("a, b", "c"))
-    status, _, errors = fedskew("data", "check", tmp_path / "root")
+    status, output, _ = fedskew("data", "check", tmp_path / "root")
     assert status == 2
-    dataset = errors.rstrip("\n").rpartition("dataset = ")[2]
+    *_, dataset = shlex.split(output)
     settings = DataSettings(
         dataset, classes='"a, b",c', input_shape="1x6x5", cache=str(tmp_path / "cache")
     )

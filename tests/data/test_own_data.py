@@ -324,8 +324,10 @@ def test_folders_that_cannot_be_used(tmp_path):
     fails(DataError, f"{root}/test: no image in any class folder of cat, dog", settings)
     (root / "test/dog").rmdir()
     (root / "test").rmdir()
-    message = f"{root}/test: there is no such folder; {root} must hold train/CLASS/* and test/CLASS/*; to test on a "
-    message += f"fifth of train: dataset = folder:{root}/train"
+    message = (
+        f"{root}/test: there is no such folder; {root} must hold train/CLASS/* and test/CLASS/*: "
+    )
+    message += f"--set dataset=folder:{root}/train tests on a fifth of train"
     fails(DataError, message, settings)
     fails(
         DataError,

@@ -212,7 +212,8 @@ def test_a_server_app_warns_of_what_it_goes_on_with(
     run = run_of(settings, tmp_path / "results")
     with LocalGrid() as grid:
         run_and_warn(grid, run)
-    first, *others = capsys.readouterr().out.splitlines()
+    model, first, *others = capsys.readouterr().out.splitlines()
+    assert model.startswith("model resnet-8, ") and model.endswith(" MB per upload")
     assert first.startswith("Warning: 7 of 40 test images that were compared are training images")
     assert first.endswith(".") and not [line for line in others if line.startswith("Warning")]
     assert (run.folder / "summary.json").exists()

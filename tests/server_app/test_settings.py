@@ -617,3 +617,24 @@ def test_suitable_models() -> None:
         "cinic10": "resnet-18", "tiny-imagenet": "resnet-50",
     }  # fmt: skip
     assert {dataset: parse({"dataset": dataset}).general.model for dataset in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "model"),
+    [("1x28x28", "resnet-8"), ("3x64x64", "resnet-8"), ("1x224x224", "resnet-18-imagenet"), ("30", "mlp-bn")],
+)  # fmt: skip
+def test_the_same_images_have_the_same_model_in_every_form(
+    tmp_path: Path, shape: str, model: str
+) -> None:
+    """What is asked for has batch norm, so that FedBN is possible."""
+    (tmp_path / "a.csv").write_text("path,label\n")
+    own = [f"npz:{tmp_path}/a.npz", f"csv:{tmp_path}/a.csv"]
+    if "x" in shape:
+        own += [f"folder:{tmp_path}/a", f"medmnist:{tmp_path}/a.npz"]
+    own += [f"domains:{name},npz:{tmp_path}/b.npz" for name in own]
+    found = set()
+    for dataset in own:
+        settings = {"dataset": dataset, "classes": "2", "input-shape": shape}
+        found.add(parse(settings | {"method": "fedbn"}).general.model)
+        assert parse(settings | {"model": "vgg-9" if "x" in shape else "linear"})
+    assert found == {model}

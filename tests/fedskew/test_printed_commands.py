@@ -1,0 +1,205 @@
+"""Every command that `fedskew data check` prints can be pasted into a shell, and works."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import FedSkew
+from data_as_found import (
+    cells,
+    dicom,
+    eight_bits,
+    every,
+    nifti,
+    npz,
+    rows,
+    sixteen_bit_arrays,
+    sixteen_bits,
+    table_as_npz,
+    tree,
+)
+
+from data.text import name_list
+
+QUICK = ("--set", "rounds=1", "--set", "local-epochs=1", "--engine", "inprocess")
+NORTH, SOUTH = "St. Mary, north", "it's south"
+
+
+def hospitals(folder: Path) -> Path:
+    """A folder of two hospitals' folders of classes: one has a class that the other lacks, none says who tests."""
+    for site, classes in ((NORTH, ("cat", "dog")), (SOUTH, ("bird", "cat", "dog"))):
+        made = tree(eight_bits, ".png", classes, splits=("",))(folder / site)
+        (folder / "study").mkdir(exist_ok=True)
+        made.rename(folder / "study" / site)
+    return folder / "study"
+
+
+def alike(folder: Path) -> Path:
+    """The same with the same classes."""
+    study = hospitals(folder)
+    for image in (study / SOUTH / "bird").iterdir():
+        image.unlink()
+    (study / SOUTH / "bird").rmdir()
+    return study
+
+
+def domains(folder: Path) -> str:
+    study = hospitals(folder)
+    return f"domains:{name_list([f'folder:{study / SOUTH}', f'folder:{study / NORTH}'])}"
+
+
+def domains_of_arrays(folder: Path) -> str:
+    """Files of labels 0 and 1, and of labels 1 and 2."""
+    second = npz(every("labels", lambda labels: labels + 1), "second.npz")(folder)
+    return f"domains:{name_list([f'npz:{second}', str(npz(name='first.npz')(folder))])}"
+
+
+def incomplete(folder: Path) -> Path:
+    """A table with a row without a label."""
+    path = cells("size,label,site,patient")(folder)
+    path.write_text(path.read_text() + "\n7,,N,70")
+    return path
+
+
+Build = Callable[[Path], Path | str]
+KINDS: dict[str, tuple[Build, str]] = {
+    "table": (cells("size,label,site,patient_id"), ""),
+    "table without a label": (cells("size,diagnosis,site,patient"), ""),
+    "table with an empty cell": (incomplete, ""),
+    "table that is called npz": (table_as_npz, ""),
+    "table of images": (rows("path", "label", "site", "patient"), ""),
+    "table of images, two labels": (rows("path", "label", "diagnosis", "site"), ""),
+    "folder": (tree(eight_bits, ".png"), ""),
+    "folder without tests": (tree(eight_bits, ".png", splits=("train",)), ""),
+    "folder of few bits": (tree(lambda file, k: sixteen_bits(file, k // 8), ".png"), ""),
+    "hospitals": (alike, ""),
+    "domains": (domains, ""),
+    "domains of arrays": (domains_of_arrays, ""),
+    "npz": (npz(every("labels", lambda labels: labels + 1)), ""),
+    "npz of 12 bits": (npz(sixteen_bit_arrays(16)), ""),
+    "npz of volumes": (npz(every("images", lambda images: np.resize(images, (len(images), 5, 5, 5)))), ""),
+    "dicom": (tree(dicom("CT_small.dcm"), ".dcm"), "pydicom"),
+    "nifti": (tree(nifti((6, 5, 4)), ".nii"), "nibabel"),
+}  # fmt: skip
+"""By name: what makes the data, and the package that reads them."""
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words that a shell makes of a command line."""
+    script = f"printf '%s\\0' {line}"
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    return said.split("\0")[:-1]
+
+
+def printed(output: str) -> list[list[str]]:
+    """Return the commands of an output, each as its words after `fedskew`."""
+    lines = [line for line in output.splitlines() if line.startswith("fedskew ")]
+    return [words_of(line)[1:] for line in lines]
+
+
+def named_settings(text: str) -> set[str]:
+    """Return the settings KEY=VALUE that sentences name, without those whose value the user has to find."""
+    found = re.findall(r"--set ((?:'[^']*'|\"[^\"]*\"|[^\s'\"])+)", text)
+    settings = {shlex.split(word.rstrip(",.:;"))[0] for word in found}
+    return {setting for setting in settings if not re.search("NAME|NUMBER|LOW,HIGH", setting)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_command_that_check_prints_works(tmp_path: Path, fedskew: FedSkew, kind: str) -> None:
+    build, module = KINDS[kind]
+    if module:
+        pytest.importorskip(module)
+    folder = tmp_path / 'it\'s a "study", new'
+    folder.mkdir()
+    commands = [["data", "check", str(build(folder))]]
+    tried: list[list[str]] = []
+    runs = 0
+    while commands:
+        words = commands.pop()
+        tried.append(words)
+        if words[0] == "run":
+            more = [*QUICK, "--results", str(tmp_path / f"results-{runs}")]
+            status, _, errors = fedskew(*words, *more)
+            assert status == 0, (words, errors)
+            runs += 1
+            continue
+        status, output, errors = fedskew(*words)
+        new = printed(output)
+        # A first proposal may need a second one.
+        assert status == 0 or (status == 2 and new), (words, errors)
+        proposed = {word for command in new for word in command}
+        sentences = "\n".join(
+            line for line in [*output.splitlines(), errors] if not line.startswith("fedskew data")
+        )
+        for setting in named_settings(sentences):
+            assert setting in proposed or setting.removeprefix("dataset=") in proposed, output
+        commands += [command for command in new if command not in tried]
+    assert runs > 0
+
+
+def test_what_check_prints_for_hospitals_is_taken_by_the_other_commands(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    dataset = domains(tmp_path)
+    status, output, _ = fedskew("data", "check", dataset)
+    (run,) = printed(output)
+    assert status == 0 and "classes=bird,cat,dog" in run and "input-shape=1x6x5" in run
+    settings = run[1:]
+    assert fedskew("run", *settings, "--dry-run")[0] == 0
+    status, output, _ = fedskew("data", "show", *settings, "--json")
+    assert status == 0 and '"counts": [[6, 6, 7], [0, 6, 6]]' in output
+    status, output, _ = fedskew("diagnose", *settings)
+    assert status == 0 and "31 samples of 3 classes at 2 sites" in output
+    status, _, errors = fedskew("select", *settings, "--minutes", "0.0001")
+    assert status == 2 and "less than a race of one round takes" in errors, "all else is taken"
+
+
+def test_what_must_be_set_for_domains_fits_all_of_them(tmp_path: Path, fedskew: FedSkew) -> None:
+    status, _, errors = fedskew("data", "show", "--set", f"dataset={domains(tmp_path)}")
+    fitting = 'would fit classes = "bird,cat,dog" and input-shape = "1x6x5"'
+    assert status == 2 and fitting in errors
+
+
+def test_labels_of_domains_count_from_1_only_if_all_do(tmp_path: Path, fedskew: FedSkew) -> None:
+    output = fedskew("data", "check", domains_of_arrays(tmp_path))[1]
+    (run,) = printed(output)
+    assert "classes=3" in run and not [word for word in run if "first-label" in word]
+
+
+def test_domains_of_several_shapes_or_of_other_numbers_are_asked_about(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    small = npz(name="small.npz")(tmp_path)
+    large = npz(every("images", lambda images: images.repeat(2, 1)), "large.npz")(tmp_path)
+    status, output, errors = fedskew("data", "check", f"domains:{small},{large}")
+    assert status == 2 and "input-shape 1x6x5, 1x12x5: must be brought to one" in errors
+    assert [words[-1] for words in printed(output)] == ["input-shape=1x6x5", "input-shape=1x12x5"]
+
+    npz(lambda arrays: arrays.update(class_names=np.array(["a", "b"])), "one.npz")(tmp_path)
+    npz(lambda arrays: arrays.update(class_names=np.array(["b", "a"])), "other.npz")(tmp_path)
+    both = f"domains:{tmp_path}/one.npz,{tmp_path}/other.npz"
+    status, _, errors = fedskew("data", "check", both)
+    assert status == 2 and "number their classes differently" in errors
+    assert fedskew("data", "check", both, "--classes", "a,b")[0] == 0
+
+
+def test_check_the_plan_and_the_run_name_the_model_and_its_size(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    path = npz()(tmp_path)
+    size = "resnet-8, 1,224,386 parameters, 4.91 MB per upload"
+    output = fedskew("data", "check", path)[1]
+    assert f"Model: {size}\n" in output
+    (words,) = printed(output)
+    words += [*QUICK, "--results", str(tmp_path / "results")]
+    assert size in fedskew(*words, "--dry-run")[1]
+    first, *_ = fedskew(*words, "--method", "fedavg")[1].splitlines()
+    assert first.endswith(f"model {size}")
+    # FedBN's clients keep batch norm, so that less is sent; a table of runs names each model once.
+    output = fedskew(*words, "--method", "fedavg,fedbn", "--dry-run")[1]
+    sizes = re.findall(r"resnet-8, 1,224,386 parameters, (.*) MB per upload", output)
+    assert len(sizes) == 2 and float(sizes[1]) < float(sizes[0])
