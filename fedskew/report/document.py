@@ -33,19 +33,19 @@ from fedskew.report.tables import (
     skew_lines,
     tuning_tables,
 )
+from fedskew.report.unfit_rows import unfit_sentences
 
 CLAIMS = (
     "A claim holds where the whole 95 % interval of its difference lies above the margin that it names, in every "
-    "one of its columns or in as many as it names; it does not hold where no part of the interval does, and "
-    "otherwise it is not distinguishable. The interval is that of the differences below: the wider of Student's over "
+    "one of its columns or in as many as it names, and p is below 0.05; it does not hold where no part of the interval "
+    "does, and otherwise it is not distinguishable. The interval is that of the differences below: the wider of Student's over "
     f"the seeds and a hierarchical bootstrap of {RESAMPLES:,} draws (seeds, and within a seed the test examples of "
     "each class, or the subjects). Examples are drawn apart for the two methods, though both saw the same ones, "
     "which makes the interval wider than it need be. One seed says nothing about others. Of several "
     "columns the smallest of those that count is shown. Rounds are counted until either row first has the number "
     "that the other one has in the end; a row that never has it, or ends below it, counts as one more round than "
     "were run; a number that is not above chance, or had in the first evaluated round, is none to be sooner at. p "
-    "is of the paired t-test that the difference is the margin, two-sided; in brackets corrected for the claims "
-    "(Holm)."
+    "is of the paired t-test that the difference is the margin, two-sided, corrected for the claims (Holm)."
 )
 REACH = (
     "Counted in evaluated rounds. Rows that differ only in what is deployed share one training; its bytes count whole. "
@@ -116,7 +116,7 @@ class Document:
 
 
 def document(results: ExperimentResults) -> Document:
-    """Return the report on an experiment, of which at least one run is finished."""
+    """Return the report on an experiment, of which at least one run has finished or diverged."""
     results = replace(results, warnings=(*results.warnings, *never_lines(results)))
     verdicts = judge(results)
     experiment = results.experiment
@@ -174,12 +174,17 @@ def subtitle(results: ExperimentResults) -> str:
 
 
 def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
-    """Return the result in a sentence: how many claims hold, or without claims whether the rows differ."""
+    """Return the result in a sentence: how many claims hold, or without claims whether the rows differ.
+
+    Rows that diverged or are no better than chance are named with what to do, and are in no comparison.
+    """
     if results.experiment.same_model:
         return models_in_words(judge_models(results))
-    if verdicts:
-        return counted(verdicts)
-    sentences = [comparison(results, column) for column in results.experiment.columns]
+    sentences = [counted(verdicts)] if verdicts else []
+    for column in results.experiment.columns:
+        if not verdicts:
+            sentences.append(comparison(results, column))
+        sentences += unfit_sentences(results, column)
     return " ".join(filter(None, sentences))
 
 

@@ -51,13 +51,17 @@ class RunRecords:
     records: Sequence[RoundRecord]
     summary: Mapping[str, Any] | None
     """None before the run is finished."""
+    divergence: Mapping[str, Any] | None = None
+    """diverged.json: round, reason, learning-rate, remedy, and the client where there is one; None without it."""
 
     @staticmethod
     def read(settings: RunSettings) -> "RunRecords":
         """Return what is in the folder of a run, which need not be there. Raises DataError for what is no file."""
         folder = RunFolder(settings.folder)
         try:
-            return RunRecords(settings, folder.origin(), folder.rounds(), folder.summary())
+            return RunRecords(
+                settings, folder.origin(), folder.rounds(), folder.summary(), folder.divergence()
+            )
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
@@ -94,9 +98,11 @@ class RunRecords:
 
     @property
     def state(self) -> str:
-        """finished, damaged, missing, or how far it is."""
+        """finished, damaged, diverged, missing, or how far it is."""
         if self.summary is not None:
             return "finished" if self.finished else "damaged"
+        if self.divergence is not None:
+            return "diverged"
         rounds = self.settings.general.rounds
         if self.records:
             return f"round {self.records[-1].round} of {rounds}"

@@ -67,8 +67,8 @@ def single_runs(
     for run in runs:
         data = run.agreement.get("sha256") or run.settings.data.dataset
         by_data.setdefault((data, run.settings.data.classes), []).append(run)
-    tables = [table(group) for group in by_data.values() if any(run.finished for run in group)]
-    return tables, left_out
+    tables = [table(group) for group in by_data.values()]
+    return [one for one in tables if one.has_ended], left_out
 
 
 def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:

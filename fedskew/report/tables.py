@@ -34,6 +34,7 @@ from fedskew.report.rounds_to_target import (
     seeds_below,
     takes_training,
 )
+from fedskew.report.unfit_rows import chance_words, is_unfit, seeds_words
 from server_app.keys import SELECTIONS
 from server_app.record import Spread
 from server_app.round_selection import select
@@ -68,9 +69,12 @@ def per_column(
             continue
         rows = []
         for row in results.experiment.rows:
+            diverged = seeds_words(results, row.label, column)
             if results.of(row.label, column):
                 cells = [cell(row.label, column, heading) for heading in shown]
-                rows.append([TableCell(row.label), *cells])
+                rows.append([TableCell(row.label, diverged), *cells])
+            elif diverged:
+                rows.append([TableCell(row.label, diverged), *[TableCell("diverged")] * len(shown)])
         heading_cells = [TableCell("method"), *map(TableCell, shown)]
         tables.append(Table(named(column) + caption(column), heading_cells, rows))
     return tables
@@ -154,6 +158,8 @@ def tuning_tables(results: ExperimentResults) -> list[Table]:
             for value, number in one.scores.items():
                 best = value == one.value
                 text = NONE if math.isnan(number) else plain(number * scale, metric)
+                if value in one.diverged:
+                    text = "diverged"
                 star = "*" if best and one.at_an_end else ""
                 cells.append(TableCell(text + star, strong=best))
             rows.append(cells)
@@ -224,7 +230,7 @@ def number_cell(
 ) -> TableCell:
     """Return mean and standard deviation, below them the paper's number.
 
-    The cell is strong where it is the highest of the column's rows that have all seeds.
+    The cell is strong where it is the highest of the column's rows that have all seeds, and better than chance.
     """
     experiment = results.experiment
     metric = experiment.metric_of(column)
@@ -243,12 +249,19 @@ def number_cell(
     if paper is not None:
         below.append(beside_paper(paper, ours.mean if ours else None, metric))
     finished = ours.n if ours else 0
-    if finished < seeds:
+    diverged = seeds_words(results, row, column)
+    if diverged:
+        below.append(diverged)
+    elif finished < seeds:
         below.append(missing_seeds(results, row, column, finished))
+    at_chance = chance_words(results, row, column)
+    if at_chance:
+        below.append("no better than chance")
 
     comparable = len(complete_means) > 1 and in_percent(metric)  # of a loss the lowest is the best
     best = comparable and complete_means.get(row) == max(complete_means.values())
-    return TableCell(spread_words(ours, metric), "; ".join(below), best)
+    text = "diverged" if ours is None and diverged else spread_words(ours, metric)
+    return TableCell(text, "; ".join(below), best and not at_chance)
 
 
 def missing_seeds(results: ExperimentResults, row: str, column: str, finished: int) -> str:
@@ -277,6 +290,9 @@ def rounds_cell(
     fair = takes_training(results, column)
     below = seeds_below(results, row, column)
     shown = reach_cell(rounds, first_had(results, column), fair, below=below)
+    diverged = seeds_words(results, row, column)
+    if diverged:
+        return replace(shown, below=diverged)
     if paper is None:
         return replace(shown, below="") if fair else shown
     if not fair:
@@ -458,7 +474,7 @@ def bar_lines(results: ExperimentResults) -> list[str]:
         summaries: dict[str, Summary] = {}
         for row in experiment.rows:
             summary = summarize_seeds(results.of(row.label, column), experiment.selection, metric)
-            if summary is not None:
+            if summary is not None and not is_unfit(results, row.label, column):
                 summaries[row.label] = summary
         for bar, of_bar in summaries.items():
             what = bar_name(results.of(bar, column)[0])

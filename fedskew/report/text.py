@@ -18,6 +18,7 @@ from fedskew.report.format import Table, TableCell, ends_words, first_upper, sig
 from fedskew.report.inference import Summary, summarize_seeds
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reached, takes_training
+from fedskew.report.run_records import RunRecords
 from server_app.keys import SELECTIONS
 
 SHOWN = ("claims", "differences", "reach")
@@ -106,8 +107,9 @@ def seeds_words(verdict: Verdict) -> str:
     They say in how many seeds the claim holds, and give the difference with its interval and its
     values by seed. A claim that can never be measured has the reason instead.
     """
-    if not verdict.n:
-        return f": {verdict.why_not}" if verdict.why_not else ""
+    if verdict.unfit or not verdict.n:
+        reason = verdict.unfit or verdict.why_not
+        return f": {reason}" if reason else ""
     seeds = f"in {verdict.holds} of {plural(verdict.n, 'seed')}"
     if verdict.why_not:
         seeds += f", {verdict.unmeasured} cannot be measured ({verdict.why_not})"
@@ -176,6 +178,7 @@ def html_cell(cell: TableCell) -> str:
 
 CSV_COLUMNS = (
     "experiment", "column", "row", "metric", "selection", "n", "mean", "sd", "paper", "difference", "seeds", "values",
+    "diverged",
 )  # fmt: skip
 
 
@@ -213,10 +216,13 @@ def cell_rows(
         paper_key = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
         summaries[paper_key] = rounds_summary(results, row, column)
 
+    diverged = list(results.diverged(row, column))
     result = []
     for (name, selection), summary in summaries.items():
-        paper_number = paper if (name, selection) == paper_key else None
-        if summary is None and paper_number is None:
+        is_main = (name, selection) == paper_key
+        paper_number = paper if is_main else None
+        # A row that diverged in every seed has no number and stands here once.
+        if summary is None and paper_number is None and not (is_main and diverged):
             continue
         entry = {
             "experiment": experiment.name,
@@ -225,7 +231,7 @@ def cell_rows(
             "metric": name,
             "selection": selection,
         }
-        result.append(entry | numbers_of(summary, paper_number))
+        result.append(entry | numbers_of(summary, paper_number) | {"diverged": diverged})
     return result
 
 
@@ -312,9 +318,17 @@ def document_as_json(document: Document) -> dict[str, Any]:
         "claims": claims,
         "not-judged": list(results.experiment.unjudged),
         "assumed": results.assumed,
-        "runs": {run.name: {"state": run.state, **run.versions} for run in results.runs.values()},
+        "runs": {run.name: run_as_json(run) for run in results.runs.values()},
         "command": results.command,
     }
+
+
+def run_as_json(run: RunRecords) -> dict[str, Any]:
+    """Return the state and versions of one run, and how it diverged where it did."""
+    entry: dict[str, Any] = {"state": run.state, **run.versions}
+    if run.divergence is not None:
+        entry["diverged"] = dict(run.divergence)
+    return entry
 
 
 def show(documents: Sequence[Document], console: Console) -> None:
