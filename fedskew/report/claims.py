@@ -293,10 +293,9 @@ def why_never(
         return f"{row} is not run there"
     cell = cells[0]
     run = results.runs[cell.run.run_id]
-    if run.divergence is not None:
-        return f"{row} diverged in round {run.divergence['round']}"
     if not run.finished:
-        return ""
+        diverged = run.divergence
+        return "" if diverged is None else f"{row} diverged in round {diverged['round']}"
     measured = by_seed(results, row, column, seed)
     if measured is None:
         return f"{row}'s finished run has no model {cell.deployed}"
@@ -316,7 +315,7 @@ def never_lines(results: ExperimentResults) -> list[str]:
     for column in experiment.columns:
         metric = experiment.metric_of(column)
         for cell in results.cells:
-            if cell.column != column:
+            if cell.column != column or results.runs[cell.run.run_id].divergence is not None:
                 continue
             reason = why_never(results, cell.row, column, cell.seed, experiment.selection, metric)
             if reason:

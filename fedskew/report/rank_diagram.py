@@ -23,8 +23,8 @@ LEAST_COLUMNS = 3
 def ranks(results: ExperimentResults) -> dict[str, Floats]:
     """Return each row's rank in every column, (columns,): 1 is the highest mean over seeds, and ties share a mean rank.
 
-    Rows without a number in every column, and rows that diverged in a seed, are left out, and so are columns whose number is no share: of a loss the
-    lowest is the best.
+    Rows without a number in every column, and rows that diverged in a seed, are left out. So are columns whose number
+    is no share: of a loss the lowest is the best.
     """
     from scipy.stats import rankdata
 

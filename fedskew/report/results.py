@@ -131,6 +131,11 @@ class ExperimentResults:
         return [run for run in self.runs.values() if run.finished]
 
     @property
+    def lacks_runs(self) -> bool:
+        """Whether there are runs to make: that have neither finished nor diverged."""
+        return not all(run.finished or run.divergence is not None for run in self.runs.values())
+
+    @property
     def has_ended(self) -> bool:
         """Whether any run has finished or diverged, so that there is something to report."""
         return any(run.finished or run.divergence is not None for run in self.runs.values())

@@ -17,6 +17,10 @@ VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
 """What a run's numbers depend on beside its settings; a difference is a warning."""
 
 
+LEAST_CLIENTS_OF_DECILE = 20
+"""Of fewer clients the lowest tenth is one client, and is called the worst client."""
+
+
 def device_of(worker: Mapping[str, Any]) -> str:
     """Return what a process trained its clients on: "cpu", or "cuda" with the GPU's model where a run has it."""
     device = str(worker.get("device"))
@@ -138,6 +142,11 @@ class RunRecords:
         """The clients' names; none where there are too many, or an old run has none."""
         of_agreement = list(self.agreement.get("sites", ()))
         return of_agreement or site_names(self.samples.get("clients", ()))
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return len(self.sites) or self.settings.data.clients
 
     @property
     def versions(self) -> dict[str, str]:

@@ -151,6 +151,12 @@ def models_of(
     return [ModelRun(row + suffix, column, deployed, run) for deployed, row in rows.items()]
 
 
+def where(run: RunRecords) -> str:
+    """Return in words on which data a run is, or between whose sites."""
+    agreement = run.agreement
+    return f"between the sites of {agreement['name']}" if agreement else f"on {run.data_name}"
+
+
 def results_of(
     models: Sequence[ModelRun],
     runs: Sequence[RunRecords],
@@ -174,7 +180,7 @@ def results_of(
     data = runs[0].data_name
     experiment = Experiment(
         name=f"runs-{data}",
-        title=f"Runs of no experiment: {data}",
+        title=f"Runs {where(runs[0])}",
         rows=tuple(rows.values()),
         columns=columns,
         seeds=tuple(sorted({run.settings.general.seed for run in runs})),

@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from client_app.personal import is_personal
-from fedskew.diagnosis.rules import diagnose, line, plan_of
+from data import federate
+from data.dataset import missing_names
+from fedskew.diagnosis.planned import diagnosis_of_federation
+from fedskew.diagnosis.rules import Diagnosis, diagnose, line, plan_of
 from fedskew.diagnosis.table import TableError, table_of_samples
 from fedskew.report.claims import why_never
 from fedskew.report.format import (
@@ -34,6 +37,7 @@ from fedskew.report.rounds_to_target import (
     seeds_below,
     takes_training,
 )
+from fedskew.report.run_records import RunRecords
 from fedskew.report.unfit_rows import chance_words, is_unfit, seeds_words
 from server_app.keys import SELECTIONS
 from server_app.record import Spread
@@ -444,20 +448,37 @@ def over_seeds(value_S: Floats, key: str) -> TableCell:
 
 
 def skew_lines(results: ExperimentResults) -> list[str]:
-    """Return which skew the clients' counts show, one line per column, of its first run that has them."""
+    """Return which skew the clients' data show, one line per column, of its first run that has counts."""
     lines = []
     for column in results.experiment.columns:
-        runs = []
-        for row in results.experiment.rows:
-            runs += [measured.run for measured in results.of(row.label, column)]
-        for run in runs:
-            with suppress(TableError):  # one client has all samples: there is no skew
-                table = table_of_samples(run.name, run.samples)
-                if table:
-                    skew = line(diagnose(table, plan=plan_of(run.settings)))
-                    lines.append(named(column) + skew)
-                    break
+        for measured in results.in_column(column):
+            diagnosis = diagnosis_of_records(measured.run)
+            if diagnosis is not None:
+                lines.append(named(column) + line(diagnosis))
+                break
     return lines
+
+
+def diagnosis_of_records(run: RunRecords) -> Diagnosis | None:
+    """Return the diagnosis of a run's data, as `data check` and `diagnose` make it; None for a single client.
+
+    Scanners show in the images alone: where these are no longer there, or are others, the recorded counts are all there
+    is, and the diagnosis says so.
+    """
+    try:
+        table = table_of_samples(run.name, run.samples)
+    except TableError:  # one client has all samples: there is no skew
+        return None
+    if table is None:
+        return None
+    # Nothing is downloaded for a report, and data that cannot be read are no reason to have none.
+    with suppress(ValueError, OSError, ImportError):
+        data = run.settings.data
+        if not missing_names(data):
+            federation = federate(data, run.settings.general.seed)
+            if federation.hash == run.origin.get("partition-hash"):
+                return diagnosis_of_federation(federation, plan_of(run.settings))
+    return diagnose(table, plan=plan_of(run.settings))
 
 
 def bar_lines(results: ExperimentResults) -> list[str]:

@@ -365,7 +365,7 @@ def show_document(document: Document, console: Console) -> None:
         if section.key in SHOWN:
             for table in section.tables:
                 console.print(rich_table(table))
-    if results.command and len(results.finished) < len(results.runs):
+    if results.command and results.lacks_runs:
         console.print(f"To make the missing runs: {results.command}", markup=False)
 
 

@@ -15,7 +15,7 @@ CHANCE_REMEDY = (
 
 
 def chance_words(results: ExperimentResults, row: str, column: str) -> str:
-    """Return a row's number beside chance if it is no better: "40.3 of 50.0 percent"; empty if it is.
+    """Return a row's number beside chance if it is no better: "40.3 where chance is 50.0 percent"; empty if it is.
 
     One rule, whatever number a table shows: the mean balanced accuracy over the seeds, in the rounds that the table
     reads, is at most 1 / C. C is the number of classes that are tested, and 1 / C is what a constant prediction has.
@@ -30,11 +30,18 @@ def chance_words(results: ExperimentResults, row: str, column: str) -> str:
         for point in select(measured.points, selection):
             known = [recall for recall in point.numbers.recall if not math.isnan(recall)]
             tested = max(tested, len(known))
-    classes = tested or group[0].run.settings.data.num_classes
+    return beside_chance(summary.mean, tested or group[0].run.settings.data.num_classes)
+
+
+def beside_chance(number: float, classes: int) -> str:
+    """Return a balanced accuracy in percent beside chance if it is no better, else nothing.
+
+    As "40.3 where chance is 50.0 percent".
+    """
     chance = 100 / classes
-    if summary.mean > chance + ROUNDING:
+    if number > chance + ROUNDING:
         return ""
-    return f"{plain(summary.mean)} of {plain(chance)} percent"
+    return f"{plain(number)} where chance is {plain(chance)} percent"
 
 
 def is_unfit(results: ExperimentResults, row: str, column: str) -> bool:
@@ -74,7 +81,7 @@ def unfit_sentences(results: ExperimentResults, column: str) -> list[str]:
         are = "are" if len(at_chance) > 1 else "is"
         it = "they lead" if len(at_chance) > 1 else "it leads"
         sentences.append(
-            f"{named(column)}{', '.join(at_chance)} balanced accuracy {are} no better than chance, so {it} no "
+            f"{named(column)}{', '.join(at_chance)} {are} no better than chance in balanced accuracy, so {it} no "
             f"comparison: {CHANCE_REMEDY}."
         )
     return sentences

@@ -49,8 +49,7 @@ def run_all(
     the arguments, SettingError or DataError is raised before anything starts.
     """
     check_options(engine, federation_config, cluster)
-    if not cluster:  # the cluster's machines may have GPUs that this one lacks
-        refuse_missing_gpus(planned, engine)
+    refuse_missing_gpus(planned, engine, cluster)
     summaries = finished(planned)
     ended = diverged_earlier(planned)
     left = [run for run in planned if run.run_id not in summaries and run.run_id not in ended]
@@ -59,9 +58,9 @@ def run_all(
         console.print(note, markup=False)
     if summaries:
         console.print(finished_note(planned, summaries), markup=False)
-        for settings in planned:
-            if settings.run_id in summaries:
-                RunFolder(settings.folder).replay_to_trackers(settings)
+    for settings in planned:
+        if settings.run_id in summaries:
+            RunFolder(settings.folder).replay_to_trackers(settings)
     names = labels(planned, cells)
     if not left:
         return in_plan_order(names, summaries, ended)
@@ -69,7 +68,7 @@ def run_all(
         check_new_methods(method)
     all_jobs = [Job(settings, names[settings.run_id]) for settings in left]
     jobs, outcomes = checked(all_jobs, console, warned)
-    if not jobs and not summaries and not ended:
+    if not jobs and not (summaries or ended):
         reasons = dict.fromkeys(result.reason for result in outcomes.values())
         raise DataError("; ".join(reasons))
     if jobs and cluster:
@@ -122,12 +121,13 @@ def check_options(engine: str, federation_config: str, cluster: str) -> None:
     require(not is_ray or not cluster, "--cluster", cluster, rule)
 
 
-def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
+def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str, cluster: str = "") -> None:
     """Raise SettingError for a run that demands a GPU where none is visible, unless it is finished.
 
-    With Ray the clients see what they are given there, which they check themselves.
+    With Ray the clients see what they are given there, which they check themselves. A cluster's machines may have GPUs
+    that this one lacks.
     """
-    if engine == "ray":
+    if engine == "ray" or cluster:
         return
     wanting = [run for run in planned if run.general.device == "cuda"]
     if not wanting or torch.cuda.is_available():
@@ -163,7 +163,9 @@ def divergence_of(settings: RunSettings) -> str:
     divergence = None if settings.general.overwrite else folder.divergence()
     if divergence is None:
         return ""
-    return f"{divergence_words(divergence)}; not repeated{folder.other_code()}: --overwrite repeats it"
+    return (
+        f"{divergence_words(divergence)}; not repeated{folder.other_code()}: --overwrite repeats it"
+    )
 
 
 def diverged_earlier(planned: Sequence[RunSettings]) -> dict[str, JobResult]:
