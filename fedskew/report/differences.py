@@ -231,7 +231,12 @@ def not_distinguished(shown: Sequence[Difference], base: str, metric: str) -> st
         subject = "no method is" if several else f"{largest.row} is not"
         verdict = f"{subject} distinguishable from {base} in {seeds} seeds"
     whose = f"the largest difference is {largest.row}'s," if several else "the difference is"
-    return f"{verdict}; {whose} {interval_words(largest, metric)}."
+    after_holm = ""
+    if largest.p_holm is not None and largest.comparison.verdict() != "unclear":
+        after_holm = (
+            f", Holm's p {p_value(largest.p_holm)}"  # the interval alone would say that it is
+        )
+    return f"{verdict}; {whose} {interval_words(largest, metric)}{after_holm}."
 
 
 def distinguished(shown: Sequence[Difference], base: str, metric: str) -> str:

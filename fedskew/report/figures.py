@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedskew.report.format import chance_of, in_percent, plain, words_and_unit
+from fedskew.report.format import SELECTION_WORDS, chance_of, in_percent, plain, words_and_unit
 from fedskew.report.inference import Floats
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.run_records import LEAST_CLIENTS_OF_DECILE
@@ -63,7 +63,8 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
     if not drawable:
         return None
     looks = styles(results)
-    averaged = MEANS.get(results.experiment.selection, 0)
+    selection = results.experiment.selection
+    averaged = MEANS.get(selection, 0)
     classes = next(iter(results.runs.values())).settings.data.num_classes
 
     def draw(axes: "Axes") -> None:
@@ -101,7 +102,8 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
                 level = mean[-averaged:].mean()
                 axes.plot([last[0], last[-1]], [level, level], color=color, linewidth=4, alpha=0.5)
         draw_chance(axes, metric, classes)
-        axes.set(xlabel="round", ylabel=words_and_unit(metric))
+        marked = f" (thick: the table's {SELECTION_WORDS[selection]})" if averaged else ""
+        axes.set(xlabel=f"round{marked}", ylabel=words_and_unit(metric))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y")
 

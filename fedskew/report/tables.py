@@ -19,6 +19,7 @@ from fedskew.report.format import (
     SELECTION_WORDS,
     Table,
     TableCell,
+    first_upper,
     fitted,
     in_percent,
     named,
@@ -507,7 +508,8 @@ def bar_lines(results: ExperimentResults) -> list[str]:
                 if gap > 0:
                     below.append(f"{row_label} by {plain(gap, metric)}")
             if below:
-                lines.append(f"{named(column)}below {bar}, {what}, in points: {', '.join(below)}.")
+                words = f"{named(column)}below {bar}, {what}, in points: {', '.join(below)}."
+                lines.append(first_upper(words))
     return lines
 
 

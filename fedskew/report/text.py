@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedskew.formatting import escaped, plural, terminal_table
+from fedskew.formatting import escaped, p_value, plural, terminal_table
 from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.document import Document, counted
 from fedskew.report.format import Table, TableCell, ends_words, first_upper, signed
@@ -120,6 +120,9 @@ def seeds_words(verdict: Verdict) -> str:
     effect = f"{signed(verdict.estimate, metric)} {verdict.unit}".rstrip()
     if verdict.interval:
         effect += ends_words(verdict.interval.low, verdict.interval.high, metric)
+    above = verdict.interval is not None and verdict.interval.low > verdict.claim.by
+    if above and verdict.status == "unclear" and verdict.p_holm is not None:
+        effect += f", p {p_value(verdict.p_holm)} after Holm"
     if verdict.n > 1:
         differences = ", ".join(signed(margin, metric) for margin in verdict.margins.values())
         effect += f"; by seed {differences}"
