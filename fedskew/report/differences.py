@@ -101,9 +101,9 @@ def differences(results: ExperimentResults, column: str) -> list[Difference]:
     corrected = holm([p_of(comparison.interval) for comparison in compared.values()])
     of_standard = diverged_words(results, standard, column)
     shown = []
-    for (row, comparison), p in zip(compared.items(), corrected, strict=True):
-        diverged = diverged_words(results, row, column) or of_standard
-        shown.append(Difference(row, standard, comparison, p, diverged))
+    for (label, comparison), p in zip(compared.items(), corrected, strict=True):
+        diverged = diverged_words(results, label, column) or of_standard
+        shown.append(Difference(label, standard, comparison, p, diverged))
     return shown
 
 

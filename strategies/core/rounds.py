@@ -457,8 +457,8 @@ class Rounds:
         if diverged and not updates:
             first = diverged[0]
             name = client_name(first, self.assigner.names)
-            reason = f"{name}: {exchange.failures[first]}"
-            raise Diverged(self.server.round, reason, client=name)
+            words = f"{name}: {exchange.failures[first]}"
+            raise Diverged(self.server.round, words, client=name)
         return updates
 
 
