@@ -125,16 +125,41 @@ def run(grid: Grid, settings: RunSettings, report_line: LineSink = print_line) -
             return finished
         tracker = tracker_of(settings, folder.path)
         try:
-            return Run(grid, settings, federation, folder, report_line, tracker).finish()
-        except (Diverged, TooFewReplies) as error:
-            remedy = about_columns(settings, federation)
-            if isinstance(error, Diverged) and remedy:
-                raise Diverged(error.round, error.reason, remedy) from error
-            if isinstance(error, TooFewReplies) and error.not_finite and remedy:
-                raise TooFewReplies(f"{error} ({remedy})") from error
-            raise
+            work = Run(grid, settings, federation, folder, report_line, tracker)
+            try:
+                return work.finish()
+            except Diverged as error:
+                divergence = with_remedy(error, settings, federation)
+                folder.write_divergence(divergence_record(divergence, settings))
+                raise divergence from error
+            except TooFewReplies as error:
+                if not error.not_finite:
+                    raise
+                # Too few are left because numbers of some were not finite: for the run that is the same.
+                round = work.strategy.round + 1
+                client = error.not_finite[0]
+                divergence = with_remedy(
+                    Diverged(round, str(error), client=client), settings, federation
+                )
+                folder.write_divergence(divergence_record(divergence, settings))
+                raise TooFewReplies(f"{error} ({divergence.remedy})", error.not_finite) from error
         finally:
             tracker.end(folder.summary())
+
+
+def with_remedy(error: Diverged, settings: RunSettings, federation: Federation) -> Diverged:
+    """Return the same divergence with the run's learning rate and what may help, a table's columns if they do."""
+    rate = f"learning-rate = {settings.training.learning_rate:g}"
+    remedy = about_columns(settings, federation) or error.remedy
+    return Diverged(error.round, error.reason, f"{rate}; {remedy}", error.client)
+
+
+def divergence_record(error: Diverged, settings: RunSettings) -> dict[str, Any]:
+    """Return what diverged.json holds of a divergence."""
+    record: dict[str, Any] = {"run": settings.run_id, "round": error.round, "reason": error.reason}
+    if error.client:
+        record["client"] = error.client
+    return {**record, "learning-rate": settings.training.learning_rate, "remedy": error.remedy}
 
 
 def about_columns(settings: RunSettings, federation: Federation) -> str:

@@ -1,4 +1,4 @@
-"""A run's folder: settings.json, rounds.jsonl, summary.json, the checkpoint, and a lock."""
+"""A run's folder: settings.json, rounds.jsonl, summary.json or diverged.json, the checkpoint, and a lock."""
 
 import json
 import os
@@ -25,6 +25,7 @@ Kinds = Mapping[str, type]
 SETTINGS: Kinds = {"settings": dict, "versions": dict}
 ROUND: Kinds = {"round": int, "models": dict, "failures": dict, "seconds": dict}
 SUMMARY: Kinds = {"models": dict, "failures": int, "hash": dict}
+DIVERGED: Kinds = {"round": int, "reason": str, "learning-rate": float, "remedy": str}
 
 
 class RunFolder:
@@ -37,6 +38,7 @@ class RunFolder:
         self.settings_file = path / "settings.json"
         self.rounds_file = path / "rounds.jsonl"
         self.summary_file = path / "summary.json"
+        self.divergence_file = path / "diverged.json"
         self.checkpoint_file = path / "checkpoint.safetensors"
         self.previous_file = path / "previous.safetensors"
         self.predictions_file = path / "test-predictions.safetensors"
@@ -96,6 +98,8 @@ class RunFolder:
                 report_line(LineAboutRun(line))
                 self.replay_to_trackers(settings)
                 self.warn_missing_rounds(rounds_run(summary, settings.general.rounds), report_line)
+            # A run that begins or goes on has not diverged yet.
+            self.divergence_file.unlink(missing_ok=True)
             yield summary
 
     def close_to_others(self, report_line: LineSink) -> None:
@@ -125,7 +129,8 @@ class RunFolder:
     def clear(self) -> None:
         """Delete what an earlier start has left, but for the clients' memory files, which no one will name."""
         states = (self.checkpoint_file, self.previous_file, self.predictions_file)
-        for file in (self.summary_file, self.rounds_file, *states, self.settings_file):
+        ends = (self.summary_file, self.divergence_file)
+        for file in (*ends, self.rounds_file, *states, self.settings_file):
             file.unlink(missing_ok=True)
         self.delete_best_files()
 
@@ -143,6 +148,12 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run, or None; one that is cut short, changed or another run's is none."""
         return verified_file(self.summary_file, SUMMARY, self.run)
+
+    def divergence(self) -> dict[str, Any] | None:
+        """Return how the run diverged, as `write_divergence` was given it; None for one that did not."""
+        if self.summary_file.exists():
+            return None
+        return verified_file(self.divergence_file, DIVERGED, self.run)
 
     def finished(self, rounds: int) -> dict[str, Any] | None:
         """Return the summary of a run of so many rounds whose files are all whole, or None.
@@ -278,6 +289,10 @@ class RunFolder:
         """Write the summary, which says that the run is finished: the last thing a run does."""
         write_text(self.summary_file, line_of(to_json(summary), indent=2))
 
+    def write_divergence(self, divergence: Mapping[str, Any]) -> None:
+        """Write that the run has diverged: round, reason, learning-rate, remedy, and the client where there is one."""
+        write_text(self.divergence_file, line_of(to_json(divergence), indent=2))
+
 
 def rounds_run(summary: Mapping[str, Any] | None, rounds: int) -> int:
     """Return how many rounds a run has, of `rounds` in its settings: fewer where its summary says that it ended."""
@@ -289,6 +304,12 @@ def why_ended_early(summary: Mapping[str, Any] | None) -> str:
     """Return why a finished run has fewer rounds than its settings ask for; empty where it has all of them."""
     ended = (summary or {}).get("ended", {})
     return str(ended.get("reason", ""))
+
+
+def divergence_words(divergence: Mapping[str, Any]) -> str:
+    """Return a divergence as its run's last line has it."""
+    where = f"diverged in round {divergence['round']}"
+    return f"{where}: {divergence['reason']} ({divergence['remedy']})"
 
 
 def line_of(record: Mapping[str, Any], indent: int | None = None) -> str:

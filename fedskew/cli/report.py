@@ -112,7 +112,7 @@ def report(
         reports = all_finished(chosen, Path(folder), overrides, experiments, errors)
         missing = f"in {folder}"
         remedy = f"fedskew run NAME --results {folder}"
-    if not any(of_experiment.finished for of_experiment in reports):
+    if not any(of_experiment.has_ended for of_experiment in reports):
         raise RuntimeError(f"no finished run {missing}; make them with `{remedy}`")
     if round:
         reports = [of_round(of_experiment, round) for of_experiment in reports]
@@ -213,7 +213,7 @@ def all_finished(
     file: Path | None,
     errors: Console,
 ) -> "list[ExperimentResults]":
-    """Return the results of every experiment with a finished run, and of the runs that belong to none.
+    """Return the results of every experiment with a finished or diverged run, and of the runs that belong to none.
 
     What is left out is printed to `errors`, with the reason.
     """
@@ -238,7 +238,7 @@ def all_finished(
     singles, left_out = single_runs(folder, planned)
     for sentence in [*refused, *left_out]:
         errors.print(sentence, markup=False)
-    return [of_experiment for of_experiment in everything if of_experiment.finished] + singles
+    return [of_experiment for of_experiment in everything if of_experiment.has_ended] + singles
 
 
 def print_warnings(documents: "Sequence[Document]", errors: Console) -> None:
@@ -273,7 +273,8 @@ def with_runs(
     from server_app.run_folder import RunFolder
 
     recorded = set()
-    for file in Path(folder).glob("*/rounds.jsonl"):
+    begun = [*Path(folder).glob("*/rounds.jsonl"), *Path(folder).glob("*/diverged.json")]
+    for file in begun:
         origin = RunFolder(file.parent).origin()
         if not origin:
             return experiments

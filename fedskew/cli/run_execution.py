@@ -27,7 +27,7 @@ from fedskew.experiments.plan import Cell, runs, selected, tune_in_force
 from fedskew.experiments.tuning import trials, values_of_rows
 from fedskew.formatting import duration
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
-from fedskew.sweep import labels, refuse_missing_gpus, run_all
+from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
 from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
@@ -362,7 +362,10 @@ def run_one(
     federation_config: str,
     sites: str,
 ) -> dict[str, Any]:
-    """Run one experiment with a line a round."""
+    """Run one experiment with a line a round. Raises RuntimeError for one that has diverged: it would do so again."""
+    diverged = divergence_of(settings)
+    if diverged:
+        raise RuntimeError(diverged)
     refuse_missing_gpus([settings], engine)
     if not is_finished(settings):
         check_new_methods(settings.general.method)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -37,6 +38,7 @@ from fedskew.method_selection.standing import StepResult
 from fedskew.method_selection.targets import TARGETS, Target, target_of
 from fedskew.method_selection.uncertainty import Difference
 from fedskew.method_selection.uploads import excluded, upload_text
+from fedskew.report.unfit_rows import beside_chance
 from server_app.record import to_json
 from server_app.run_folder import write_text
 from server_app.run_settings import Scalar, model_line
@@ -94,6 +96,9 @@ def run_race(
     )
     ended = race.run()
     of_targets = trainer.all_targets(ended.shown, ended.rounds)
+    classes = trainer.contenders.runs[BASELINE].data.num_classes
+    level = of_targets[str(ended.winner)]["balanced-accuracy"]
+    ended = replace(ended, at_chance=beside_chance(level, classes))
     outcome = {
         **outcome_of(ended),
         "target": target,
@@ -189,7 +194,7 @@ def outcome_of(ended: Ended) -> dict[str, object]:
         standings.append({str(candidate): mean for candidate, mean in standing.means.items()})
     return {
         "winner": ended.winner.as_json(),
-        "take": ended.take.as_json(),
+        "take": None if ended.nothing_to_take else ended.take.as_json(),
         "lines": conclusion(ended),
         "gain-by-seed": list(ended.gain_by_seed.values()) or None,
         "interval": interval_of(ended.tested),
@@ -199,6 +204,7 @@ def outcome_of(ended: Ended) -> dict[str, object]:
         "validation-gain": None if ended.validated is None else ended.validated.mean,
         "validation-interval": interval_of(ended.validated),
         "equals": [candidate.as_json() for candidate in ended.equals],
+        "diverged": {str(candidate): list(seeds) for candidate, seeds in ended.diverged.items()},
     }
 
 

@@ -31,6 +31,8 @@ class Tuned:
     """The experiment's number by value, in the order of the file; NaN where the trial has not finished."""
     metric: str
     """The name of these numbers: of loss, brier and calibration-error the lowest is the best."""
+    diverged: Sequence[Scalar] = ()
+    """The values whose trial diverged."""
 
     @property
     def value(self) -> Scalar | None:

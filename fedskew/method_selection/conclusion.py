@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fedskew.method_selection.candidates import BASELINE, Candidate
 from fedskew.method_selection.standing import StepResult
 from fedskew.method_selection.uncertainty import Difference
+from fedskew.report.unfit_rows import CHANCE_REMEDY
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,25 @@ class Ended:
     """The same on the test set, which decides nothing."""
     gain_by_seed: Mapping[int, float] = field(default_factory=dict)
     """On the test set."""
+    diverged: Mapping[Candidate, Sequence[int]] = field(default_factory=dict)
+    """The seeds in which candidates diverged."""
+    at_chance: str = ""
+    """The winner's balanced accuracy beside chance where it is no better; else empty."""
 
     @property
     def distinguishable(self) -> bool:
-        """Whether the winner is above FedAvg on validation data, beyond other seeds and samples."""
+        """Whether the winner is above FedAvg on validation data, beyond other seeds and samples.
+
+        A seed in which one of the two diverged is no seed that can be left out.
+        """
+        if self.winner in self.diverged or self.baseline in self.diverged:
+            return False
         return self.validated is not None and self.validated.interval()[0] > 0
+
+    @property
+    def nothing_to_take(self) -> bool:
+        """Whether the winner is no better than chance, or `take` diverged in a seed."""
+        return bool(self.at_chance) or self.take in self.diverged
 
     @property
     def take(self) -> Candidate:
@@ -49,10 +64,31 @@ NOBODY = "no method is distinguishable from FedAvg here"
 
 def conclusion(ended: Ended) -> list[str]:
     """Return what the race ends with, in lines."""
-    lines = [f"winner: {ended.winner}"]
+    place = "first on validation data" if ended.nothing_to_take else "winner"
+    lines = [f"{place}: {ended.winner}"]
     if ended.equals:
         names = ", ".join(map(str, ended.equals))
         lines.append(f"within two standard errors of it on validation data: {names}")
+    lines += gain_lines(ended)
+    if ended.without_uploads is None:
+        lines.append("no method that uploads nothing beside the model has finished")
+    elif ended.without_uploads == ended.winner:
+        lines.append("the winner uploads nothing beside the model")
+    else:
+        lines.append(f"best of those that upload nothing beside the model: {ended.without_uploads}")
+    return [*lines, *what_to_take(ended)]
+
+
+def gain_line(where: str, gain: Difference) -> str:
+    """Return a gain over FedAvg in a line: mean and interval."""
+    low, high = gain.interval()
+    ends = f"95 % interval {low:+.1f} to {high:+.1f} over {gain.covers}"
+    return f"gain over FedAvg {where}: {gain.mean:+.1f} points, {ends}"
+
+
+def gain_lines(ended: Ended) -> list[str]:
+    """Return what the winner has over FedAvg, in lines."""
+    lines = []
     if ended.validated is not None:
         lines.append(gain_line("on validation data, which decides", ended.validated))
         if ended.tested is not None:
@@ -70,17 +106,17 @@ def conclusion(ended: Ended) -> list[str]:
         lines.append(
             "the winner and FedAvg have fewer than two seeds in common, too few to compare them"
         )
-    if ended.without_uploads is None:
-        lines.append("no method that uploads nothing beside the model has finished")
-    elif ended.without_uploads == ended.winner:
-        lines.append("the winner uploads nothing beside the model")
-    else:
-        lines.append(f"best of those that upload nothing beside the model: {ended.without_uploads}")
+    return lines
+
+
+def what_to_take(ended: Ended) -> list[str]:
+    """Return what diverged, whether the level is chance, and last of all what to take."""
+    lines = []
+    for candidate, seeds in ended.diverged.items():
+        named = ", ".join(map(str, seeds))
+        lines.append(f"{candidate} diverged in seed {named}: a lower learning-rate may help")
+    if ended.at_chance:
+        lines.append(f"that is no better than chance: {ended.at_chance} balanced accuracy")
+    if ended.nothing_to_take:
+        return [*lines, f"take none of them: {CHANCE_REMEDY}"]
     return [*lines, f"take {ended.take}"]
-
-
-def gain_line(where: str, gain: Difference) -> str:
-    """Return a gain over FedAvg in a line: mean and interval."""
-    low, high = gain.interval()
-    ends = f"95 % interval {low:+.1f} to {high:+.1f} over {gain.covers}"
-    return f"gain over FedAvg {where}: {gain.mean:+.1f} points, {ends}"

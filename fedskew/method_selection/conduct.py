@@ -282,12 +282,17 @@ class Runs:
             else:
                 self.trained[candidate, rounds, cell.seed] = trained
                 validated.setdefault(candidate, {})[cell.seed] = measurement
+        diverged: dict[Candidate, list[int]] = {}
+        for cell in cells:
+            if RunFolder(cell.run.folder).divergence() is not None:
+                candidate = Candidate(cell.row, cell.run.training.learning_rate)
+                diverged.setdefault(candidate, []).append(cell.seed)
         costs: dict[str, Cost] = {}
         for entrant, of_entrant in cells_of.items():
             cost = cost_of_runs(runs(of_entrant))
             if cost is not None:
                 costs[entrant.training] = cost
-        return Results(validated, tested, costs)
+        return Results(validated, tested, costs, diverged)
 
     def take_over(self, run: RunSettings) -> None:
         """Let a run continue the longest one before it that has fewer rounds, where its numbers stay the same."""

@@ -6,7 +6,7 @@ It follows successive halving (Jamieson and Talwalkar, 2016), with cuts by stand
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -51,6 +51,8 @@ class Results:
     """On the test set; of the last comparison alone."""
     costs: Costs = field(default_factory=dict)
     """Seconds of a run, by training."""
+    diverged: Mapping[Candidate, Sequence[int]] = field(default_factory=dict)
+    """The seeds in which candidates diverged."""
 
 
 class Trainer(Protocol):
@@ -118,6 +120,7 @@ class Race:
         self.first_seed = SEEDS_OF_A_RACE * conditions.race_seed
         self.mark = clock() if began is None else began
         self.standings: list[StepResult] = []
+        self.diverged: dict[Candidate, set[int]] = {}
         self.steps_done = 0
         if not log.guess:
             log.guess = dict(guess)
@@ -176,6 +179,8 @@ class Race:
         results = self.trainer.train(
             step.entrants, step.rounds, step.seeds, last=step.purpose == LAST
         )
+        for candidate, seeds_of_candidate in results.diverged.items():
+            self.diverged.setdefault(candidate, set()).update(seeds_of_candidate)
         if step.seconds is None:
             if step.purpose in (PACE, FIRST):
                 step.costs = dict(results.costs)
@@ -240,6 +245,9 @@ class Race:
         self.report(standing)
         if not ranked:
             reason = "no run of the race has finished: each one's reason stands in the overview"
+            if self.diverged:
+                reason = "no run of the race has finished, and these diverged: "
+                reason += ", ".join(map(str, sorted(self.diverged)))
             raise RuntimeError(reason)
         return ranked
 
@@ -277,6 +285,7 @@ class Race:
             validated=validated,
             tested=tested,
             gain_by_seed=gains,
+            diverged={one: sorted(seeds) for one, seeds in sorted(self.diverged.items())},
         )
 
     def enter(self) -> Entry:

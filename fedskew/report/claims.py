@@ -27,6 +27,7 @@ from fedskew.report.inference import (
     among_highest,
     compare,
     holm,
+    is_significant,
     measure,
     p_of,
     p_of_several,
@@ -41,6 +42,7 @@ from fedskew.report.rounds_to_target import (
     rounding_of,
     rounds_sooner,
 )
+from fedskew.report.unfit_rows import chance_words
 from server_app.round_selection import select
 
 SAYS = {
@@ -76,6 +78,8 @@ class Verdict:
     """The interval's p-value, corrected for the experiment's claims; None for one seed."""
     why_not: str = ""
     """Why the unmeasured seeds can never be measured; empty while one of their runs is unfinished."""
+    unfit: str = ""
+    """Which row diverged in a seed, or is no better than chance although it should be better; empty where none is."""
 
     @property
     def holds(self) -> int:
@@ -91,13 +95,16 @@ class Verdict:
     def status(self) -> str:
         """One of holds, unclear, fails, open and never.
 
-        A claim holds if its interval lies above the margin, and fails if no part of it does. One seed is always
-        unclear: its interval says nothing about other seeds.
+        A claim holds if its interval lies above the margin and its test, corrected for the experiment's claims, agrees;
+        it fails if no part of the interval does. One seed is always unclear: its interval says nothing about other
+        seeds. A claim about a row that diverged in a seed, or for one that is no better than chance, is never judged.
         """
+        if self.unfit:
+            return "never"
         if not self.n:
             return "never" if self.why_not else "open"
         if verdict(self.interval, self.n, self.claim.by) == "above":
-            return "holds"
+            return "holds" if is_significant(self.p_holm) else "unclear"
         if self.n == 1 or self.interval is None:
             return "unclear"
         return "fails" if self.interval.high <= self.claim.by else "unclear"
@@ -162,6 +169,7 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
         unmeasured=len(seeds) - len(complete),
         interval=None,
         why_not="; ".join(dict.fromkeys(reasons)) if never_measured else "",
+        unfit=unfit_words(results, claim, columns),
     )
     if not complete:
         return unjudged
@@ -177,6 +185,23 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
         estimate=float(among_highest(means_L, among)),
         interval=interval_of(by_column, among, claim.by),
     )
+
+
+def unfit_words(results: ExperimentResults, claim: Claim, columns: Sequence[str]) -> str:
+    """Return why a claim is not to be judged although runs are finished; empty where it is.
+
+    The row that is said to be better must be better than chance; the other one need not be.
+    """
+    for column in columns:
+        for row in (claim.better, claim.than):
+            diverged = results.diverged(row, column)
+            if diverged:
+                seeds = f"{len(diverged)} of {plural(len(results.seeds), 'seed')}"
+                return f"{named(column)}{row} diverged in {seeds}"
+        words = chance_words(results, claim.better, column)
+        if words:
+            return f"{named(column)}{claim.better} is no better than chance ({words})"
+    return ""
 
 
 def compare_column(
@@ -227,9 +252,9 @@ def pair(
     """Return the two runs' difference, or the reason why there can be none; "" while a run is unfinished."""
     # A row that never has the number is no obstacle to `sooner`: it counts as later than every round.
     needed = (claim.than,) if claim.sooner else (claim.better, claim.than)
-    for row in needed:
+    for row in (claim.better, claim.than):
         reason = why_never(results, row, column, seed, selection, metric)
-        if reason:
+        if reason and (row in needed or seed in results.diverged(row, column)):
             return reason
     better = by_seed(results, claim.better, column, seed)
     than = by_seed(results, claim.than, column, seed)
@@ -267,8 +292,10 @@ def why_never(
     if not cells:
         return f"{row} is not run there"
     cell = cells[0]
-    if not results.runs[cell.run.run_id].finished:
-        return ""
+    run = results.runs[cell.run.run_id]
+    if not run.finished:
+        diverged = run.divergence
+        return "" if diverged is None else f"{row} diverged in round {diverged['round']}"
     measured = by_seed(results, row, column, seed)
     if measured is None:
         return f"{row}'s finished run has no model {cell.deployed}"
@@ -288,7 +315,7 @@ def never_lines(results: ExperimentResults) -> list[str]:
     for column in experiment.columns:
         metric = experiment.metric_of(column)
         for cell in results.cells:
-            if cell.column != column:
+            if cell.column != column or results.runs[cell.run.run_id].divergence is not None:
                 continue
             reason = why_never(results, cell.row, column, cell.seed, experiment.selection, metric)
             if reason:
@@ -300,7 +327,7 @@ def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Tab
     """Return the claims and their verdicts."""
     test = "paired t-test"
     if len(verdicts) > 1:
-        test += " [Holm]"
+        test += ", Holm"
     headings = [
         TableCell("claim"),
         TableCell("verdict"),
@@ -310,7 +337,7 @@ def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Tab
     columns = list(results.experiment.columns)
     rows = []
     for number, judged in enumerate(verdicts, 1):
-        rows.append(claim_row(f"{number}. ", judged, columns, len(verdicts)))
+        rows.append(claim_row(f"{number}. ", judged, columns))
     caption = "Each claim, its verdict, and the difference that it is about."
     return Table(caption, headings, rows, wordy=True)
 
@@ -319,12 +346,11 @@ def claim_row(
     number: str,
     verdict: Verdict,
     columns: Sequence[str],
-    claims: int,
 ) -> list[TableCell]:
-    """Return the table row of one claim, of an experiment with these columns and this number of claims."""
+    """Return the table row of one claim, of an experiment with these columns."""
     metric = verdict.metric
     claim_cell = TableCell(f"{number}{verdict.claim.says}", claim_in_words(verdict, columns))
-    missing = unmeasured_words(verdict)
+    missing = verdict.unfit or unmeasured_words(verdict)
     if not verdict.n:
         return [
             claim_cell,
@@ -343,9 +369,8 @@ def claim_row(
         p = TableCell(NONE)
     if interval := verdict.interval:
         difference += f" [{signed(interval.low, metric)}, {signed(interval.high, metric)}]"
-        if interval.p is not None and verdict.p_holm is not None:
-            corrected = f" [{p_value(verdict.p_holm)}]" if claims > 1 else ""
-            p = TableCell(p_value(interval.p) + corrected, f"over {interval.resampled}")
+        if verdict.p_holm is not None:
+            p = TableCell(p_value(verdict.p_holm), f"over {interval.resampled}")
     if missing:
         seeds += f", {missing}"
     status = TableCell(SAYS[verdict.status], seeds, strong=verdict.status == "holds")

@@ -21,10 +21,12 @@ from fedskew.report.format import (
     words_and_unit,
 )
 from fedskew.report.inference import (
+    LEVEL,
     Comparison,
     Pair,
     compare,
     holm,
+    is_significant,
     measure,
     p_of,
     strata,
@@ -33,14 +35,14 @@ from fedskew.report.inference import (
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import by_seed, reference
 from fedskew.report.tables import spread_words
+from fedskew.report.unfit_rows import is_unfit
 
 ABOUT = (
     "Each row minus the one that it is compared with, seed by seed: both saw the same data and partition. The 95 % "
     "interval is the wider of Student's over the seeds and a bootstrap of seeds and test examples (subjects, where "
-    "these are tested); claims have the same one. A row is distinguishable where the interval excludes 0. One seed "
-    "decides nothing: its interval covers test examples alone. p is of the paired t-test. Every row is judged by "
-    "itself, so of 20 rows that do not differ about one looks distinguishable by chance; the p-value in brackets is "
-    "corrected for the column's rows (Holm)."
+    "these are tested); claims have the same one. p is of the paired t-test, corrected for the column's rows (Holm). A "
+    f"row is distinguishable where the interval excludes 0 and p is below {LEVEL:g}. One seed decides nothing: its "
+    "interval covers test examples alone. A row that diverged in a seed is not judged, nor is any row against it."
 )
 
 
@@ -53,6 +55,8 @@ class Difference:
     comparison: Comparison
     p_holm: float | None = None
     """Corrected for the rows of the column; None for one seed."""
+    diverged: str = ""
+    """Which of the two rows diverged in a seed, in words; empty where none did."""
 
     @property
     def n(self) -> int:
@@ -71,14 +75,14 @@ class Difference:
         return (interval.low, interval.high)
 
     @property
-    def p(self) -> float | None:
-        """None for one seed."""
-        return p_of(self.comparison.interval)
-
-    @property
     def distinguishable(self) -> bool:
-        """Whether the interval leaves out 0, which takes two seeds."""
-        return self.comparison.verdict() != "unclear"
+        """Whether the interval leaves out 0, which takes two seeds, and so does the test among the column's rows.
+
+        A row that diverged in a seed is not judged by its others.
+        """
+        if self.diverged or self.comparison.verdict() == "unclear":
+            return False
+        return is_significant(self.p_holm)
 
 
 def differences(results: ExperimentResults, column: str) -> list[Difference]:
@@ -95,10 +99,18 @@ def differences(results: ExperimentResults, column: str) -> list[Difference]:
         if comparison is not None:
             compared[row.label] = comparison
     corrected = holm([p_of(comparison.interval) for comparison in compared.values()])
-    return [
-        Difference(row, standard, comparison, p)
-        for (row, comparison), p in zip(compared.items(), corrected, strict=True)
-    ]
+    of_standard = diverged_words(results, standard, column)
+    shown = []
+    for (label, comparison), p in zip(compared.items(), corrected, strict=True):
+        diverged = diverged_words(results, label, column) or of_standard
+        shown.append(Difference(label, standard, comparison, p, diverged))
+    return shown
+
+
+def diverged_words(results: ExperimentResults, row: str, column: str) -> str:
+    """Return in how many seeds a row diverged; empty where in none."""
+    diverged = len(results.diverged(row, column))
+    return f"{row} in {diverged} of {len(results.seeds)} seeds" if diverged else ""
 
 
 def compare_rows(
@@ -140,11 +152,19 @@ def difference_tables(results: ExperimentResults) -> list[Table]:
     tables = []
     for column in results.experiment.columns:
         metric = results.experiment.metric_of(column)
-        shown = differences(results, column)
-        rows = [difference_row(difference, metric, len(shown)) for difference in shown]
+        shown = {difference.row: difference for difference in differences(results, column)}
+        standard = reference(results.experiment)
+        rows = []
+        for row in results.experiment.rows:
+            if row.label in shown:
+                rows.append(difference_row(shown[row.label], metric, len(shown)))
+            elif row.label != standard and results.diverged(row.label, column):
+                words = diverged_words(results, row.label, column)
+                cells = [TableCell(row.label), TableCell(NONE), TableCell(NONE)]
+                rows.append([*cells, TableCell("diverged", words)])
         if rows:
             measured = f"{named(column)}{words_and_unit(metric)}, {selected}"
-            caption = f"{measured}: difference from {shown[0].than}."
+            caption = f"{measured}: difference from {standard}."
             tables.append(Table(caption, list(map(TableCell, headings)), rows))
     return tables
 
@@ -153,28 +173,36 @@ def difference_row(difference: Difference, metric: str, rows: int) -> list[Table
     """Return the row of one difference in a table of `rows` rows."""
     by_seeds = difference.comparison.by_seed
     seeds = ", ".join(signed(margin, metric) for margin in by_seeds.values())
-    if difference.n == 1:
-        distinguishable = NONE
+    if difference.diverged:
+        verdict = TableCell("diverged", difference.diverged)
+    elif difference.p_holm is None:
+        verdict = TableCell(NONE, "one seed")
     else:
-        distinguishable = "yes" if difference.distinguishable else "no"
-    below = "one seed"
-    if difference.p is not None:
-        below = f"p {p_value(difference.p)}"
-        if difference.p_holm is not None and rows > 1:
-            below += f" [{p_value(difference.p_holm)}]"
+        test = "p" if rows == 1 else "Holm's p"
+        below = f"{test} {p_value(difference.p_holm)}"
+        distinguishable = difference.distinguishable
+        verdict = TableCell("yes" if distinguishable else "no", below, strong=distinguishable)
     return [
         TableCell(difference.row),
         TableCell(interval_words(difference, metric)),
         TableCell(seeds),
-        TableCell(distinguishable, below, strong=difference.distinguishable),
+        verdict,
     ]
 
 
 def comparison(results: ExperimentResults, column: str) -> str:
-    """Return in a sentence which rows of a column are distinguishable from the one they are compared with."""
+    """Return in a sentence which rows of a column are distinguishable from the one they are compared with.
+
+    Rows that diverged or are no better than chance are not in it; nothing is compared with such a row.
+    """
     experiment = results.experiment
     metric = experiment.metric_of(column)
-    all_rows = differences(results, column)
+    if is_unfit(results, reference(experiment), column):
+        return ""
+    all_rows = []
+    for difference in differences(results, column):
+        if not is_unfit(results, difference.row, column):
+            all_rows.append(difference)
     if not all_rows:
         return ""
     # A row with a single seed would make the sentence about all rows weaker than it is.
@@ -203,7 +231,12 @@ def not_distinguished(shown: Sequence[Difference], base: str, metric: str) -> st
         subject = "no method is" if several else f"{largest.row} is not"
         verdict = f"{subject} distinguishable from {base} in {seeds} seeds"
     whose = f"the largest difference is {largest.row}'s," if several else "the difference is"
-    return f"{verdict}; {whose} {interval_words(largest, metric)}."
+    after_holm = ""
+    if largest.p_holm is not None and largest.comparison.verdict() != "unclear":
+        after_holm = (
+            f", Holm's p {p_value(largest.p_holm)}"  # the interval alone would say that it is
+        )
+    return f"{verdict}; {whose} {interval_words(largest, metric)}{after_holm}."
 
 
 def distinguished(shown: Sequence[Difference], base: str, metric: str) -> str:

@@ -22,6 +22,7 @@ from fedskew.report.ranking import ABOUT as ABOUT_RANKING
 from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reach_table
+from fedskew.report.run_records import LEAST_CLIENTS_OF_DECILE
 from fedskew.report.run_summary import outlier_tables, runs_table, time_tables, what_was_run
 from fedskew.report.tables import (
     bar_lines,
@@ -33,19 +34,19 @@ from fedskew.report.tables import (
     skew_lines,
     tuning_tables,
 )
+from fedskew.report.unfit_rows import unfit_sentences
 
 CLAIMS = (
     "A claim holds where the whole 95 % interval of its difference lies above the margin that it names, in every "
-    "one of its columns or in as many as it names; it does not hold where no part of the interval does, and "
-    "otherwise it is not distinguishable. The interval is that of the differences below: the wider of Student's over "
-    f"the seeds and a hierarchical bootstrap of {RESAMPLES:,} draws (seeds, and within a seed the test examples of "
-    "each class, or the subjects). Examples are drawn apart for the two methods, though both saw the same ones, "
-    "which makes the interval wider than it need be. One seed says nothing about others. Of several "
+    "one of its columns or in as many as it names, and p is below 0.05; it does not hold where no part of the interval "
+    "does, and otherwise it is not distinguishable. The interval is that of the differences below: the wider of "
+    f"Student's over the seeds and a hierarchical bootstrap of {RESAMPLES:,} draws (seeds, and within a seed the test "
+    "examples of each class, or the subjects). Examples are drawn apart for the two methods, though both saw the same "
+    "ones, which makes the interval wider than it need be. One seed says nothing about others. Of several "
     "columns the smallest of those that count is shown. Rounds are counted until either row first has the number "
     "that the other one has in the end; a row that never has it, or ends below it, counts as one more round than "
     "were run; a number that is not above chance, or had in the first evaluated round, is none to be sooner at. p "
-    "is of the paired t-test that the difference is the margin, two-sided; in brackets corrected for the claims "
-    "(Holm)."
+    "is of the paired t-test that the difference is the margin, two-sided, corrected for the claims (Holm)."
 )
 REACH = (
     "Counted in evaluated rounds. Rows that differ only in what is deployed share one training; its bytes count whole. "
@@ -57,9 +58,11 @@ SELECTED = (
     "last evaluated rounds. The best round kept is the one that the setting keep-best chose on validation data."
 )
 CLIENTS = (
-    "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. The worst "
-    "decile is the mean of the lowest tenth of the clients. In the figure a bar marks the mean, a circle that decile."
+    "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. In the "
+    "figure a bar marks the mean, a circle the"
 )
+DECILE = "worst decile, which is the mean of the lowest tenth of the clients."
+WORST = "worst client."
 TIME = (
     "Clients: their own work, divided by the processes that shared it. "
     "Transport and the rest: what is left of the round."
@@ -116,7 +119,7 @@ class Document:
 
 
 def document(results: ExperimentResults) -> Document:
-    """Return the report on an experiment, of which at least one run is finished."""
+    """Return the report on an experiment, of which at least one run has finished or diverged."""
     results = replace(results, warnings=(*results.warnings, *never_lines(results)))
     verdicts = judge(results)
     experiment = results.experiment
@@ -137,10 +140,17 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     claims = [claims_table(results, verdicts)] if verdicts else []
     reach = [reach_table(results)] if len(results.experiment.rows) > 1 else []
     groups = number_tables(results, "recall by shot group in percent.", GROUPS)
-    over_clients = number_tables(results, "over the clients, in percent.", SPREAD)
+    has_decile = any(run.clients >= LEAST_CLIENTS_OF_DECILE for run in results.finished)
+    spread = {
+        heading: metric
+        for heading, metric in SPREAD.items()
+        if has_decile or not metric.endswith(".worst-decile")
+    }
+    over_clients = number_tables(results, "over the clients, in percent.", spread)
     calibration = number_tables(results, "calibration.", CALIBRATION)
 
-    about_clients = " ".join([CLIENTS, *skew_lines(results), *bar_lines(results)])
+    circle = DECILE if has_decile else WORST
+    about_clients = " ".join([CLIENTS, circle, *skew_lines(results), *bar_lines(results)])
     of_clients = [*over_clients, *client_tables(results), *outlier_tables(results)]
     return [
         Section("claims", "Claims", CLAIMS, claims),
@@ -174,12 +184,17 @@ def subtitle(results: ExperimentResults) -> str:
 
 
 def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
-    """Return the result in a sentence: how many claims hold, or without claims whether the rows differ."""
+    """Return the result in a sentence: how many claims hold, or without claims whether the rows differ.
+
+    Rows that diverged or are no better than chance are named with what to do, and are in no comparison.
+    """
     if results.experiment.same_model:
         return models_in_words(judge_models(results))
-    if verdicts:
-        return counted(verdicts)
-    sentences = [comparison(results, column) for column in results.experiment.columns]
+    sentences = [counted(verdicts)] if verdicts else []
+    for column in results.experiment.columns:
+        if not verdicts:
+            sentences.append(comparison(results, column))
+        sentences += unfit_sentences(results, column)
     return " ".join(filter(None, sentences))
 
 

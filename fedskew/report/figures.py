@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedskew.report.format import chance_of, in_percent, plain, words_and_unit
+from fedskew.report.format import SELECTION_WORDS, chance_of, in_percent, plain, words_and_unit
 from fedskew.report.inference import Floats
 from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.run_records import LEAST_CLIENTS_OF_DECILE
 from fedskew.report.svg import COLORS, INK, Drawing, Figure, Style
+from server_app.keys import MEANS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +50,8 @@ def curve(group: Sequence[SeedResult], metric: str) -> tuple[list[int], Floats] 
 def curves(results: ExperimentResults, column: str, metric: str, name: str) -> Figure | None:
     """Return a number over the rounds: the mean over seeds, and a band from the lowest to the highest.
 
-    With more than three rows a bar beside the last round stands for the band. A dotted line is chance.
+    With more than three rows a bar beside the last round stands for the band. A dotted line is chance. Where the table
+    has a mean over the last rounds, a thick line over them is at that mean, as the curve ends elsewhere.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -60,6 +63,8 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
     if not drawable:
         return None
     looks = styles(results)
+    selection = results.experiment.selection
+    averaged = MEANS.get(selection, 0)
     classes = next(iter(results.runs.values())).settings.data.num_classes
 
     def draw(axes: "Axes") -> None:
@@ -92,23 +97,13 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
                     axes.plot([beyond, beyond], [low[-1], high[-1]], color=color, linewidth=3)
             if len(x) == 1:
                 axes.plot(x, mean, color=color, marker="o", markersize=4)
-        chance = chance_of(metric, classes)
-        if chance is not None:
-            axes.axhline(
-                chance,
-                color=INK,
-                linewidth=0.8,
-                linestyle=(0, (1, 3)),
-            )
-            axes.annotate(
-                "chance",
-                (1, chance),
-                xycoords=("axes fraction", "data"),
-                ha="right",
-                va="bottom",
-                fontsize=8,
-            )
-        axes.set_xlabel("round")
+            elif averaged and len(x) >= averaged:
+                last = x[-averaged:]
+                level = mean[-averaged:].mean()
+                axes.plot([last[0], last[-1]], [level, level], color=color, linewidth=4, alpha=0.5)
+        draw_chance(axes, metric, classes)
+        marked = f" (thick: the table's {SELECTION_WORDS[selection]})" if averaged else ""
+        axes.set(xlabel=f"round{marked}", ylabel=words_and_unit(metric))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y")
 
@@ -116,6 +111,26 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
     last_round = max(rounds[-1] for rounds, _ in drawable.values())
     alt = ends_in_words(ends, metric, last_round)
     return Figure(column, alt, Drawing(name, 3.0, draw), by_row=True)
+
+
+def draw_chance(axes: "Axes", metric: str, classes: int) -> None:
+    """Draw a dotted line at chance, where a number has one."""
+    chance = chance_of(metric, classes)
+    if chance is not None:
+        axes.axhline(
+            chance,
+            color=INK,
+            linewidth=0.8,
+            linestyle=(0, (1, 3)),
+        )
+        axes.annotate(
+            "chance",
+            (1, chance),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            fontsize=8,
+        )
 
 
 def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
@@ -304,7 +319,7 @@ def recall_by_round(
         ticks = np.unique(np.linspace(0, len(rounds) - 1, min(6, len(rounds))).round().astype(int))
         axes.set_xticks(ticks, [str(rounds[tick]) for tick in ticks])
         axes.set_yticks(range(classes), list(map(shortened, names)))
-        axes.set(xlabel="round")
+        axes.set(xlabel="round", ylabel="class")
 
     lasts = []
     for label, recall in zip(names, recall_RC[-1], strict=True):
@@ -325,8 +340,10 @@ def spread(
 ) -> Figure:
     """Return one strip per row with the clients of all seeds, one dot each.
 
-    A bar is at the mean and a circle at the worst decile, both means over the seeds.
+    A bar is at the mean and a circle at the worst decile, of few clients at the worst one: both means over the seeds.
     """
+    most_clients = max(len(values) for runs in accuracies.values() for values in runs)
+    lowest_words = "worst decile" if most_clients >= LEAST_CLIENTS_OF_DECILE else "worst client"
     means, lowest = {}, {}
     for row, runs in accuracies.items():
         means[row] = float(np.mean([np.mean(values) for values in runs]))
@@ -363,7 +380,7 @@ def spread(
 
     spreads = []
     for row in accuracies:
-        spreads.append(f"{row} mean {means[row]:.1f}, worst decile {lowest[row]:.1f}")
+        spreads.append(f"{row} mean {means[row]:.1f}, {lowest_words} {lowest[row]:.1f}")
     alt = f"{what.capitalize()} of the clients in percent: {'; '.join(spreads)}."
     height = 0.34 * len(accuracies) + 0.8
     return Figure(column, alt, Drawing(name, height, draw))

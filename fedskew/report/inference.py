@@ -16,6 +16,8 @@ from server_app.round_selection import Point, select
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000
+LEVEL = 0.05
+"""A p-value below it, corrected for what is judged beside it, tells a difference from none."""
 MOST_SEEDS_SOUGHT = 1000
 """Beyond so many seeds a number that would decide is not sought any further."""
 
@@ -263,6 +265,11 @@ def seed_of_names(*names: str) -> int:
 def p_of(interval: Interval | None) -> float | None:
     """Return an interval's p-value; None where there is no interval or one seed."""
     return None if interval is None else interval.p
+
+
+def is_significant(p_holm: float | None) -> bool:
+    """Return whether a corrected p-value tells; None, of one seed, does not."""
+    return p_holm is not None and p_holm < LEVEL
 
 
 def p_of_several(

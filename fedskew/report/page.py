@@ -15,7 +15,7 @@ from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.cost_figures import by_bytes, by_core_seconds
 from fedskew.report.differences import differences
 from fedskew.report.document import Document, counted
-from fedskew.report.format import first_upper, in_percent, named, words
+from fedskew.report.format import SELECTION_WORDS, first_upper, in_percent, named, words
 from fedskew.report.inference import Floats
 from fedskew.report.prediction_figures import precision_by_recall, reliability, roc
 from fedskew.report.rank_diagram import rank_diagram
@@ -24,6 +24,7 @@ from fedskew.report.run_summary import PARTS, mean_split, trainings
 from fedskew.report.svg import Figure
 from fedskew.report.tables import MOST_CLASSES, class_names, recalls
 from fedskew.report.text import seeds_words
+from server_app.keys import MEANS
 from server_app.record import Spread
 from server_app.round_selection import select
 
@@ -43,7 +44,13 @@ def html(documents: Sequence[Document]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals |= {"svg": Markup, "says": SAYS, "seeds_words": seeds_words}
+    environment.globals |= {
+        "svg": Markup,
+        "says": SAYS,
+        "seeds_words": seeds_words,
+        "selected": SELECTION_WORDS.__getitem__,
+        "averaged": MEANS,
+    }
     split = [(part, f"var(--series-{number})") for number, part in enumerate(PARTS, 1)]
     parts = []
     verdicts: list[Verdict] = []

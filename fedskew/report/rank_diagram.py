@@ -23,8 +23,8 @@ LEAST_COLUMNS = 3
 def ranks(results: ExperimentResults) -> dict[str, Floats]:
     """Return each row's rank in every column, (columns,): 1 is the highest mean over seeds, and ties share a mean rank.
 
-    Rows without a number in every column are left out, and so are columns whose number is no share: of a loss the
-    lowest is the best.
+    Rows without a number in every column, and rows that diverged in a seed, are left out. So are columns whose number
+    is no share: of a loss the lowest is the best.
     """
     from scipy.stats import rankdata
 
@@ -36,7 +36,8 @@ def ranks(results: ExperimentResults) -> dict[str, Floats]:
         for column in columns:
             group = results.of(row.label, column)
             summary = summarize_seeds(group, experiment.selection, experiment.metric_of(column))
-            values.append(math.nan if summary is None else summary.mean)
+            diverged = results.diverged(row.label, column)
+            values.append(math.nan if summary is None or diverged else summary.mean)
         if not np.isnan(values).any():
             means[row.label] = values
     if len(means) < 2 or len(columns) < LEAST_COLUMNS:

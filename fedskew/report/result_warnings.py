@@ -8,6 +8,7 @@ from data.renamed_settings import renamed
 from fedskew.experiments.plan import Cell
 from fedskew.experiments.tuning import Tuned
 from fedskew.report.run_records import VERSIONS, RunRecords
+from server_app.run_folder import divergence_words
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
 from server_app.settings import defaults
 
@@ -15,10 +16,16 @@ from server_app.settings import defaults
 def trial_warnings(tuned: Iterable[Tuned]) -> list[str]:
     """Return a sentence for trials that have not finished, and one for rows of which no trial has."""
     lacking = []
+    diverged: list[str] = []
     without_value = []
     for one in tuned:
         name = f"{one.column}: {one.row}" if one.column else one.row
-        unfinished = [str(value) for value, number in one.scores.items() if math.isnan(number)]
+        unfinished = []
+        for value, number in one.scores.items():
+            if value in one.diverged:
+                diverged.append(f"{name} ({value})")
+            elif math.isnan(number):
+                unfinished.append(str(value))
         if one.value is None:
             without_value.append(name)
         elif unfinished:
@@ -28,6 +35,8 @@ def trial_warnings(tuned: Iterable[Tuned]) -> list[str]:
         warnings.append(f"No trial has finished, so the row is left out: {listed(without_value)}.")
     if lacking:
         warnings.append(f"Trials that have not finished do not count: {listed(lacking, 8)}.")
+    if diverged:
+        warnings.append(f"Trials that diverged do not count: {listed(diverged, 8)}.")
     return warnings
 
 
@@ -55,7 +64,7 @@ def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[st
 
 
 def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
-    """Return a sentence for runs that are missing, not finished or damaged, and for those that left clients out."""
+    """Return a sentence for runs that are missing, diverged, not finished or damaged, and for left-out clients."""
     runs = list(runs)
     warnings = []
     missing = [run.label for run in runs if run.state == "missing"]
@@ -74,6 +83,8 @@ def state_warnings(runs: Iterable[RunRecords]) -> list[str]:
             warnings.append(
                 f"{run.label}: the records of rounds {rounds} are lost; curves, bests and means lack them."
             )
+        elif run.divergence is not None:
+            warnings.append(f"{run.label}: {divergence_words(run.divergence)}.")
         elif run.state not in ("missing", "finished"):
             warnings.append(f"Unfinished and left out: {run.label}, {run.state}.")
     warnings += filter(None, map(failure_warning, runs))

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data import require
 from fedskew.experiments.experiments import Experiment
@@ -129,9 +130,28 @@ class ExperimentResults:
     def finished(self) -> list[RunRecords]:
         return [run for run in self.runs.values() if run.finished]
 
+    @property
+    def lacks_runs(self) -> bool:
+        """Whether there are runs to make: that have neither finished nor diverged."""
+        return not all(run.finished or run.divergence is not None for run in self.runs.values())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether any run has finished or diverged, so that there is something to report."""
+        return any(run.finished or run.divergence is not None for run in self.runs.values())
+
     def of(self, row: str, column: str) -> Sequence[SeedResult]:
         """Return the finished runs of a row in a column."""
         return self.measured.get((row, column), ())
+
+    def diverged(self, row: str, column: str) -> dict[int, Mapping[str, Any]]:
+        """Return by seed how the runs of a row in a column diverged."""
+        by_seed = {}
+        for cell in self.cells:
+            divergence = self.runs[cell.run.run_id].divergence
+            if (cell.row, cell.column) == (row, column) and divergence is not None:
+                by_seed[cell.seed] = divergence
+        return by_seed
 
     def in_column(self, column: str) -> list[SeedResult]:
         """Return the finished runs of a column, row by row."""
@@ -202,12 +222,15 @@ def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
 
     # By row and column, the number of each value that was tried.
     numbers: dict[tuple[str, str], dict[Scalar, float]] = {}
+    diverged: dict[tuple[str, str], list[Scalar]] = {}
     for trial in tried:
         run = runs[trial.cell.run.run_id]
         of_cell = numbers.setdefault((trial.row, trial.column), {})
         of_cell[trial.value] = score(trial, run, experiment)
+        if run.divergence is not None:
+            diverged.setdefault((trial.row, trial.column), []).append(trial.value)
     return [
-        Tuned(row, column, of_cell, experiment.metric_of(column))
+        Tuned(row, column, of_cell, experiment.metric_of(column), diverged.get((row, column), ()))
         for (row, column), of_cell in numbers.items()
     ]
 

@@ -22,6 +22,7 @@ from fedskew.report.format import (
 )
 from fedskew.report.inference import measure
 from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.unfit_rows import seeds_words
 from server_app.record import RoundRecord
 from server_app.round_selection import select
 
@@ -246,6 +247,8 @@ def reach_table(results: ExperimentResults) -> Table:
 def column_reach_cell(results: ExperimentResults, row: str, column: str) -> TableCell:
     """Return a row's cell of `reach_table`."""
     standard = reference(results.experiment)
+    if results.diverged(row, column):
+        return TableCell("diverged", seeds_words(results, row, column))
     for run in results.of(row, column):
         than = by_seed(results, standard, column, run.cell.seed)
         if than is not None and in_last_alone(run, than):

@@ -17,6 +17,10 @@ VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
 """What a run's numbers depend on beside its settings; a difference is a warning."""
 
 
+LEAST_CLIENTS_OF_DECILE = 20
+"""Of fewer clients the lowest tenth is one client, and is called the worst client."""
+
+
 def device_of(worker: Mapping[str, Any]) -> str:
     """Return what a process trained its clients on: "cpu", or "cuda" with the GPU's model where a run has it."""
     device = str(worker.get("device"))
@@ -51,13 +55,17 @@ class RunRecords:
     records: Sequence[RoundRecord]
     summary: Mapping[str, Any] | None
     """None before the run is finished."""
+    divergence: Mapping[str, Any] | None = None
+    """diverged.json: round, reason, learning-rate, remedy, and the client where there is one; None without it."""
 
     @staticmethod
     def read(settings: RunSettings) -> "RunRecords":
         """Return what is in the folder of a run, which need not be there. Raises DataError for what is no file."""
         folder = RunFolder(settings.folder)
         try:
-            return RunRecords(settings, folder.origin(), folder.rounds(), folder.summary())
+            return RunRecords(
+                settings, folder.origin(), folder.rounds(), folder.summary(), folder.divergence()
+            )
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
@@ -94,9 +102,11 @@ class RunRecords:
 
     @property
     def state(self) -> str:
-        """finished, damaged, missing, or how far it is."""
+        """finished, damaged, diverged, missing, or how far it is."""
         if self.summary is not None:
             return "finished" if self.finished else "damaged"
+        if self.divergence is not None:
+            return "diverged"
         rounds = self.settings.general.rounds
         if self.records:
             return f"round {self.records[-1].round} of {rounds}"
@@ -132,6 +142,11 @@ class RunRecords:
         """The clients' names; none where there are too many, or an old run has none."""
         of_agreement = list(self.agreement.get("sites", ()))
         return of_agreement or site_names(self.samples.get("clients", ()))
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return len(self.sites) or self.settings.data.clients
 
     @property
     def versions(self) -> dict[str, str]:

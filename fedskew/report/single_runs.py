@@ -67,8 +67,8 @@ def single_runs(
     for run in runs:
         data = run.agreement.get("sha256") or run.settings.data.dataset
         by_data.setdefault((data, run.settings.data.classes), []).append(run)
-    tables = [table(group) for group in by_data.values() if any(run.finished for run in group)]
-    return tables, left_out
+    tables = [table(group) for group in by_data.values()]
+    return [one for one in tables if one.has_ended], left_out
 
 
 def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
@@ -151,6 +151,12 @@ def models_of(
     return [ModelRun(row + suffix, column, deployed, run) for deployed, row in rows.items()]
 
 
+def where(run: RunRecords) -> str:
+    """Return in words on which data a run is, or between whose sites."""
+    agreement = run.agreement
+    return f"between the sites of {agreement['name']}" if agreement else f"on {run.data_name}"
+
+
 def results_of(
     models: Sequence[ModelRun],
     runs: Sequence[RunRecords],
@@ -174,7 +180,7 @@ def results_of(
     data = runs[0].data_name
     experiment = Experiment(
         name=f"runs-{data}",
-        title=f"Runs of no experiment: {data}",
+        title=f"Runs {where(runs[0])}",
         rows=tuple(rows.values()),
         columns=columns,
         seeds=tuple(sorted({run.settings.general.seed for run in runs})),

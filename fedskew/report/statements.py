@@ -16,6 +16,7 @@ from data.dataset import missing_names
 from fedskew.experiments.plan import Cell
 from fedskew.experiments.statements import FACT, Better, HeldBy, Partition, Statement, Term
 from fedskew.report.claims import Margin
+from fedskew.report.format import named
 from fedskew.report.inference import (
     Comparison,
     Interval,
@@ -148,6 +149,8 @@ def judge_statement(
         parts=len(parts),
         seconds=seconds_of(of_entry, cells),
     )
+    if reason := diverged_words(cells, of_entry):
+        return replace(judged, status="never", reason=reason)
     if not complete:
         return without_seeds(judged, of_entry, reasons)
     if reason := at_chance(statement.test, of_entry, columns):
@@ -195,6 +198,16 @@ def without_seeds(judged: Judged, of_entry: ExperimentResults, reasons: Sequence
     if reason := missing_data(judged.cells, of_entry):
         return replace(judged, status="never", reason=reason)
     return judged
+
+
+def diverged_words(cells: Sequence[Cell], of_entry: ExperimentResults) -> str:
+    """Return which row of a statement diverged in which seed; empty where none did."""
+    for cell in cells:
+        divergence = of_entry.runs[cell.run.run_id].divergence
+        if divergence is not None:
+            where = f"{cell.row} diverged in seed {cell.seed}, round {divergence['round']}"
+            return f"{named(cell.column)}{where}"
+    return ""
 
 
 def missing_data(cells: Sequence[Cell], of_entry: ExperimentResults) -> str:

@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from client_app.personal import is_personal
-from fedskew.diagnosis.rules import diagnose, line, plan_of
+from data import federate
+from data.dataset import missing_names
+from fedskew.diagnosis.planned import diagnosis_of_federation
+from fedskew.diagnosis.rules import Diagnosis, diagnose, line, plan_of
 from fedskew.diagnosis.table import TableError, table_of_samples
 from fedskew.report.claims import why_never
 from fedskew.report.format import (
@@ -16,6 +19,7 @@ from fedskew.report.format import (
     SELECTION_WORDS,
     Table,
     TableCell,
+    first_upper,
     fitted,
     in_percent,
     named,
@@ -34,6 +38,8 @@ from fedskew.report.rounds_to_target import (
     seeds_below,
     takes_training,
 )
+from fedskew.report.run_records import RunRecords
+from fedskew.report.unfit_rows import chance_words, is_unfit, seeds_words
 from server_app.keys import SELECTIONS
 from server_app.record import Spread
 from server_app.round_selection import select
@@ -68,9 +74,12 @@ def per_column(
             continue
         rows = []
         for row in results.experiment.rows:
+            diverged = seeds_words(results, row.label, column)
             if results.of(row.label, column):
                 cells = [cell(row.label, column, heading) for heading in shown]
-                rows.append([TableCell(row.label), *cells])
+                rows.append([TableCell(row.label, diverged), *cells])
+            elif diverged:
+                rows.append([TableCell(row.label, diverged), *[TableCell("diverged")] * len(shown)])
         heading_cells = [TableCell("method"), *map(TableCell, shown)]
         tables.append(Table(named(column) + caption(column), heading_cells, rows))
     return tables
@@ -154,6 +163,8 @@ def tuning_tables(results: ExperimentResults) -> list[Table]:
             for value, number in one.scores.items():
                 best = value == one.value
                 text = NONE if math.isnan(number) else plain(number * scale, metric)
+                if value in one.diverged:
+                    text = "diverged"
                 star = "*" if best and one.at_an_end else ""
                 cells.append(TableCell(text + star, strong=best))
             rows.append(cells)
@@ -224,7 +235,7 @@ def number_cell(
 ) -> TableCell:
     """Return mean and standard deviation, below them the paper's number.
 
-    The cell is strong where it is the highest of the column's rows that have all seeds.
+    The cell is strong where it is the highest of the column's rows that have all seeds, and better than chance.
     """
     experiment = results.experiment
     metric = experiment.metric_of(column)
@@ -243,12 +254,19 @@ def number_cell(
     if paper is not None:
         below.append(beside_paper(paper, ours.mean if ours else None, metric))
     finished = ours.n if ours else 0
-    if finished < seeds:
+    diverged = seeds_words(results, row, column)
+    if diverged:
+        below.append(diverged)
+    elif finished < seeds:
         below.append(missing_seeds(results, row, column, finished))
+    at_chance = chance_words(results, row, column)
+    if at_chance:
+        below.append("no better than chance")
 
     comparable = len(complete_means) > 1 and in_percent(metric)  # of a loss the lowest is the best
     best = comparable and complete_means.get(row) == max(complete_means.values())
-    return TableCell(spread_words(ours, metric), "; ".join(below), best)
+    text = "diverged" if ours is None and diverged else spread_words(ours, metric)
+    return TableCell(text, "; ".join(below), best and not at_chance)
 
 
 def missing_seeds(results: ExperimentResults, row: str, column: str, finished: int) -> str:
@@ -277,6 +295,9 @@ def rounds_cell(
     fair = takes_training(results, column)
     below = seeds_below(results, row, column)
     shown = reach_cell(rounds, first_had(results, column), fair, below=below)
+    diverged = seeds_words(results, row, column)
+    if diverged:
+        return replace(shown, below=diverged)
     if paper is None:
         return replace(shown, below="") if fair else shown
     if not fair:
@@ -428,20 +449,37 @@ def over_seeds(value_S: Floats, key: str) -> TableCell:
 
 
 def skew_lines(results: ExperimentResults) -> list[str]:
-    """Return which skew the clients' counts show, one line per column, of its first run that has them."""
+    """Return which skew the clients' data show, one line per column, of its first run that has counts."""
     lines = []
     for column in results.experiment.columns:
-        runs = []
-        for row in results.experiment.rows:
-            runs += [measured.run for measured in results.of(row.label, column)]
-        for run in runs:
-            with suppress(TableError):  # one client has all samples: there is no skew
-                table = table_of_samples(run.name, run.samples)
-                if table:
-                    skew = line(diagnose(table, plan=plan_of(run.settings)))
-                    lines.append(named(column) + skew)
-                    break
+        for measured in results.in_column(column):
+            diagnosis = diagnosis_of_records(measured.run)
+            if diagnosis is not None:
+                lines.append(named(column) + line(diagnosis))
+                break
     return lines
+
+
+def diagnosis_of_records(run: RunRecords) -> Diagnosis | None:
+    """Return the diagnosis of a run's data, as `data check` and `diagnose` make it; None for a single client.
+
+    Scanners show in the images alone: where these are no longer there, or are others, the recorded counts are all there
+    is, and the diagnosis says so.
+    """
+    try:
+        table = table_of_samples(run.name, run.samples)
+    except TableError:  # one client has all samples: there is no skew
+        return None
+    if table is None:
+        return None
+    # Nothing is downloaded for a report, and data that cannot be read are no reason to have none.
+    with suppress(ValueError, OSError, ImportError):
+        data = run.settings.data
+        if not missing_names(data):
+            federation = federate(data, run.settings.general.seed)
+            if federation.hash == run.origin.get("partition-hash"):
+                return diagnosis_of_federation(federation, plan_of(run.settings))
+    return diagnose(table, plan=plan_of(run.settings))
 
 
 def bar_lines(results: ExperimentResults) -> list[str]:
@@ -458,7 +496,7 @@ def bar_lines(results: ExperimentResults) -> list[str]:
         summaries: dict[str, Summary] = {}
         for row in experiment.rows:
             summary = summarize_seeds(results.of(row.label, column), experiment.selection, metric)
-            if summary is not None:
+            if summary is not None and not is_unfit(results, row.label, column):
                 summaries[row.label] = summary
         for bar, of_bar in summaries.items():
             what = bar_name(results.of(bar, column)[0])
@@ -470,7 +508,8 @@ def bar_lines(results: ExperimentResults) -> list[str]:
                 if gap > 0:
                     below.append(f"{row_label} by {plain(gap, metric)}")
             if below:
-                lines.append(f"{named(column)}below {bar}, {what}, in points: {', '.join(below)}.")
+                words = f"{named(column)}below {bar}, {what}, in points: {', '.join(below)}."
+                lines.append(first_upper(words))
     return lines
 
 

@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedskew.formatting import escaped, plural, terminal_table
+from fedskew.formatting import escaped, p_value, plural, terminal_table
 from fedskew.report.claims import SAYS, Verdict
 from fedskew.report.document import Document, counted
 from fedskew.report.format import Table, TableCell, ends_words, first_upper, signed
 from fedskew.report.inference import Summary, summarize_seeds
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reached, takes_training
+from fedskew.report.run_records import RunRecords
 from server_app.keys import SELECTIONS
 
 SHOWN = ("claims", "differences", "reach")
@@ -106,8 +107,9 @@ def seeds_words(verdict: Verdict) -> str:
     They say in how many seeds the claim holds, and give the difference with its interval and its
     values by seed. A claim that can never be measured has the reason instead.
     """
-    if not verdict.n:
-        return f": {verdict.why_not}" if verdict.why_not else ""
+    if verdict.unfit or not verdict.n:
+        reason = verdict.unfit or verdict.why_not
+        return f": {reason}" if reason else ""
     seeds = f"in {verdict.holds} of {plural(verdict.n, 'seed')}"
     if verdict.why_not:
         seeds += f", {verdict.unmeasured} cannot be measured ({verdict.why_not})"
@@ -118,6 +120,9 @@ def seeds_words(verdict: Verdict) -> str:
     effect = f"{signed(verdict.estimate, metric)} {verdict.unit}".rstrip()
     if verdict.interval:
         effect += ends_words(verdict.interval.low, verdict.interval.high, metric)
+    above = verdict.interval is not None and verdict.interval.low > verdict.claim.by
+    if above and verdict.status == "unclear" and verdict.p_holm is not None:
+        effect += f", p {p_value(verdict.p_holm)} after Holm"
     if verdict.n > 1:
         differences = ", ".join(signed(margin, metric) for margin in verdict.margins.values())
         effect += f"; by seed {differences}"
@@ -176,6 +181,7 @@ def html_cell(cell: TableCell) -> str:
 
 CSV_COLUMNS = (
     "experiment", "column", "row", "metric", "selection", "n", "mean", "sd", "paper", "difference", "seeds", "values",
+    "diverged",
 )  # fmt: skip
 
 
@@ -213,10 +219,13 @@ def cell_rows(
         paper_key = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
         summaries[paper_key] = rounds_summary(results, row, column)
 
+    diverged = list(results.diverged(row, column))
     result = []
     for (name, selection), summary in summaries.items():
-        paper_number = paper if (name, selection) == paper_key else None
-        if summary is None and paper_number is None:
+        is_main = (name, selection) == paper_key
+        paper_number = paper if is_main else None
+        # A row that diverged in every seed has no number and stands here once.
+        if summary is None and paper_number is None and not (is_main and diverged):
             continue
         entry = {
             "experiment": experiment.name,
@@ -225,7 +234,7 @@ def cell_rows(
             "metric": name,
             "selection": selection,
         }
-        result.append(entry | numbers_of(summary, paper_number))
+        result.append(entry | numbers_of(summary, paper_number) | {"diverged": diverged})
     return result
 
 
@@ -312,9 +321,17 @@ def document_as_json(document: Document) -> dict[str, Any]:
         "claims": claims,
         "not-judged": list(results.experiment.unjudged),
         "assumed": results.assumed,
-        "runs": {run.name: {"state": run.state, **run.versions} for run in results.runs.values()},
+        "runs": {run.name: run_as_json(run) for run in results.runs.values()},
         "command": results.command,
     }
+
+
+def run_as_json(run: RunRecords) -> dict[str, Any]:
+    """Return the state and versions of one run, and how it diverged where it did."""
+    entry: dict[str, Any] = {"state": run.state, **run.versions}
+    if run.divergence is not None:
+        entry["diverged"] = dict(run.divergence)
+    return entry
 
 
 def show(documents: Sequence[Document], console: Console) -> None:
@@ -351,7 +368,7 @@ def show_document(document: Document, console: Console) -> None:
         if section.key in SHOWN:
             for table in section.tables:
                 console.print(rich_table(table))
-    if results.command and len(results.finished) < len(results.runs):
+    if results.command and results.lacks_runs:
         console.print(f"To make the missing runs: {results.command}", markup=False)
 
 

@@ -19,7 +19,7 @@ from fedskew.experiments.plan import Cell
 from fedskew.scheduling import Job, JobResult, allocate, ordered
 from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
-from server_app.run_folder import RunFolder
+from server_app.run_folder import RunFolder, divergence_words
 from server_app.run_settings import RunSettings
 from server_app.versions import PACKAGES
 
@@ -43,27 +43,32 @@ def run_all(
     They run on this machine, or on those of the Ray cluster whose head is at `cluster`, HOST:PORT. Warnings about the
     data that are in `warned` are not repeated.
 
+    A run that has diverged is not repeated either, as it would diverge again: it counts as failed.
+
     Runs without their data fail at once. Where that is so for all and none is finished, and for every other mistake in
     the arguments, SettingError or DataError is raised before anything starts.
     """
     check_options(engine, federation_config, cluster)
-    if not cluster:  # the cluster's machines may have GPUs that this one lacks
-        refuse_missing_gpus(planned, engine)
+    refuse_missing_gpus(planned, engine, cluster)
     summaries = finished(planned)
-    left = [settings for settings in planned if settings.run_id not in summaries]
+    ended = diverged_earlier(planned)
+    left = [run for run in planned if run.run_id not in summaries and run.run_id not in ended]
+    if ended:
+        note = f"{len(ended)} of {len(planned)} runs diverged earlier; --overwrite repeats them"
+        console.print(note, markup=False)
     if summaries:
         console.print(finished_note(planned, summaries), markup=False)
-        for settings in planned:
-            if settings.run_id in summaries:
-                RunFolder(settings.folder).replay_to_trackers(settings)
+    for settings in planned:
+        if settings.run_id in summaries:
+            RunFolder(settings.folder).replay_to_trackers(settings)
+    names = labels(planned, cells)
     if not left:
-        return summaries, {}
+        return in_plan_order(names, summaries, ended)
     for method in dict.fromkeys(settings.general.method for settings in left):
         check_new_methods(method)
-    names = labels(planned, cells)
     all_jobs = [Job(settings, names[settings.run_id]) for settings in left]
     jobs, outcomes = checked(all_jobs, console, warned)
-    if not jobs and not summaries:
+    if not jobs and not (summaries or ended):
         reasons = dict.fromkeys(result.reason for result in outcomes.values())
         raise DataError("; ".join(reasons))
     if jobs and cluster:
@@ -78,7 +83,7 @@ def run_all(
         allocation = allocate(jobs, engine, at_once, workers)
         overview = Overview(console, jobs, allocation.jobs, len(summaries))
         outcomes |= conduct(jobs, allocation, overview, federation_config)
-    return in_plan_order(names, summaries, outcomes)
+    return in_plan_order(names, summaries, {**ended, **outcomes})
 
 
 def in_plan_order(
@@ -116,12 +121,13 @@ def check_options(engine: str, federation_config: str, cluster: str) -> None:
     require(not is_ray or not cluster, "--cluster", cluster, rule)
 
 
-def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
+def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str, cluster: str = "") -> None:
     """Raise SettingError for a run that demands a GPU where none is visible, unless it is finished.
 
-    With Ray the clients see what they are given there, which they check themselves.
+    With Ray the clients see what they are given there, which they check themselves. A cluster's machines may have GPUs
+    that this one lacks.
     """
-    if engine == "ray":
+    if engine == "ray" or cluster:
         return
     wanting = [run for run in planned if run.general.device == "cuda"]
     if not wanting or torch.cuda.is_available():
@@ -149,6 +155,27 @@ def finished(planned: Sequence[RunSettings]) -> Summaries:
             folder.refuse_other_data(federation.hash)
         summaries[settings.run_id] = summary
     return summaries
+
+
+def divergence_of(settings: RunSettings) -> str:
+    """Return how a run diverged when it was last started, in a sentence; empty for one that did not, or starts anew."""
+    folder = RunFolder(settings.folder)
+    divergence = None if settings.general.overwrite else folder.divergence()
+    if divergence is None:
+        return ""
+    return (
+        f"{divergence_words(divergence)}; not repeated{folder.other_code()}: --overwrite repeats it"
+    )
+
+
+def diverged_earlier(planned: Sequence[RunSettings]) -> dict[str, JobResult]:
+    """Return the outcomes of the runs that have diverged: they would do so again."""
+    ended = {}
+    for settings in planned:
+        reason = divergence_of(settings)
+        if reason:
+            ended[settings.run_id] = JobResult(reason=reason)
+    return ended
 
 
 def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object]) -> str:

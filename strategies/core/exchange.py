@@ -39,10 +39,10 @@ log = logging.getLogger("fedskew")
 class TooFewReplies(RuntimeError):
     """Fewer clients sent a valid reply than min-reply-share, or between sites min-sites, demands.
 
-    `not_finite` says whether a reply was refused because its numbers are not finite.
+    `not_finite` names the clients whose reply was refused because its numbers are not finite.
     """
 
-    def __init__(self, reason: str, not_finite: bool = False) -> None:
+    def __init__(self, reason: str, not_finite: Sequence[str] = ()) -> None:
         super().__init__(reason)
         self.not_finite = not_finite
 
@@ -166,8 +166,8 @@ class Exchange:
     """The failures that clients reported themselves; `failures` has their reasons as well."""
     error: str = ""
     """The last error that flwr sent in place of a reply, or why the workers were lost."""
-    not_finite: bool = False
-    """Whether a reply was refused because its numbers are not finite."""
+    not_finite: list[int] = field(default_factory=list)
+    """The clients whose reply was refused because its numbers are not finite."""
     unsolicited: list[str] = field(default_factory=list)
     """One sentence per record or reply that a node sent without being asked."""
     sites: Sequence[str] = ()
@@ -291,7 +291,10 @@ class Exchange:
             reasons.append(f"{client_name(client, self.sites)}: {reason[:200]}")
         listed = "; ".join(reasons)
         found = f"{what}: {counts}, and {rule} asks for {least}; {listed}"
-        raise TooFewReplies(found, self.not_finite)
+        # They are to blame only where their replies would have been enough.
+        to_blame = self.not_finite if len(self.answers) + len(self.not_finite) >= least else ()
+        names = [client_name(client, self.sites) for client in to_blame]
+        raise TooFewReplies(found, names)
 
 
 def is_no_reply(failure: str) -> bool:

@@ -18,14 +18,21 @@ class Diverged(RuntimeError):
         round: in which it happened.
         reason: what is not finite.
         remedy: what may help.
+        client: the name of the client to blame; empty where none is.
     """
 
     def __init__(
-        self, round: int, reason: str, remedy: str = "a lower learning-rate may help"
+        self,
+        round: int,
+        reason: str,
+        remedy: str = "a lower learning-rate may help",
+        client: str = "",
     ) -> None:
         super().__init__(f"diverged in round {round}: {reason} ({remedy})")
         self.round = round
         self.reason = reason
+        self.remedy = remedy
+        self.client = client
 
 
 @dataclass(frozen=True)

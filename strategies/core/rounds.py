@@ -410,7 +410,7 @@ class Rounds:
         if not exchange.enough(self.exchange_settings.min_reply_share):
             name = client_name(client, self.assigner.names)
             reason = f"{unfit} is not finite; {name} moved it furthest"
-            raise Diverged(self.server.round, reason)
+            raise Diverged(self.server.round, reason, client=name)
         return [update for update in updates if update.client != client]
 
     def keep_examples(self, updates: Sequence[Update]) -> None:
@@ -463,11 +463,12 @@ class Rounds:
                     exchange.refuse(client, str(reason))
                     if isinstance(reason, UpdateOutOfRange):
                         diverged.append(client)
-                        exchange.not_finite = True
+                        exchange.not_finite.append(client)
         if diverged and not updates:
             first = diverged[0]
             name = client_name(first, self.assigner.names)
-            raise Diverged(self.server.round, f"{name}: {exchange.failures[first]}")
+            words = f"{name}: {exchange.failures[first]}"
+            raise Diverged(self.server.round, words, client=name)
         return updates
 
 

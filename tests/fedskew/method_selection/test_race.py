@@ -482,3 +482,19 @@ def test_an_end_names_the_equal_ones_and_what_uploads_nothing() -> None:
     assert f"{NOBODY}: FedAvg itself is the best" in alone
     short = conclusion(ended(None, None))
     assert any("fewer than two seeds in common" in line for line in short)
+
+
+def test_an_end_names_what_diverged_and_recommends_no_level_of_chance() -> None:
+    winner, baseline = Candidate("ccvr", RATE), Candidate("fedavg", RATE)
+    other = conclusion(ended(GOOD, GOOD, diverged={Candidate("fedavg", 4.0): [0, 1]}))
+    assert any(line.startswith("fedavg (4) diverged in seed 0, 1: a lower") for line in other)
+    assert other[-1] == "take ccvr (0.0625)"
+    lost = ended(GOOD, GOOD, diverged={winner: [101]})
+    assert not lost.distinguishable and conclusion(lost)[-1] == "take fedavg (0.0625)"
+    both = conclusion(ended(GOOD, GOOD, diverged={winner: [101], baseline: [102]}))
+    assert both[0].startswith("first on validation data: ")
+    assert both[-1].startswith("take none of them: ")
+    at_chance = conclusion(ended(GOOD, GOOD, at_chance="9.8 where chance is 10.0 percent"))
+    assert at_chance[0] == "first on validation data: ccvr (0.0625)"
+    assert "that is no better than chance: 9.8 where chance is 10.0 percent" in " ".join(at_chance)
+    assert at_chance[-1].startswith("take none of them: ") and "data check" in at_chance[-1]

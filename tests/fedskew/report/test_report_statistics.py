@@ -310,7 +310,9 @@ def test_a_claim_holds_for_a_seed_when_it_does_in_every_column(tmp_path: Path) -
     assert above.margins == {0: pytest.approx(1.9), 1: pytest.approx(4.2), 2: pytest.approx(-2.8)}
     assert (above.status, above.holds, above.n) == ("unclear", 2, 3)
     assert above.estimate == pytest.approx(((80.0 - 78.1) + (80.6 - 71.7) + (72.2 - 75.0)) / 3)
-    assert (rare.status, far.holds, far.n, far.unmeasured) == ("holds", 0, 2, 1)
+    # Its interval is above its margin, but among four claims that happens by chance: p is 0.018 and after Holm 0.072.
+    assert rare.interval is not None and rare.interval.low > rare.claim.by
+    assert (rare.status, far.holds, far.n, far.unmeasured) == ("unclear", 0, 2, 1)
     assert above.interval is not None and above.interval.low < above.estimate < above.interval.high
 
 
@@ -323,13 +325,14 @@ def test_a_claim_and_the_difference_it_is_about_have_one_interval_and_one_verdic
             {"says": row, "better": row, "than": "fedavg", "columns": [column]}
             for row in ("creff", "fedshift")
         ]
-        claims.append({"says": "", "better": "fedavg", "than": "creff", "columns": [column]})
         known = frozen_results(tmp_path, claims=claims)
-        creff, fedshift, mirrored = judge(known)
+        creff, fedshift = judge(known)
+        claims.append({"says": "", "better": "fedavg", "than": "creff", "columns": [column]})
+        mirrored = judge(frozen_results(tmp_path, claims=claims))[2]
         for verdict, shown in zip((creff, fedshift), differences(known, column), strict=True):
             assert verdict.claim.better == shown.row and verdict.interval is not None
             assert (verdict.interval.low, verdict.interval.high) == shown.ends
-            assert verdict.interval.p == shown.p
+            assert verdict.p_holm == shown.p_holm
             assert (verdict.status == "holds") == (shown.distinguishable and shown.estimate > 0)
         assert creff.interval is not None and mirrored.interval is not None
         assert (mirrored.interval.low, mirrored.interval.high) == (

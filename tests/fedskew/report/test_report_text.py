@@ -51,7 +51,7 @@ def test_json_has_numbers_claims_and_warnings(tmp_path: Path) -> None:
     assert [claim["status"] for claim in report["claims"]] == [
         "unclear",
         "unclear",
-        "holds",
+        "unclear",
         "unclear",
     ]
     assert len(report["numbers"]) == 3 * 2 * 2 and len(report["warnings"]) == 1
@@ -287,7 +287,7 @@ def test_no_form_of_the_report_has_a_p_value_of_zero(tmp_path: Path) -> None:
         for cell in row
     ]
     assert "< 0.001" in [cell.text for cell in cells]
-    assert any(cell.below.startswith("p < 0.001") for cell in cells)
+    assert any(cell.below.startswith("Holm's p < 0.001") for cell in cells)
     assert not any("0.000" in cell.text + cell.below for cell in cells)
 
 

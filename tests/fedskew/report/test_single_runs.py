@@ -55,7 +55,7 @@ def test_every_data_set_has_a_table_and_planned_runs_have_none(tmp_path: Path) -
     known = finished(tmp_path, method="fedavg")
     finished(tmp_path, method="fedavg", dataset="digits-3-8")
     assert [part.experiment.title for part in single_runs(tmp_path, {known.run_id})[0]] == [
-        "Runs of no experiment: digits-3-8"
+        "Runs on digits-3-8"
     ]
 
 
@@ -81,7 +81,7 @@ def test_the_command_line_reports_on_them(
     assert status == 1 and "no finished run in" in errors
     finished(tmp_path, method="fedavg")
     status, output, _ = fedskew("report", "--results", tmp_path)
-    assert status == 0 and "Runs of no experiment: digits" in output
+    assert status == 0 and "Runs on digits" in output
 
 
 def test_an_experiment_that_cannot_be_run_does_not_keep_the_others_from_a_report(

@@ -26,13 +26,12 @@ def test_of_sites_the_report_says_what_is_known_here(tmp_path: Path) -> None:
     for method in ("fedavg", "median"):
         settings = parse({**stated, "method": method, "model": "mlp-bn", "local-epochs": 1})
         execute(settings, "inprocess", lambda line: None, sites=str(folder))
-    sha256 = settings.agreement.sha256 if settings.agreement else ""
     write(folder / "federation.toml", agreed(name="another"))  # of a later time
     (found,), left_out = single_runs(results, ())
     assert not left_out and [run.finished for run in found.runs.values()] == [True, True]
     report = document(found)
     text = markdown([report])
-    assert text.startswith(f"## Runs of no experiment: sites-chest-{sha256[:8]}\n")
+    assert text.startswith("## Runs between the sites of chest\n")
     assert report.what_was_run["clients"].startswith("north, east, south; how many samples")
     assert (
         report.what_was_run["partition"] == "every site's own data"
