@@ -37,8 +37,19 @@ from strategies.core.reading import DIGESTS
 from strategies.core.round_result import AVERAGE, Diverged, RoundResult
 from strategies.core.server import Numbers, Server, ServerMethod, Update
 from strategies.core.server_optimizer import AdaptiveOptimizer, ServerOptimizer
-from strategies.core.update_statistics import UpdateStatistics, update_statistics
-from strategies.core.validation import RejectedUpdate, UpdateOutOfRange, checked_update, expected_of
+from strategies.core.update_statistics import (
+    MethodNumbers,
+    UpdateStatistics,
+    method_numbers,
+    update_statistics,
+)
+from strategies.core.validation import (
+    METRICS,
+    RejectedUpdate,
+    UpdateOutOfRange,
+    checked_update,
+    expected_of,
+)
 
 log = logging.getLogger("fedskew")
 HEAVY_SHARE = 0.9
@@ -74,6 +85,8 @@ class Round:
     """The processes that ran the clients: process id, device, visible GPUs, and the GPU's model."""
     metrics: Numbers = field(default_factory=dict)
     """Numbers that the server methods record, by name."""
+    method_numbers: Mapping[str, MethodNumbers] = field(default_factory=dict)
+    """Numbers that the clients' methods contribute, by VARIANT/NAME."""
 
 
 class HeadStart(Protocol):
@@ -350,6 +363,7 @@ class Rounds:
             },
             workers=sorted_workers(exchange),
             metrics=result.metrics,
+            method_numbers=method_numbers(updates, METRICS),
         )
 
     def result(self, updates: Sequence[Update]) -> RoundResult:

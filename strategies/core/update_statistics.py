@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +32,29 @@ class UpdateStatistics:
     """Cosine of w_i - w and the mean of the other clients' directions, which have length 1 each so that none outweighs
     the others; NaN without others, or where nothing moved."""
     examples: int
+
+
+@dataclass(frozen=True)
+class MethodNumbers:
+    """One of the numbers that the clients' methods contribute (`Contribution.numbers`), in one round."""
+
+    mean: float
+    """Weighted by training samples, over the clients that sent it."""
+    values: Sequence[float]
+    """In the order of the round's clients, of more than MOST the first; NaN for a client that did not send it."""
+
+
+def method_numbers(updates: Sequence[Update], usual: Collection[str]) -> dict[str, MethodNumbers]:
+    """Return the numbers of the clients' methods by VARIANT/NAME; `usual` are the metrics of every reply."""
+    names = sorted({name for update in updates for name in update.metrics if name not in usual})
+    found = {}
+    for name in names:
+        values = [update.metrics.get(name, math.nan) for update in updates]
+        sent = [update for update in updates if name in update.metrics]
+        total = sum(update.examples for update in sent)
+        parts = [update.metrics[name] * (update.examples / total) for update in sent]
+        found[name] = MethodNumbers(math.fsum(parts), values)
+    return found
 
 
 def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateStatistics]:
