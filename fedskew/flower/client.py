@@ -274,7 +274,7 @@ def with_batch_norm(
 ) -> Message:
     """Return the reply with word of a client's own batch norm, and with that itself where the server asks for it."""
     if norm:
-        reply.content[REPORT][KEEPS_BATCH_NORM] = True
+        reply.content.config_records[REPORT][KEEPS_BATCH_NORM] = True
         if BATCH_NORM in config_of(message).get(UPLOADS, []):
             reply.content[UPLOAD + BATCH_NORM] = to_record(renamed(norm, outside))
     return reply

@@ -43,13 +43,7 @@ from strategies.core.update_statistics import (
     method_numbers,
     update_statistics,
 )
-from strategies.core.validation import (
-    METRICS,
-    RejectedUpdate,
-    UpdateOutOfRange,
-    checked_update,
-    expected_of,
-)
+from strategies.core.validation import RejectedUpdate, UpdateOutOfRange, checked_update, expected_of
 
 log = logging.getLogger("fedskew")
 HEAVY_SHARE = 0.9
@@ -363,7 +357,7 @@ class Rounds:
             },
             workers=sorted_workers(exchange),
             metrics=result.metrics,
-            method_numbers=method_numbers(updates, METRICS),
+            method_numbers=method_numbers(updates),
         )
 
     def result(self, updates: Sequence[Update]) -> RoundResult:

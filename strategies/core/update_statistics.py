@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,11 +44,11 @@ class MethodNumbers:
     """In the order of the round's clients, of more than MOST the first; NaN for a client that did not send it."""
 
 
-def method_numbers(updates: Sequence[Update], usual: Collection[str]) -> dict[str, MethodNumbers]:
-    """Return the numbers of the clients' methods by VARIANT/NAME; `usual` are the metrics of every reply."""
-    names = sorted({name for update in updates for name in update.metrics if name not in usual})
+def method_numbers(updates: Sequence[Update]) -> dict[str, MethodNumbers]:
+    """Return the numbers of the clients' methods, by VARIANT/NAME."""
+    names = {name for update in updates for name in update.metrics if "/" in name}
     found = {}
-    for name in names:
+    for name in sorted(names):
         values = [update.metrics.get(name, math.nan) for update in updates]
         sent = [update for update in updates if name in update.metrics]
         total = sum(update.examples for update in sent)
