@@ -4,6 +4,8 @@ Shape letters in the whole project: N samples of a client, B samples of a batch,
 inputs), K clients. A name such as logits_BC ends with its shape.
 """
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,6 +20,11 @@ from client_app.models.classifier import Classifier, in_batches
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of, split_prefix
 from data import DataSettings, Samples, Settings
+
+NUMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""VARIANT/NAME of a client's number: letters that a file of JSON and every tracker take."""
+MOST_NUMBERS, LONGEST_NAME, LARGEST_NUMBER = 32, 64, 1e30
+"""Numbers in a client's reply, characters of VARIANT/NAME, and the largest value, as of the loss."""
 
 
 class Loss(Protocol):
@@ -50,6 +57,8 @@ class Client:
     """(N,) weights with which training draws samples; None is a plain shuffle. `train_round` sets them."""
     prepared: Mapping[str, State] = field(default_factory=dict)
     """The states that `before` hooks prepared for this round's `loss_term`, by variant."""
+    parameters: Mapping[str, State] = field(default_factory=dict)
+    """The values of the variants' own parameters, by variant; every step of training changes them in place."""
     node_config: Mapping[str, object] = field(default_factory=dict)
     """The node_config of the Flower node that runs the client; empty in a simulation."""
 
@@ -130,6 +139,9 @@ class Contribution:
     """Saved at the client, which has it in `client.memory` once the server has used the update."""
     prepared: State = field(default_factory=dict)
     """Only from `before`: `loss_term` has it in `client.prepared`. It is neither sent nor saved."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Sent with the update and recorded under VARIANT/NAME: finite, at most MOST_NUMBERS of a client in a round.
+    Between sites they need the permission `scores`, whatever samples they are about."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +159,29 @@ class Report:
     """By variant."""
     memory: Mapping[str, State] = field(default_factory=dict)
     """By variant, and the private tensors under "private"."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """The variants' numbers, by VARIANT/NAME."""
 
 
 class InvalidReply(ValueError):
-    """`Upload.validate` found an error in a client's reply; the message is a sentence about it."""
+    """A check found an error in a client's reply; the message is a sentence about it."""
+
+
+def check_numbers(numbers: Mapping[str, float]) -> None:
+    """Raise InvalidReply unless these can be a client's numbers, by VARIANT/NAME. Both sides of a message call it."""
+    if len(numbers) > MOST_NUMBERS:
+        raise InvalidReply(
+            f"{len(numbers)} numbers of methods, and at most {MOST_NUMBERS} are taken"
+        )
+    for name, value in numbers.items():
+        shown = ascii(name[: LONGEST_NAME + 1])
+        if len(name) > LONGEST_NAME or not NUMBER_NAME.fullmatch(name):
+            rule = f"must be VARIANT/NAME of letters, digits and _.-, at most {LONGEST_NAME} characters"
+            raise InvalidReply(f"number {shown} {rule}")
+        if not math.isfinite(value):
+            raise InvalidReply(f"number {shown} is not finite")
+        if abs(value) > LARGEST_NUMBER:
+            raise InvalidReply(f"number {shown} is {value:g} and must be within {LARGEST_NUMBER:g}")
 
 
 @dataclass(frozen=True)
@@ -339,6 +370,16 @@ class Variant(VariantTraits):
     def private_names(self, model: nn.Module) -> frozenset[str]:
         """Return the names of the state's tensors that never leave the client. Combined by union."""
         return frozenset()
+
+    def parameters(self, client: Client) -> State:
+        """Return the initial values of parameters that the variant owns and the optimizer trains, by name.
+
+        They take part in every step beside the model's, with its rate, weight decay and clip-norm. All other hooks have
+        their current values in `client.parameters[NAME OF THE VARIANT]`, and `logit_scale` and `logit_offset` are asked
+        anew in every step. They are the client's own: kept in its memory under the variant's name, where the next round
+        finds them, and sent only by what `after` uploads. Floating-point tensors; others are converted.
+        """
+        return {}
 
     def labels(self, client: Client) -> Tensor | None:
         """Return (N,) labels or (N, C) probabilities as targets, or None for the samples' own labels.

@@ -292,6 +292,7 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
                 "coefficient-sum": report.trained.coefficient_sum,
                 "remembers": int(bool(report.memory)),
                 "seconds": seconds,
+                **report.numbers,
             },
             # A site does not tell the server about its processes and GPUs.
             worker={} if policy is not None else worker(runtime),

@@ -26,8 +26,8 @@ PERMISSIONS = (
     "model", "scores", "class-counts", "class-statistics", "class-predictions", "head-gradients", "control-variates",
     "batch-norm",
 )  # fmt: skip
-"""What may leave a site: updates with their number of samples and loss, scores on its test set, and what methods ask
-for beside them."""
+"""What may leave a site: updates with their number of samples and loss; scores on its test set, and the numbers that
+methods record of its training (`Contribution.numbers`); and what methods ask for beside them."""
 DEFAULT_PERMISSIONS = ("model", "scores", "class-counts")
 RUN_KEYS = (
     "min-batch-size", "min-steps", "min-update-samples", "methods", "models", "max-rounds", "approve-runs",

@@ -8,7 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from client_app.client import Client, Contribution, Report, Trained, Variant, overrides
+from client_app.client import (
+    Client,
+    Contribution,
+    Report,
+    Trained,
+    Variant,
+    check_numbers,
+    overrides,
+)
 from client_app.models.classifier import HEAD
 from client_app.optimizer import TrainingSettings, clip, coefficient_sum
 from client_app.state import State, copy, seed_global
@@ -85,12 +93,16 @@ class Task:
         """
         # With autocast the logits are bfloat16. From here on everything has the dtype of the weights.
         logits_BC = logits_BC.to(self.client.model.head.weight)
-        if self.scale_C is not None:
-            logits_BC = logits_BC * self.scale_C
-        if self.offset is not None:
-            row_per_label = self.offset.dim() == 2
-            offset = self.offset[labels_B] if row_per_label else self.offset
-            logits_BC = logits_BC + offset
+        scale_C = self.scale_C
+        offset = self.offset
+        if self.client.parameters:  # every step changes them, and they may be part of both
+            scale_C = total_scale(self.client, self.variants)
+            offset = total_offset(self.client, self.variants)
+        if scale_C is not None:
+            logits_BC = logits_BC * scale_C
+        if offset is not None:
+            row_per_label = offset.dim() == 2
+            logits_BC = logits_BC + (offset[labels_B] if row_per_label else offset)
         if targets_B is None:
             targets_B = labels_B
         losses_B = F.cross_entropy(logits_BC, targets_B, reduction="none")
@@ -203,15 +215,19 @@ class Task:
             state=state,
             settings=self.settings,
         )
-        after = {variant.name: variant.after(self.client, trained) for variant in self.variants}
+        learned = {name: copy(own) for name, own in self.client.parameters.items()}
+        client = replace(self.client, parameters=learned)
+        after = {variant.name: variant.after(client, trained) for variant in self.variants}
         private = private_names(self.client.model, self.variants)
+        kept = {name: Contribution(memory=own) for name, own in learned.items()}
         return Report(
             examples=len(self.client.samples),
             loss=loss,
             trained=trained,
             shared={name: tensor for name, tensor in state.items() if name not in private},
             uploads=merged("upload", before, after),
-            memory=merged("memory", before, after) | kept_private(state, private),
+            memory=merged("memory", before, after, kept) | kept_private(state, private),
+            numbers=numbers_of(before, after),
         )
 
 
@@ -220,6 +236,7 @@ def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSetti
     variants = sorted(variants, key=lambda variant: variant.name)
     # The sampler comes first: logit offsets may depend on the class distribution that it draws.
     client = with_sampler(client, variants)
+    client = with_parameters(client, variants)
     return Task(
         client,
         variants,
@@ -236,7 +253,8 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     The model is changed in place; `client.start`, `broadcast` and `memory` are not. Variants are applied sorted by
     name, so the result is bit-identical for any order of `variants`.
 
-    clip-norm bounds the gradient with the variants' gradient offsets, which belong to the gradient of the objective.
+    clip-norm bounds the gradient with the variants' gradient offsets, which belong to the gradient of the objective,
+    and with the gradients of the variants' own parameters.
     Weight decay and momentum are applied after clipping, as with torch.nn.utils.clip_grad_norm_ before torch.optim.SGD.
 
     Raises ValueError if two variants sample or change labels, or if a variant contributes a name both before and after
@@ -252,16 +270,23 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
         freeze_statistics(client.model)  # a batch of one sample has no variance to normalize by
     # Only training steps augment images: the loss that `before` hooks get does not.
     augmentation = client.generator("augmentation")
+    own = [tensor for state in client.parameters.values() for tensor in state.values()]
     for parameters, phase, stream in task.phases():
-        optimizer = phase.local_optimizer(parameters.values(), client.round)
+        weights = list(parameters.values())
+        optimizer = phase.local_optimizer([*weights, *own], client.round)
         steps = 0
         steps_due = steps_of(len(client.samples), phase)
         total = torch.zeros((), dtype=torch.float64, device=client.labels_N.device)
         for indices_B in batches(client, phase, stream):
             loss = task.loss(indices_B, draws=augmentation)
-            gradients: Sequence[Tensor] = torch.autograd.grad(loss, list(parameters.values()))
+            gradients: Sequence[Tensor] = torch.autograd.grad(
+                loss,
+                [*weights, *own],
+                materialize_grads=bool(own),  # a variant need not use its parameters in every step
+            )
             with torch.no_grad():
-                gradients = task.corrected(gradients, parameters)
+                of_model = task.corrected(gradients[: len(weights)], parameters)
+                gradients = [*of_model, *gradients[len(weights) :]]
             if settings.clip_norm:
                 gradients = clip(gradients, settings.clip_norm)
             optimizer.rate = phase.rate(client.round, steps, steps_due)
@@ -288,6 +313,31 @@ def with_sampler(client: Client, variants: Sequence[Variant]) -> Client:
         weights_N = wanted_N
         sampler = variant.name
     return replace(client, sampling_weights_N=weights_N)
+
+
+def with_parameters(client: Client, variants: Sequence[Variant]) -> Client:
+    """Return the client with the variants' own parameters: the values in its memory, or else the initial ones.
+
+    They have the head's device and dtype, and require gradients. Raises ValueError for what is no tensor.
+    """
+    parameters: dict[str, State] = {}
+    for variant in variants:
+        if not overrides(variant, "parameters"):
+            continue
+        kept = client.memory.get(variant.name, {})
+        own: dict[str, Tensor] = {}
+        for name, initial in variant.parameters(client).items():
+            value = kept.get(name, initial)
+            if not isinstance(value, Tensor):
+                raise ValueError(
+                    f"{variant.name} owns the parameter {name}, which must be a tensor"
+                )
+            own[name] = value.detach().to(client.model.head.weight, copy=True).requires_grad_()
+        if own:
+            parameters[variant.name] = own
+    if not parameters and not client.parameters:
+        return client
+    return replace(client, parameters=parameters)
 
 
 def changed_labels(client: Client, variants: Sequence[Variant]) -> Tensor | None:
@@ -408,9 +458,9 @@ def kept_private(state: State, private: frozenset[str]) -> dict[str, State]:
 
 
 def merged(field: str, *stages: dict[str, Contribution]) -> dict[str, State]:
-    """Merge one field (upload or memory) of the contributions before and after training, by variant.
+    """Merge one field (upload or memory) of the contributions of a round's stages, by variant.
 
-    Raises ValueError if a variant contributes the same name before and after training.
+    Raises ValueError if a variant contributes the same name at two stages.
     """
     result: dict[str, State] = {}
     for stage in stages:
@@ -419,8 +469,27 @@ def merged(field: str, *stages: dict[str, Contribution]) -> dict[str, State]:
             earlier = result.get(name, {})
             twice = sorted(state.keys() & earlier.keys())
             if twice:
-                rule = f"contributes {twice} to the {field} both before and after training"
+                rule = f"contributes {twice} to the {field} twice: before training, after it, or as parameters"
                 raise ValueError(f"{name} {rule}")
             if state:
                 result[name] = {**earlier, **state}
+    return result
+
+
+def numbers_of(*stages: dict[str, Contribution]) -> dict[str, float]:
+    """Return the numbers of the contributions before and after training, by VARIANT/NAME.
+
+    Raises ValueError for a number contributed both times, or one that `check_numbers` refuses.
+    """
+    result: dict[str, float] = {}
+    for stage in stages:
+        for variant, contribution in stage.items():
+            for name, value in contribution.numbers.items():
+                full_name = f"{variant}/{name}"
+                if full_name in result:
+                    raise ValueError(
+                        f"{variant} contributes the number {name} before and after training"
+                    )
+                result[full_name] = float(value)
+    check_numbers(result)
     return result

@@ -404,6 +404,8 @@ def unmapped(variants: Sequence[Variant]) -> str:
             return f"{variant.name} asks for the logits of a second model, the one received"
         if variant.head_first:
             return f"{variant.name} trains the head and the features one after the other"
+        if overrides(variant, "parameters"):
+            return f"{variant.name} trains parameters of its own"
         if overrides(variant, "labels"):
             return f"{variant.name} changes the labels"
         for hook in MAPPED_HOOKS:

@@ -456,6 +456,7 @@ class Run:
             strays=last.unsolicited,
             unseen=unseen,
             ended=self.strategy.ended or None,
+            method_numbers=last.method_numbers or None,
             metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},
         )
         hint = hidden_gpus(self.settings.general.device, last.workers) if round == 1 else ""

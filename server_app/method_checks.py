@@ -215,6 +215,7 @@ class TrialRun:
                 "coefficient-sum": report.trained.coefficient_sum,
                 "remembers": int(bool(report.memory)),
                 "seconds": 0.0,
+                **report.numbers,
             },
             digests={"memory": MEMORY} if report.memory else {},
         )

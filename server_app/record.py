@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import islice
 from typing import Any
 
-from strategies.core.update_statistics import MOST, UpdateStatistics, median_norm, noteworthy
+from strategies.core.update_statistics import (
+    MOST,
+    MethodNumbers,
+    UpdateStatistics,
+    median_norm,
+    noteworthy,
+)
 
 FORMAT = 3
 """Records without a format are of format 1. Those of 1 and 2 tell of all clients one by one, however many there are."""
@@ -187,6 +193,8 @@ class RoundRecord:
     """How the clients moved the model; of more than MOST those that stand out most."""
     median_norm: float = math.nan
     """The median norm of all updates."""
+    method_numbers: Mapping[str, MethodNumbers] | None = None
+    """The numbers of the clients' methods, by VARIANT/NAME; None where they have none."""
     unseen: UnseenSite | None = None
     line: str = ""
     """The run's messages about the round."""
@@ -207,6 +215,7 @@ class RoundRecord:
             workers=self.workers[:MOST],
             updates=noteworthy(self.updates),
             median_norm=median_norm(self.updates),
+            method_numbers=self.method_numbers and first_clients(self.method_numbers),
             unseen=self.unseen and self.unseen.shortened(),
         )
 
@@ -223,6 +232,9 @@ class RoundRecord:
         unseen = rest.pop("unseen", None)
         updates = [UpdateStatistics(**arguments(update)) for update in rest.pop("updates", ())]
         failures = {int(client): reason for client, reason in rest.pop("failures").items()}
+        own = rest.pop("method-numbers", None)
+        if own is not None:
+            own = {name: MethodNumbers(**arguments(numbers)) for name, numbers in own.items()}
         stated = {}
         for name in PLAIN:
             key = name.replace("_", "-")
@@ -235,10 +247,16 @@ class RoundRecord:
             seconds=Seconds(**{"client_work": seconds.get("clients", 0.0), **seconds}),
             updates=updates,
             median_norm=number(rest.pop("median-norm", median_norm(updates))),
+            method_numbers=own,
             unseen=None if unseen is None else unseen_of(unseen),
             metrics={name: number(value) for name, value in rest.items()},
             **{"used": len(stated.get("clients", ())), "failed": len(failures), **stated},
         )
+
+
+def first_clients(numbers: Mapping[str, MethodNumbers]) -> dict[str, MethodNumbers]:
+    """Return the clients' numbers with the values of the first MOST clients, the means of all."""
+    return {name: replace(one, values=one.values[:MOST]) for name, one in numbers.items()}
 
 
 PLAIN = (

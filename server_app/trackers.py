@@ -81,11 +81,19 @@ class TensorBoard(Tracker):
 
 
 def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
-    """Yield tag and value: METRIC/MODEL, so that a chart compares the deployed models, and run/NAME for the rest."""
+    """Yield tag and value: METRIC/MODEL, so that a chart compares the deployed models, and run/NAME for the rest.
+
+    A number of the clients' methods is method-numbers/VARIANT/NAME, its mean, and method-numbers/VARIANT/NAME/CLIENT.
+    """
     for model, numbers in record.models.items():
         for name, value in finite_numbers(to_json(numbers)):
             yield f"{name}/{model}", value
-    rest = replace(record, models={}, failures={}).to_json()
+    for name, own in (record.method_numbers or {}).items():
+        by_client = zip(record.clients, own.values, strict=True)
+        tagged = {name: own.mean, **{f"{name}/{client}": value for client, value in by_client}}
+        for tag, value in finite_numbers(tagged):
+            yield f"method-numbers/{tag}", value
+    rest = replace(record, models={}, failures={}, method_numbers=None).to_json()
     rest["failures"] = rest.pop("failed")
     for name, value in finite_numbers(rest):
         if name not in ("format", "round"):

@@ -53,10 +53,14 @@ class Policy:
         self.check_scores()
 
     def check_update(self, start: State, report: Report) -> None:
-        """Check a trained model and its uploads. `start` is the model that the server sent."""
+        """Check a trained model, its uploads and numbers. `start` is the model that the server sent."""
         self.check_permission("model")
         self.check_training()
         self.check_uploads(report.uploads)
+        if (
+            report.numbers
+        ):  # a method's numbers may be about anything: the permission for scores covers them
+            self.check_scores()
         update_norm = norm(difference(report.shared, start))
         most = self.site.max_norm
         if most and not update_norm <= most:  # `not <=` also refuses NaN

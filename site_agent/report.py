@@ -16,7 +16,7 @@ from site_agent.run_facts import facts_of
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 MEANINGS = {
     "model": "an update: the model after training here",
-    "metrics": "numbers of samples and steps, losses, scores",
+    "metrics": "numbers of samples and steps, losses, scores, numbers that a method records",
     "digests": "hashes of what this site keeps",
     "worker": "seconds and memory of the training process",
     "error": "kind and number of an error; the sentence stays here",

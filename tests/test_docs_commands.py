@@ -61,6 +61,7 @@ RUN_ELSEWHERE = {
     "import torch\n\nfrom fedskew.methods import Classifier": "tests/fedskew/test_python.py",
     "import torch\n\nfrom fedskew.methods import CReFF": "tests/fedskew/test_python.py",
     "# my_methods.py": "tests/test_user_code.py",
+    "# temperature.py": "tests/test_learned_temperature.py",
 }
 """How a block begins, and the file that runs it."""
 

@@ -31,6 +31,7 @@ NAMES = {
     ("settings.json", "settings"): "KEY",
     ("rounds.jsonl", "failures"): "CLIENT",
     ("rounds.jsonl", "models"): "MODEL",
+    ("rounds.jsonl", "method-numbers"): "NAME",
     ("summary.json", "rows"): "MODEL",
     ("summary.json", "models"): "MODEL",
     ("summary.json", "models.MODEL"): "SELECTION",
@@ -81,6 +82,9 @@ NOT_RUN_HERE = {
         "workers[].gpu",  # on a GPU: tests/client_app/test_client_app.py
         "failures.CLIENT",  # tests/server_app/test_hostile_replies.py
         "strays[]",
+        "method-numbers",  # a method of one's own: tests/test_learned_temperature.py
+        "method-numbers.NAME.mean",
+        "method-numbers.NAME.values[]",
     },
     "unseen": {"unavailable.WAY", "refused[]"},  # tests/server_app/test_unseen_site.py
     "checkpoint.safetensors": {"fedskew.digests.data.CLIENT"},

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from client_app.client import Client, Report, Variant
 from client_app.messages import kind_of
-from client_app.models import Classifier
+from client_app.models import Classifier, batch_norm_names
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names, task_of, train_round
 from fedskew.flower.model import as_classifier, outside_names
 from fedskew.flower.records import (
+    BATCH_NORM,
     BROADCAST,
     FLAT,
+    KEEPS_BATCH_NORM,
     MEMORY,
     METRICS,
     PRIVATE,
@@ -107,7 +109,8 @@ def local_round(
 
     Returns:
         A reply that flwr's strategies, mods and wrappers take: one ArrayRecord with the names that came and one
-        MetricRecord with `num-examples` and `train_loss`. A variant's upload is a further ArrayRecord, `upload/NAME`.
+        MetricRecord with `num-examples`, `train_loss` and the variants' numbers by VARIANT/NAME. A variant's upload is
+        a further ArrayRecord, `upload/NAME`.
 
     Raises:
         SettingError: a name is none, two variants contradict each other, or a training setting breaks a rule.
@@ -153,9 +156,12 @@ def local_round(
         if asked:
             return answer(message, client, chosen)
         report = train_round(client, chosen, settings)
+        norm = kept_batch_norm(classifier, report)
     for name, state in report.memory.items():
         context.state[MEMORY + name] = to_record(renamed(state, outside))
-    return reply(message, client.id, report, start, outside)
+    return with_batch_norm(
+        reply(message, client.id, report, start, outside), message, norm, outside
+    )
 
 
 def without_last_batch(settings: TrainingSettings, samples: int) -> TrainingSettings:
@@ -249,11 +255,29 @@ def reply(
 
     trained = {"steps": report.trained.steps, "coefficient-sum": report.trained.coefficient_sum}
     content = RecordDict({key: to_record(sent)})
-    content[METRICS] = MetricRecord({"num-examples": report.examples, "train_loss": report.loss})
+    usual = {"num-examples": report.examples, "train_loss": report.loss}
+    content[METRICS] = MetricRecord({**usual, **report.numbers})
     content[REPORT] = ConfigRecord({"client": number, "loss": report.loss, **trained})
     for name, state in report.uploads.items():
         content[UPLOAD + name] = to_record(renamed(state, outside))
     return Message(content, reply_to=message)
+
+
+def kept_batch_norm(model: Classifier, report: Report) -> dict[str, Tensor]:
+    """Return the batch norm that a trained client keeps, by name; {} where it keeps none."""
+    kept = report.memory.get(PRIVATE, {})
+    return {name: kept[name] for name in sorted(batch_norm_names(model) & kept.keys())}
+
+
+def with_batch_norm(
+    reply: Message, message: Message, norm: State, outside: Mapping[str, str]
+) -> Message:
+    """Return the reply with word of a client's own batch norm, and with that itself where the server asks for it."""
+    if norm:
+        reply.content.config_records[REPORT][KEEPS_BATCH_NORM] = True
+        if BATCH_NORM in config_of(message).get(UPLOADS, []):
+            reply.content[UPLOAD + BATCH_NORM] = to_record(renamed(norm, outside))
+    return reply
 
 
 def answer(message: Message, client: Client, variants: Sequence[Variant]) -> Message:

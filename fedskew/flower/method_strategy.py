@@ -5,6 +5,7 @@ rest goes to flwr's own aggregation. A reply that is refused takes part in neith
 """
 
 import copy
+import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -15,16 +16,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from torch import Tensor, nn
 
-from client_app.models import Classifier
+from client_app.client import InvalidReply, check_numbers
+from client_app.models import Classifier, batch_norm_names
 from client_app.optimizer import TrainingSettings
-from client_app.state import State
+from client_app.state import State, weighted_mean
 from client_app.training import private_names, total_proximal_mu
 from client_app.variants.feature_statistics import GridStatistics
-from data import Samples
+from data import Samples, SettingError
 from fedskew.flower.model import as_classifier, outside_names
 from fedskew.flower.records import (
+    BATCH_NORM,
     BROADCAST,
     FLAT,
+    KEEPS_BATCH_NORM,
     REPORT,
     SGD_ALONE,
     UPLOAD,
@@ -65,6 +69,10 @@ log = logging.getLogger("flwr")
 ONE_RECORD = "exactly one ArrayRecord"
 """In the reasons of flwr's privacy mods, which refuse a message with more."""
 MODS_ON_APP = "; flwr's privacy mods belong to training alone, @app.train(mods=[...]), and not to ClientApp(mods=[...])"
+INITIAL_BATCH_NORM = (
+    "the clients keep batch norm, so evaluate_fn and result.arrays have the initial one: evaluate at the clients, or "
+    "give the strategy the clients' variants and evaluated_batch_norm='mean'"
+)
 WIDEST = 8
 """Bytes of a value at most: flwr's wrappers and mods make float64 of a model."""
 
@@ -85,6 +93,9 @@ class MethodStrategy(FedAvg):
         holdout: the server's own data, as in `local_round`; for RatioLoss, FedDF and FedBE. Their batches are the
             method's own: a loader's batch size and drop_last are about clients.
         training: how the server itself trains, for RatioLoss.
+        evaluated_batch_norm: the batch norm of what the server evaluates and returns, where `variants` keep it on the
+            clients (fedbn, silobn). `initial` is that of the start. `mean` is the mean of the round's clients, weighted
+            by samples: what each of them keeps leaves it in every round. Training is the same with both.
         arguments: the methods' settings, such as head_steps, and the arguments of flwr's strategy.
 
     Attributes:
@@ -111,6 +122,7 @@ class MethodStrategy(FedAvg):
         device: str = "cpu",
         holdout: Any = None,
         training: TrainingSettings | None = None,
+        evaluated_batch_norm: str = "initial",
         **arguments: Any,
     ) -> None:
         names: list[str] = []
@@ -150,6 +162,12 @@ class MethodStrategy(FedAvg):
         self._outside = outside_names(self.model)
         self._inside = {name: own for own, name in self._outside.items()}
         private = private_names(self.model, chosen)
+        self._kept_norm = private & batch_norm_names(self.model)
+        self._averages_norm = evaluated_batch_norm == "mean"
+        self._mean_norm: State = {}
+        """Empty until clients have sent theirs."""
+        self._warns_of_norm = False
+        check_batch_norm(evaluated_batch_norm, self._kept_norm)
         self.server = Server(
             model=self.model,
             start={},
@@ -180,11 +198,22 @@ class MethodStrategy(FedAvg):
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **named: Any) -> Result:
         """Run the rounds as flwr's strategies do and return the result."""
+        call = inspect.signature(super().start).bind(grid, initial_arrays, *args, **named)
+        evaluate = call.arguments.get("evaluate_fn")
+        if evaluate is not None:
+            call.arguments["evaluate_fn"] = lambda number, arrays: evaluate(
+                number, self._evaluated(arrays)
+            )
+        self._warns_of_norm = evaluate is not None and not self._averages_norm
+        if self._kept_norm:
+            self._warn_of_norm()
         self._running = True
         try:
-            return super().start(grid, initial_arrays, *args, **named)
+            result = super().start(*call.args, **call.kwargs)
         finally:
             self._running = False
+        result.arrays = self._evaluated(result.arrays)
+        return result
 
     def configure_train(
         self,
@@ -194,9 +223,12 @@ class MethodStrategy(FedAvg):
         grid: Grid,
     ) -> Iterable[Message]:
         """Ask as flwr's strategy does, and send the methods' broadcasts beside the model."""
-        if not self._running and any(not isinstance(part, ExactMean) for part in self.parts):
+        makes_more = any(not isinstance(part, ExactMean) for part in self.parts)
+        if not self._running and (makes_more or self._averages_norm):
             raise RuntimeError(self._inside_another())
         consumed = [part.consumes for part in self.parts if part.consumes]
+        if self._averages_norm:
+            consumed.append(BATCH_NORM)
         if consumed:
             config[UPLOADS] = consumed
         for part in self.parts:
@@ -244,8 +276,13 @@ class MethodStrategy(FedAvg):
         if reasons and not updates:
             raise RuntimeError(self._nobody_left(server_round, reasons))
         arrays, metrics = super().aggregate_train(server_round, kept)
+        if any(keeps_batch_norm(reply) for reply in kept):
+            self._warn_of_norm()
         if arrays is None:
             return arrays, metrics
+        if self._averages_norm:
+            norms = [update.uploads[BATCH_NORM] for update in updates]
+            self._mean_norm = weighted_mean(norms, [update.examples for update in updates])
         return self._combined(arrays, updates), metrics
 
     def aggregate_evaluate(
@@ -270,6 +307,8 @@ class MethodStrategy(FedAvg):
     def _nobody_left(self, server_round: int, reasons: Sequence[str]) -> str:
         """Return the sentence about a round without any reply that can be used."""
         beside = [part.consumes or part.name for part in self.parts if part.consumes or sends(part)]
+        if self._averages_norm:
+            beside.append(BATCH_NORM)
         hint = ""
         if beside and ONE_RECORD in reasons[0]:
             hint = (
@@ -286,6 +325,8 @@ class MethodStrategy(FedAvg):
         own = type(self).__name__
         then = [name for name in ("calibrate", "normalize") if hasattr(self, name)]
         remedy = "".join(f", and use {own}(model).{name} on the wrapper's result" for name in then)
+        if self._averages_norm:
+            remedy += ", without evaluated_batch_norm='mean'"
         return (
             f"{own} is inside another strategy, as flwr's privacy wrappers are, whose clipping and noise would "
             f"not cover what it makes: wrap FedAvg or ExactFedAvg{remedy}"
@@ -332,7 +373,20 @@ class MethodStrategy(FedAvg):
         """Keep the models that a method deploys, by the user's names."""
         for name, model in made.models.items():
             self._check_finite(name, model)
-            self.deployed[name] = self._by_user_names(model)
+            self.deployed[name] = self._by_user_names({**model, **self._mean_norm})
+
+    def _evaluated(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return a model as the server evaluates and returns it: with the mean batch norm of the clients, if any."""
+        if not self._mean_norm:
+            return arrays
+        model = self._by_user_names({**self._tensors_of(arrays), **self._mean_norm})
+        return to_record(flatten(model) if FLAT in arrays else model)
+
+    def _warn_of_norm(self) -> None:
+        """Warn, once in a run, that what the server evaluates has another batch norm than every client."""
+        if self._warns_of_norm:
+            log.warning(INITIAL_BATCH_NORM)
+        self._warns_of_norm = False
 
     def _by_user_names(self, model: State) -> dict[str, Tensor]:
         """Return a model's tensors by the user's names, in the order of the user's model."""
@@ -350,10 +404,13 @@ class MethodStrategy(FedAvg):
 
     def _update(self, reply: Message) -> Update:
         """Return a reply's update and take its uploads out of the reply. Raises RejectedUpdate."""
+        norm = self._norm_of(reply)
         uploads = self._uploads(reply)
         check_uploads(uploads, self.server, self.parts)
         for name, state in uploads.items():
             check_values(state, f"{name}: ")
+        if norm:
+            uploads[BATCH_NORM] = norm
         shared = self._shared(reply)
         metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
         number = client_number(reply)
@@ -364,7 +421,33 @@ class MethodStrategy(FedAvg):
         if reason:
             raise RejectedUpdate(f"metric {self.weighted_by_key} {reason}")
         check_samples(number, int(examples), "num-examples is", self.server)
+        check_own_numbers(reply, metrics)
         return Update(number, shared, int(examples), uploads, self._numbers(reply))
+
+    def _norm_of(self, reply: Message) -> dict[str, Tensor]:
+        """Take the client's own batch norm out of a reply and return it; {} where it is not asked for.
+
+        Raises RejectedUpdate where it is missing or not the model's.
+        """
+        if not self._averages_norm:
+            return {}
+        name = UPLOAD + BATCH_NORM
+        record = reply.content.array_records.get(name)
+        if record is None:
+            raise RejectedUpdate(
+                "its own batch norm is missing: use local_round(..., variants=['fedbn']) or fedbn_mod on the clients"
+            )
+        del reply.content[name]
+        own = self.model.state_dict()
+        due = {inner: own[inner] for inner in sorted(self._kept_norm)}
+        values = sum(tensor.numel() for tensor in due.values())
+        check_size(record, WIDEST * values, f"upload {BATCH_NORM}", len(due))
+        norm = renamed(read(to_state, record), self._inside)
+        reason = differences(norm, expected_of(due))
+        if reason:
+            raise RejectedUpdate(f"{BATCH_NORM}: {reason}")
+        check_values(norm, f"{BATCH_NORM}: ")
+        return norm
 
     def _uploads(self, reply: Message) -> dict[str, State]:
         """Take the uploads out of a reply and return them. Raises RejectedUpdate for one that is too large."""
@@ -439,6 +522,46 @@ def copied(model: nn.Module) -> nn.Module:
             "torch.nn.utils.parametrizations in place of torch.nn.utils.weight_norm or spectral_norm, and "
             "torch.nn.utils.prune.remove after pruning"
         ) from error
+
+
+def check_batch_norm(evaluated: str, kept: frozenset[str]) -> None:
+    """Raise SettingError for a choice of the evaluated batch norm that is none, or without one that clients keep."""
+    choices = ("initial", "mean")
+    if evaluated not in choices:
+        rule = f"must be one of {', '.join(choices)}"
+        raise SettingError("evaluated_batch_norm", evaluated, rule)
+    if evaluated == "mean" and not kept:
+        rule = "needs clients that keep batch norm"
+        remedy = "name their variants here too, as variants=['fedbn']"
+        raise SettingError("evaluated_batch_norm", evaluated, rule, remedy=remedy)
+
+
+def keeps_batch_norm(reply: Message) -> bool:
+    """Return whether a reply says that its client keeps batch norm."""
+    if reply.has_error():
+        return False
+    report = reply.content.config_records.get(REPORT, ConfigRecord())
+    return report.get(KEEPS_BATCH_NORM) is True
+
+
+def check_own_numbers(reply: Message, metrics: MetricRecord) -> None:
+    """Raise RejectedUpdate for numbers of the variants, VARIANT/NAME, that no `local_round` sends.
+
+    The metrics of an app that trains in a loop of its own are its own.
+    """
+    if REPORT not in reply.content.config_records:
+        return
+    numbers = {}
+    for name, value in metrics.items():
+        if "/" not in name:
+            continue
+        if not isinstance(value, int | float):
+            raise RejectedUpdate(f"number {ascii(name)[:80]} is no number")
+        numbers[name] = float(value)
+    try:
+        check_numbers(numbers)
+    except InvalidReply as reason:
+        raise RejectedUpdate(str(reason)) from None
 
 
 def holdout_of(holdout: Any, model: nn.Module, device: str) -> Samples | None:

@@ -7,7 +7,16 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import nn
 
 from client_app.training import private_names
-from fedskew.flower.records import FLAT, MEMORY, PRIVATE, model_record
+from fedskew.flower.records import (
+    BATCH_NORM,
+    FLAT,
+    MEMORY,
+    PRIVATE,
+    UPLOAD,
+    UPLOADS,
+    config_of,
+    model_record,
+)
 from fedskew.flower.variants import variants_of
 
 Model = nn.Module | Callable[[], nn.Module]
@@ -49,6 +58,7 @@ def keep_private(model: Model, method: str) -> Mod:
         if not message.content.array_records:
             return call_next(message, context)
         key, received = model_record(message)
+        uploads = config_of(message).get(UPLOADS, [])
         if FLAT in received:
             raise ValueError(
                 f"{method}'s mod keeps tensors by name, and the server sends flat_arrays: start with "
@@ -70,6 +80,8 @@ def keep_private(model: Model, method: str) -> Mod:
                 sending[name] = array
         context.state[MEMORY + PRIVATE] = ArrayRecord(keeping)
         reply.content[key] = ArrayRecord(sending)
+        if BATCH_NORM in uploads:
+            reply.content[UPLOAD + BATCH_NORM] = ArrayRecord(keeping)
         return reply
 
     return mod

@@ -45,6 +45,7 @@ BEYOND_THE_LOSS = (
     "before",
     "after",
     "private_names",
+    "parameters",
 )
 """The hooks of a variant that a loss function cannot carry out."""
 GRID = ("bits", "range")

@@ -38,7 +38,12 @@ from strategies.core.reading import DIGESTS
 from strategies.core.round_result import AVERAGE, Diverged, RoundResult
 from strategies.core.server import Numbers, Server, ServerMethod, Update
 from strategies.core.server_optimizer import AdaptiveOptimizer, ServerOptimizer
-from strategies.core.update_statistics import UpdateStatistics, update_statistics
+from strategies.core.update_statistics import (
+    MethodNumbers,
+    UpdateStatistics,
+    method_numbers,
+    update_statistics,
+)
 from strategies.core.validation import RejectedUpdate, UpdateOutOfRange, checked_update, expected_of
 
 log = logging.getLogger("fedskew")
@@ -75,6 +80,8 @@ class Round:
     """The processes that ran the clients: process id, device, visible GPUs, and the GPU's model."""
     metrics: Numbers = field(default_factory=dict)
     """Numbers that the server methods record, by name."""
+    method_numbers: Mapping[str, MethodNumbers] = field(default_factory=dict)
+    """Numbers that the clients' methods contribute, by VARIANT/NAME."""
 
 
 class HeadStart(Protocol):
@@ -360,6 +367,7 @@ class Rounds:
             },
             workers=sorted_workers(exchange),
             metrics=result.metrics,
+            method_numbers=method_numbers(updates),
         )
 
     def result(self, updates: Sequence[Update]) -> RoundResult:

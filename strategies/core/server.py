@@ -24,7 +24,7 @@ class Update:
     examples: int
     uploads: Mapping[str, State] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """loss, steps, coefficient-sum (FedNova's ||a||_1), seconds."""
+    """loss, steps, coefficient-sum (FedNova's ||a||_1), seconds; and the methods' numbers, by VARIANT/NAME."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """Of the client's memory and of its data, as far as it has any."""
 

@@ -34,6 +34,29 @@ class UpdateStatistics:
     examples: int
 
 
+@dataclass(frozen=True)
+class MethodNumbers:
+    """One of the numbers that the clients' methods contribute (`Contribution.numbers`), in one round."""
+
+    mean: float
+    """Weighted by training samples, over the clients that sent it."""
+    values: Sequence[float]
+    """In the order of the round's clients, of more than MOST the first; NaN for a client that did not send it."""
+
+
+def method_numbers(updates: Sequence[Update]) -> dict[str, MethodNumbers]:
+    """Return the numbers of the clients' methods, by VARIANT/NAME."""
+    names = {name for update in updates for name in update.metrics if "/" in name}
+    found = {}
+    for name in sorted(names):
+        values = [update.metrics.get(name, math.nan) for update in updates]
+        sent = [update for update in updates if name in update.metrics]
+        total = sum(update.examples for update in sent)
+        parts = [update.metrics[name] * (update.examples / total) for update in sent]
+        found[name] = MethodNumbers(math.fsum(parts), values)
+    return found
+
+
 def update_statistics(server: Server, updates: Sequence[Update]) -> list[UpdateStatistics]:
     """Return the statistics of every update, in the order of the updates."""
     clients = len(updates)

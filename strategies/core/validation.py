@@ -13,6 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from client_app.client import InvalidReply, check_numbers
 from client_app.handlers import ClientReply
 from client_app.optimizer import expected_coefficient_sum
 from client_app.state import State
@@ -159,6 +160,7 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
             raise UpdateOutOfRange(f"metric {name} {reason}")
         if reason:
             raise RejectedUpdate(f"metric {name} {reason}")
+    check_method_numbers({name: metrics[name] for name in metrics.keys() - METRICS.keys()}, server)
 
     examples = int(metrics["num-examples"])
     expected_examples = server.examples_by_client.get(client, examples)
@@ -175,6 +177,18 @@ def checked_metrics(client: int, metrics: Mapping[str, float], server: Server) -
     if not math.isclose(sent_sum, due_sum, rel_tol=1e-6):
         raise RejectedUpdate(f"coefficient-sum is {sent_sum:g}, and {steps} steps make {due_sum:g}")
     return examples
+
+
+def check_method_numbers(numbers: Mapping[str, float], server: Server) -> None:
+    """Raise RejectedUpdate unless the numbers beside METRICS can be those of the run's variants, by VARIANT/NAME."""
+    try:
+        check_numbers(numbers)
+    except InvalidReply as reason:
+        raise RejectedUpdate(str(reason)) from None
+    for name in sorted(numbers):
+        variant, _, _ = name.partition("/")
+        if variant not in server.variants:
+            raise RejectedUpdate(f"number {name} is of {variant}, which is no variant of the run")
 
 
 def check_samples(client: int, samples: int, subject: str, server: Server) -> None:

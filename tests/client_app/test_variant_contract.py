@@ -363,6 +363,15 @@ def test_nothing_is_mutated(row: Row) -> None:
 
 
 @every_variant
+def test_no_method_of_the_projects_own_trains_parameters_or_records_numbers(row: Row) -> None:
+    client = small_client()
+    client = replace(client, broadcast=broadcast_of([row.default], [client]))
+    report = train_round(client, [row.default], SETTINGS)
+    assert row.default.parameters(client) == {} and not client.parameters
+    assert report.numbers == {}
+
+
+@every_variant
 def test_one_instance_serves_every_client(row: Row) -> None:
     first = train_rounds([row.default], SKEWED, SETTINGS)[0]
     assert same(train_rounds([row.default], SKEWED, SETTINGS)[0], first)

@@ -1,5 +1,6 @@
 """A site's policy, rule by rule: each is held by what it is about, and by nothing else."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ def test_max_norm_is_of_the_update_and_not_of_the_model(tmp_path: Path) -> None:
     for start in (large, small):
         with pytest.raises(NotAllowed, match=r"the update's norm is 1\.1\d*, and max-norm = 1"):
             policy.check_update(start, report_of({"w": start["w"] + 0.11}))
+
+
+def test_a_methods_numbers_need_the_permission_for_scores(tmp_path: Path) -> None:
+    shared = {"w": torch.zeros(3)}
+    without = replace(report_of(shared), numbers={})
+    with_numbers = replace(report_of(shared), numbers={"learned-temperature/temperature": 1.0})
+    policy = policy_of(tmp_path, [8, 8, 8], allow=("model",))
+    policy.check_update(shared, without)
+    with pytest.raises(NotAllowed) as refused:
+        policy.check_update(shared, with_numbers)
+    assert refused.value.permission == "scores"
+    policy_of(tmp_path, [8, 8, 8], allow=("model", "scores")).check_update(shared, with_numbers)
 
 
 @pytest.mark.parametrize("permission", BY_CLASS)
