@@ -71,7 +71,7 @@ def begin(work: Path) -> None:
     stack = ExitStack()
     Finalize(None, stack.close, exitpriority=10)
     STAGE = Stage(work / str(os.getpid()), stack.enter_context(Line()))
-    STAGE.work.mkdir()
+    STAGE.work.mkdir(parents=True)
     stack.callback(STAGE.federation.down)
     STAGE.found()
 

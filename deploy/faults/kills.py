@@ -18,8 +18,10 @@ KILLED_IN = (2, 4, 7)
 """The rounds in which a SuperNode is killed while it uploads."""
 UPLOAD = "64kbit"
 """The rate at which an upload of 80 kB takes ten seconds."""
-LONGEST_SILENCE = 65.0
-"""Seconds without a word of a run, of which 60 are promised: flwr, gateway and this look ask in turn."""
+LONGEST_SILENCE = 60.0
+"""Seconds without a word of a run."""
+LONG = "local-epochs=150"
+"""A training that takes about as long as a site's start, so that a site is back in the next round or the one after."""
 
 
 class Silence:
@@ -95,13 +97,57 @@ def supernode_uploading(stage: Stage, name: str) -> TrialResult:
         seconds.append(time.monotonic() - began)
     job.finish()
     longest = silence.stop()
-    seen = f"the others' replies are kept; no silence longer than {longest:.0f} s"
+    seen = f"the others' replies are kept; no silence longer than {longest:.1f} s"
     result = TrialResult(max(seconds), seen)
-    result.expect(longest <= LONGEST_SILENCE, f"silent for {longest:.0f} s")
+    result.expect(longest <= LONGEST_SILENCE, f"silent for {longest:.1f} s")
     named = f"waiting for site {VICTIM}"
     result.expect(named in job.words, f"nothing is said of {VICTIM}")
     away = [record["round"] for record in job.records() if NUMBER not in record["clients"]]
     result.expect(set(away) >= set(range(KILLED_IN[-1], 11)), f"only rounds {away} were without it")
+    return same(stage, result, job, name, *words, everybody=False)
+
+
+def link_uploading(stage: Stage, name: str) -> TrialResult:
+    """All of a site's link -9 in the middle of its upload in three of ten rounds, each time started after the round."""
+    words = "rounds=10", LONG
+    job = stage.begin(name, *words)
+    silence = Silence(job)
+    killed_in: list[int] = []
+    seconds = []
+    for _ in KILLED_IN:
+
+        def back() -> bool | None:
+            job.check()
+            records = job.records()
+            if len(records) == 10:
+                raise RuntimeError(f"the run ended after the kills in rounds {killed_in}")
+            return True if records and NUMBER in records[-1]["clients"] else None
+
+        until(back, f"{VICTIM} is not in a round again")
+        with stage.line.slow(UPLOAD):
+            stage.wait_for_upload()
+            number = job.rounds() + 1
+            for process in tree(stage.federation.processes[LINK].pid):
+                process.kill()
+        began = time.monotonic()
+        killed_in.append(number)
+        job.wait_for_round(number)
+        seconds.append(time.monotonic() - began)
+        stage.supervise()
+    job.finish()
+    longest = silence.stop()
+    seen = f"killed in rounds {killed_in}; no silence longer than {longest:.1f} s"
+    result = TrialResult(max(seconds), seen)
+    result.expect(longest <= LONGEST_SILENCE, f"silent for {longest:.1f} s")
+    result.expect(f"waiting for site {VICTIM}" in job.words, f"nothing is said of {VICTIM}")
+    records = job.records()
+    away = [record["round"] for record in records if NUMBER not in record["clients"]]
+    result.expect(len(records) == 10, f"{len(records)} rounds of 10")
+    result.expect(set(killed_in) <= set(away), f"only rounds {away} were without it")
+    others = set(range(len(stage.names))) - {NUMBER}
+    result.expect(
+        all(others <= set(record["clients"]) for record in records), "another site was left out"
+    )
     return same(stage, result, job, name, *words, everybody=False)
 
 

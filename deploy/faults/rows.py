@@ -7,6 +7,7 @@ from faults.kills import (
     everything_killed,
     executor_training,
     gate_halted,
+    link_uploading,
     service_killed,
     superexec_killed,
     supernode_idle,
@@ -39,6 +40,7 @@ ROWS: Mapping[int, Sequence[tuple[str, Callable[[Stage, str], TrialResult]]]] = 
     14: [("below min-sites", below_minimum)],
     15: [("flower-superexec -9, then a run", superexec_killed)],
     16: [("gateway halted for two minutes", gate_halted)],
-    17: [("SuperNode -9 in its upload in three of ten rounds, then away", supernode_uploading)],
+    17: [("SuperNode -9 in its upload in three of ten rounds, then away", supernode_uploading),
+         ("all of a site's link, each time started after the round", link_uploading)],
 }  # fmt: skip
 """By number, what is done, and who does it."""

@@ -61,8 +61,12 @@ MIN_POLL, MAX_POLL = 0.01, 0.3
 """Shortest and longest pause, in seconds, between two polls for replies."""
 POLL_SHARE = 0.02
 """The pause as a share of the time waited so far: a long wait costs few polls and lasts at most about 2 % longer."""
-LATE_SECONDS = 60.0
-"""Seconds after which missing replies are reported for the first time; then again after 2, 4, 8, ... times as many."""
+LATE_SECONDS = 55.0
+"""Seconds after which missing replies are reported for the first time; then again after 2, 4, 8, ... times as many.
+
+A little less than the minute after which a run must have said something: flwr, the gateway and `fedskew federation run`
+ask in turn.
+"""
 NO_REPLY = "no reply"
 """Why a client was left out whose reply did not arrive in time."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY

@@ -198,7 +198,8 @@ def test_sites_train_by_the_names_of_federation_toml(
         assert content["models"]["average"]["last"]["balanced-accuracy"] > 0.9
         model = tmp_path / f"{name}-model"
         assert fedskew("export", summary.parent, "--output", model)[0] == 0
-        assert "age, bmi, heart rate" in (model / "README.md").read_text()
+        card = (model / "README.md").read_text()
+        assert "age, bmi, heart rate" in card and "fedskew predict FOLDER table.csv" in card
     assert len(hashes) == 1
 
 

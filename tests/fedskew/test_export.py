@@ -138,6 +138,7 @@ def test_the_card_is_one(creff: RunFolder, fedbn: RunFolder, tmp_path: Path) -> 
                   "`creff.distance`", "200, by class 20, 20", "torch 2", "## Intended use"):  # fmt: skip
         assert words in card
     assert "not finished" not in card and "site-" not in card and str(creff.path.parent) not in card
+    assert "fedskew predict FOLDER images.npz" in card
     card = (exported(fedbn, tmp_path / "fedbn") / "README.md").read_text()
     assert (
         "bright, dark" in card

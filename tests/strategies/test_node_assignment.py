@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,16 @@ def test_a_site_that_comes_while_it_is_waited_for_is_asked(assigner: SiteAssigne
     grid.get_nodes = later  # type: ignore[method-assign]
     assert assigner.assign(grid, [0, 1, 2], SETTINGS).keys() == {101, 102, 103}  # type: ignore[arg-type]
     assert 0 < time.monotonic() < 2
+
+
+def test_a_wait_for_a_site_to_connect_is_never_silent_for_more_than_a_minute(
+    assigner: SiteAssigner,
+) -> None:
+    said = [0.0]
+    assigner.report_line = lambda line: said.append(time.monotonic())
+    assigner.assign(Nodes("south", "north"), [0, 1, 2], ExchangeSettings(node_wait=200.0))  # type: ignore[arg-type]
+    silences = [after - before for before, after in pairwise(said)]
+    assert said[-1] > 200 and max(silences) < 60
 
 
 def test_a_site_that_does_not_reply_is_named_until_it_has(

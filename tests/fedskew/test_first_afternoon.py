@@ -1,0 +1,342 @@
+"""A hospital's first afternoon, typed in an empty folder: check, the printed command, report, export, predict.
+
+One test per kind of data: a table of three hospitals, images as a CSV file and as folders, and DICOM files as a PACS
+writes them.
+"""
+
+import csv
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors import safe_open
+
+from data import load
+from server_app.settings import parse, parse_text
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSPITALS = ("north", "south", "east")
+
+
+class Terminal:
+    """A user's shell in a folder, in which `fedskew` is installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self.environment = os.environ | {
+            "PATH": programs,
+            "PYTHONPATH": str(ROOT),
+            "XDG_CACHE_HOME": str(folder.with_name("cache")),
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "100",
+        }
+
+    def run(self, line: str) -> "subprocess.CompletedProcess[str]":
+        """Run a line of bash."""
+        ended = subprocess.run(
+            ["bash", "-c", line],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+        assert "Traceback" not in ended.stderr, f"$ {line}\n{ended.stderr[-3000:]}"
+        return ended
+
+    def __call__(self, line: str) -> str:
+        """Run a line that has to succeed, and return what it prints."""
+        ended = self.run(line)
+        assert ended.returncode == 0, f"$ {line}\n{(ended.stdout + ended.stderr)[-3000:]}"
+        return ended.stdout
+
+    def refused(self, line: str) -> str:
+        """Run a line that has to be refused in one sentence, and return what it prints."""
+        ended = self.run(line)
+        assert ended.returncode == 2, f"$ {line}\n{ended.stdout[-3000:]}"
+        assert ended.stderr.count("\n") == 1, ended.stderr
+        return ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    folder = tmp_path / "afternoon"
+    folder.mkdir()
+    return Terminal(folder)
+
+
+def printed_commands(answer: str) -> list[str]:
+    """Return the commands that stand in what a command printed, each on a line of its own."""
+    return [line.strip() for line in answer.splitlines() if line.strip().startswith("fedskew ")]
+
+
+def proposed(answer: str, word: str) -> str:
+    """Return the first --set KEY=VALUE of an answer, as the shell takes it, in which a word stands."""
+    settings = re.findall(r"--set (?:'[^']*'|[^\s,;]+)", answer)
+    return next(setting for setting in settings if word in setting)
+
+
+def run_printed(terminal: Terminal, answer: str, more: str) -> list[str]:
+    """Run every printed command word for word, a run with `more` behind it; return the commands for runs."""
+    commands = printed_commands(answer)
+    runs = [command for command in commands if command.startswith("fedskew run ")]
+    assert runs and answer.rstrip().endswith(commands[-1]) and commands[-1] in runs
+    for command in commands:
+        terminal(f"{command} {more}" if command in runs else command)
+    return runs
+
+
+def exported(terminal: Terminal, method: str, results: str = "results") -> str:
+    """Export the first seed's run of a method, and return the model's folder."""
+    (run,) = terminal.folder.glob(f"{results}/*-{method}-seed0-*")
+    lines = terminal(f"fedskew export {run.relative_to(terminal.folder)}").splitlines()
+    files = [Path(line) for line in lines if line.endswith("model.safetensors")]
+    return str(files[0].parent)
+
+
+def architecture(terminal: Terminal, model: str) -> str:
+    """Return the name of an exported model's architecture."""
+    with safe_open(terminal.folder / model / "model.safetensors", "pt") as file:
+        return str(file.metadata()["architecture"])
+
+
+def predicted(terminal: Terminal, model: str, data: str, more: str = "") -> list[dict[str, str]]:
+    """Predict, and return the rows of the file that --output names."""
+    words = shlex.join(["fedskew", "predict", model, data, "--output", "told.csv"])
+    terminal(f"{words} {more}")
+    return read(terminal.folder / "told.csv")
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def write(file: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with file.open("w", newline="") as lines:
+        csv.writer(lines).writerows([head, *rows])
+
+
+def balanced_accuracies(terminal: Terminal, method: str) -> list[float]:
+    """Return a method's balanced accuracy after its last round, a number per seed, in percent."""
+    (table,) = json.loads(terminal("fedskew report --json"))
+    (found,) = [
+        number["values"]
+        for number in table["numbers"]
+        if (number["row"], number["metric"], number["selection"])
+        == (method, "balanced-accuracy", "last")
+    ]
+    return list(found)
+
+
+def assert_no_patient_on_two_sides(command: str, cache: Path, patients: int) -> None:
+    """Of the data that a command trains on, so many patients are in the training or the test set, none in both."""
+    settings = dict(parse_text(word) for word in shlex.split(command) if "=" in word)
+    data = load(parse({**settings, "cache": str(cache)}).data)
+    assert data.train_groups is not None and data.test_subjects is not None
+    sides = set(data.train_groups.tolist()), set(data.test_subjects.tolist())
+    assert all(sides) and not sides[0] & sides[1]
+    assert len(sides[0] | sides[1]) == patients
+
+
+def write_tables(folder: Path) -> None:
+    """Write cancer.csv, new.csv and unlabeled.csv: rows of three hospitals with scales of their own, two of a patient.
+
+    They have a column of numbers per row, one of text, one with empty cells and one of large numbers.
+    """
+    from sklearn.datasets import load_breast_cancer
+
+    data, draws = load_breast_cancer(), np.random.default_rng(0)
+    shift = 0.4 * data.data.std(0)
+    rows = []
+    for number, index in enumerate(draws.permutation(len(data.data))):
+        site = number % 3
+        values = (
+            data.data[index],
+            data.data[index] * 1.15,
+            data.data[index] + shift,
+        )[site]
+        cells = [f"{value:.5g}" for value in values]
+        if number % 17 == 0:
+            cells[4] = ""
+        platelets = str(1000 * draws.integers(150, 450))
+        patient = f"P{number // 6 * 3 + site}"
+        ward = f"ward {'ABC'[draws.integers(3)]}"
+        label = str(data.target_names[data.target[index]])
+        rows.append([str(1000 + number), patient, HOSPITALS[site], ward, platelets, *cells, label])
+    names = [name.replace(" ", "_") for name in data.feature_names]
+    head = ["row_id", "patient", "site", "ward", "platelets", *names, "label"]
+    write(folder / "cancer.csv", head, rows[:480])
+    write(folder / "new.csv", head, rows[480:])
+    write(folder / "unlabeled.csv", head[:-1], [row[:-1] for row in rows[480:]])
+
+
+def chest(draws: np.random.Generator, ill: bool, hospital: int) -> NDArray[np.uint8]:
+    """Return an image of 32x32: a bright body, two dark lungs, an opacity of the ill, a contrast of the hospital's."""
+    y, x = np.mgrid[:32, :32]
+    picture = np.full((32, 32), 0.7)
+    for centre in draws.normal((9.5, 22.5), 0.7):
+        picture[((x - centre) / 5.5) ** 2 + ((y - 16) / 11) ** 2 < 1] = 0.25
+    if ill:
+        column = draws.choice([9.5, 22.5]) + draws.normal(0, 1.5)
+        row = draws.normal(16, 5)
+        picture += 0.5 * np.exp(-((x - column) ** 2 + (y - row) ** 2) / 12)
+    picture += draws.normal(0, 0.06, picture.shape)
+    gain, offset = ((1.0, 0.0), (0.6, 0.35), (0.7, -0.1))[hospital]
+    return (255 * (gain * picture + offset)).clip(0, 255).astype(np.uint8)
+
+
+def write_images(folder: Path, patients: int, draws: np.random.Generator) -> None:
+    """Write two images of each patient, below images/ beside rows.csv and again as folders/HOSPITAL/CLASS/*.png."""
+    rows = []
+    for number, hospital in enumerate(HOSPITALS):
+        for patient in range(patients):
+            label = ("normal", "pneumonia")[patient % 3 == 0]
+            for view in range(2):
+                name = f"{hospital}-{patient:02d}-{view}.png"
+                picture = Image.fromarray(chest(draws, label == "pneumonia", number))
+                for place in (folder / "images", folder / "folders" / hospital / label):
+                    place.mkdir(parents=True, exist_ok=True)
+                    picture.save(place / name)
+                rows.append([f"images/{name}", label, hospital, f"{hospital}-{patient:02d}"])
+    write(folder / "rows.csv", ["path", "label", "site", "patient"], rows)
+    unlabeled = [[path, patient] for path, _, _, patient in rows]
+    write(folder / "unlabeled.csv", ["path", "patient"], unlabeled)
+
+
+def write_dicom_tree(folder: Path, first: int, patients: int, draws: np.random.Generator) -> None:
+    """Write PATIENT/STUDY/SERIES/IM0001 and IM0002 of each patient in folder/, and labels.csv beside it."""
+    pydicom = pytest.importorskip("pydicom")
+    rows = []
+    for number, hospital in enumerate(HOSPITALS):
+        for patient in range(first, first + patients):
+            label = ("normal", "pneumonia")[patient % 2]
+            patient_id = f"{number}{patient:04d}"
+            rows.append([patient_id, label])
+            place = folder / f"PAT{patient_id}" / "STUDY001" / "SERIES01"
+            place.mkdir(parents=True)
+            for view in range(2):
+                data = pydicom.Dataset()
+                data.SOPClassUID = "1.2.840.10008.5.1.4.1.1.1"
+                data.SOPInstanceUID = f"1.2.3.{number}.{patient}.{view}"
+                data.StudyInstanceUID = f"1.2.3.{number}.{patient}"
+                data.SeriesInstanceUID = f"1.2.3.{number}.{patient}.9"
+                data.PatientID, data.InstitutionName = patient_id, hospital
+                data.Modality, data.InstanceNumber = "CR", view + 1
+                pixels = chest(draws, label == "pneumonia", number).astype(np.uint16) * 16
+                data.Rows, data.Columns = pixels.shape
+                data.SamplesPerPixel, data.PixelRepresentation = 1, 0
+                data.PhotometricInterpretation = "MONOCHROME2"
+                data.BitsAllocated, data.BitsStored, data.HighBit = 16, 12, 11
+                data.PixelData = pixels.tobytes()
+                data["PixelData"].VR = "OW"
+                data.file_meta = pydicom.dataset.FileMetaDataset()
+                data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+                file = place / f"IM{view + 1:04d}"
+                pydicom.dcmwrite(file, data, enforce_file_format=True)
+    write(folder.with_name("labels.csv"), ["PatientID", "label"], rows)
+
+
+def test_a_table_of_three_hospitals(terminal: Terminal) -> None:
+    """Scales differ, patients have two rows, a column counts the rows, one is text and one has empty cells."""
+    write_tables(terminal.folder)
+    check = "fedskew data check cancer.csv"
+    without_ward = proposed(terminal.refused(check), "ward")
+    filled = proposed(terminal.refused(f"{check} {without_ward}"), "median")
+    without_both = proposed(terminal(f"{check} {without_ward} {filled}"), "row_id")
+    answer = terminal(f"{check} {without_both} {filled}")
+    for word in ("mean_smoothness", "platelets", "median"):
+        assert word in answer
+
+    more = "--method fedavg,fedbn --seed 0,1 --set rounds=10 --engine inprocess"
+    (command,) = run_printed(terminal, answer, more)
+    assert_no_patient_on_two_sides(command, terminal.folder, 240)
+    scores = balanced_accuracies(terminal, "fedavg")
+    assert len(scores) == 2 and min(scores) >= 88, scores
+    terminal("fedskew report --html report.html")
+    assert "fedbn" in (terminal.folder / "report.html").read_text()
+
+    model, new = exported(terminal, "fedavg"), read(terminal.folder / "new.csv")
+    labeled = predicted(terminal, model, "new.csv")
+    unlabeled = predicted(terminal, model, "unlabeled.csv")
+    for rows in (labeled, unlabeled):
+        for column in ("row_id", "patient"):
+            assert [row[column] for row in rows] == [row[column] for row in new]
+    assert [row["label"] for row in labeled] == [row["label"] for row in new]
+    told = [row["prediction"] for row in labeled]
+    assert told == [row["prediction"] for row in unlabeled]
+    assert np.mean([row["label"] == row["prediction"] for row in labeled]) > 0.85
+
+
+def test_images_as_a_table_and_as_folders(terminal: Terminal) -> None:
+    """The same images get the same model; as folders, nobody knows the patients, and the answer says so."""
+    draws = np.random.default_rng(0)
+    write_images(terminal.folder / "study", 36, draws)
+    write_images(terminal.folder / "new", 5, draws)
+    more = "--method fedavg --seed 0 --set rounds=2 --set local-epochs=1 --engine inprocess"
+
+    answer = terminal("fedskew data check study/rows.csv")
+    (command,) = run_printed(terminal, answer, f"{more} --results by-table")
+    assert_no_patient_on_two_sides(command, terminal.folder, 108)
+
+    (check,) = printed_commands(terminal.refused("fedskew data check study/folders"))
+    answer = terminal(check)
+    assert "patient" in answer
+    run_printed(terminal, answer, f"{more} --results by-folder")
+
+    models = [exported(terminal, "fedavg", results) for results in ("by-table", "by-folder")]
+    names = {architecture(terminal, model) for model in models}
+    assert len(names) == 1 and names.pop() in answer
+    terminal("fedskew report --results by-table --html report.html")
+
+    new = read(terminal.folder / "new" / "rows.csv")
+    for model in models:
+        labeled = predicted(terminal, model, "new/rows.csv")
+        unlabeled = predicted(terminal, model, "new/unlabeled.csv")
+        assert [row["label"] for row in labeled] == [row["label"] for row in new]
+        for rows in (labeled, unlabeled):
+            assert [row["patient"] for row in rows] == [row["patient"] for row in new]
+        told = {
+            Path(row["path"]).name: made["prediction"]
+            for row, made in zip(new, labeled, strict=True)
+        }
+        assert [row["prediction"] for row in unlabeled] == list(told.values())
+        for place, count in (("new/images", 30), ("new/folders/north", 10)):
+            rows = predicted(terminal, model, place)
+            assert len(rows) == count
+            assert all(told[Path(row["input"]).name] == row["prediction"] for row in rows)
+
+
+def test_a_dicom_tree_as_a_pacs_writes_it(terminal: Terminal) -> None:
+    """PATIENT/STUDY/SERIES/IM0001: patients are no classes, labels stand in a table, hospitals in the files."""
+    draws = np.random.default_rng(0)
+    write_dicom_tree(terminal.folder / "pacs" / "export", 0, 16, draws)
+    write_dicom_tree(terminal.folder / "later" / "export", 100, 4, draws)
+    sentence = terminal.refused("fedskew data check pacs/export")
+    assert "labels" in sentence
+    answer = terminal("fedskew data check pacs/export --labels pacs/labels.csv")
+    for word in ("3 sites", "InstitutionName", "48 patients", "pneumonia"):
+        assert word in answer
+    more = "--method fedavg --seed 0 --set rounds=2 --set local-epochs=1 --engine inprocess"
+    (command,) = run_printed(terminal, answer, more)
+    assert_no_patient_on_two_sides(command, terminal.folder, 48)
+    terminal("fedskew report --html report.html")
+
+    model, new = exported(terminal, "fedavg"), read(terminal.folder / "later" / "labels.csv")
+    unlabeled = predicted(terminal, model, "later/export")
+    labeled = predicted(terminal, model, "later/export", "--set labels=later/labels.csv")
+    assert len(labeled) == len(unlabeled) == 24
+    by_patient = {row["PatientID"]: row["label"] for row in new}
+    assert [row["label"] for row in labeled] == [by_patient[row["PatientID"]] for row in labeled]
+    assert [row["prediction"] for row in labeled] == [row["prediction"] for row in unlabeled]
