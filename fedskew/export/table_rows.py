@@ -29,6 +29,7 @@ from data.readers.rows import (
     opened,
     writing_of,
 )
+from data.readers.splits import Split, checked
 from data.readers.tables import Numbers, checked_path, inputs_of
 from data.settings import ROLES
 from data.text import name_list, printable
@@ -357,9 +358,12 @@ def hf_rows(path: Path, about: Description, settings: DataSettings) -> Read:
             names.append(place)
             columns.append({name: texts[row] for name, texts in cells.items()})
     metadata = SampleMetadata(source, roles, {LABEL: [str(number) for number in labels.numbers]})
+    pixels = huggingface.pixels_of(parts, metadata, about.shape, settings)
+    split = Split(pixels, np.array(labels.numbers, np.int64), source, "")
+    images, labels_N = checked(split, about.shape, len(about.class_names))
     return Read(
-        images=huggingface.pixels_of(parts, metadata, about.shape, settings),
-        labels_N=np.array(labels.numbers, np.int64),
+        images=images,
+        labels_N=labels_N,
         names=names,
         known_N=np.array(labels.known),
         columns=columns,
