@@ -30,7 +30,7 @@ class ColumnSums(Variant):
     permission: ClassVar[str] = "class-statistics"
     """As of the other sums of what samples are like."""
 
-    columns: int
+    columns: int = 0
     """Input columns of the table."""
 
     @property

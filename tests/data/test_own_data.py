@@ -53,7 +53,7 @@ def test_npz_with_validation_data(tmp_path):
 def test_npz_of_vectors(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(15, 7)).astype(np.float32)
     data = load(npz(tmp_path, "7", train_images=vectors[:10], test_images=vectors[10:]))
-    assert (data.shape, data.mean, data.std) == ((7,), (0.0,), (1.0,))
+    assert (data.shape, data.mean, data.std) == ((7,), (), ())  # the training rows decide
     assert np.array_equal(data.train_inputs, vectors[:10])
 
 

@@ -309,10 +309,10 @@ def test_sites_folders_keep_the_names(tmp_path: Path, fedskew: FedSkew) -> None:
 @pytest.mark.parametrize(
     ("given", "agreed_on"),
     [
-        (["--columns", 'age,bmi,heart rate,"a, b"'], (list(COLUMNS), "4", [0.0], [1.0])),
-        (["--columns", "FILE.csv"], (list(COLUMNS), "4", [0.0], [1.0])),
+        (["--columns", 'age,bmi,heart rate,"a, b"'], (list(COLUMNS), "4", None, None)),
+        (["--columns", "FILE.csv"], (list(COLUMNS), "4", None, None)),
         (["--columns", "FILE.npz", "--mean", "3"], (list(COLUMNS), "4", [3.0], [1.0])),
-        (["--input-shape", "4"], (None, "4", [0.0], [1.0])),
+        (["--input-shape", "4"], (None, "4", None, None)),
         (["--input-shape", "1x8x8"], (None, "1x8x8", [0.5], [0.5])),
         (
             ["--columns", "age,bmi", "--input-shape", "4"],
