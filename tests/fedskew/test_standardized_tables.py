@@ -205,7 +205,6 @@ def write_cancer(file: Path) -> Path:
 
 
 def test_a_table_of_three_hospitals_from_check_to_predict(tmp_path: Path, fedskew: FedSkew) -> None:
-    """With raw columns the mean over these seeds is below 60 %."""
     table = write_cancer(tmp_path / "cancer.csv")
     status, output, errors = fedskew("data", "check", table)
     assert status == 0, errors
