@@ -11,15 +11,19 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from data import DataError, DataSettings, Samples
+from data import DataError, DataSettings, Samples, SettingError
 from data.readers.array_conversion import check_convertible, converted
+from data.readers.catalog import labels_file
+from data.readers.dicom_headers import headers_of
 from data.readers.file_type import is_dicom_file, is_nifti, truly
 from data.readers.folder import below, class_folders, class_number, read_split, visible
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS, order_of
+from data.readers.labels import checked_keyword, key_of, label_table
 from data.readers.medians import column_labels
 from data.readers.medical import dicom_data
 from data.readers.npz import Arrays, read_arrays
+from data.readers.rows import LABEL, is_missing
 from data.readers.splits import Split, checked
 from data.readers.user_data import input_columns, kind_of_path, read_own
 from fedskew.export.model_folder import Description
@@ -76,6 +80,9 @@ def read_inputs(
         DataError: there are no inputs, or the model cannot take them; it names file or folder.
     """
     reader = reader_of(path)
+    if settings is not None and settings.labels and reader is not folder:
+        rule = "is for folders of DICOM files"
+        raise SettingError("labels", settings.labels, f"{rule}, and {path} is none")
     read = reader(path, about, settings or about.data)
     images = read.images  # files are decoded batch by batch
     inputs: Tensor | ImageFiles
@@ -269,11 +276,14 @@ def folder(path: Path, about: Description, settings: DataSettings) -> Read:
     if not entries:
         raise DataError("holds no image", where=str(path))
     folders = [entry for entry in entries if entry.is_dir()]
-    if folders and not of_classes(path, about):
+    if settings.labels or (folders and not of_classes(path, about)):
         files = [file for file in below(path) if file.name != DICOMDIR]
         images = [file for file in files if is_dicom_file(file)]
         if images:
             return dicom_tree(path, images, len(files) - len(images), about, settings)
+        if settings.labels:
+            rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
+            raise DataError(rule, where=str(path))
     columns: list[dict[str, str]] = []
     labeled = len(folders) == len(entries)
     if labeled:
@@ -306,18 +316,59 @@ def dicom_tree(
     """List the DICOM files in folders of patients, studies and series, as a PACS writes them."""
     names = [str(file.relative_to(path)) for file in images]
     files = ImageFiles.of(path, names, about.shape, settings, about.crop == "center")
-    labels_N = np.zeros(len(names), np.int64)
-    notes = ["no folder is called as a class, so the DICOM files are predicted without labels"]
+    labels_N, known_N = np.zeros(len(names), np.int64), np.zeros(len(names), np.bool_)
+    notes = []
+    if settings.labels:
+        labels_N, known_N = dicom_labels(path, images, about, settings)
+        if not known_N.all():
+            notes.append(f"{(~known_N).sum()} of {len(names)} files have no label")
+    else:
+        rule = "no folder is called as a class, so the DICOM files are predicted without labels"
+        notes.append(f"{rule}: --set labels=FILE.csv names them")
     if others:
         notes.append(f"{others} files that are no DICOM files are left out")
     return Read(
         files,
         labels_N,
         names,
-        known(labels_N, labeled=False),
+        known_N,
         columns=patients_of(images),
         notes=tuple(notes),
     )
+
+
+def dicom_labels(
+    path: Path, images: Sequence[Path], about: Description, settings: DataSettings
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return (N,) labels of DICOM files by the setting `labels`, and (N,) which of them are known.
+
+    Raises:
+        DataError: what `label_table` refuses, no file with a label, or a label that is none of the model's classes.
+        SettingError: `labels` names neither a table nor a DICOM element.
+    """
+    table_file = labels_file(settings.labels)
+    keyword = "" if table_file else checked_keyword(settings.labels)
+    headers = headers_of(images, keyword)
+    table = label_table(table_file, path, settings) if table_file else None
+    labels_N, known_N = np.zeros(len(images), np.int64), np.zeros(len(images), np.bool_)
+    for index, file in enumerate(images):
+        text = headers[file].label
+        if table is not None:
+            row = table.rows.get(
+                key_of(table.key, file.relative_to(path).as_posix(), headers[file])
+            )
+            text = row[1][LABEL] if row is not None else ""
+        if is_missing(text, about.class_names):
+            continue
+        label = class_number(text, about.class_names)
+        if label is None:
+            rule = f"{text[:80]!r}: must be one of classes = {about.classes}"
+            raise DataError(f"label of {file}: {rule}", where=str(table_file or path))
+        labels_N[index], known_N[index] = label, True
+    if not known_N.any():
+        rule = f"says nothing of the {len(images)} files of {path}"
+        raise SettingError("labels", settings.labels, rule)
+    return labels_N, known_N
 
 
 def patients_of(images: Sequence[Path]) -> list[dict[str, str]]:

@@ -234,7 +234,7 @@ class Description:
 
 def reading(settings: Mapping[str, Scalar]) -> dict[str, Any]:
     """Return settings of how inputs are read, by field. Raises SettingError for any other, or one of another type."""
-    known = {DataSettings.key(field): field for field in (*READ_BY, "outside_folder")}
+    known = {DataSettings.key(field): field for field in (*READ_BY, "outside_folder", "labels")}
     rule = f"says nothing of how inputs are read, as do {', '.join(known)}"
     for key, value in settings.items():
         require(key in known, key, value, rule)

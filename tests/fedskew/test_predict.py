@@ -599,6 +599,35 @@ def test_a_dicom_tree_without_class_folders_is_read_with_its_patients(
     assert [row["PatientID"] for row in rows] == ["id-0", "id-0", "id-1"]
 
 
+def test_a_dicom_tree_is_predicted_with_the_labels_of_a_table_or_an_element(
+    digits: Path, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    sample = pytest.importorskip("pydicom.data").get_testdata_file("MR_small.dcm", download=False)
+    for number in range(3):
+        file = tmp_path / "pacs" / f"PAT{number}" / "ST0" / f"IM{number}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        data = pydicom.dcmread(sample)
+        data.PatientID, data.StudyID = f"id-{number}", str(number + 4)
+        data.save_as(file)
+    table, out = tmp_path / "labels.csv", tmp_path / "p.csv"
+    table.write_text("PatientID,label\nid-2,6\nid-0,4\n")
+    predict = ("predict", digits / "average", tmp_path / "pacs", "--output", out, "--set")
+    for labels, expected in ((table, ["4", "", "6"]), ("StudyID", ["4", "5", "6"])):
+        status, output, errors = fedskew(*predict, f"labels={labels}")
+        assert status == 0 and "accuracy" in output, errors
+        rows = list(csv.DictReader(out.read_text().splitlines()))
+        assert [row["label"] for row in rows] == expected
+        assert ("1 of 3 files have no label" in errors) == ("" in expected)
+    table.write_text("PatientID,label\nid-2,healthy\n")
+    status, _, errors = fedskew(*predict, f"labels={table}")
+    assert (status, errors.count("\n")) == (2, 1) and "'healthy'" in errors and "PAT2" in errors
+    status, _, errors = fedskew(
+        "predict", digits / "average", digits / "test.npz", "--set", f"labels={table}"
+    )
+    assert (status, errors.count("\n")) == (2, 1) and "labels = " in errors and "DICOM" in errors
+
+
 def test_all_rows_of_a_table_of_images_are_predicted(
     digits: Path, tmp_path: Path, fedskew: FedSkew
 ) -> None:
