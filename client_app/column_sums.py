@@ -27,8 +27,7 @@ class ColumnSums(Variant):
 
     name: ClassVar[str] = "column-sums"
 
-    permission: ClassVar[str] = "class-statistics"
-    """As of the other sums of what samples are like."""
+    permission: ClassVar[str] = "column-sums"
 
     columns: int = 0
     """Input columns of the table."""

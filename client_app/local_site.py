@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from data import Dataset, Samples
 
 PERMISSIONS = (
-    "model", "scores", "class-counts", "class-statistics", "class-predictions", "head-gradients", "control-variates",
-    "batch-norm",
+    "model", "scores", "class-counts", "column-sums", "class-statistics", "class-predictions", "head-gradients",
+    "control-variates", "batch-norm",
 )  # fmt: skip
 """What may leave a site: updates with their number of samples and loss; scores on its test set, and the numbers that
 methods record of its training (`Contribution.numbers`); and what methods ask for beside them."""
-DEFAULT_PERMISSIONS = ("model", "scores", "class-counts")
+DEFAULT_PERMISSIONS = ("model", "scores", "class-counts", "column-sums")
 RUN_KEYS = (
     "min-batch-size", "min-steps", "min-update-samples", "methods", "models", "max-rounds", "approve-runs",
 )  # fmt: skip

@@ -339,7 +339,7 @@ def verified_file(path: Path, kinds: Kinds, run: str = "") -> dict[str, Any] | N
     """Return what `line_of` was given for a file, or None where that is missing, damaged or another run's."""
     try:
         return verified(path.read_text(), kinds, run)
-    except (FileNotFoundError, ValueError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import DataError
+from data.file_stamps import FileStamp, stamp_of
 from data.readers.file_type import is_dicom_file
 from data.readers.medical import dicom_data
 from data.readers.rows import is_missing
@@ -67,19 +68,17 @@ def headers_of(files: Sequence[Path], keyword: str = "") -> dict[Path, Header]:
     for file in sorted(files):
         if file.name.lower().endswith(NO_DICOM):
             continue
-        try:
-            stat = file.stat()
-        except OSError:  # the reader of the image says why
-            continue
-        stamps.append((file, stat.st_size, stat.st_mtime_ns))
+        stamp = stamp_of(file)
+        if stamp is not None:  # the reader of the image says why one has none
+            stamps.append((file, stamp))
     return _headers(tuple(stamps), keyword)
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def _headers(stamps: tuple[tuple[Path, int, int], ...], keyword: str) -> dict[Path, Header]:
-    """Read headers. Sizes and times of change (bytes, nanoseconds) only serve as keys of the cache."""
+def _headers(stamps: tuple[tuple[Path, FileStamp], ...], keyword: str) -> dict[Path, Header]:
+    """Read headers. The stamps only serve as keys of the cache."""
     headers = {}
-    for file, _, _ in stamps:
+    for file, _ in stamps:
         if is_dicom(file):
             headers[file] = _header(file, keyword)
     return headers
@@ -127,7 +126,7 @@ def plain(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Known:
+class Origins:
     """What headers say of the images of a data set."""
 
     files: tuple[Path, ...] = ()
@@ -152,13 +151,13 @@ class Known:
         return {role: {"patient": self.by, "site": INSTITUTION}[role] for role in self.cells}
 
 
-def known_of(
+def origins_of(
     files: Sequence[Path],
     headers: Mapping[Path, Header],
     settings: DataSettings,
     sides: Sequence[str] = (),
     patients: Sequence[str] = (),
-) -> Known:
+) -> Origins:
     """Return the patients and sites of files.
 
     A file without a PatientID counts by its study. So do all files where one PatientID is on all, as ANONYMOUS is.
@@ -180,7 +179,7 @@ def known_of(
     if stated.get("site") != "":
         sites, why_not = _sites(of_files, known, sides)
         notes += why_not
-    return Known(tuple(files), () if patients else known, by, sites, tuple(notes))
+    return Origins(tuple(files), () if patients else known, by, sites, tuple(notes))
 
 
 def unknown_patients(table: Path, what: str) -> str:

@@ -13,10 +13,10 @@ from data.errors import DataError, Remedy, SetOption
 from data.readers.dicom_headers import (
     INSTITUTION,
     PATIENT,
-    Known,
+    Origins,
     headers_of,
     is_dicom,
-    known_of,
+    origins_of,
     unknown_patients,
 )
 from data.readers.image_files import ImageFiles
@@ -81,7 +81,9 @@ def sites_of(path: Path, settings: DataSettings) -> tuple[str, ...]:
     return tuple(sorted(set(patients_of(path, settings).sites)))
 
 
-def with_patients(path: Path, splits: Sequence[Split], known: Known, settings: DataSettings) -> Raw:
+def with_patients(
+    path: Path, splits: Sequence[Split], known: Origins, settings: DataSettings
+) -> Raw:
     """The images of all splits with their patients and sites, divided as they are, or by a fifth of the patients.
 
     Raises:
@@ -141,17 +143,17 @@ def class_files(path: Path) -> ClassFiles:
     return ClassFiles(tuple(files), tuple(classes), tuple(sides) if any(sides) else ())
 
 
-def patients_of(path: Path, settings: DataSettings) -> Known:
+def patients_of(path: Path, settings: DataSettings) -> Origins:
     """The patients and sites that the headers of a folder's DICOM files name; nobody where there are none.
 
     Raises:
         DataError: the class folders are patients.
     """
     if not holds_dicom(path):
-        return Known()
+        return Origins()
     found = class_files(path)
     headers = headers_of(found.files)
-    known = known_of(found.files, headers, settings, found.sides)
+    known = origins_of(found.files, headers, settings, found.sides)
     refuse_patients(path, found, known)
     return known
 
@@ -167,7 +169,7 @@ def holds_dicom(path: Path) -> bool:
     return any(file is not None and is_dicom(file) for file in first_files)
 
 
-def refuse_patients(path: Path, found: ClassFiles, known: Known) -> None:
+def refuse_patients(path: Path, found: ClassFiles, known: Origins) -> None:
     """Raise DataError where the folders are those of an archive's patients, and not of classes."""
     if not known.patients:
         return
@@ -377,7 +379,7 @@ def notes_of(splits: Mapping[str, Path], class_names: tuple[str, ...]) -> Iterat
         yield f"class {name} has no image"
 
 
-def notes_of_patients(path: Path, known: Known, settings: DataSettings) -> Iterator[str]:
+def notes_of_patients(path: Path, known: Origins, settings: DataSettings) -> Iterator[str]:
     """Yield what a user has to know of patients and sites, a sentence each."""
     yield from known.notes
     if known.sites:

@@ -17,7 +17,7 @@ from data.readers.dicom_headers import (
     STUDY,
     Header,
     headers_of,
-    known_of,
+    origins_of,
     plain,
 )
 from data.readers.image_files import ImageFiles, shape_of
@@ -142,7 +142,7 @@ def labelled(path: Path, files: Sequence[Path], settings: DataSettings) -> Label
     sides = _sides(rows.names)
     if sides and "split" not in rows.cells and "fold" not in rows.cells:
         rows.cells["split"] = sides
-    known = known_of(
+    known = origins_of(
         [path / name for name in rows.names],
         headers,
         settings,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError, Remedy, SetOption
 from data.readers.abide import folds
-from data.readers.dicom_headers import INSTITUTION, headers_of, known_of, unknown_patients
+from data.readers.dicom_headers import INSTITUTION, headers_of, origins_of, unknown_patients
 from data.readers.image_files import ImageFiles, shape_of
 from data.readers.medians import filled, notes_of_gaps
 from data.readers.metadata import SampleMetadata, left_out
@@ -604,7 +604,7 @@ def _with_patients(
     if rows.patients or settings.column_names.get("patient") == "":
         return rows, ()
     files = [path.parent / cell for cell in rows.of("path")]
-    known = known_of(files, headers_of(files), settings)
+    known = origins_of(files, headers_of(files), settings)
     notes = list(known.notes)
     if known.sites and not rows.sites:
         number = len(set(known.sites))

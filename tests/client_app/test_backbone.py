@@ -182,7 +182,7 @@ def test_group_norm_takes_every_batch_norm_s_place() -> None:
     assert torch.allclose(model(images_B)[:1], model(images_B[:1]), atol=1e-5), (
         "no image looks at another"
     )
-    with pytest.raises(SettingError, match="no batch norm"):
+    with pytest.raises(SettingError, match="in the place of batch norm"):
         parse({"method": "fedbn", "model": "mlp-bn", "norm": "group"})
 
 

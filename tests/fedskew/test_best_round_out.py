@@ -108,7 +108,7 @@ def test_predictions_of_the_best_round_have_its_recorded_numbers(
     settings = small(results, **changes)
     samples = federate(settings.data, settings.general.seed).test(None, "cpu")
     names = [str(number) for number in range(len(samples))]
-    inputs = Inputs(Path("digits"), samples, names, labeled=True)
+    inputs = Inputs(Path("digits"), samples, names, torch.ones(len(samples), dtype=torch.bool))
     confusions: dict[str, Any] = {}
     for round in ("best", "last"):
         model = model_folder(folder.path, round)

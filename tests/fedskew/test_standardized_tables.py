@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 import fedskew
 from client_app.local_site import PERMISSIONS
 from client_app.runtime import site_runtime
-from data import DataError, DataSettings, federate
+from data import DataError, DataSettings, federate, load
 from data.agreement import read_agreement
 from data.standardization import column_sums, standardization
 from fedskew.engines import execute
@@ -242,7 +242,10 @@ def test_a_table_of_three_hospitals_from_check_to_predict(tmp_path: Path, fedske
     assert metadata["std"] == ",".join(str(column["std"]) for column in kept["columns"])
 
     # The export has the run's accuracy on the same test rows.
-    status, output, errors = fedskew("predict", model, table, "--json")
+    data = load(parse(dataset).data)
+    tested = tmp_path / "tested.npz"
+    np.savez(tested, images=data.test_inputs, labels=data.test_labels)
+    status, output, errors = fedskew("predict", model, tested, "--json")
     assert status == 0, errors
     last = json.loads((folder / "summary.json").read_text())["models"]["average"]["last"]
     assert f"{last['balanced-accuracy']:.4f}"[:5] in output
@@ -378,7 +381,7 @@ def test_a_site_that_lets_no_sums_leave_is_named_with_the_remedy(tmp_path: Path)
     usual = {"allow": ["model", "scores", "class-counts"]}
     folder = federation(tmp_path / "sites")
     write(folder / "east/site.toml", site_entries(name="east", policy=usual))
-    with pytest.raises(DataError, match=r"mean and std .*site east.*class-statistics") as error:
+    with pytest.raises(DataError, match=r"mean and std .*site east.*column-sums") as error:
         rehearse(folder, tmp_path / "results")
     assert "state mean and std in federation.toml" in str(error.value)
     # With numbers of the agreement nobody is asked.

@@ -10,10 +10,6 @@ import pytest
 
 from deploy.local_federation import LocalFederation, fedskew, settings
 
-POLICY = """
-[policy]
-allow = ["model", "scores", "class-counts", "class-statistics"]
-"""
 WORDS = ["model=mlp-bn", "learning-rate=0.1", "method=fedavg", "rounds=3", "node-wait=20"]
 
 
@@ -39,7 +35,7 @@ def test_sites_without_agreed_numbers_train_as_the_rehearsal_and_the_simulation(
 ) -> None:
     dataset = f"csv:{write_table(tmp_path / 'table.csv')}"
     known = ["classes=healthy,ill", "input-shape=3"]
-    federation = LocalFederation(tmp_path, site_lines=POLICY)
+    federation = LocalFederation(tmp_path)
     fedskew("data", "export-sites", dataset, federation.sites, *settings(known))
     federation.found(agree=lambda text: re.sub(r"(?m)^(mean|std) = .*\n", "", text))
     assert "mean" not in (federation.folder / "federation.toml").read_text()
