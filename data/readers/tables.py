@@ -431,7 +431,7 @@ def guess_settings(path: Path, settings: DataSettings) -> Guess:
     return Guess(proposed, tuple(notes))
 
 
-def _ids(path: Path, table: Table, settings: DataSettings) -> list[str]:
+def _ids(path: Path, table: Table, settings: DataSettings) -> list[Remedy]:
     """Return a question about inputs that are another whole number in every row, as an id is; none where none is."""
     ids = []
     for column in columns_of(path, settings):
@@ -447,7 +447,7 @@ def _ids(path: Path, table: Table, settings: DataSettings) -> list[str]:
         question = (
             f"{', '.join(ids)} have another number in every row: if they are ids, leave them out"
         )
-    return [f"{question}: {remedy}"]
+    return [(f"{question}: ", remedy)]
 
 
 def inputs_of(
