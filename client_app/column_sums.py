@@ -12,7 +12,7 @@ from client_app.models.classifier import Classifier
 from client_app.run_spec import RunSpec
 from client_app.state import State
 from data.readers.catalog import SITES_PREFIX
-from data.standardization import column_sums, shapes, standardization
+from data.standardization import LIMB_BITS, column_sums, shapes, standardization
 
 STANDARDIZATION = "standardization"
 """The state of a message, and of a checkpoint, with mean and std of all sites' training rows."""
@@ -63,8 +63,13 @@ class ColumnSums(Variant):
     def check_sums(self, answer: State, classes: int, samples: int | None) -> int:
         """Return how many samples the sums are of. Raises InvalidReply."""
         rows = int(answer["counts"])
-        if samples is not None and rows != samples:
-            raise InvalidReply(f"the sums are of {rows} samples, and the client has {samples}")
+        if samples is not None:  # one client's answer, and no sum of several
+            if rows != samples:
+                raise InvalidReply(f"the sums are of {rows} samples, and the client has {samples}")
+            # So that no sum over clients overflows.
+            limbs = torch.cat([answer["sums"].flatten(), answer["squares"].flatten()])
+            if (limbs.abs() >> LIMB_BITS).any():
+                raise InvalidReply(f"a limb of the columns' sums has more than {LIMB_BITS} bits")
         self.standardization(answer)
         return rows
 
@@ -82,6 +87,15 @@ class ColumnSums(Variant):
             "std": torch.tensor(std, dtype=torch.float64),
             "rows": total["counts"],
         }
+
+
+def is_standardization(numbers: State, columns: int) -> bool:
+    """Return whether a state is finite means and positive standard deviations, one of each per column."""
+    for name in ("mean", "std"):
+        values = numbers.get(name)
+        if values is None or values.shape != (columns,) or not values.isfinite().all():
+            return False
+    return bool((numbers["std"] > 0).all())
 
 
 def asks_for_column_sums(run_spec: RunSpec) -> bool:

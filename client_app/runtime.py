@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from client_app.client import Client, Variant
-from client_app.column_sums import asked_variants, asks_for_column_sums
+from client_app.column_sums import asked_variants, asks_for_column_sums, is_standardization
 from client_app.features import changes_images, with_features
 from client_app.local_site import (
     DataChanged,
@@ -114,12 +114,12 @@ class ClientRuntime:
         assert not isinstance(self.federation, Federation)  # sites have data of their own
         if numbers is None:
             raise NotAgreed("the message has no mean and std of the table's columns")
-        mean = numbers["mean"].tolist()
-        std = numbers["std"].tolist()
         columns = self.run_spec.data.shape[0]
-        if not len(mean) == len(std) == columns or not min(std) > 0:
+        if not is_standardization(numbers, columns):
             raise NotAgreed(f"the message's mean and std do not fit the table's {columns} columns")
-        self.federation.standardize(tuple(mean), tuple(std))
+        mean = tuple(numbers["mean"].tolist())
+        std = tuple(numbers["std"].tolist())
+        self.federation.standardize(mean, std)
 
     def check_number(self, client: int) -> None:
         """Raise LookupError for a client that does not exist."""

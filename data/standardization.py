@@ -46,6 +46,9 @@ def column_sums(
     Args:
         inputs_NF: float32, or uint8, which stands for numbers on the scale 0..1 as in training.
         rows: those that count; all of them by default.
+
+    Raises:
+        ValueError: a number is not finite.
     """
     columns = inputs_NF.shape[1]
     count = len(inputs_NF) if rows is None else len(rows)
@@ -81,6 +84,8 @@ def _add_chunk(chunk_NF: NDArray[np.float32], totals_3BF: Integers) -> None:
     """Add the numbers of some rows, in units of 2^-149, and their squares to the totals of their blocks."""
     bits_NF = chunk_NF.view(np.uint32)
     exponents_NF = (bits_NF >> 23) & 0xFF
+    if (exponents_NF == 0xFF).any():
+        raise ValueError("a number is not finite")
     is_normal_NF = exponents_NF > 0
     mantissas_NF = (bits_NF & 0x7FFFFF) | (is_normal_NF.astype(np.uint32) << 23)
     shifts_NF = np.where(is_normal_NF, exponents_NF - 1, 0)  # |x| is mantissa * 2^shift units

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from client_app.client import Report, Variant
+from client_app.column_sums import ColumnSums
 from client_app.local_site import NotAllowed, RunNotAllowed
 from client_app.models import MODELS
 from client_app.optimizer import TrainingSettings
@@ -57,10 +58,8 @@ class Policy:
         self.check_permission("model")
         self.check_training()
         self.check_uploads(report.uploads)
-        if (
-            report.numbers
-        ):  # a method's numbers may be about anything: the permission for scores covers them
-            self.check_scores()
+        if report.numbers:
+            self.check_scores()  # a method's numbers may be about anything: scores covers them
         update_norm = norm(difference(report.shared, start))
         most = self.site.max_norm
         if most and not update_norm <= most:  # `not <=` also refuses NaN
@@ -110,7 +109,16 @@ class Policy:
             raise NotAllowed("scores", reason)
 
     def check_counts(self, permission: str) -> None:
-        """Check a permission for values per class: every class at the site must have min-class-samples samples."""
+        """Check that values of a permission are of enough samples.
+
+        Values per class need min-class-samples of every class at the site, sums of columns min-update-samples rows.
+        """
+        if permission == ColumnSums.permission:
+            rows = int(self.counts_C.sum())
+            least = self.site.min_update_samples
+            if rows < least:
+                reason = f"the sums are of {rows} training rows, and min-update-samples = {least}"
+                raise NotAllowed(permission, reason)
         if permission not in BY_CLASS:
             return
         counts = [int(count) for count in self.counts_C.tolist() if count]

@@ -2,7 +2,6 @@
 
 import shlex
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -66,8 +65,6 @@ def headers_of(files: Sequence[Path], keyword: str = "") -> dict[Path, Header]:
     """
     stamps = []
     for file in sorted(files):
-        if file.name.lower().endswith(NO_DICOM):
-            continue
         stamp = stamp_of(file)
         if stamp is not None:  # the reader of the image says why one has none
             stamps.append((file, stamp))
@@ -85,7 +82,9 @@ def _headers(stamps: tuple[tuple[Path, FileStamp], ...], keyword: str) -> dict[P
 
 
 def is_dicom(file: Path) -> bool:
-    """Whether a file is DICOM by its first bytes; not one that cannot be read."""
+    """Whether a file is DICOM by its first bytes; not one that cannot be read, or is another image by its ending."""
+    if file.name.lower().endswith(NO_DICOM):
+        return False
     try:
         return is_dicom_file(file)
     except OSError:
@@ -211,15 +210,10 @@ def _patients(
     if not stated and not studies:
         return (), PATIENT, []
     found = f"no file has a {PATIENT}"
-    if stated:
-        most_common, _ = Counter(filter(None, (header.patient for header in headers))).most_common(
-            1
-        )[0]
-        found = (
-            f"{PATIENT} {most_common!r} is on all files"
-            if len(stated) == 1
-            else f"{PATIENT} names nobody"
-        )
+    if len(stated) == 1:
+        found = f"{PATIENT} {stated.pop()!r} is the only one"
+    elif stated:
+        found = f"{PATIENT} names nobody"
     if len(studies) < 2:
         return (), PATIENT, [f"{found}: patients are unknown"]
     no_ids = [""] * total

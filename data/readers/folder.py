@@ -159,14 +159,11 @@ def patients_of(path: Path, settings: DataSettings) -> Origins:
 
 
 def holds_dicom(path: Path) -> bool:
-    """Whether the first file of a class folder is DICOM. No other is opened: most folders hold none."""
+    """Whether any file in a folder of a folder is DICOM."""
     if not path.is_dir():
         return False
     folders = [entry for entry in visible(path) if entry.is_dir()]
-    for split in named_splits(path).values():
-        folders += [entry for entry in visible(split) if entry.is_dir()]
-    first_files = (next(below(folder), None) for folder in folders)
-    return any(file is not None and is_dicom(file) for file in first_files)
+    return any(is_dicom(file) for folder in folders for file in below(folder))
 
 
 def refuse_patients(path: Path, found: ClassFiles, known: Origins) -> None:

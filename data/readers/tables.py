@@ -346,7 +346,8 @@ class Numbers:
         """
         text = cell.strip()
         where = f"row {line}, column {column}: {cell[:80]!r}"
-        if self.commas and ("," in text or "." in text):
+        # A point alone, or n.a., is a gap and has no decimal mark.
+        if self.commas and ("," in text or "." in text) and not is_missing(cell):
             self.marks.setdefault("comma" if "," in text else "point", where)
             text = text.replace(",", ".", 1)
         try:
@@ -518,7 +519,7 @@ class ImageTable:
     metadata: SampleMetadata
     unused: tuple[str, ...]
     """The names of columns without a role, which are ignored."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """What a user has to know of the patients, a sentence each."""
 
     @property
@@ -550,9 +551,9 @@ def read_images(
 
 
 def image_table(path: Path, settings: DataSettings) -> ImageTable:
-    """Return a table of images. It is read again only if the file's size or modification time changes.
+    """Return a table of images, with the patients that headers name where no column does.
 
-    Raises DataError.
+    The table is read again only if the file's size or modification time changes. Raises DataError.
     """
     if not path.is_file():
         raise DataError("there is no such file", where=str(path))
@@ -565,7 +566,9 @@ def image_table(path: Path, settings: DataSettings) -> ImageTable:
         outside_folder=settings.outside_folder,
         max_unpacked_mib=settings.max_unpacked_mib,
     )
-    return _read_image_table(path, stat.st_size, stat.st_mtime_ns, relevant)
+    table = _read_image_table(path, stat.st_size, stat.st_mtime_ns, relevant)
+    metadata, notes = _with_patients(path, table.metadata, settings)
+    return replace(table, metadata=metadata, notes=notes)
 
 
 @lru_cache(maxsize=4)
@@ -588,12 +591,10 @@ def _read_image_table(path: Path, size: int, changed: int, settings: DataSetting
                 rule = f"{name} is the file of row {row_of_file[name]} too"
                 raise DataError(f"row {line}: {rule}", where=str(path))
             row_of_file[name] = line
-    metadata, notes = _with_patients(path, cells.metadata(), settings)
     return ImageTable(
         folder=path.parent,
-        metadata=metadata,
+        metadata=cells.metadata(),
         unused=inputs_of(header, roles, settings),
-        notes=notes,
     )
 
 

@@ -332,6 +332,22 @@ def test_gaps_in_inputs_are_refused_dropped_or_filled_by_the_training_rows(
     assert ignoring.input_columns == ("b",) and len(ignoring.train_labels) == 30
 
 
+@pytest.mark.parametrize("gap", [".", "n.a.", "1.#IND"])
+def test_a_gap_with_a_point_is_no_number_with_a_decimal_point(tmp_path: Path, gap: str) -> None:
+    path = tmp_path / "commas.csv"
+    lines = [f"{'xy'[k % 2]};{k},5;{k},25" for k in range(20)]
+    usual: dict[str, Any] = {"classes": "x,y", "input_shape": "2", "missing": "drop"}
+    settings = DataSettings(f"csv:{path}", **usual)
+    path.write_text("\n".join(["label;a;b", *lines, f"x;{gap};3,5"]))
+    data = load(settings)
+    assert len(data.train_labels) + len(data.test_labels) == 20
+    path.write_text("\n".join(["label;a;b", *lines, "x;1.5;3,5"]))
+    with pytest.raises(
+        DataError, match="the decimal mark must be a point in every row, or a comma"
+    ):
+        load(settings)
+
+
 def test_a_column_of_gaps_has_no_median_and_a_label_is_never_filled(tmp_path: Path) -> None:
     path = tmp_path / "gaps.csv"
     path.write_text("a,b,label\n" + "\n".join(f"{k},,{'xy'[k % 2]}" for k in range(20)))

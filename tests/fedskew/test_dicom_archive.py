@@ -257,15 +257,21 @@ def test_a_patient_in_train_and_test_is_refused(tmp_path: Path, fedskew: FedSkew
     write_image(folder / "test/ill/again", 700, PatientID="A2 ")
     status, _, errors = fedskew("data", "check", folder)
     assert status == 2
-    assert "DICOM element PatientID: 'A2': is in train and test: a patient must be on one" in errors
+    said = "DICOM element PatientID: 'A2': is in train and test: a patient must be on one"
+    assert said in errors
+    # Pictures that come first in each folder change nothing.
+    for place in ("train/healthy", "train/ill", "test/healthy", "test/ill"):
+        Image.fromarray(np.full((8, 8), 90, np.uint8)).save(folder / place / "0.png")
+    status, _, errors = fedskew("data", "check", folder, "--set", "input-shape=1x8x8")
+    assert status == 2 and said in errors
 
 
 @pytest.mark.parametrize(
     ("ids", "elements", "notes", "subjects"),
     [
         (["A", " A ", "B", "C"] * 5, {}, ["3 patients by DICOM element PatientID"], 3),
-        (["ANONYMOUS"] * 20, {}, ["PatientID 'ANONYMOUS' is on all files", "are unknown"], 0),
-        (["7"] * 20, {}, ["PatientID '7' is on all files", "are unknown"], 0),
+        (["ANONYMOUS"] * 20, {}, ["PatientID 'ANONYMOUS' is the only one", "are unknown"], 0),
+        (["7"] * 20, {}, ["PatientID '7' is the only one", "are unknown"], 0),
         ([None, ""] * 10, {}, ["the images' patients are unknown"], 0),
         (["A", "B", "", "Anonymized"] * 5, {}, ["20 of 40 files have no PatientID"], 22),
     ],

@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from command_line import FedSkew
 from safetensors import safe_open
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import fedskew
+from client_app.client import InvalidReply
+from client_app.column_sums import ColumnSums
 from client_app.local_site import PERMISSIONS
 from client_app.runtime import site_runtime
 from data import DataError, DataSettings, federate, load
@@ -375,6 +378,23 @@ def test_a_run_between_sites_resumes_exports_and_predicts(tmp_path: Path, fedske
     rows_NF = np.concatenate([numbers_of(site)[0][:30] for site in range(3)])
     assert means == pytest.approx(rows_NF.astype(np.float64).mean(0).tolist())
     assert fedskew("predict", model, folder / "north/data.npz")[0] == 0
+
+
+@pytest.mark.parametrize("place", ["sums", "squares"])
+def test_a_limb_that_could_overflow_a_sum_is_no_answer(place: str) -> None:
+    upload = ColumnSums(2).upload
+    rows_NF = np.array([[1, -3], [2, 5]], np.float32)
+    answer = {name: torch.from_numpy(array) for name, array in column_sums(rows_NF).items()}
+    upload.validate(answer, 2, 2)
+    answer[place][0, 0] = 2**63 - 1
+    with pytest.raises(InvalidReply, match="a limb of the columns' sums"):
+        upload.validate(answer, 2, 2)
+
+
+def test_a_number_that_is_not_finite_has_no_sum() -> None:
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="not finite"):
+            column_sums(np.array([[1], [value]], np.float32))
 
 
 def test_a_site_that_lets_no_sums_leave_is_named_with_the_remedy(tmp_path: Path) -> None:

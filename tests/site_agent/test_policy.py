@@ -49,6 +49,13 @@ def test_a_methods_numbers_need_the_permission_for_scores(tmp_path: Path) -> Non
     policy_of(tmp_path, [8, 8, 8], allow=("model", "scores")).check_update(shared, with_numbers)
 
 
+def test_sums_of_columns_are_of_as_many_rows_as_an_update(tmp_path: Path) -> None:
+    policy_of(tmp_path, [4, 0, 4], min_update_samples=8).check_counts("column-sums")
+    with pytest.raises(NotAllowed, match="of 7 training rows, and min-update-samples = 8") as kept:
+        policy_of(tmp_path, [4, 0, 3], min_update_samples=8).check_counts("column-sums")
+    assert kept.value.permission == "column-sums"
+
+
 @pytest.mark.parametrize("permission", BY_CLASS)
 def test_a_class_that_the_site_lacks_is_not_one_of_too_few_samples(
     tmp_path: Path, permission: str
