@@ -431,4 +431,5 @@ def model_size(settings: RunSettings) -> tuple[int, int]:
 def model_line(settings: RunSettings) -> str:
     """Return the name and the size of a run's model, and what a client uploads of it in a round."""
     parameters, upload = model_size(settings)
-    return f"{settings.general.model}, {parameters:,} parameters, {upload / 1e6:,.2f} MB per upload"
+    size_text = f"{upload / 1e6:,.2f} MB" if upload >= 1e5 else f"{upload:,} bytes"
+    return f"{settings.general.model}, {parameters:,} parameters, {size_text} per upload"

@@ -288,16 +288,18 @@ def suitable_model(data: DataSettings) -> str:
     """Return the model that `model = auto` stands for.
 
     For one's own data, and those of sites, it follows from the shape of the inputs alone, so that the same images get
-    the same model in every form of files. A data set of the catalog has the papers' model.
+    the same model in every form of files. Data sets of the catalog alone have the papers' model.
     """
-    first, *_ = members(data.dataset)
-    if first in KNOWN:
+    names = members(data.dataset)
+    of_catalog = all(name in KNOWN for name in names)
+    if of_catalog:
+        first = names[0]
         model = SUITABLE_MODELS.get(first) or SUITABLE_MODELS.get(KNOWN[first].family)
         if model:
             return model
     if len(data.shape) == 1:
         return "mlp-bn"
-    if first not in KNOWN:
+    if not of_catalog:
         _, height, width = data.shape
         return "resnet-8" if height * width <= SMALL_IMAGE else "resnet-18-imagenet"
     if has_domains(data.dataset) or data.dataset == "mnist-m":

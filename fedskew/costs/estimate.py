@@ -39,12 +39,14 @@ class Cost:
 def rounds_left(settings: RunSettings) -> int:
     """Return the rounds that a run has to go at most: patience may end it earlier.
 
-    Of a run without rounds it is 1 until it has its record.
+    Of a run without rounds it is 1 until it has its record; of one that diverged 0, as it is not repeated.
     """
     rounds = settings.general.rounds
     if settings.general.overwrite:
         return max(rounds, 1)
     folder = RunFolder(settings.folder)
+    if folder.divergence() is not None:
+        return 0
     return max(rounds_run(folder.summary(), rounds), 1) - len(folder.rounds())
 
 

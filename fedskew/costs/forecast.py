@@ -17,6 +17,7 @@ from fedskew.costs.pace import Records, timed
 from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.formatting import duration, in_bytes, named, numeric, terminal_table
 from fedskew.scheduling import Allocation, Job, allocate
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, model_line
 
 RAY_START = 15.0
@@ -170,8 +171,11 @@ def as_lines(forecast: Forecast) -> list[str]:
     disk = in_bytes(sum(cost.disk for cost in costs))
     up = in_bytes(sum(cost.up for cost in costs))
     down = in_bytes(sum(cost.down for cost in costs))
-    finished = sum(cost.left == 0 for cost in costs)
-    planned = f"{runs(len(forecast.entries))}, {finished} of them finished"
+    ended = [entry.settings for entry in forecast.entries if entry.cost and not entry.cost.left]
+    diverged = sum(RunFolder(settings.folder).divergence() is not None for settings in ended)
+    planned = f"{runs(len(forecast.entries))}, {len(ended) - diverged} of them finished"
+    if diverged:
+        planned += f", {diverged} diverged and not repeated"
     allocation = forecast.allocation
     how = f"{allocation.jobs} at a time on engine {allocation.engine}"
     time = f"about {duration(forecast.seconds)} with {how}"

@@ -205,6 +205,7 @@ class MethodStrategy(FedAvg):
                 number, self._evaluated(arrays)
             )
         self._warns_of_norm = evaluate is not None and not self._averages_norm
+        self._mean_norm = {}  # of a run before
         if self._kept_norm:
             self._warn_of_norm()
         self._running = True

@@ -348,5 +348,7 @@ def test_a_divergence_names_the_column_to_blame(
         words += ["--set", f"{key}={value}"]
     status, _, errors = fedskew("run", *words)
     assert status == 1 and "model: head.weight is" in errors
+    planned = fedskew("run", *words, "--dry-run")[1]
+    assert "1 run, 0 of them finished, 1 diverged and not repeated: " in planned
     assert ("column 2" in errors) == (fault != "none")
     assert ("a lower learning-rate may help" in errors) == (fault == "none")
