@@ -14,14 +14,13 @@ from torch import Tensor
 from data import DataError, DataSettings, Samples, SettingError
 from data.readers.array_conversion import check_convertible, converted
 from data.readers.catalog import labels_file
-from data.readers.dicom_headers import headers_of
-from data.readers.file_type import is_dicom_file, is_nifti, truly
+from data.readers.dicom_headers import INDEX, PATIENT, Header, headers_of
+from data.readers.file_type import is_nifti, truly
 from data.readers.folder import below, class_folders, class_number, read_split, visible
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS, order_of
 from data.readers.labels import checked_keyword, key_of, label_table
 from data.readers.medians import column_labels
-from data.readers.medical import dicom_data
 from data.readers.npz import Arrays, read_arrays
 from data.readers.rows import LABEL, is_missing
 from data.readers.splits import Split, checked
@@ -30,8 +29,6 @@ from fedskew.export.model_folder import Description
 from fedskew.export.table_rows import Gaps, Read, csv_rows, hf_rows
 
 Reader = Callable[[Path, Description, DataSettings], Read]
-DICOMDIR = "DICOMDIR"
-"""The table of contents of a DICOM medium, which is no image."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +106,6 @@ def read_inputs(
     )
 
 
-def known(labels_N: NDArray[np.int64], labeled: bool = True) -> NDArray[np.bool_]:
-    """Return (N,): that all labels are known, or none."""
-    return np.full(len(labels_N), labeled)
-
-
 def reader_of(path: Path) -> Reader:
     """Return what reads the path."""
     if path.suffix.lower() == ".csv":
@@ -153,8 +145,8 @@ def one_image(path: Path, about: Description, settings: DataSettings) -> Read:
         image,
         labels_N,
         [path.name],
-        known(labels_N, labeled=False),
-        columns=patients_of([path]),
+        np.zeros(1, np.bool_),
+        columns=patient_columns([path], headers_of([path])),
     )
 
 
@@ -179,7 +171,8 @@ def training_data(path: Path, about: Description, settings: DataSettings) -> Rea
     else:
         images, labels_N = checked(split, about.shape, len(about.class_names))
     names = [f"test {index}" for index in range(len(labels_N))]
-    return Read(images, labels_N, names, known(labels_N), notes=(of_test_samples(path, labels_N),))
+    known_N = np.ones(len(labels_N), np.bool_)
+    return Read(images, labels_N, names, known_N, notes=(of_test_samples(path, labels_N),))
 
 
 def of_test_samples(path: Path, labels_N: NDArray[np.int64]) -> str:
@@ -220,10 +213,9 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
         notes.append(of_test_samples(path, labels_N))
     words = f"{prefix.removesuffix('_')} " if prefix else ""
     names = [f"{words}{row}" for row in rows_N.tolist()]
+    known_N = np.full(len(labels_N), labeled)
     left_out = tuple(gaps.left_out)
-    return Read(
-        images, labels_N, names, known(labels_N, labeled), left_out=left_out, notes=tuple(notes)
-    )
+    return Read(images, labels_N, names, known_N, left_out=left_out, notes=tuple(notes))
 
 
 def vectors_in_order(
@@ -277,14 +269,11 @@ def folder(path: Path, about: Description, settings: DataSettings) -> Read:
         raise DataError("holds no image", where=str(path))
     folders = [entry for entry in entries if entry.is_dir()]
     if settings.labels or (folders and not of_classes(path, about)):
-        files = [file for file in below(path) if file.name != DICOMDIR]
-        images = [file for file in files if is_dicom_file(file)]
-        if images:
-            return dicom_tree(path, images, len(files) - len(images), about, settings)
-        if settings.labels:
-            rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
-            raise DataError(rule, where=str(path))
+        tree = dicom_tree(path, about, settings)
+        if tree is not None:
+            return tree
     columns: list[dict[str, str]] = []
+    notes: list[str] = []
     labeled = len(folders) == len(entries)
     if labeled:
         split = read_split(path, "", about.class_names, about.shape, settings)
@@ -295,13 +284,19 @@ def folder(path: Path, about: Description, settings: DataSettings) -> Read:
         rule = "must hold images alone, or a folder of them for each class"
         raise DataError(f"holds folders and files: {rule}", where=str(path))
     else:
-        images = [entry for entry in entries if entry.name != DICOMDIR]
+        headers = headers_of(entries)
+        # Files without a header are images of other types; their reader says what is wrong with one.
+        images = [entry for entry in entries if headers.get(entry, Header()).has_image]
+        if not images:
+            raise DataError("holds no image", where=str(path))
         listed = ImageFiles.of(path, [image.name for image in images], about.shape, settings)
         labels_N = np.zeros(len(images), np.int64)
-        columns = patients_of(images)
+        columns = patient_columns(images, headers)
+        notes = notes_of_others(path, entries, images)
     names = [str(listed.path(index).relative_to(path)) for index in range(len(listed))]
     listed = replace(listed, central=about.crop == "center")
-    return Read(listed, labels_N, names, known(labels_N, labeled), columns=columns)
+    known_N = np.full(len(labels_N), labeled)
+    return Read(listed, labels_N, names, known_N, columns=columns, notes=tuple(notes))
 
 
 def of_classes(path: Path, about: Description) -> bool:
@@ -310,74 +305,65 @@ def of_classes(path: Path, about: Description) -> bool:
     return any(number is not None for number in numbers)
 
 
-def dicom_tree(
-    path: Path, images: list[Path], others: int, about: Description, settings: DataSettings
-) -> Read:
-    """List the DICOM files in folders of patients, studies and series, as a PACS writes them."""
-    names = [str(file.relative_to(path)) for file in images]
-    files = ImageFiles.of(path, names, about.shape, settings, about.crop == "center")
-    labels_N, known_N = np.zeros(len(names), np.int64), np.zeros(len(names), np.bool_)
-    notes = []
-    if settings.labels:
-        labels_N, known_N = dicom_labels(path, images, about, settings)
-        if not known_N.all():
-            notes.append(f"{(~known_N).sum()} of {len(names)} files have no label")
-    else:
-        rule = "no folder is called as a class, so the DICOM files are predicted without labels"
-        notes.append(f"{rule}: --set labels=FILE.csv names them")
-    if others:
-        notes.append(f"{others} files that are no DICOM files are left out")
-    return Read(
-        files,
-        labels_N,
-        names,
-        known_N,
-        columns=patients_of(images),
-        notes=tuple(notes),
-    )
-
-
-def dicom_labels(
-    path: Path, images: Sequence[Path], about: Description, settings: DataSettings
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return (N,) labels of DICOM files by the setting `labels`, and (N,) which of them are known.
+def dicom_tree(path: Path, about: Description, settings: DataSettings) -> Read | None:
+    """List the DICOM images in folders of patients, studies and series, as a PACS writes them; None without one.
 
     Raises:
-        DataError: what `label_table` refuses, no file with a label, or a label that is none of the model's classes.
-        SettingError: `labels` names neither a table nor a DICOM element.
+        DataError: what `label_table` refuses, or a label that is none of the model's classes; with the setting
+            `labels`, also no DICOM image.
+        SettingError: `labels` names neither a table nor a DICOM element, or says the label of no image.
     """
     table_file = labels_file(settings.labels)
-    keyword = "" if table_file else checked_keyword(settings.labels)
-    headers = headers_of(images, keyword)
-    table = label_table(table_file, path, settings) if table_file else None
-    labels_N, known_N = np.zeros(len(images), np.int64), np.zeros(len(images), np.bool_)
-    for index, file in enumerate(images):
-        text = headers[file].label
-        if table is not None:
-            row = table.rows.get(
-                key_of(table.key, file.relative_to(path).as_posix(), headers[file])
-            )
-            text = row[1][LABEL] if row is not None else ""
+    keyword = checked_keyword(settings.labels) if settings.labels and not table_file else ""
+    files = [file for file in below(path) if file != table_file]
+    headers = headers_of(files, keyword)
+    images = [file for file in files if file in headers and headers[file].has_image]
+    if not images and not settings.labels:
+        return None
+    if not images:
+        rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
+        raise DataError(rule, where=str(path))
+    names = [file.relative_to(path).as_posix() for file in images]
+    texts = [headers[file].label for file in images]
+    if table_file:
+        table = label_table(table_file, path, settings)
+        keys = [
+            key_of(table.key, name, headers[file]) for name, file in zip(names, images, strict=True)
+        ]
+        texts = [table.rows[key][1][LABEL] if key in table.rows else "" for key in keys]
+    labels_N, known_N = np.zeros(len(names), np.int64), np.zeros(len(names), np.bool_)
+    for index, text in enumerate(texts):
         if is_missing(text, about.class_names):
             continue
         label = class_number(text, about.class_names)
         if label is None:
             rule = f"{text[:80]!r}: must be one of classes = {about.classes}"
-            raise DataError(f"label of {file}: {rule}", where=str(table_file or path))
+            raise DataError(f"label of {images[index]}: {rule}", where=str(table_file or path))
         labels_N[index], known_N[index] = label, True
-    if not known_N.any():
+    notes = notes_of_others(path, files, images)
+    if not settings.labels:
+        rule = "no folder is called as a class, so the DICOM files are predicted without labels"
+        notes.append(f"{rule}: --set labels=FILE.csv names them")
+    elif not known_N.any():
         rule = f"says nothing of the {len(images)} files of {path}"
         raise SettingError("labels", settings.labels, rule)
-    return labels_N, known_N
+    elif not known_N.all():
+        notes.append(f"{(~known_N).sum()} of {len(names)} files have no label")
+    listed = ImageFiles.of(path, names, about.shape, settings, about.crop == "center")
+    columns = patient_columns(images, headers)
+    return Read(listed, labels_N, names, known_N, columns=columns, notes=tuple(notes))
 
 
-def patients_of(images: Sequence[Path]) -> list[dict[str, str]]:
-    """Return the PatientID of each DICOM file, "" where it has none; an empty list where no file has one."""
-    patients = []
-    for file in images:
-        patient = ""
-        if file.is_file() and is_dicom_file(file):
-            header = dicom_data(file, stop_before_pixels=True, specific_tags=["PatientID"])
-            patient = str(header.get("PatientID", "") or "")
-        patients.append({"PatientID": patient})
-    return patients if any(row["PatientID"] for row in patients) else []
+def notes_of_others(path: Path, files: Sequence[Path], images: Sequence[Path]) -> list[str]:
+    """Return a sentence about the files that are no images; none where all are, but for a DICOM medium's index."""
+    others = sorted({file for file in files if file.name != INDEX}.difference(images))
+    if not others:
+        return []
+    number = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+    return [f"{number} no DICOM image and left out, such as {others[0].relative_to(path)}"]
+
+
+def patient_columns(images: Sequence[Path], headers: Mapping[Path, Header]) -> list[dict[str, str]]:
+    """Return the PatientID of each image, "" where it has none; an empty list where no image has one."""
+    patients = [headers.get(image, Header()).patient for image in images]
+    return [{PATIENT: patient} for patient in patients] if any(patients) else []

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data import DataError, DataSettings
+from data import DataError, DataSettings, SettingError
 from data.readers import huggingface
 from data.readers.folder import class_number
 from data.readers.image_files import ImageFiles
@@ -88,7 +88,9 @@ class Gaps:
                 " fills them as in training",
             )
             raise DataError(gap, where=self.where, remedy=remedy)
-        rule = f"{gap}, and the model keeps no medians of its training rows to fill it with"
+        rule = gap
+        if len(self.about.shape) == 1:  # medians are of numbers, and an image has no other input
+            rule += ", and the model keeps no medians of its training rows to fill it with"
         raise DataError(rule, where=self.where, remedy=(DROP_ROWS, " leaves out such rows"))
 
     def filled(self, inputs_NF: NDArray[np.generic]) -> tuple[NDArray[np.float32], list[str]]:
@@ -148,10 +150,12 @@ class Labels:
 
     @property
     def notes(self) -> list[str]:
-        """A sentence where only some of the rows say their class."""
+        """A sentence where not all of the rows say their class."""
         unknown = self.known.count(False)
         if not self.column or not unknown:
             return []
+        if not any(self.known):
+            return [f"no row has a label in column {self.column}, so there are no metrics"]
         return [f"{unknown} of {len(self.known)} rows have no label: the metrics are of the others"]
 
 
@@ -242,6 +246,7 @@ def roles_in(
 
     Raises:
         DataError: `columns`, as the user states it for this file, names a column that is not there.
+        SettingError: it names one of the model's inputs.
     """
     stated = settings.column_names
     if settings.columns != about.columns:
@@ -250,6 +255,9 @@ def roles_in(
                 shown = printable(name_list(header, ", ")[:200])
                 rule = f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
                 raise DataError(rule, where=str(path))
+            if name in about.column_names:
+                rule = f"names {name!r}, which is an input of the model: must name other columns"
+                raise SettingError("columns", settings.columns, rule, where=str(path))
     roles = {}
     for role in (*stated, *ROLES):
         name = stated.get(role, role)
@@ -283,12 +291,12 @@ def inputs_in(
     Raises:
         DataError: one of the model's columns is missing, or there are more or fewer columns than it takes.
     """
-    present = inputs_of(header, roles, settings)
     wanted = about.column_names
     if wanted:
-        if not set(wanted) <= set(header):
-            order_of(present, wanted, str(path), "the model")  # raises
+        # Of other columns nothing is said.
+        order_of([name for name in wanted if name in header], wanted, str(path), "the model")
         return wanted
+    present = inputs_of(header, roles, settings)
     (features,) = about.shape
     if len(present) != features:
         rule = f"has {len(present)} columns of inputs, and the model takes {features}"

@@ -269,11 +269,19 @@ def test_an_exported_model_finds_its_columns_by_name(
     rows, _ = predicted(tmp_path / "plain.npz")
     assert [row["probabilities"] for row in rows] == [row["probabilities"] for row in expected[0]]
     for order, renamed, said in (
-        (COLUMNS, {"age": "years"}, "input column 'years'"), (COLUMNS[:3], {}, "no input column 'a, b'"),
+        (COLUMNS, {"age": "years"}, "has no input column 'age': must"), (COLUMNS[:3], {}, "no input column 'a, b'"),
     ):  # fmt: skip
         file = table(tmp_path / "wrong.csv", 5, order, **renamed)
         status, _, errors = fedskew("predict", model, file)
         assert (status, errors.count("\n")) == (2, 1) and said in errors and str(file) in errors
+    file = table(tmp_path / "more.csv", 5)
+    for columns, said in (
+        ("ignore=age", "columns = 'ignore=age': names 'age', which is an input of the model"),
+        ("label=bmi", "columns = 'label=bmi': names 'bmi', which is an input of the model"),
+        ("ignore=split", ""),
+    ):
+        status, _, errors = fedskew("predict", model, file, "--set", f"columns={columns}")
+        assert (status, said in errors) == (2 if said else 0, True), errors
 
 
 def test_a_site_leaves_out_a_column_that_is_no_input(

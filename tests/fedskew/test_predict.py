@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import FedSkew
+from dicom_files import write_image
 from exported_models import (
     exported,
     trained_on_digits,
@@ -591,7 +592,8 @@ def test_a_dicom_tree_without_class_folders_is_read_with_its_patients(
         "predict", digits / "average", tmp_path / "pacs", "--output", out
     )
     assert status == 0 and "accuracy" not in output, errors
-    assert "predicted without labels" in errors and "1 files" in errors and "3 rows" in errors
+    assert "predicted without labels" in errors and "3 rows" in errors
+    assert "1 file is no DICOM image and left out, such as README" in errors
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert [row["input"] for row in rows] == [
         "PAT0/ST0/SE0/IM0", "PAT0/ST0/SE0/IM1", "PAT1/ST0/SE0/IM2",
@@ -628,6 +630,35 @@ def test_a_dicom_tree_is_predicted_with_the_labels_of_a_table_or_an_element(
     assert (status, errors.count("\n")) == (2, 1) and "labels = " in errors and "DICOM" in errors
 
 
+@pytest.mark.parametrize("place", ["tree", "labels", "flat"])
+def test_a_prediction_leaves_out_the_files_that_training_leaves_out(
+    digits: Path, tmp_path: Path, fedskew: FedSkew, place: str
+) -> None:
+    """A report has no pixels, and a file that is called as a picture is none of an archive's."""
+    pytest.importorskip("pydicom")
+    archive = tmp_path / "archive"
+    series = archive if place == "flat" else archive / "PAT0" / "ST0"
+    for number in range(2):
+        write_image(series / f"IM{number}", number, PatientID=" id ", StudyID=str(number))
+    predict = ["predict", digits / "average", archive, "--json"]
+    if place == "labels":
+        predict += ["--set", "labels=StudyID"]
+    status, before, errors = fedskew(*predict)
+    assert status == 0 and "left out" not in errors, errors
+    no_pixels = {"Rows": None, "Columns": None, "PixelData": None}
+    write_image(series / "SR0001", 7, StudyID="1", **no_pixels)
+    write_image(archive / "DICOMDIR", 8, **no_pixels)
+    number = "1 file is"
+    if place != "flat":
+        write_image(series / "IM9.png", 9, StudyID="1")
+        number = "2 files are"
+    status, after, errors = fedskew(*predict)
+    assert status == 0 and f"{number} no DICOM image and left out, such as" in errors, errors
+    assert json.loads(after) == json.loads(before)
+    rows = json.loads(after)["predictions"]
+    assert [row["columns"]["PatientID"] for row in rows] == ["id", "id"]
+
+
 def test_all_rows_of_a_table_of_images_are_predicted(
     digits: Path, tmp_path: Path, fedskew: FedSkew
 ) -> None:
@@ -658,6 +689,7 @@ def test_all_rows_of_a_table_of_images_are_predicted(
     table.write_text("\n".join([*lines, ",p9,1"]))
     status, _, errors = fedskew("predict", digits / "average", table, *options)
     assert (status, errors.count("\n")) == (2, 1) and "row 14, column image: is empty" in errors
+    assert "medians" not in errors and "--set missing=drop" in errors
     status, output, errors = fedskew(
         "predict", digits / "average", table, *options, "--set", "missing=drop"
     )

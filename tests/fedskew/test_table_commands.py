@@ -250,3 +250,7 @@ def test_rows_without_a_label_beside_others_are_predicted_too(
     assert len(answer["predictions"]) == 8 and "label" not in answer["predictions"][0]
     assert "1 of 8 rows have no label: the metrics are of the others" in errors
     assert "accuracy" in answer["metrics"]
+    file = write(tmp_path / "one.csv", rows[:1])
+    answer, errors = predicted(fedskew, model(trained, fedskew), file)
+    assert answer.keys() == {"predictions"} and "the others" not in errors
+    assert "no row has a label in column diagnosis, so there are no metrics" in errors
