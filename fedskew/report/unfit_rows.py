@@ -38,10 +38,11 @@ def tested_classes(recalls: Iterable[Sequence[float]]) -> int:
     return max(tested, default=0)
 
 
-def tested_in(group: Iterable[SeedResult], selection: str) -> int:
-    """Return how many classes are tested in the rounds that are selected of runs."""
+def tested_in(group: Sequence[SeedResult], selection: str) -> int:
+    """Return how many classes are tested in the rounds that are selected of runs; all where no recall is recorded."""
     points = [point for measured in group for point in select(measured.points, selection)]
-    return tested_classes(point.numbers.recall for point in points)
+    recorded = tested_classes(point.numbers.recall for point in points)
+    return recorded or max((one.run.settings.data.num_classes for one in group), default=0)
 
 
 def chance_words(
