@@ -38,6 +38,7 @@ from fedskew.method_selection.standing import StepResult
 from fedskew.method_selection.targets import TARGETS, Target, target_of
 from fedskew.method_selection.uncertainty import Difference
 from fedskew.method_selection.uploads import excluded, upload_text
+from fedskew.report.format import words
 from fedskew.report.unfit_rows import beside_chance
 from server_app.record import to_json
 from server_app.run_folder import write_text
@@ -96,9 +97,9 @@ def run_race(
     )
     ended = race.run()
     of_targets = trainer.all_targets(ended.shown, ended.rounds)
-    classes = trainer.contenders.runs[BASELINE].data.num_classes
-    level = of_targets[str(ended.winner)]["balanced-accuracy"]
-    ended = replace(ended, at_chance=beside_chance(level, classes))
+    level = of_targets[str(ended.winner)][target]
+    at_chance = beside_chance(level, target, trainer.tested(ended.winner))
+    ended = replace(ended, at_chance=at_chance and f"{at_chance} {words(target)}")
     outcome = {
         **outcome_of(ended),
         "target": target,

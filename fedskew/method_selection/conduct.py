@@ -38,6 +38,7 @@ from fedskew.method_selection.uncertainty import (
     parts_of_brier,
     parts_of_recalls,
 )
+from fedskew.report.unfit_rows import tested_classes
 from fedskew.sweep import run_all
 from server_app.continuation import can_continue, continue_from, without_rounds
 from server_app.lock import FolderBusy
@@ -335,6 +336,14 @@ class Runs:
                 scores = [of_run[name] for of_run in of_candidate]
                 means[str(candidate)][name] = math.fsum(scores) / len(scores)
         return means
+
+    def tested(self, candidate: Candidate) -> int:
+        """Return how many classes the validation data have."""
+        recalls = []
+        for (other, _, _), trained in self.trained.items():
+            if other == candidate:
+                recalls.append(trained.numbers.recall)
+        return tested_classes(recalls)
 
 
 def row_of(name: str) -> Row:

@@ -42,7 +42,7 @@ from fedskew.report.rounds_to_target import (
     rounding_of,
     rounds_sooner,
 )
-from fedskew.report.unfit_rows import chance_words
+from fedskew.report.unfit_rows import chance_words, diverged_words
 from server_app.round_selection import select
 
 SAYS = {
@@ -75,11 +75,15 @@ class Verdict:
     None without seeds, and for one seed whose test examples are not recorded.
     """
     p_holm: float | None = None
-    """The interval's p-value, corrected for the experiment's claims; None for one seed."""
+    """The interval's p-value, corrected for the experiment's claims that are judged; None for one seed."""
     why_not: str = ""
     """Why the unmeasured seeds can never be measured; empty while one of their runs is unfinished."""
     unfit: str = ""
-    """Which row diverged in a seed, or is no better than chance although it should be better; empty where none is."""
+    """Which rows diverged in a seed, or are no better than chance although they should be better; empty where none."""
+    judged: bool = True
+    """Whether as many columns as the claim is about have no diverged seed."""
+    may_hold: bool = True
+    """Whether in as many of these the row that should be better is better than chance."""
 
     @property
     def holds(self) -> int:
@@ -97,14 +101,15 @@ class Verdict:
 
         A claim holds if its interval lies above the margin and its test, corrected for the experiment's claims, agrees;
         it fails if no part of the interval does. One seed is always unclear: its interval says nothing about other
-        seeds. A claim about a row that diverged in a seed, or for one that is no better than chance, is never judged.
+        seeds. A claim about a row that diverged in a seed is never judged, and one for a row that is no better than
+        chance never holds.
         """
-        if self.unfit:
+        if not self.judged:
             return "never"
         if not self.n:
             return "never" if self.why_not else "open"
         if verdict(self.interval, self.n, self.claim.by) == "above":
-            return "holds" if is_significant(self.p_holm) else "unclear"
+            return "holds" if self.may_hold and is_significant(self.p_holm) else "unclear"
         if self.n == 1 or self.interval is None:
             return "unclear"
         return "fails" if self.interval.high <= self.claim.by else "unclear"
@@ -128,31 +133,46 @@ class Margin:
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
-    """Return the verdicts on the experiment's claims; p-values are corrected for their number."""
+    """Return the verdicts on the experiment's claims; p-values are corrected for the number of those judged."""
     verdicts = [judge_claim(results, claim) for claim in results.experiment.claims]
-    corrected = holm([p_of(judged.interval) for judged in verdicts])
-    return [replace(judged, p_holm=p) for judged, p in zip(verdicts, corrected, strict=True)]
+    p_values = [p_of(verdict.interval) if verdict.judged else None for verdict in verdicts]
+    return [replace(verdict, p_holm=p) for verdict, p in zip(verdicts, holm(p_values), strict=True)]
 
 
 def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
     """Return the verdict on one claim."""
     experiment = results.experiment
     columns = claim.columns or tuple(experiment.columns)
+    among = claim.in_columns or len(columns)
     metrics = {column: claim.metric or experiment.metric_of(column) for column in columns}
     selection = claim.selection or experiment.selection
+
+    diverged, at_chance = {}, {}
+    for column in columns:
+        of_rows = [diverged_words(results, row, column) for row in (claim.better, claim.than)]
+        beside = chance_words(results, claim.better, column, metrics[column], selection)
+        if any(of_rows):
+            diverged[column] = ", ".join(filter(None, of_rows))
+        elif beside:
+            at_chance[column] = f"{claim.better} is no better than chance ({beside})"
+    sound = [column for column in columns if column not in diverged]
+    fit = [column for column in sound if column not in at_chance]
+    # Columns that cannot count for the claim stay where it needs them: it can still be refuted there.
+    counted = next((some for some in (fit, sound) if len(some) >= among), columns)
+    unfit = {**diverged, **at_chance}
 
     seeds = sorted({cell.seed for cell in results.cells})
     complete: dict[int, list[Margin]] = {}
     reasons = []  # per incomplete seed; empty while one of its runs is unfinished
     for seed in seeds:
         margins, seed_reasons = [], []
-        for column in columns:
+        for column in counted:
             measured = pair(results, claim, column, seed, selection, metrics[column])
             if isinstance(measured, Margin):
                 margins.append(measured)
             elif measured:
                 seed_reasons.append(measured)
-        if len(margins) == len(columns):
+        if len(margins) == len(counted):
             complete[seed] = margins
         else:
             reasons.append(seed_reasons[0] if seed_reasons else "")
@@ -169,13 +189,14 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
         unmeasured=len(seeds) - len(complete),
         interval=None,
         why_not="; ".join(dict.fromkeys(reasons)) if never_measured else "",
-        unfit=unfit_words(results, claim, columns),
+        unfit="; ".join(f"{named(column)}{unfit[column]}" for column in columns if column in unfit),
+        judged=len(sound) >= among,
+        may_hold=len(fit) >= among,
     )
     if not complete:
         return unjudged
 
-    among = claim.in_columns or len(columns)
-    by_column = [compare_column(claim, complete, number) for number in range(len(columns))]
+    by_column = [compare_column(claim, complete, number) for number in range(len(counted))]
     differences_LS = np.array([list(comparison.by_seed.values()) for comparison in by_column])
     means_L = differences_LS.mean(1)
     margins_S = among_highest(differences_LS, among).tolist()
@@ -185,23 +206,6 @@ def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
         estimate=float(among_highest(means_L, among)),
         interval=interval_of(by_column, among, claim.by),
     )
-
-
-def unfit_words(results: ExperimentResults, claim: Claim, columns: Sequence[str]) -> str:
-    """Return why a claim is not to be judged although runs are finished; empty where it is.
-
-    The row that is said to be better must be better than chance; the other one need not be.
-    """
-    for column in columns:
-        for row in (claim.better, claim.than):
-            diverged = results.diverged(row, column)
-            if diverged:
-                seeds = f"{len(diverged)} of {plural(len(results.seeds), 'seed')}"
-                return f"{named(column)}{row} diverged in {seeds}"
-        words = chance_words(results, claim.better, column)
-        if words:
-            return f"{named(column)}{claim.better} is no better than chance ({words})"
-    return ""
 
 
 def compare_column(
@@ -350,7 +354,9 @@ def claim_row(
     """Return the table row of one claim, of an experiment with these columns."""
     metric = verdict.metric
     claim_cell = TableCell(f"{number}{verdict.claim.says}", claim_in_words(verdict, columns))
-    missing = verdict.unfit or unmeasured_words(verdict)
+    missing = verdict.unfit
+    if verdict.judged:
+        missing = "; ".join(filter(None, (unmeasured_words(verdict), verdict.unfit)))
     if not verdict.n:
         return [
             claim_cell,

@@ -35,14 +35,15 @@ from fedskew.report.inference import (
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import by_seed, reference
 from fedskew.report.tables import spread_words
-from fedskew.report.unfit_rows import is_unfit
+from fedskew.report.unfit_rows import unfit_words
 
 ABOUT = (
     "Each row minus the one that it is compared with, seed by seed: both saw the same data and partition. The 95 % "
     "interval is the wider of Student's over the seeds and a bootstrap of seeds and test examples (subjects, where "
     "these are tested); claims have the same one. p is of the paired t-test, corrected for the column's rows (Holm). A "
     f"row is distinguishable where the interval excludes 0 and p is below {LEVEL:g}. One seed decides nothing: its "
-    "interval covers test examples alone. A row that diverged in a seed is not judged, nor is any row against it."
+    "interval covers test examples alone. A row that diverged in a seed, or is no better than chance, is not judged, "
+    "nor is any row against it; the correction is for the rows that are."
 )
 
 
@@ -54,9 +55,9 @@ class Difference:
     than: str
     comparison: Comparison
     p_holm: float | None = None
-    """Corrected for the rows of the column; None for one seed."""
-    diverged: str = ""
-    """Which of the two rows diverged in a seed, in words; empty where none did."""
+    """Corrected for the column's rows that are judged; None for one seed."""
+    unfit: str = ""
+    """Which of the two rows diverged in a seed or is no better than chance; empty where none, so that it is judged."""
 
     @property
     def n(self) -> int:
@@ -78,9 +79,9 @@ class Difference:
     def distinguishable(self) -> bool:
         """Whether the interval leaves out 0, which takes two seeds, and so does the test among the column's rows.
 
-        A row that diverged in a seed is not judged by its others.
+        A row that diverged in a seed is not judged by its others, nor is one that is no better than chance.
         """
-        if self.diverged or self.comparison.verdict() == "unclear":
+        if self.unfit or self.comparison.verdict() == "unclear":
             return False
         return is_significant(self.p_holm)
 
@@ -98,19 +99,15 @@ def differences(results: ExperimentResults, column: str) -> list[Difference]:
         comparison = compare_rows(results, row.label, standard, column, selection, metric)
         if comparison is not None:
             compared[row.label] = comparison
-    corrected = holm([p_of(comparison.interval) for comparison in compared.values()])
-    of_standard = diverged_words(results, standard, column)
+    of_standard = unfit_words(results, standard, column)
+    unfit = {label: unfit_words(results, label, column) or of_standard for label in compared}
+    p_values = []
+    for label, comparison in compared.items():
+        p_values.append(None if unfit[label] else p_of(comparison.interval))
     shown = []
-    for (label, comparison), p in zip(compared.items(), corrected, strict=True):
-        diverged = diverged_words(results, label, column) or of_standard
-        shown.append(Difference(label, standard, comparison, p, diverged))
+    for (label, comparison), p in zip(compared.items(), holm(p_values), strict=True):
+        shown.append(Difference(label, standard, comparison, p, unfit[label]))
     return shown
-
-
-def diverged_words(results: ExperimentResults, row: str, column: str) -> str:
-    """Return in how many seeds a row diverged; empty where in none."""
-    diverged = len(results.diverged(row, column))
-    return f"{row} in {diverged} of {len(results.seeds)} seeds" if diverged else ""
 
 
 def compare_rows(
@@ -153,15 +150,16 @@ def difference_tables(results: ExperimentResults) -> list[Table]:
     for column in results.experiment.columns:
         metric = results.experiment.metric_of(column)
         shown = {difference.row: difference for difference in differences(results, column)}
+        judged = sum(not difference.unfit for difference in shown.values())
         standard = reference(results.experiment)
         rows = []
         for row in results.experiment.rows:
             if row.label in shown:
-                rows.append(difference_row(shown[row.label], metric, len(shown)))
+                rows.append(difference_row(shown[row.label], metric, judged))
             elif row.label != standard and results.diverged(row.label, column):
-                words = diverged_words(results, row.label, column)
+                why = unfit_words(results, row.label, column)
                 cells = [TableCell(row.label), TableCell(NONE), TableCell(NONE)]
-                rows.append([*cells, TableCell("diverged", words)])
+                rows.append([*cells, TableCell("not judged", why)])
         if rows:
             measured = f"{named(column)}{words_and_unit(metric)}, {selected}"
             caption = f"{measured}: difference from {standard}."
@@ -169,16 +167,16 @@ def difference_tables(results: ExperimentResults) -> list[Table]:
     return tables
 
 
-def difference_row(difference: Difference, metric: str, rows: int) -> list[TableCell]:
-    """Return the row of one difference in a table of `rows` rows."""
+def difference_row(difference: Difference, metric: str, judged: int) -> list[TableCell]:
+    """Return the row of one difference in a table of which so many rows are judged."""
     by_seeds = difference.comparison.by_seed
     seeds = ", ".join(signed(margin, metric) for margin in by_seeds.values())
-    if difference.diverged:
-        verdict = TableCell("diverged", difference.diverged)
+    if difference.unfit:
+        verdict = TableCell("not judged", difference.unfit)
     elif difference.p_holm is None:
         verdict = TableCell(NONE, "one seed")
     else:
-        test = "p" if rows == 1 else "Holm's p"
+        test = "p" if judged == 1 else "Holm's p"
         below = f"{test} {p_value(difference.p_holm)}"
         distinguishable = difference.distinguishable
         verdict = TableCell("yes" if distinguishable else "no", below, strong=distinguishable)
@@ -197,12 +195,7 @@ def comparison(results: ExperimentResults, column: str) -> str:
     """
     experiment = results.experiment
     metric = experiment.metric_of(column)
-    if is_unfit(results, reference(experiment), column):
-        return ""
-    all_rows = []
-    for difference in differences(results, column):
-        if not is_unfit(results, difference.row, column):
-            all_rows.append(difference)
+    all_rows = [difference for difference in differences(results, column) if not difference.unfit]
     if not all_rows:
         return ""
     # A row with a single seed would make the sentence about all rows weaker than it is.

@@ -22,11 +22,11 @@ from fedskew.report.ranking import ABOUT as ABOUT_RANKING
 from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reach_table
-from fedskew.report.run_records import LEAST_CLIENTS_OF_DECILE
 from fedskew.report.run_summary import outlier_tables, runs_table, time_tables, what_was_run
 from fedskew.report.tables import (
     bar_lines,
     client_tables,
+    has_decile,
     main_table,
     number_tables,
     recall_tables,
@@ -61,8 +61,13 @@ CLIENTS = (
     "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. In the "
     "figure a bar marks the mean, a circle the"
 )
-DECILE = "worst decile, which is the mean of the lowest tenth of the clients."
-WORST = "worst client."
+DECILE = "worst decile, which is the mean of the lowest tenth of the clients"
+CIRCLE = {
+    (True, False): f"{DECILE}.",
+    (False, True): "worst client.",
+    (True, True): f"{DECILE}; in a column with few clients, the worst one.",
+}
+"""What the circle is, by whether some columns have a worst decile and whether some have none."""
 TIME = (
     "Clients: their own work, divided by the processes that shared it. "
     "Transport and the rest: what is left of the round."
@@ -140,16 +145,11 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     claims = [claims_table(results, verdicts)] if verdicts else []
     reach = [reach_table(results)] if len(results.experiment.rows) > 1 else []
     groups = number_tables(results, "recall by shot group in percent.", GROUPS)
-    has_decile = any(run.clients >= LEAST_CLIENTS_OF_DECILE for run in results.finished)
-    spread = {
-        heading: metric
-        for heading, metric in SPREAD.items()
-        if has_decile or not metric.endswith(".worst-decile")
-    }
-    over_clients = number_tables(results, "over the clients, in percent.", spread)
+    over_clients = number_tables(results, "over the clients, in percent.", SPREAD)
     calibration = number_tables(results, "calibration.", CALIBRATION)
 
-    circle = DECILE if has_decile else WORST
+    deciles = {has_decile(results, column) for column in results.experiment.columns}
+    circle = CIRCLE[True in deciles, False in deciles]
     about_clients = " ".join([CLIENTS, circle, *skew_lines(results), *bar_lines(results)])
     of_clients = [*over_clients, *client_tables(results), *outlier_tables(results)]
     return [

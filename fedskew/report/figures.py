@@ -10,8 +10,8 @@ import numpy as np
 from fedskew.report.format import SELECTION_WORDS, chance_of, in_percent, plain, words_and_unit
 from fedskew.report.inference import Floats
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.run_records import LEAST_CLIENTS_OF_DECILE
 from fedskew.report.svg import COLORS, INK, Drawing, Figure, Style
+from fedskew.report.unfit_rows import tested_in
 from server_app.keys import MEANS
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
     """Return a number over the rounds: the mean over seeds, and a band from the lowest to the highest.
 
     With more than three rows a bar beside the last round stands for the band. A dotted line is chance. Where the table
-    has a mean over the last rounds, a thick line over them is at that mean, as the curve ends elsewhere.
+    has this number as a mean over the last rounds, a thick line over them is at that mean, as the curve ends elsewhere.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -64,10 +64,12 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
         return None
     looks = styles(results)
     selection = results.experiment.selection
-    averaged = MEANS.get(selection, 0)
-    classes = next(iter(results.runs.values())).settings.data.num_classes
+    is_tables = metric == results.experiment.metric_of(column)
+    averaged = MEANS.get(selection, 0) if is_tables else 0
+    classes = tested_in(results.in_column(column), selection)
 
     def draw(axes: "Axes") -> None:
+        marked = ""
         for number, (row, (rounds, values)) in enumerate(drawable.items(), 1):
             color = looks[row].color
             complete = ~np.isnan(values).any(0)
@@ -101,8 +103,8 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
                 last = x[-averaged:]
                 level = mean[-averaged:].mean()
                 axes.plot([last[0], last[-1]], [level, level], color=color, linewidth=4, alpha=0.5)
+                marked = f" (thick: the table's {SELECTION_WORDS[selection]})"
         draw_chance(axes, metric, classes)
-        marked = f" (thick: the table's {SELECTION_WORDS[selection]})" if averaged else ""
         axes.set(xlabel=f"round{marked}", ylabel=words_and_unit(metric))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y")
@@ -115,7 +117,7 @@ def curves(results: ExperimentResults, column: str, metric: str, name: str) -> F
 
 def draw_chance(axes: "Axes", metric: str, classes: int) -> None:
     """Draw a dotted line at chance, where a number has one."""
-    chance = chance_of(metric, classes)
+    chance = chance_of(metric, classes) if classes else None
     if chance is not None:
         axes.axhline(
             chance,
@@ -337,17 +339,19 @@ def spread(
     column: str,
     what: str,
     name: str,
+    *,
+    decile: bool,
 ) -> Figure:
     """Return one strip per row with the clients of all seeds, one dot each.
 
-    A bar is at the mean and a circle at the worst decile, of few clients at the worst one: both means over the seeds.
+    A bar is at the mean and a circle at the worst decile, or at the worst client: both means over the seeds.
     """
-    most_clients = max(len(values) for runs in accuracies.values() for values in runs)
-    lowest_words = "worst decile" if most_clients >= LEAST_CLIENTS_OF_DECILE else "worst client"
+    lowest_words = "worst decile" if decile else "worst client"
+    lowest_of = worst_decile if decile else min
     means, lowest = {}, {}
     for row, runs in accuracies.items():
         means[row] = float(np.mean([np.mean(values) for values in runs]))
-        lowest[row] = float(np.mean([worst_decile(values) for values in runs]))
+        lowest[row] = float(np.mean([lowest_of(values) for values in runs]))
 
     def draw(axes: "Axes") -> None:
         for y, (row, runs) in enumerate(accuracies.items()):

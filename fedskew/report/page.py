@@ -22,9 +22,8 @@ from fedskew.report.rank_diagram import rank_diagram
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.run_summary import PARTS, mean_split, trainings
 from fedskew.report.svg import Figure
-from fedskew.report.tables import MOST_CLASSES, class_names, recalls
+from fedskew.report.tables import MOST_CLASSES, class_names, has_decile, recalls
 from fedskew.report.text import seeds_words
-from server_app.keys import MEANS
 from server_app.record import Spread
 from server_app.round_selection import select
 
@@ -49,7 +48,6 @@ def html(documents: Sequence[Document]) -> str:
         "says": SAYS,
         "seeds_words": seeds_words,
         "selected": SELECTION_WORDS.__getitem__,
-        "averaged": MEANS,
     }
     split = [(part, f"var(--series-{number})") for number, part in enumerate(PARTS, 1)]
     parts = []
@@ -286,7 +284,9 @@ def spread(results: ExperimentResults, column: str, name: str) -> Figure | None:
                     by_row.setdefault(row, []).append(percent)
     if not by_row:
         return None
-    return figures.spread(by_row, figures.styles(results), column, words(key), name)
+    looks = figures.styles(results)
+    decile = has_decile(results, column)
+    return figures.spread(by_row, looks, column, words(key), name, decile=decile)
 
 
 def time(results: ExperimentResults, column: str, name: str) -> Figure | None:

@@ -16,13 +16,12 @@ from fedskew.report.format import (
     SELECTION_WORDS,
     Table,
     TableCell,
-    chance_of,
     in_percent,
     words,
 )
 from fedskew.report.inference import measure
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.unfit_rows import seeds_words
+from fedskew.report.unfit_rows import beside_chance, seeds_words, tested_in
 from server_app.record import RoundRecord
 from server_app.round_selection import select
 
@@ -155,8 +154,7 @@ def no_level(measured: SeedResult, selection: str, metric: str) -> str:
     target = measure(measured, selection, metric)
     if target is None:
         return "is none"
-    chance = chance_of(metric, measured.run.settings.data.num_classes)
-    if chance is not None and target <= chance + 1e-9:  # a mean of recalls may round upwards
+    if beside_chance(target, metric, tested_in([measured], selection)):
         return "is not above chance"
     if len(measured.points) == 1:
         return ""

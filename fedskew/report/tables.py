@@ -38,8 +38,8 @@ from fedskew.report.rounds_to_target import (
     seeds_below,
     takes_training,
 )
-from fedskew.report.run_records import RunRecords
-from fedskew.report.unfit_rows import chance_words, is_unfit, seeds_words
+from fedskew.report.run_records import LEAST_CLIENTS_OF_DECILE, RunRecords
+from fedskew.report.unfit_rows import chance_words, seeds_words, unfit_words
 from server_app.keys import SELECTIONS
 from server_app.record import Spread
 from server_app.round_selection import select
@@ -88,7 +88,7 @@ def per_column(
 def summary_tables(
     results: ExperimentResults,
     caption: Callable[[str], str],
-    headings: Iterable[str],
+    headings: Callable[[str], Iterable[str]],
     number: Callable[[str, str], tuple[str, str]],
 ) -> list[Table]:
     """Return one table per column of means over seeds, with the headings that any row has.
@@ -96,7 +96,7 @@ def summary_tables(
     Args:
         results: of the experiment.
         caption: of a column's table.
-        headings: of all tables.
+        headings: gives those of a column's table.
         number: gives for a column and a heading the selection and the metric.
     """
 
@@ -107,7 +107,9 @@ def summary_tables(
     def available(column: str) -> list[str]:
         rows = [row.label for row in results.experiment.rows]
         return [
-            heading for heading in headings if any(summary(row, column, heading) for row in rows)
+            heading
+            for heading in headings(column)
+            if any(summary(row, column, heading) for row in rows)
         ]
 
     def cell(row: str, column: str, heading: str) -> TableCell:
@@ -123,14 +125,31 @@ def number_tables(
     caption: str,
     metrics: Mapping[str, str],
 ) -> list[Table]:
-    """Return one table per column with the given metrics, by heading, where they are recorded."""
+    """Return one table per column with the given metrics, by heading, where they are recorded.
+
+    Of a few clients there is no worst decile.
+    """
     selection = results.experiment.selection
+
+    def headings(column: str) -> list[str]:
+        shown = []
+        for heading, metric in metrics.items():
+            if has_decile(results, column) or not metric.endswith(".worst-decile"):
+                shown.append(heading)
+        return shown
+
     return summary_tables(
         results,
         lambda _: caption,
-        metrics,
+        headings,
         lambda _, heading: (selection, metrics[heading]),
     )
+
+
+def has_decile(results: ExperimentResults, column: str) -> bool:
+    """Return whether a run of the column has clients enough for a worst decile."""
+    runs = (measured.run for measured in results.in_column(column))
+    return any(run.clients >= LEAST_CLIENTS_OF_DECILE for run in runs)
 
 
 def selection_tables(results: ExperimentResults) -> list[Table]:
@@ -144,7 +163,7 @@ def selection_tables(results: ExperimentResults) -> list[Table]:
     def number(column: str, heading: str) -> tuple[str, str]:
         return selections[heading], metric_of(column)
 
-    return summary_tables(results, caption, selections, number)
+    return summary_tables(results, caption, lambda _: selections, number)
 
 
 def tuning_tables(results: ExperimentResults) -> list[Table]:
@@ -496,7 +515,7 @@ def bar_lines(results: ExperimentResults) -> list[str]:
         summaries: dict[str, Summary] = {}
         for row in experiment.rows:
             summary = summarize_seeds(results.of(row.label, column), experiment.selection, metric)
-            if summary is not None and not is_unfit(results, row.label, column):
+            if summary is not None and not unfit_words(results, row.label, column):
                 summaries[row.label] = summary
         for bar, of_bar in summaries.items():
             what = bar_name(results.of(bar, column)[0])

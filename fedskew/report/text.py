@@ -107,8 +107,8 @@ def seeds_words(verdict: Verdict) -> str:
     They say in how many seeds the claim holds, and give the difference with its interval and its
     values by seed. A claim that can never be measured has the reason instead.
     """
-    if verdict.unfit or not verdict.n:
-        reason = verdict.unfit or verdict.why_not
+    if not verdict.judged or not verdict.n:
+        reason = verdict.why_not if verdict.judged else verdict.unfit
         return f": {reason}" if reason else ""
     seeds = f"in {verdict.holds} of {plural(verdict.n, 'seed')}"
     if verdict.why_not:
@@ -126,7 +126,8 @@ def seeds_words(verdict: Verdict) -> str:
     if verdict.n > 1:
         differences = ", ".join(signed(margin, metric) for margin in verdict.margins.values())
         effect += f"; by seed {differences}"
-    return f", {seeds}: {effect}"
+    unfit = f" ({verdict.unfit})" if verdict.unfit else ""
+    return f", {seeds}: {effect}{unfit}"
 
 
 def markdown_table(table: Table) -> str:

@@ -1,10 +1,12 @@
 """Rows that lead no headline and are never the best: one that diverged in a seed, or is no better than chance."""
 
 import math
+from collections.abc import Iterable, Sequence
 
-from fedskew.report.format import named, plain
+from fedskew.formatting import plural
+from fedskew.report.format import chance_of, named, plain, words
 from fedskew.report.inference import summarize_seeds
-from fedskew.report.results import ExperimentResults
+from fedskew.report.results import ExperimentResults, SeedResult
 from server_app.round_selection import select
 
 ROUNDING = 1e-9
@@ -14,39 +16,74 @@ CHANCE_REMEDY = (
 )
 
 
-def chance_words(results: ExperimentResults, row: str, column: str) -> str:
-    """Return a row's number beside chance if it is no better: "40.3 where chance is 50.0 percent"; empty if it is.
+def beside_chance(number: float, metric: str, classes: int) -> str:
+    """Return a number beside chance if it is no better: "40.3 where chance is 50.0 percent"; empty if it is.
 
-    One rule, whatever number a table shows: the mean balanced accuracy over the seeds, in the rounds that the table
-    reads, is at most 1 / C. C is the number of classes that are tested, and 1 / C is what a constant prediction has.
+    Also empty for NaN, and for a number whose chance the classes alone do not give, as of a client's own mix.
+
+    Args:
+        number: in percent.
+        metric: what it is.
+        classes: those that are tested.
     """
-    group = results.of(row, column)
-    selection = results.experiment.selection
-    summary = summarize_seeds(group, selection, "balanced-accuracy")
-    if summary is None:
-        return ""
-    tested = 0
-    for measured in group:
-        for point in select(measured.points, selection):
-            known = [recall for recall in point.numbers.recall if not math.isnan(recall)]
-            tested = max(tested, len(known))
-    return beside_chance(summary.mean, tested or group[0].run.settings.data.num_classes)
-
-
-def beside_chance(number: float, classes: int) -> str:
-    """Return a balanced accuracy in percent beside chance if it is no better, else nothing.
-
-    As "40.3 where chance is 50.0 percent".
-    """
-    chance = 100 / classes
-    if number > chance + ROUNDING:
+    chance = chance_of(metric, classes) if classes else None
+    if chance is None or math.isnan(number) or number > chance + ROUNDING:
         return ""
     return f"{plain(number)} where chance is {plain(chance)} percent"
 
 
-def is_unfit(results: ExperimentResults, row: str, column: str) -> bool:
-    """Return whether a row may lead no headline in a column."""
-    return bool(results.diverged(row, column) or chance_words(results, row, column))
+def tested_classes(recalls: Iterable[Sequence[float]]) -> int:
+    """Return how many classes are tested, by the recalls of a model's classes on each test set; NaN is untested."""
+    tested = [sum(not math.isnan(recall) for recall in recall_C) for recall_C in recalls]
+    return max(tested, default=0)
+
+
+def tested_in(group: Sequence[SeedResult], selection: str) -> int:
+    """Return how many classes are tested in the rounds that are selected of runs; all where no recall is recorded."""
+    points = [point for measured in group for point in select(measured.points, selection)]
+    recorded = tested_classes(point.numbers.recall for point in points)
+    return recorded or max((one.run.settings.data.num_classes for one in group), default=0)
+
+
+def chance_words(
+    results: ExperimentResults, row: str, column: str, metric: str = "", selection: str = ""
+) -> str:
+    """Return a row's mean over the seeds beside chance if it is no better; empty if it is.
+
+    Args:
+        results: of the experiment.
+        row: whose number it is.
+        column: where.
+        metric: what is measured; the table's if empty.
+        selection: in which rounds; the table's if empty.
+    """
+    group = results.of(row, column)
+    metric = metric or results.experiment.metric_of(column)
+    selection = selection or results.experiment.selection
+    summary = summarize_seeds(group, selection, metric)
+    if summary is None:
+        return ""
+    return beside_chance(summary.mean, metric, tested_in(group, selection))
+
+
+def of_seeds(number: int, results: ExperimentResults) -> str:
+    """Return a number of seeds out of all: "1 of 3 seeds"."""
+    return f"{number} of {plural(len(results.seeds), 'seed')}"
+
+
+def diverged_words(results: ExperimentResults, row: str, column: str) -> str:
+    """Return in how many seeds a row diverged: "fedavg diverged in 1 of 3 seeds"; empty where it did in none."""
+    diverged = len(results.diverged(row, column))
+    return f"{row} diverged in {of_seeds(diverged, results)}" if diverged else ""
+
+
+def unfit_words(results: ExperimentResults, row: str, column: str) -> str:
+    """Return why a row may lead no headline in a column; empty where it may."""
+    diverged = diverged_words(results, row, column)
+    if diverged:
+        return diverged
+    at_chance = chance_words(results, row, column)
+    return f"{row} is no better than chance" if at_chance else ""
 
 
 def seeds_words(results: ExperimentResults, row: str, column: str) -> str:
@@ -54,8 +91,7 @@ def seeds_words(results: ExperimentResults, row: str, column: str) -> str:
     diverged = len(results.diverged(row, column))
     if not diverged:
         return ""
-    finished = len(results.of(row, column))
-    return f"{finished} of {len(results.seeds)} seeds, {diverged} diverged"
+    return f"{of_seeds(len(results.of(row, column)), results)}, {diverged} diverged"
 
 
 def unfit_sentences(results: ExperimentResults, column: str) -> list[str]:
@@ -66,22 +102,22 @@ def unfit_sentences(results: ExperimentResults, column: str) -> list[str]:
         diverged = results.diverged(row.label, column)
         if diverged:
             seed, divergence = next(iter(diverged.items()))
-            count = f"{len(diverged)} of {len(results.seeds)} seeds"
             first = f"seed {seed} in round {divergence['round']}: {divergence['reason']}"
             remedy = divergence["remedy"]
             sentences.append(
-                f"{named(column)}{row.label} diverged in {count} ({first}), so it is neither ranked nor "
-                f"compared ({remedy})."
+                f"{named(column)}{diverged_words(results, row.label, column)} ({first}), so it is neither ranked "
+                f"nor compared ({remedy})."
             )
             continue
-        words = chance_words(results, row.label, column)
-        if words:
-            at_chance.append(f"{row.label} ({words})")
+        beside = chance_words(results, row.label, column)
+        if beside:
+            at_chance.append(f"{row.label} ({beside})")
     if at_chance:
         are = "are" if len(at_chance) > 1 else "is"
         it = "they lead" if len(at_chance) > 1 else "it leads"
+        metric = words(results.experiment.metric_of(column))
         sentences.append(
-            f"{named(column)}{', '.join(at_chance)} {are} no better than chance in balanced accuracy, so {it} no "
+            f"{named(column)}{', '.join(at_chance)} {are} no better than chance in {metric}, so {it} no "
             f"comparison: {CHANCE_REMEDY}."
         )
     return sentences

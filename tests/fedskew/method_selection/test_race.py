@@ -487,14 +487,30 @@ def test_an_end_names_the_equal_ones_and_what_uploads_nothing() -> None:
 def test_an_end_names_what_diverged_and_recommends_no_level_of_chance() -> None:
     winner, baseline = Candidate("ccvr", RATE), Candidate("fedavg", RATE)
     other = conclusion(ended(GOOD, GOOD, diverged={Candidate("fedavg", 4.0): [0, 1]}))
-    assert any(line.startswith("fedavg (4) diverged in seed 0, 1: a lower") for line in other)
+    assert any(line.startswith("fedavg (4) diverged in seeds 0, 1: a lower") for line in other)
     assert other[-1] == "take ccvr (0.0625)"
     lost = ended(GOOD, GOOD, diverged={winner: [101]})
     assert not lost.distinguishable and conclusion(lost)[-1] == "take fedavg (0.0625)"
+    of_lost = " ".join(conclusion(lost))
+    assert "ccvr (0.0625) diverged in seed 101, so its gain does not count" in of_lost
+    assert not any(words in of_lost for words in ("winner", "which decides", NOBODY))
     both = conclusion(ended(GOOD, GOOD, diverged={winner: [101], baseline: [102]}))
     assert both[0].startswith("first on validation data: ")
     assert both[-1].startswith("take none of them: ")
+    alone = conclusion(ended(None, None, winner=baseline, diverged={baseline: [101]}))
+    assert "fedavg (0.0625) diverged in seed 101, so it does not count" in alone
+    assert NOBODY not in " ".join(alone) and alone[-1].startswith("take none of them: ")
     at_chance = conclusion(ended(GOOD, GOOD, at_chance="9.8 where chance is 10.0 percent"))
     assert at_chance[0] == "first on validation data: ccvr (0.0625)"
-    assert "that is no better than chance: 9.8 where chance is 10.0 percent" in " ".join(at_chance)
+    assert "ccvr (0.0625) is no better than chance: 9.8 where chance is 10.0 percent" in at_chance
     assert at_chance[-1].startswith("take none of them: ") and "data check" in at_chance[-1]
+
+
+@pytest.mark.parametrize("gain", [GOOD, UNCLEAR, None])
+def test_a_sound_winner_is_taken_where_only_fedavg_diverged(gain: Difference | None) -> None:
+    race = ended(gain, gain, diverged={Candidate("fedavg", RATE): [101]})
+    assert race.take.method == "ccvr" and not race.nothing_to_take
+    lines = conclusion(race)
+    assert lines[0] == "winner: ccvr (0.0625)" and lines[-1] == "take ccvr (0.0625)"
+    assert "fedavg (0.0625) diverged in seed 101, so ccvr (0.0625) needs no gain over it" in lines
+    assert NOBODY not in lines and "which decides" not in " ".join(lines)
