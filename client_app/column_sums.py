@@ -1,17 +1,17 @@
 """Mean and std of a table's columns between sites: what the coordinator asks each site, and what it sends back."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 
 from client_app.client import Client, InvalidReply, Upload, Variant
 from client_app.models.classifier import Classifier
 from client_app.run_spec import RunSpec
 from client_app.state import State
-from data.readers.catalog import SITES_PREFIX
+from data.readers.catalog import is_sites
 from data.standardization import LIMB_BITS, column_sums, shapes, standardization
 
 STANDARDIZATION = "standardization"
@@ -26,7 +26,6 @@ class ColumnSums(Variant):
     """
 
     name: ClassVar[str] = "column-sums"
-
     permission: ClassVar[str] = "column-sums"
 
     columns: int = 0
@@ -50,7 +49,7 @@ class ColumnSums(Variant):
 
     def sums_bytes(self, model: Classifier, classes_held: int) -> int:
         """Return the bytes of an answer."""
-        return 8 * sum(int(np.prod(shape)) for shape in shapes(self.columns).values())
+        return 8 * sum(math.prod(shape) for shape in shapes(self.columns).values())
 
     def answer(self, client: Client, question: str) -> State:
         if question != self.name:
@@ -101,7 +100,7 @@ def is_standardization(numbers: State, columns: int) -> bool:
 def asks_for_column_sums(run_spec: RunSpec) -> bool:
     """Return whether a run is between sites, of a table whose mean and std nobody states."""
     data = run_spec.data
-    return data.dataset.startswith(SITES_PREFIX) and not data.mean
+    return is_sites(data.dataset) and not data.mean
 
 
 def asked_variants(run_spec: RunSpec) -> Sequence[Variant]:

@@ -24,7 +24,7 @@ from client_app.state import State, copy, seed_of
 from client_app.training import private_names
 from client_app.vectorized import VectorizedTraining
 from data import Federation, Samples, federate
-from data.readers.catalog import SITES_PREFIX
+from data.readers.catalog import is_sites
 
 
 class ClientRuntime:
@@ -48,7 +48,7 @@ class ClientRuntime:
         """sha256 of a site's own data, under "data"; empty in a simulation."""
         self.federation: Federation | LocalData
         model_settings = run_spec.model_settings
-        if site is None and run_spec.data.dataset.startswith(SITES_PREFIX):
+        if site is None and is_sites(run_spec.data.dataset):
             raise NotAgreed("this node is no site: it has no site.toml")
         if site is None:
             self.device = choose_device(run_spec.device)

@@ -82,6 +82,16 @@ def cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 @pytest.fixture
+def forget_runtimes() -> Iterator[None]:
+    """Sites of other tests have the same agreement, and other states."""
+    from client_app.runtime import site_runtime
+
+    site_runtime.cache_clear()
+    yield
+    site_runtime.cache_clear()
+
+
+@pytest.fixture
 def train(tmp_path: Path) -> Callable[..., Any]:
     """Run an experiment into a folder of the test; `results` names another one, `grid` says how to run the clients."""
     from in_process import experiment

@@ -2,7 +2,7 @@
 
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -117,6 +117,16 @@ def _text(data: Any, keyword: str) -> str:
     """Return an element as text without the zeros and spaces that pad it; empty where there is none."""
     value = data.get(keyword)
     return "" if value is None else plain(str(value))
+
+
+def notes_of_others(path: Path, files: Sequence[Path], images: Collection[Path]) -> list[str]:
+    """Return a sentence about the files below `path` that are no images; none where all are, but for an index."""
+    images = set(images)
+    others = [file for file in files if file.name != INDEX and file not in images]
+    if not others:
+        return []
+    number = "1 file is" if len(others) == 1 else f"{len(others)} files are"
+    return [f"{number} no DICOM image and left out, such as {min(others).relative_to(path)}"]
 
 
 def plain(text: str) -> str:

@@ -17,6 +17,7 @@ from data.readers.dicom_headers import (
     STUDY,
     Header,
     headers_of,
+    notes_of_others,
     origins_of,
     plain,
 )
@@ -159,12 +160,7 @@ def labelled(path: Path, files: Sequence[Path], settings: DataSettings) -> Label
         left_out=rows.left_out,
         from_headers=frozenset(by_header) if file else frozenset({LABEL, *by_header}),
     )
-    notes = list(known.notes)
-    others = [entry for entry in candidates if entry not in headers or not headers[entry].has_image]
-    if others:
-        number = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-        example = others[0].relative_to(path)
-        notes.append(f"{number} no DICOM image and left out, such as {example}")
+    notes = [*known.notes, *notes_of_others(path, candidates, images)]
     return Labelled(rows.names, metadata, tuple(notes))
 
 

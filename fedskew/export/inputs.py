@@ -14,7 +14,7 @@ from torch import Tensor
 from data import DataError, DataSettings, Samples, SettingError
 from data.readers.array_conversion import check_convertible, converted
 from data.readers.catalog import labels_file
-from data.readers.dicom_headers import INDEX, PATIENT, Header, headers_of
+from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
 from data.readers.file_type import is_nifti, truly
 from data.readers.folder import below, class_folders, class_number, read_split, visible
 from data.readers.image_files import ImageFiles
@@ -352,15 +352,6 @@ def dicom_tree(path: Path, about: Description, settings: DataSettings) -> Read |
     listed = ImageFiles.of(path, names, about.shape, settings, about.crop == "center")
     columns = patient_columns(images, headers)
     return Read(listed, labels_N, names, known_N, columns=columns, notes=tuple(notes))
-
-
-def notes_of_others(path: Path, files: Sequence[Path], images: Sequence[Path]) -> list[str]:
-    """Return a sentence about the files that are no images; none where all are, but for a DICOM medium's index."""
-    others = sorted({file for file in files if file.name != INDEX}.difference(images))
-    if not others:
-        return []
-    number = "1 file is" if len(others) == 1 else f"{len(others)} files are"
-    return [f"{number} no DICOM image and left out, such as {others[0].relative_to(path)}"]
 
 
 def patient_columns(images: Sequence[Path], headers: Mapping[Path, Header]) -> list[dict[str, str]]:

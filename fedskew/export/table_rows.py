@@ -105,16 +105,12 @@ class Gaps:
     @property
     def notes(self) -> list[str]:
         """A sentence that names the rows that are left out; none where none is."""
-        return notes_of_left_out(self.left_out)
-
-
-def notes_of_left_out(gaps: Sequence[str]) -> list[str]:
-    """Return a sentence that names the rows that are left out; none where none is."""
-    if not gaps:
-        return []
-    rows = "1 row is" if len(gaps) == 1 else f"{len(gaps)} rows are"
-    more = f"; and {len(gaps) - NAMED} more" if len(gaps) > NAMED else ""
-    return [f"{rows} left out by missing = drop: {'; '.join(gaps[:NAMED])}{more}"]
+        gaps = self.left_out
+        if not gaps:
+            return []
+        rows = "1 row is" if len(gaps) == 1 else f"{len(gaps)} rows are"
+        more = f"; and {len(gaps) - NAMED} more" if len(gaps) > NAMED else ""
+        return [f"{rows} left out by missing = drop: {'; '.join(gaps[:NAMED])}{more}"]
 
 
 @dataclass

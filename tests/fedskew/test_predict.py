@@ -578,14 +578,11 @@ def test_class_folders_may_differ_in_capital_letters(
 def test_a_dicom_tree_without_class_folders_is_read_with_its_patients(
     digits: Path, tmp_path: Path, fedskew: FedSkew
 ) -> None:
-    pydicom = pytest.importorskip("pydicom")
-    sample = pytest.importorskip("pydicom.data").get_testdata_file("MR_small.dcm", download=False)
+    pytest.importorskip("pydicom")
     for number in range(3):
-        file = tmp_path / "pacs" / f"PAT{number // 2}" / "ST0" / "SE0" / f"IM{number}"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        data = pydicom.dcmread(sample)
-        data.PatientID = f"id-{number // 2}"
-        data.save_as(file)
+        patient = number // 2
+        file = tmp_path / "pacs" / f"PAT{patient}" / "ST0" / "SE0" / f"IM{number}"
+        write_image(file, number, PatientID=f"id-{patient}")
     (tmp_path / "pacs" / "README").write_text("exported")
     out = tmp_path / "p.csv"
     status, output, errors = fedskew(
@@ -604,14 +601,10 @@ def test_a_dicom_tree_without_class_folders_is_read_with_its_patients(
 def test_a_dicom_tree_is_predicted_with_the_labels_of_a_table_or_an_element(
     digits: Path, tmp_path: Path, fedskew: FedSkew
 ) -> None:
-    pydicom = pytest.importorskip("pydicom")
-    sample = pytest.importorskip("pydicom.data").get_testdata_file("MR_small.dcm", download=False)
+    pytest.importorskip("pydicom")
     for number in range(3):
         file = tmp_path / "pacs" / f"PAT{number}" / "ST0" / f"IM{number}"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        data = pydicom.dcmread(sample)
-        data.PatientID, data.StudyID = f"id-{number}", str(number + 4)
-        data.save_as(file)
+        write_image(file, number, PatientID=f"id-{number}", StudyID=str(number + 4))
     table, out = tmp_path / "labels.csv", tmp_path / "p.csv"
     table.write_text("PatientID,label\nid-2,6\nid-0,4\n")
     predict = ("predict", digits / "average", tmp_path / "pacs", "--output", out, "--set")

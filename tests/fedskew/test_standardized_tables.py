@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,7 @@ TRAINING: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def forget_runtimes() -> Iterator[None]:
-    """Sites of other tests have the same agreement, and other states."""
-    site_runtime.cache_clear()
-    yield
-    site_runtime.cache_clear()
+pytestmark = pytest.mark.usefixtures("forget_runtimes")
 
 
 def numbers_of(site: int, rows: int = 40) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

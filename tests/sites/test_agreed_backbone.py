@@ -1,6 +1,5 @@
 """A backbone between sites: federation.toml names it and its weights' sha256, and each site has the file itself."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from safetensors.torch import save_file
 import site_agent.weights
 from client_app.local_site import PERMISSIONS, NotAgreed
 from client_app.models.backbone import sha256_of
-from client_app.runtime import ClientRuntime, site_runtime
+from client_app.runtime import ClientRuntime
 from data import DataError, SettingError
 from data.agreement import read_agreement
 from fedskew.engines import execute
@@ -44,11 +43,7 @@ RUN: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def forget_runtimes() -> Iterator[None]:
-    site_runtime.cache_clear()
-    yield
-    site_runtime.cache_clear()
+pytestmark = pytest.mark.usefixtures("forget_runtimes")
 
 
 @pytest.fixture(scope="module")

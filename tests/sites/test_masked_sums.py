@@ -1,7 +1,7 @@
 """Masked sums between sites: the models of plain ones to the bit, one sum per federation, and what a site refuses."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from flwr.app import Message
 from client_app.client import InvalidReply
 from client_app.local_site import PERMISSIONS
 from client_app.messages import pack, unpack
-from client_app.runtime import site_runtime
 from client_app.tensor_files import read
 from data import SettingError
 from data.agreement import read_agreement
@@ -32,12 +31,7 @@ TRAINED: dict[str, Any] = {"method": "fedshift", "model": "mlp-bn", "rounds": 1}
 USUAL: dict[str, Any] = {"batch-size": 8, "device": "cpu"}
 
 
-@pytest.fixture(autouse=True)
-def forget_runtimes() -> Iterator[None]:
-    """Sites of other tests have the same agreement, and other states."""
-    site_runtime.cache_clear()
-    yield
-    site_runtime.cache_clear()
+pytestmark = pytest.mark.usefixtures("forget_runtimes")
 
 
 def masking(folder: Path, **changes: Any) -> Path:
