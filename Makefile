@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults chaos attacks edge soak units lint newest bill config docs clean
+.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults chaos attacks edge soak units lint types newest bill config docs clean
 
 install: $(VENV)/installed  ## install FedSkew and what its tests need into .venv
 
@@ -45,7 +45,7 @@ mutants: install  ## mutation testing: break the code in 300 places, one at a ti
 
 slow: install
 	-$(BIN)/python -m pip install --quiet -e '.[backbone,hf,timm]'  # without them their tests are skipped by name
-	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal --durations=40  # two at a time: most of them wait for other processes
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup --durations=20  # what shares a federation or Ray runs in one of the two processes
 
 signals: install  ## send signals at six moments on every engine and in sweeps, and print a table; needs a quiet machine
 	PYTHONPATH=. $(BIN)/python tests/fedskew/signal_matrix.py
@@ -71,9 +71,11 @@ soak: install  ## train 300 rounds of two sites and compare memory and open file
 units: install  ## check the systemd units and their permissions
 	deploy/check_units.sh
 
-lint: install
+lint: install  ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: install  ## check types, strictly
 	$(BIN)/mypy
 
 newest: install  ## run the tests of code that uses flwr with the newest flwr; never fails
