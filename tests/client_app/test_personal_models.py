@@ -23,7 +23,7 @@ from client_app.client import Client, Variant
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum
 from client_app.personal import FINE_TUNED, fine_tuned, is_personal, model_of_variant
-from client_app.state import State, difference, norm, seed_of, weighted_mean
+from client_app.state import State, seed_of, weighted_mean
 from client_app.training import batches, train_round
 from client_app.variants.head_then_features import HeadThenFeatures
 from client_app.variants.local_batch_norm import LocalBatchNorm
@@ -38,17 +38,9 @@ COUNTS = [(8, 4, 2, 1), (1, 2, 4, 8)]
 HEAD = {"head.weight", "head.bias"}
 
 
-def test_fedper_sends_everything_but_the_head() -> None:
-    client = small_client()
-    report = train_round(client, [LocalHead()], SETTINGS)
-    assert report.shared.keys() == client.model.state_dict().keys() - HEAD
-    kept = report.memory["private"]
-    assert kept.keys() == HEAD
-    assert same({**report.shared, **kept}, client.model.state_dict())
-    assert not any(torch.equal(kept[name], client.start[name]) for name in HEAD)
-
-
-def test_fedpers_rounds_are_the_means_of_features_under_own_heads() -> None:
+def test_fedper_shares_everything_but_the_head_and_its_rounds_are_the_means_of_features_under_own_heads() -> (
+    None
+):
     """Two rounds by hand: each client goes on from the features' mean and its own head."""
     shared, reports = train_rounds([LocalHead()], COUNTS, SETTINGS, rounds=2)
 
@@ -63,6 +55,7 @@ def test_fedpers_rounds_are_the_means_of_features_under_own_heads() -> None:
         mean = weighted_mean(trained, [sum(counts) for counts in COUNTS])
         states = [{**mean, **{name: own[name] for name in HEAD}} for own in trained]
 
+    assert shared.keys() == state.keys() - HEAD
     assert same(shared, {name: mean[name] for name in shared})
     for report, own in zip(reports, states, strict=True):
         assert same(report.memory["private"], {name: own[name] for name in HEAD})
@@ -76,8 +69,6 @@ def test_fedpers_rounds_are_the_means_of_features_under_own_heads() -> None:
         ({}, 0.5),
         ({"learning_rate_decay": 0.5, "learning_rate_decay_every": 1}, 0.125),  # 0.5 ** (3 - 1)
         ({"schedule": "cosine", "schedule_rounds": 4}, 0.25),  # half way
-        ({"warm_up": 3}, 0.375),  # three quarters of the way up
-        ({"local_steps": 7}, 0.5),  # of a round: fine-tuning counts epochs
         # t counts a round's three steps, as three epochs of one batch: 0.9 ** (2 * 3)
         (
             {
@@ -168,30 +159,20 @@ def test_fedrep_trains_the_head_then_the_features() -> None:
     assert report.memory["private"].keys() == HEAD
 
 
-def test_the_features_of_fedrep_train_under_a_head_that_rests() -> None:
-    """The head of a round is the one that its first part left."""
-    client = small_client()
-    trained_apart(client, HEAD, replace(SETTINGS, local_epochs=2), "head batches")
-    report = train_round(small_client(), [HeadThenFeatures(head_epochs=2)], SETTINGS)
-    for name in HEAD:
-        assert torch.allclose(report.trained.state[name], client.model.state_dict()[name])
-
-
 def test_the_steps_of_a_fedrep_round_are_those_of_the_features() -> None:
     """What the server is told of the steps is about what it averages; local-steps count for the features too."""
-    client = small_client((4, 4, 4, 4))
-    report = train_round(client, [HeadThenFeatures()], replace(SETTINGS, local_steps=3))
+    client, settings = small_client((4, 4, 4, 4)), replace(SETTINGS, local_steps=3)
+    report = train_round(client, [HeadThenFeatures()], settings)
     assert report.trained.steps == 3
     assert report.trained.coefficient_sum == coefficient_sum(3, SETTINGS.momentum)
     by_epochs = train_round(small_client((4, 4, 4, 4)), [HeadThenFeatures()], SETTINGS)
-    head = by_epochs.memory["private"]
-    assert same(report.memory["private"], head)  # the head trains for its epochs in any case
+    assert same(report.memory["private"], by_epochs.memory["private"]), "the head trains by epochs"
 
 
 def test_fedrep_without_features_that_train_says_so() -> None:
     client = small_client()
     client.model.freeze([client.model.features])
-    with pytest.raises(ValueError, match="no other layer trains"):
+    with pytest.raises(ValueError):
         train_round(client, [HeadThenFeatures()], SETTINGS)
 
 
@@ -213,8 +194,7 @@ def test_a_model_is_personal_by_its_name_or_by_a_head_of_its_own() -> None:
 # ---- Ditto -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.7])
-def test_ditto_descends_the_loss_with_a_pull_to_the_model_as_received(strength: float) -> None:
+def test_ditto_descends_the_loss_with_a_pull_to_the_model_as_received() -> None:
     """Three rounds of a linear model by hand, with momentum; v goes on from round to round, w is received anew.
 
     The slope of L(v) + strength/2 |v - w|^2 comes from autograd of that very sum.
@@ -222,6 +202,7 @@ def test_ditto_descends_the_loss_with_a_pull_to_the_model_as_received(strength: 
     inputs_ND = torch.randn(6, 3, dtype=FLOAT, generator=torch.Generator().manual_seed(2))
     labels_N = labels_of((3, 2, 1))
     settings = TrainingSettings(local_epochs=3, batch_size=8, learning_rate=0.5, momentum=0.9)
+    strength = 0.7
     variant = PersonalModel(strength)
     memory: Mapping[str, State] = {}
     own: dict[str, Tensor] = {}
@@ -253,37 +234,18 @@ def test_ditto_descends_the_loss_with_a_pull_to_the_model_as_received(strength: 
             assert torch.allclose(memory["personal-model"][name], tensor, atol=1e-12), name
 
 
-def test_a_strong_pull_keeps_dittos_model_at_the_received_one() -> None:
-    """rate * strength = 1: without momentum, a step lands on the received weights, plus the step of the loss alone.
-
-    v <- v - rate (g + (v - w) / rate) = w - rate g: what v was does not count any more.
-    """
-    settings = TrainingSettings(local_steps=1, batch_size=99, learning_rate=0.5, momentum=0.0)
-    client = client_of(linear_model(3, 3), torch.ones(4, 3, dtype=FLOAT), labels_of((2, 1, 1)), 3)
-    far = {name: 100 + tensor for name, tensor in client.start.items()}
-    report = train_round(
-        replace(client, memory={"personal-model": far}), [PersonalModel(strength=2.0)], settings
-    )
-    for name, tensor in report.memory["personal-model"].items():
-        # the slope of the loss is at most 1 in size; a pull of another size leaves a multiple of 100
-        assert (tensor - client.start[name]).abs().max() <= 0.5, name
-
-
-@pytest.mark.parametrize("companions", [[], [LocalBatchNorm()], [Resampling()], [LocalHead()]])
-def test_ditto_leaves_the_shared_model_as_it_is(companions: list[Variant]) -> None:
+def test_ditto_leaves_the_shared_model_as_it_is() -> None:
     """To the bit, in what is sent, kept by others, said of the steps, and left in the model."""
+    companions: list[Variant] = [LocalBatchNorm(), Resampling()]
     counts = [(8, 4, 2, 1), (0, 0, 1, 0)]
-    plain, plain_reports = train_rounds(companions, counts, SETTINGS, rounds=3)
-    shared, reports = train_rounds([*companions, PersonalModel()], counts, SETTINGS, rounds=3)
+    plain, plain_reports = train_rounds(companions, counts, SETTINGS)
+    shared, reports = train_rounds([*companions, PersonalModel()], counts, SETTINGS)
     assert same(shared, plain)
     for report, other in zip(reports, plain_reports, strict=True):
         assert (report.loss, report.trained.steps) == (other.loss, other.trained.steps)
         assert report.trained.coefficient_sum == other.trained.coefficient_sum
-        own = report.memory["personal-model"]
-        assert own.keys() == report.trained.state.keys()
-        assert report.memory.keys() - {"personal-model"} == other.memory.keys()
-        for name in other.memory:
-            assert same(report.memory[name], other.memory[name])
+        assert report.memory["personal-model"].keys() == report.trained.state.keys()
+        assert same(report.memory["private"], other.memory["private"])
     client = small_client()
     report = train_round(client, [*companions, PersonalModel()], SETTINGS)
     assert same(client.model.state_dict(), report.trained.state)
@@ -291,18 +253,7 @@ def test_ditto_leaves_the_shared_model_as_it_is(companions: list[Variant]) -> No
 
 def test_ditto_without_a_pull_is_training_alone() -> None:
     """In each round a client goes on from its own model, in the batches of the round."""
-    _, alone = train_rounds([LocalModel()], COUNTS, SETTINGS, rounds=3)
-    _, reports = train_rounds([PersonalModel(strength=0.0)], COUNTS, SETTINGS, rounds=3)
+    _, alone = train_rounds([LocalModel()], COUNTS, SETTINGS)
+    _, reports = train_rounds([PersonalModel(strength=0.0)], COUNTS, SETTINGS)
     for report, own in zip(reports, alone, strict=True):
         assert same(report.memory["personal-model"], own.memory["private"])
-
-
-def test_dittos_clients_have_models_of_their_own() -> None:
-    """Less so the stronger the pull is."""
-
-    def distance(strength: float) -> float:
-        _, reports = train_rounds([PersonalModel(strength)], COUNTS, SETTINGS)
-        first, second = (report.memory["personal-model"] for report in reports)
-        return norm(difference(first, second))
-
-    assert distance(0.0) > distance(1.0) > distance(4.0) > 0
