@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from client_builders import measure, same
+from client_builders import same
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from client_app import handlers
@@ -19,7 +19,7 @@ from client_app.local_site import DataChanged, NotAgreed, NotAllowed
 from client_app.memory import MemoryLost, file_of, folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import pack, unpack
-from client_app.metrics import Scores
+from client_app.metrics import Scores, evaluate_models
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
@@ -224,7 +224,8 @@ def test_evaluation_measures_every_deployed_model_with_private_tensors(
     judge = ClientRuntime(run_spec)
     for number, memory in ((0, load_memory(folder_of(tmp_path, 0), 1)), (1, {})):
         judge.model.load_state_dict(judge.model_state(trained, memory))
-        expected = measure(judge.model, judge.federation.test(number))
+        samples = judge.federation.test(number)
+        expected = evaluate_models(judge.model, {"": judge.model.state_dict()}, samples)[""]
         scores = Scores.of(unpack(records[f"{number}/test/creff"]), 10)
         assert torch.equal(scores.loss, expected.loss) and scores.confusion_CC.sum() == 50
 
