@@ -46,32 +46,22 @@ def answers_of(
     ]
 
 
-def check_cases(cases: int, seed: int) -> None:
-    """Check sums of 3 to 50 sites, of any words, modulo 2^64."""
-    draws = random.Random(seed)
-    for _ in range(cases):
-        sites = draws.randint(3, 50)
-        count = draws.randint(1, 40)
-        inputs = []
-        for _ in range(sites):
-            words = [draws.choice([*EXTREMES, draws.getrandbits(64)]) for _ in range(count)]
-            inputs.append(np.array(words, dtype=np.uint64))
+def test_masked_sums_are_plain_sums_to_the_bit() -> None:
+    """Of 3 to 50 sites, of any words, modulo 2^64, in any order; and not of some of the sites."""
+    draws = random.Random(0)
+    for sites in (3, 4, 7, 20, 50):
+        inputs = [
+            np.array(
+                [draws.choice([*EXTREMES, draws.getrandbits(64)]) for _ in range(9)], np.uint64
+            )
+            for _ in range(sites)
+        ]
         columns = zip(*[words.tolist() for words in inputs], strict=True)
         expected = [sum(column) % 2**64 for column in columns]
         answers = answers_of(inputs, keys_of(sites), list_of(sites))
-        assert unmasked_sum(answers).tolist() == expected
         draws.shuffle(answers)
         assert unmasked_sum(answers).tolist() == expected
         assert unmasked_sum(answers[1:]).tolist() != expected
-
-
-def test_masked_sums_are_plain_sums_to_the_bit() -> None:
-    check_cases(25, 0)
-
-
-@pytest.mark.slow
-def test_a_thousand_masked_sums_are_plain_sums_to_the_bit() -> None:
-    check_cases(1000, 1)
 
 
 def chi_squared(words: Words) -> float:
@@ -81,13 +71,12 @@ def chi_squared(words: Words) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-@pytest.mark.parametrize("missing", range(4))
-def test_with_one_answer_missing_the_sum_of_the_others_is_uniform(missing: int) -> None:
+def test_with_one_answer_missing_the_sum_of_the_others_is_uniform() -> None:
     inputs = [np.full(20_000, number, dtype=np.uint64) for number in range(4)]
     answers = answers_of(inputs, keys_of(4), list_of(4))
-    assert all(chi_squared(answer) < 255 + 6 * 22.6 for answer in answers)
-    del answers[missing]
-    assert chi_squared(unmasked_sum(answers)) < 255 + 6 * 22.6
+    left_out = [answers[:k] + answers[k + 1 :] for k in range(4)]
+    sums = [*answers, *map(unmasked_sum, left_out)]
+    assert all(chi_squared(words) < 255 + 6 * 22.6 for words in sums)
     assert chi_squared(inputs[1]) > 1e6  # what the statistic is of words without a mask
 
 
@@ -117,19 +106,17 @@ def test_the_stream_is_that_of_rfc_7539() -> None:
 
 
 def test_arrays_become_words_and_come_back() -> None:
-    draws = np.random.default_rng(0)
     arrays = {
-        "sums": draws.integers(-(2**62), 2**62, (3, 4)),
+        "sums": np.arange(-(2**62), 2**62, 2**59).reshape(4, 4),
         "counts": np.array([2**63 - 1, -(2**63), -1]),
     }
-    words = to_words(arrays)
     shapes = {name: array.shape for name, array in arrays.items()}
+    words = to_words(arrays)
     back = from_words(words, shapes)
-    assert {name: array.tolist() for name, array in back.items()} == {
-        name: array.tolist() for name, array in arrays.items()
-    }
-    with pytest.raises(ValueError, match="15 words, and the shapes have 12"):
-        from_words(words, {"sums": (3, 4)})
+    assert all(np.array_equal(array, back[name]) for name, array in arrays.items())
+    assert back.keys() == arrays.keys()
+    with pytest.raises(ValueError):
+        from_words(words, {"sums": (4, 4)})
 
 
 def test_a_list_is_read_as_it_was_written_and_in_no_other_form() -> None:
@@ -145,5 +132,5 @@ def test_a_list_is_read_as_it_was_written_and_in_no_other_form() -> None:
         "[" * 100_000,
     ]
     for other in others:
-        with pytest.raises(ValueError, match="no list of sites and nonces"):
+        with pytest.raises(ValueError):
             SumList.from_json(other)
