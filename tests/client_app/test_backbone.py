@@ -4,22 +4,18 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from in_process import experiment, small
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import client_app.features as features
 from client_app.client import Client
-from client_app.features import with_features
 from client_app.models import ModelSettings, build, check
 from client_app.models.backbone import (
     blocks_of,
@@ -99,27 +95,6 @@ def test_frozen_stages_stay_to_the_bit_batch_norm_included_and_the_last_ones_mov
     assert all(name.startswith(("features.1.conv5", "features.1.stage4", "head")) for name in moved)
     assert {"features.1.conv5.0.weight", "features.1.conv5.1.running_mean", "head.bias"} <= moved
     assert moved >= model.trained.keys() < dict(model.named_parameters()).keys()
-
-
-def test_features_do_not_depend_on_the_other_images_and_are_computed_once(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = with_weights(weights, freeze="all")
-
-    def kept(data: DataSettings) -> Any:
-        return with_features(federate(data, 0), NAME, settings, str(tmp_path), "cpu")
-
-    few, many = kept(DATA), kept(replace(DATA, train_images=30))
-    samples, width = few.train(0), build(NAME, (8,), 10, 0, settings).head.in_features
-    assert few.dataset.shape == (width,) and samples.inputs_N.shape == (len(samples), width)
-    used = [{int(i) for part in one.train_indices for i in part} for one in (few, many)]
-    shared = used[0] & used[1]
-    assert len(shared) > 3, "the two draws must share images"
-    for index in shared:
-        rows = [one.dataset.train_inputs[np.array([index])] for one in (few, many)]
-        assert np.array_equal(*rows)
-    monkeypatch.setattr(features, "compute", lambda *words: pytest.fail("they are there"))
-    kept(replace(DATA, partition="lda", alpha=0.5, min_samples=2))
 
 
 def test_a_run_on_kept_features_sends_the_head_alone_and_says_which_weights(
@@ -306,30 +281,6 @@ def test_a_file_that_is_replaced_after_its_hash_was_compared_is_not_loaded(copie
     with pytest.raises(SettingError) as caught:
         build(NAME, SHAPE, 3, 0, hashed)
     assert looked_at in str(caught.value)
-
-
-def test_features_of_a_file_that_was_replaced_are_not_kept(
-    weights: Path, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = features.compute
-
-    def too_late(*words: Any) -> Any:
-        replaced(copied)
-        return original(*words)
-
-    def kept() -> Iterator[Path]:
-        with_features(
-            federate(DATA, 0), NAME, with_weights(copied, freeze="all"), str(tmp_path), "cpu"
-        )
-        return tmp_path.glob("**/features-*")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(features, "compute", too_late)
-        with pytest.raises(SettingError):
-            kept()
-    assert not [*tmp_path.glob("**/features-*")]
-    copied.write_bytes(weights.read_bytes())
-    assert [*kept()]
 
 
 def test_a_file_larger_than_weights_may_be_is_not_read(

@@ -9,24 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import features, runtime
+from client_app import runtime
 from client_app.features import used, with_features
 from client_app.models import FIXED_FEATURES, PLAIN, RANDOM_CONV, build
 from client_app.models.random_conv import FILTERS, GRID, RandomConv
 from client_app.models.random_relu import STEPS_PER_UNIT, RandomReLU, random_signs
-from data import DataError, DataSettings, Federation, federate
+from data import DataSettings, Federation, federate
 from fedskew.engines import execute
 from server_app import strategy
 from server_app.settings import parse
 
 IMAGES = torch.randn(9, 3, 16, 16, generator=torch.Generator().manual_seed(4))
-
-
-def test_the_features_of_linear_are_its_inputs() -> None:
-    model = build("linear", (3, 16, 16), 10, 0)
-    assert torch.equal(model.features(IMAGES), IMAGES.flatten(1))
-    assert sorted(model.state_dict()) == ["head.bias", "head.weight"]
-    assert build("linear", (7,), 2, 0)(torch.zeros(2, 7)).shape == (2, 2)
 
 
 def test_random_convolutions_do_not_depend_on_the_batch_or_the_seed() -> None:
@@ -132,23 +125,6 @@ def test_a_run_computes_an_image_s_features_once_and_with_the_same_result(
             monkeypatch.setattr(runtime, "with_features", unchanged)
     assert sum(passes) > 4 * 30
     assert hashes[0] == hashes[1]
-
-
-def test_features_that_vanish_from_the_cache_are_computed_again_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    computed = []
-    compute = features.compute
-
-    def counted(*words: Any) -> Any:
-        computed.append(words)
-        return compute(*words)
-
-    monkeypatch.setattr(features, "compute", counted)
-    monkeypatch.setattr(features.cache, "read", lambda path: None)
-    with pytest.raises(DataError):
-        with_features(digits_of(), RANDOM_CONV, PLAIN, str(tmp_path), "cpu")
-    assert len(computed) == 2
 
 
 def unchanged(federation: Federation, *others: object, **named: object) -> Federation:

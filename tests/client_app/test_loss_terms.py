@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from client_builders import CLASSES, SHAPE, batches_of, small_client, train_rounds
 from torch import Tensor
 
-from client_app.client import Client, Contribution, Loss, Requirements, Variant
+from client_app.client import Client, Requirements, Variant
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy, digest
@@ -62,26 +62,6 @@ class Teacher(Variant):
     ) -> Tensor:
         assert teacher_BC is not None and not teacher_BC.requires_grad
         return (logits_BC - teacher_BC).square().sum(1)
-
-
-@dataclass(frozen=True)
-class Prepared(Variant):
-    """A number for each sample, made before training."""
-
-    name: ClassVar[str] = "prepared"
-
-    def before(self, client: Client, loss: Loss) -> Contribution:
-        return Contribution(prepared={"factors": client.labels_N / 10})
-
-    def loss_term(
-        self,
-        client: Client,
-        indices_B: Tensor,
-        features_BD: Tensor,
-        logits_BC: Tensor,
-        teacher_BC: Tensor | None,
-    ) -> Tensor:
-        return client.prepared[self.name]["factors"][indices_B] * features_BD.square().sum(1)
 
 
 @dataclass(frozen=True)
@@ -182,11 +162,6 @@ def test_the_teacher_is_the_model_as_received_in_eval_mode_with_private_tensors(
 def test_an_option_that_uses_the_loss_before_training_has_the_teacher_too() -> None:
     shared, _ = train_rounds([Teacher(), ControlVariates(option="I")], COUNTS, SETTINGS)
     assert all(torch.isfinite(tensor).all() for tensor in shared.values())
-
-
-def test_what_is_prepared_is_neither_sent_nor_kept() -> None:
-    report = train_round(small_client(), [Prepared()], SETTINGS)
-    assert not report.uploads and not report.memory
 
 
 def test_soft_labels_replace_those_of_the_cross_entropy() -> None:

@@ -1,8 +1,5 @@
 """The models' sizes and outputs, and FedBN: which tensors stay on a client."""
 
-import pickle
-from collections.abc import Callable
-from copy import deepcopy
 from math import prod
 from pathlib import Path
 
@@ -127,15 +124,14 @@ def test_a_very_narrow_network_keeps_its_channels_first(width: int, last: bool) 
     assert model.state_dict()["features.4.conv1.weight"].is_contiguous() != last
 
 
-def test_he_weights_keep_the_activations_of_a_deep_model_without_batch_norm() -> None:
-    plain = build("vgg-9", (3, 32, 32), 10, 0).eval()
-    he = build("vgg-9", (3, 32, 32), 10, 0, ModelSettings(initialization="he")).eval()
-    weights = he.state_dict()
-    inputs = {"features.20.weight": 512, "features.7.weight": 9 * 128}  # linear, and a convolution
-    for name, number in inputs.items():
+def test_he_weights_have_the_deviation_of_their_inputs() -> None:
+    plain = build("vgg-9", (3, 32, 32), 10, 0)
+    he = build("vgg-9", (3, 32, 32), 10, 0, ModelSettings(initialization="he"))
+    weights = he.features.state_dict()
+    for name, number in {"20.weight": 512, "7.weight": 9 * 128}.items():  # linear, convolution
         assert float(weights[name].std()) == pytest.approx((2 / number) ** 0.5, rel=0.02)
-    biases = [name for name in weights if name.startswith("features") and name.endswith("bias")]
-    assert len(biases) == 8 and not any(weights[name].any() for name in biases)
+    biases = [tensor for name, tensor in weights.items() if name.endswith("bias")]
+    assert len(biases) == 8 and not any(tensor.any() for tensor in biases)
     assert torch.equal(he.head.weight, plain.head.weight), "the head's stay"
     with pytest.raises(SettingError) as caught:
         check("torchvision:shufflenet_v2_x0_5", (3, 64, 64), ModelSettings(initialization="he"))
@@ -143,23 +139,12 @@ def test_he_weights_keep_the_activations_of_a_deep_model_without_batch_norm() ->
 
 
 def test_layers_are_found_by_type_not_by_name() -> None:
-    names = batch_norm_names(build("resnet-8", (3, 32, 32), 10, 0))
-    assert any("downsample.1" in name for name in names)
-    assert {name.rsplit(".", 1)[1] for name in names} == {
-        "weight",
-        "bias",
-        "running_mean",
-        "running_var",
-        "num_batches_tracked",
-    }
     misnamed = nn.Sequential()
     misnamed.add_module("bn", nn.Linear(2, 2))
     misnamed.add_module("linear", nn.BatchNorm1d(2, affine=False))
-    assert batch_norm_names(Classifier(misnamed, nn.Linear(2, 2))) == {
-        "features.linear.running_mean",
-        "features.linear.running_var",
-        "features.linear.num_batches_tracked",
-    }
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    names = batch_norm_names(Classifier(misnamed, nn.Linear(2, 2)))
+    assert names == {f"features.linear.{name}" for name in statistics}
     assert batch_norm_names(nn.BatchNorm1d(2, track_running_stats=False)) == {"weight", "bias"}
     assert not has_batch_norm(
         Classifier(nn.Sequential(nn.GroupNorm(1, 2), nn.LayerNorm(2)), nn.Linear(2, 2))
@@ -208,41 +193,17 @@ def test_a_model_without_batch_norm_sends_everything() -> None:
     assert same(plain.shared, local.shared) and not local.memory
 
 
-@pytest.mark.parametrize(
-    "copied",
-    [deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
-    ids=["deepcopy", "pickle"],
-)
-def test_a_copied_model_computes_with_the_state_that_it_loads(
-    copied: Callable[[Classifier], Classifier],
-) -> None:
-    """What was looked up before the copy was made must not be taken for the copy's own parameters."""
-    model = build("mlp-bn", (1, 4, 4), 3, seed=0)
-    model.freeze([model.features[1]])  # type: ignore[index]
-    before = copy(model.train().state_dict())
-    twin = copied(model)
-    other = build("mlp-bn", (1, 4, 4), 3, seed=1)
-    twin.load(other.state_dict())
-    inputs = torch.rand(5, 1, 4, 4)
-    assert torch.equal(twin.eval()(inputs), other.eval()(inputs))
-    assert same(twin.tensors, other.state_dict()) and same(model.state_dict(), before)
-    assert twin.trained.keys() == model.trained.keys() < dict(twin.named_parameters()).keys()
-    assert not twin.train().frozen[0].training and twin.head.training
-
-
 def test_a_state_of_other_names_or_shapes_is_refused() -> None:
     """Also where each tensor could be spread over the model's: a single number is no layer."""
     model = build("mlp-bn", (1, 4, 4), 3, seed=0)
     state = copy(model.state_dict())
-    model.load({name: tensor + 1 if "head" in name else tensor for name, tensor in state.items()})
+    model.load({**state, "head.bias": state["head.bias"] + 1})
     assert torch.equal(model.head.bias, state["head.bias"] + 1)
-    first = next(iter(state))
     others = (
         {**state, "head.scale": torch.ones(())},
-        {name: tensor for name, tensor in state.items() if name != first},
-        {**state, first: state[first].flatten()[:1]},
-        {name: torch.zeros(1, *tensor.shape) for name, tensor in state.items()},
-        {name: torch.zeros((1,) * max(1, tensor.dim())) for name, tensor in state.items()},
+        {name: tensor for name, tensor in state.items() if name != "head.bias"},
+        {**state, "head.bias": state["head.bias"][:1]},
+        {name: tensor[None] for name, tensor in state.items()},
     )
     for other in others:
         with pytest.raises(RuntimeError):
@@ -253,14 +214,13 @@ def test_alexnet_has_the_convolutions_of_its_paper() -> None:
     """Channels, kernel, stride and padding; the other networks' are held by their outputs."""
     with torch.device("meta"):
         layers = list(MODELS["alexnet-bn"]((3, 256, 256), 10).features.modules())
-    convolutions = [one for one in layers if isinstance(one, nn.Conv2d)]
     assert [
         (one.out_channels, one.kernel_size[0], one.stride[0], one.padding[0])
-        for one in convolutions
+        for one in layers
+        if isinstance(one, nn.Conv2d)
     ] == [(64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1)]
-    pools = [(one.kernel_size, one.stride) for one in layers if isinstance(one, nn.MaxPool2d)]
-    assert pools == [(3, 2)] * 3
-    assert [one.output_size for one in layers if isinstance(one, nn.AdaptiveAvgPool2d)] == [6]
+    pools = [one for one in layers if isinstance(one, nn.MaxPool2d)]
+    assert [(one.kernel_size, one.stride) for one in pools] == [(3, 2)] * 3
 
 
 OUTPUTS: dict[str, tuple[tuple[int, ...], float]] = {

@@ -1,9 +1,7 @@
 """Clients that train in one pass against the same clients one by one."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 from unittest import mock
 
@@ -14,14 +12,11 @@ from torch import Tensor, nn
 
 import client_app.vectorized
 from client_app.client import Client, Report, Requirements, Variant, overrides, vectorizable
-from client_app.models import Classifier, ModelSettings, build
+from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, difference, norm
 from client_app.training import train_round
-from client_app.variants.local_batch_norm import LocalBatchNorm
-from client_app.variants.logit_shift import LogitShift
-from client_app.variants.resampling import Resampling
-from client_app.vectorized import MAPPED_HOOKS, Source, VectorizedTraining, mixes, obstacle
+from client_app.vectorized import MAPPED_HOOKS, VectorizedTraining, mixes, obstacle
 
 SETTINGS = TrainingSettings(
     local_epochs=2,
@@ -143,11 +138,6 @@ def together(
     return [reports[client.id] for client in clients]  # type: ignore[misc]
 
 
-def apart(left: State, right: State) -> float:
-    """Return by how much of its size one state differs from another."""
-    return float(norm(difference(left, right)) / norm(right))
-
-
 def close(left: State, right: State) -> bool:
     """Return whether two states differ by at most 1e-5 of their size."""
     shapes = [{name: (t.shape, t.dtype) for name, t in one.items()} for one in (left, right)]
@@ -187,33 +177,6 @@ def test_variants_train_together_as_one_by_one(group: str, changes: dict[str, ob
     assert_alike(reports, [alone(client, variants, settings) for client in clients])
 
 
-def test_together_differs_by_no_more_than_a_change_of_one_rounding_in_the_first_weights() -> None:
-    """IWDS repeats images, so batch norm's variances are below its eps; docs/reference/methods.md has these figures."""
-    variants: list[Variant] = [LocalBatchNorm(), LogitShift(), Resampling()]
-    settings = replace(SETTINGS, momentum=0.0, clip_norm=0.0)
-
-    def trained(client: Client, seed: int | None) -> State:
-        """Train from weights of which each is changed by about a unit in float32's last place."""
-        start = initial(client)
-        if seed is not None:
-            draws = torch.Generator().manual_seed(seed)
-            for name, tensor in start.items():
-                if tensor.is_floating_point():
-                    unit = 1.2e-7 * (2 * torch.rand(tensor.shape, generator=draws) - 1)
-                    start[name] = tensor * (1 + unit)
-        client.model.load_state_dict(start)
-        return train_round(client, variants, settings).trained.state
-
-    clients = clients_of(variants, "mlp-bn")
-    sensitivities = []
-    for client, report in zip(clients, together(clients, variants, settings), strict=True):
-        single = trained(client, None)
-        sensitivities.append(max(apart(trained(client, seed), single) for seed in range(3)))
-        print(apart(report.trained.state, single), sensitivities[-1])
-        assert apart(report.trained.state, single) <= 10 * sensitivities[-1]
-    assert max(sensitivities) > 1e-4  # else this case shows nothing
-
-
 def test_a_variant_that_cannot_train_together_is_named() -> None:
     model = build("small-cnn", SHAPE, CLASSES, 0)
     others = [Unmarked(), NextLabel(), Teacher()]
@@ -242,14 +205,6 @@ def test_frozen_layers_stay_as_they_are_when_clients_train_together() -> None:
             assert unmoved == name.startswith("features.0."), name
 
 
-@pytest.mark.parametrize(("width", "first"), [(4, True), (8, False)])
-def test_images_of_a_very_narrow_network_have_channels_first(width: int, first: bool) -> None:
-    model = build("resnet-8", (1, 8, 8), CLASSES, 0, ModelSettings(width=width))
-    with client_app.vectorized.channels_last(model):
-        images = model.features[0](torch.rand(2, 1, 8, 8))  # type: ignore[index]
-    assert images.is_contiguous() == first
-
-
 def test_augmented_images_are_drawn_as_for_one() -> None:
     clients = [
         replace(client, samples=replace(client.samples, augmentation="crop-flip"))
@@ -276,50 +231,6 @@ def test_a_pass_that_fails_is_halved_and_only_the_client_that_cannot_is_lost() -
     assert_alike([reports[client.id] for client in good], singles)  # type: ignore[misc]
 
 
-def test_a_client_that_cannot_train_takes_no_time() -> None:
-    clients = clients_of([])
-    trainer = VectorizedTraining(clients[0].model, SHAPE, [], SETTINGS, initial)
-    with mock.patch.object(client_app.vectorized, "task_of", side_effect=ValueError("no task")):
-        outcomes = list(trainer.train(clients))
-    assert [str(error) for _, error, _ in outcomes] == ["no task"] * len(clients)
-    assert {seconds for _, _, seconds in outcomes} == {0.0}
-
-
-def waits(work: Callable[[], object]) -> int:
-    """Return how often some work asks for a tensor's value, for which a GPU is waited for."""
-    count = 0
-
-    def counting(name: str) -> Callable[..., object]:
-        original = getattr(torch.Tensor, name)
-
-        def method(tensor: Tensor, *arguments: object) -> object:
-            nonlocal count
-            count += 1
-            return original(tensor, *arguments)
-
-        return method
-
-    reads = ["item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__"]
-    with ExitStack() as stack:
-        for name in reads:
-            stack.enter_context(mock.patch.object(torch.Tensor, name, counting(name)))
-        work()
-    return count
-
-
-@pytest.mark.parametrize("group", ["loss_weights", "gradient_offset", "others"])
-def test_no_step_waits_for_a_number(group: str) -> None:
-    variants = groups()[group]
-    clients = clients_of(variants)[:3:2]
-    few, many = (replace(SETTINGS, local_epochs=1, local_steps=steps) for steps in (1, 3))
-    for _ in range(2):  # the first time fills caches
-        rounds = [partial(together, clients, variants, settings) for settings in (few, many)]
-        stacked = [waits(work) for work in rounds]
-    # reweighting looks in every step at the counts that the server sent
-    on_the_cpu = 2 * sum(variant.name == "reweighting" for variant in variants)
-    assert 0 < stacked[0] <= stacked[1] <= stacked[0] + on_the_cpu
-
-
 @pytest.mark.parametrize("neighbor", [1, 2])
 def test_samples_mix_where_one_depends_on_any_other_of_its_batch(neighbor: int) -> None:
     class Mixing(nn.Module):
@@ -330,14 +241,3 @@ def test_samples_mix_where_one_depends_on_any_other_of_its_batch(neighbor: int) 
     assert mixes(Classifier(Mixing(), head), SHAPE)
     assert not mixes(Classifier(nn.Flatten(), head), SHAPE)
     assert mixes(build("mlp-bn", SHAPE, CLASSES, 0), SHAPE)
-
-
-def test_samples_of_one_kind_are_joined_once_and_others_are_not() -> None:
-    clients = clients_of([])[:2]
-    joined = Source(clients).joined
-    assert joined is not None
-    assert len(joined) == sum(len(client.samples) for client in clients)
-    first, second = clients
-    assert isinstance(second.samples.inputs_N, Tensor)
-    doubled = replace(second.samples, inputs_N=second.samples.inputs_N.double())
-    assert Source([first, replace(second, samples=doubled)]).joined is None
