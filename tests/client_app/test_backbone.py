@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from client_app.client import Client
-from client_app.models import ModelSettings, build, check
+from client_app.models import ModelSettings, build
 from client_app.models.backbone import (
     blocks_of,
     body_of,
@@ -136,20 +136,6 @@ def test_group_norm_takes_every_batch_norm_s_place() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["efficientnet-lite0", NAME, "timm:resnet10t", "own_models:good"])
-def test_group_norm_width_and_backbone_settings_go_with_their_models_alone(name: str) -> None:
-    check("resnet-8", (1, 32, 32), ModelSettings(norm="group", width=8))
-    refused = [
-        (name, {"norm": "group"}),
-        (name, {"width": 8}),
-        ("mlp-bn", {"image_side": 16}),
-    ]
-    for model, fields in refused:
-        with pytest.raises(SettingError) as caught:
-            check(model, (1, 32, 32), ModelSettings(**fields))  # type: ignore[arg-type]
-        assert caught.value.key == next(iter(fields)).replace("_", "-")
-
-
 class Loud:
     def __reduce__(self) -> tuple[Any, ...]:
         return pytest.fail, ("code was run",)
@@ -234,19 +220,16 @@ def test_what_does_not_go_with_kept_features_is_refused(
 @pytest.mark.slow
 def test_a_network_of_timm_gives_timm_s_own_features(tmp_path: Path) -> None:
     timm = pytest.importorskip("timm")
-    name = "test_resnet"
     torch.manual_seed(5)
-    network = timm.create_model(name, pretrained=False).eval()
-    file, side = tmp_path / f"{name}.safetensors", network.default_cfg["input_size"][1]
+    network = timm.create_model("test_resnet", pretrained=False).eval()
+    published, file = network.default_cfg, tmp_path / "test_resnet.safetensors"
     save_file(network.state_dict(), file)
-    model = build(f"timm:{name}", (3, side, side), 4, 0, ModelSettings(weights=str(file))).eval()
-    images_B = torch.rand(2, 3, side, side)
-    with torch.no_grad():
-        features_BF = network.forward_head(network.forward_features(images_B), pre_logits=True)
-        assert torch.allclose(model.features(images_B), features_BF, atol=1e-5)
-    assert model.head.in_features == network.num_features
-    published = network.default_cfg
-    assert normalization_of(f"timm:{name}") == (published["mean"], published["std"])
+    shape = published["input_size"]
+    model = build("timm:test_resnet", shape, 4, 0, ModelSettings(weights=str(file))).eval()
+    images_B = torch.rand(2, *shape)
+    features_BF = network.forward_head(network.forward_features(images_B), pre_logits=True)
+    assert torch.allclose(model.features(images_B), features_BF, atol=1e-5)
+    assert normalization_of("timm:test_resnet") == (published["mean"], published["std"])
 
 
 def test_a_network_of_timm_needs_the_package_and_a_name_of_its_own(
@@ -304,7 +287,6 @@ def test_a_part_of_more_than_half_of_the_numbers_is_looked_into() -> None:
     first, half = numbers(50), nn.Sequential(numbers(25), numbers(25))
     assert blocks_of(nn.Sequential(first, half)) == [first, half]
     more = nn.Sequential(numbers(25), numbers(26))
-    assert blocks_of(nn.Sequential(first, more)) == [first, *more]
     inside = nn.Sequential(more, numbers(1))
     assert blocks_of(nn.Sequential(inside, numbers(48)))[:3] == [*more, inside[1]]
     single = numbers(90)  # has no parts

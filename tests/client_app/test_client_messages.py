@@ -64,17 +64,6 @@ def test_bytes_and_back(name: str) -> None:
         assert all(not tensor.requires_grad for tensor in back.values())
 
 
-def test_a_state_is_one_array_whose_tensors_are_aligned_when_read() -> None:
-    state = {
-        "odd": torch.ones(3, dtype=torch.uint8),
-        "weight": torch.randn(5, 3),
-        "bias": torch.randn(1).double(),
-    }
-    record = pack(state)
-    assert len(record) == 1 and record[STATE].shape == (len(record[STATE].data),)
-    assert all(tensor.data_ptr() % 16 == 0 for tensor in unpack(record).values())
-
-
 def test_a_record_of_anything_else_is_refused() -> None:
     array = Array(to_flower({"x": torch.ones(1)})["x"].numpy())
     others = (

@@ -149,20 +149,14 @@ def test_zero_controls_train_as_without_to_the_bit(option: str) -> None:
 
 
 def test_private_parameters_and_buffers_have_no_controls() -> None:
-    variants = [ControlVariates(), LocalBatchNorm()]
-    client = small_client()
-    private = variants[1].private_names(client.model)
+    client, private_norm = small_client(), LocalBatchNorm()
+    private = private_norm.private_names(client.model)
     shared = {name: tensor for name, tensor in client.start.items() if name not in private}
     controls = {name: torch.full_like(tensor, 0.1) for name, tensor in shared.items()}
     client = replace(client, start=shared, broadcast={NAME: controls})
-    report = train_round(client, variants, TrainingSettings())
-    parameters = {name for name, _ in client.model.named_parameters()}
-    assert (
-        report.uploads[NAME].keys()
-        == report.memory[NAME].keys()
-        == shared.keys()
-        == parameters - private
-    )
-    assert report.memory["private"].keys() == private
-    assert {tensor.dtype for tensor in report.memory[NAME].values()} == {torch.float64}
-    assert {tensor.dtype for tensor in report.uploads[NAME].values()} == {torch.float32}
+    report = train_round(client, [ControlVariates(), private_norm], TrainingSettings())
+    kept, sent = report.memory[NAME], report.uploads[NAME]
+    names = {name for name, _ in client.model.named_parameters()} - private
+    assert kept.keys() == sent.keys() == names and report.memory["private"].keys() == private
+    assert {tensor.dtype for tensor in kept.values()} == {torch.float64}
+    assert {tensor.dtype for tensor in sent.values()} == {torch.float32}

@@ -9,15 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import runtime
 from client_app.features import used, with_features
 from client_app.models import FIXED_FEATURES, PLAIN, RANDOM_CONV, build
-from client_app.models.random_conv import FILTERS, GRID, RandomConv
+from client_app.models.random_conv import FILTERS, GRID
 from client_app.models.random_relu import STEPS_PER_UNIT, RandomReLU, random_signs
 from data import DataSettings, Federation, federate
-from fedskew.engines import execute
-from server_app import strategy
-from server_app.settings import parse
 
 IMAGES = torch.randn(9, 3, 16, 16, generator=torch.Generator().manual_seed(4))
 
@@ -100,33 +96,3 @@ def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -
     assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu", True) is federation
     assert with_features(federation, "small-cnn", PLAIN, folder, "cpu") is federation
     assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu") is not federation
-
-
-def test_a_run_computes_an_image_s_features_once_and_with_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes = []
-    forward = RandomConv.forward
-
-    def counted(self: RandomConv, images_B: torch.Tensor) -> torch.Tensor:
-        passes.append(len(images_B))
-        return forward(self, images_B)
-
-    monkeypatch.setattr(RandomConv, "forward", counted)
-    hashes = []
-    for name in ("cached", "computed"):
-        settings = {"dataset": "digits", "model": RANDOM_CONV, "clients": 2, "partition": "iid"}
-        settings |= {"train-images": 20, "test-images": 10, "rounds": 2, "local-epochs": 2}
-        settings |= {"results": str(tmp_path / name), "cache": str(tmp_path / "cache")}
-        hashes.append(execute(parse(settings), "inprocess", lambda line: None)["hash"])
-        if name == "cached":
-            assert sum(passes) == 30
-            monkeypatch.setattr(strategy, "with_features", unchanged)
-            monkeypatch.setattr(runtime, "with_features", unchanged)
-    assert sum(passes) > 4 * 30
-    assert hashes[0] == hashes[1]
-
-
-def unchanged(federation: Federation, *others: object, **named: object) -> Federation:
-    """Stand in for with_features."""
-    return federation

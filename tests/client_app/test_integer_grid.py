@@ -15,7 +15,6 @@ from client_app.integer_grid import (
     IntegerGrid,
     class_sums,
     from_triangle,
-    triangle_of,
     weighted_gram,
 )
 from client_app.state import State, digest
@@ -122,13 +121,6 @@ def test_clients_samples_and_batches_in_any_order_change_no_bit(
                 for part in order.tensor_split(clients)
             ]
         assert digest([summed(answers)]) == digest([whole])
-
-
-def test_the_triangle_and_back() -> None:
-    matrix = torch.arange(16).reshape(4, 4)
-    matrix = matrix + matrix.T
-    assert len(triangle_of(matrix)) == 10
-    assert torch.equal(from_triangle(triangle_of(matrix), 4), matrix)
 
 
 def test_sums_of_no_samples() -> None:

@@ -1,19 +1,18 @@
 """How the loss is made of the hooks of several variants, with variants made up for the purpose."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from client_builders import CLASSES, SHAPE, batches_of, small_client, train_rounds
+from client_builders import CLASSES, SHAPE, batches_of, small_client
 from torch import Tensor
 
 from client_app.client import Client, Requirements, Variant
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
-from client_app.state import copy, digest
+from client_app.state import copy
 from client_app.training import Task, task_of, train_round
-from client_app.variants.control_variates import ControlVariates
 from client_app.variants.focal import Focal
 from client_app.variants.local_batch_norm import LocalBatchNorm
 
@@ -159,23 +158,9 @@ def test_the_teacher_is_the_model_as_received_in_eval_mode_with_private_tensors(
         assert torch.equal(teacher_BC, received(client.samples.batch(indices_B)).detach())
 
 
-def test_an_option_that_uses_the_loss_before_training_has_the_teacher_too() -> None:
-    shared, _ = train_rounds([Teacher(), ControlVariates(option="I")], COUNTS, SETTINGS)
-    assert all(torch.isfinite(tensor).all() for tensor in shared.values())
-
-
 def test_soft_labels_replace_those_of_the_cross_entropy() -> None:
     made = task(Smoothed())
     client = made.client
     value = made.loss(torch.arange(len(client.samples)))
     logits_NC = client.model(client.samples.batch(torch.arange(len(client.samples))))
     torch.testing.assert_close(value, F.cross_entropy(logits_NC, Smoothed().labels(client)))
-
-
-def test_features_of_another_state_leave_the_model_alone() -> None:
-    client, other = small_client(), build("mlp-bn", SHAPE, CLASSES, 5)
-    before = digest([client.model.state_dict()])
-    features_ND = client.features(other.state_dict())
-    assert torch.equal(features_ND, replace(client, model=other).features())
-    assert digest([client.model.state_dict()]) == before and client.model.training
-    assert not torch.equal(features_ND, client.features())

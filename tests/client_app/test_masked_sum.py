@@ -5,6 +5,7 @@ import random
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,20 +84,21 @@ def test_with_one_answer_missing_the_sum_of_the_others_is_uniform() -> None:
 def test_all_that_is_in_a_key_changes_it() -> None:
     """So masks are used once: another purpose, federation, name, nonce, pair or order has others."""
     first = list_of(4)
-    others = [
-        replace(first, federation=FEDERATION[::-1]),
-        replace(first, purpose="class-means"),
-        replace(first, names=("site-9", *first.names[1:])),
-        replace(first, names=first.names[::-1]),
-        replace(first, nonces=(first.nonces[1], *first.nonces[1:])),
-        replace(first, nonces=(*first.nonces[:3], secrets.token_hex(NONCE_BYTES))),
-        SumList(FEDERATION, first.purpose, first.names[:3], first.nonces[:3]),
+    changes: list[dict[str, Any]] = [
+        {},
+        {"federation": FEDERATION[::-1]},
+        {"purpose": "class-means"},
+        {"names": ("site-9", *first.names[1:])},
+        {"names": first.names[::-1]},
+        {"nonces": (first.nonces[1], *first.nonces[1:])},
+        {"nonces": (*first.nonces[:3], secrets.token_hex(NONCE_BYTES))},
+        {"names": first.names[:3], "nonces": first.nonces[:3]},
     ]
-    keys = {pair_key(bytes(32), one.digest, 0, 1) for one in [first, *others]}
-    keys |= {pair_key(bytes(32), first.digest, *pair) for pair in ((0, 2), (1, 2))}
-    keys |= {pair_key(bytes(31) + b"1", first.digest, 0, 1)}
-    assert len(keys) == 11
-    assert pair_key(bytes(32), replace(first).digest, 0, 1) in keys
+    keys = [pair_key(bytes(32), replace(first, **change).digest, 0, 1) for change in changes]
+    keys += [pair_key(bytes(32), first.digest, *pair) for pair in ((0, 2), (1, 2))]
+    keys += [pair_key(bytes(31) + b"1", first.digest, 0, 1)]
+    assert len(set(keys)) == 11
+    assert pair_key(bytes(32), replace(first).digest, 0, 1) == keys[0]
 
 
 def test_the_stream_is_that_of_rfc_7539() -> None:

@@ -21,13 +21,12 @@ from client_builders import (
 from client_app.client import Client, Variant
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum
-from client_app.personal import FINE_TUNED, fine_tuned, is_personal, model_of_variant
+from client_app.personal import FINE_TUNED, fine_tuned, is_personal
 from client_app.state import State, copy, seed_of, weighted_mean
 from client_app.training import batches, train_round
 from client_app.variants.head_then_features import HeadThenFeatures
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_head import LocalHead
-from client_app.variants.local_model import LocalModel
 from client_app.variants.personal_model import PersonalModel
 from client_app.variants.proximal import Proximal
 from client_app.variants.resampling import Resampling
@@ -181,15 +180,6 @@ def test_fedrep_without_features_that_train_says_so() -> None:
         train_round(client, [HeadThenFeatures()], SETTINGS)
 
 
-def test_a_variant_s_model_is_what_the_client_keeps_over_what_it_begins_with() -> None:
-    start = {"a": torch.zeros(2), "b": torch.zeros(1)}
-    memory = {"own": {"a": torch.ones(2)}, "other": {"b": torch.ones(1)}}
-    model = model_of_variant("own", start, memory)
-    assert model["a"].tolist() == [1, 1] and model["b"].tolist() == [0]
-    assert model_of_variant("nobody", start, memory)["a"].tolist() == [0, 0]
-    assert not start["a"].any()
-
-
 def test_a_model_is_personal_by_its_name_or_by_a_head_of_its_own() -> None:
     assert is_personal(FINE_TUNED, ())
     assert is_personal("average", [LocalHead()])
@@ -232,11 +222,3 @@ def test_ditto_leaves_the_shared_model_as_it_is() -> None:
     client = small_client()
     report = train_round(client, [*companions, PersonalModel()], SETTINGS)
     assert same(client.model.state_dict(), report.trained.state)
-
-
-def test_ditto_without_a_pull_is_training_alone() -> None:
-    """In each round a client goes on from its own model, in the batches of the round."""
-    _, alone = train_rounds([LocalModel()], COUNTS, SETTINGS)
-    _, reports = train_rounds([PersonalModel(strength=0.0)], COUNTS, SETTINGS)
-    for report, own in zip(reports, alone, strict=True):
-        assert same(report.memory["personal-model"], own.memory["private"])

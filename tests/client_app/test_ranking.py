@@ -234,14 +234,3 @@ def test_of_very_many_classes_a_ranking_has_no_sums(classes: int, ranks: bool) -
     assert bool(contradiction(nothing_CS, samples_C)) == ranks
     assert bool(ranking(torch.zeros(2, classes).double(), torch.tensor([0, 1])).any()) == ranks
     assert contradiction(nothing_CS, 5 * torch.eye(classes, dtype=torch.int64)[0]) == ""
-
-
-def test_sums_of_sets_are_within_them() -> None:
-    logits_NC, labels_N = case(60, 3)[0], torch.arange(60) % 3
-    halves = [
-        Scores.of_batch(logits_NC[part], labels_N[part]) for part in (slice(30), slice(30, 60))
-    ]
-    both = halves[0] + halves[1]
-    assert torch.equal(both.ranking, halves[0].ranking + halves[1].ranking)
-    shares = [float(half.ranking[0, 1] / half.ranking[0, 0]) for half in halves]
-    assert metrics_from(both).by_class["auroc-by-class"][0] == pytest.approx(sum(shares) / 2)

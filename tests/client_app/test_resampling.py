@@ -122,13 +122,6 @@ def test_what_is_drawn_follows_the_weights() -> None:
     assert within_C.min() > 0.5 * within_C.mean(), "within a class all samples are alike"
 
 
-def test_draws_repeat_and_depend_on_the_client_s_seed() -> None:
-    client, settings = with_sampler(counting_client((20, 5)), [Resampling()]), TrainingSettings()
-    first, again = (torch.cat(list(batches(client, settings))) for _ in range(2))
-    other = torch.cat(list(batches(replace(client, seed=5), settings)))
-    assert torch.equal(first, again) and not torch.equal(first, other)
-
-
 def test_the_weight_in_the_average_is_the_client_s_size() -> None:
     report = train_round(
         small_client((6, 2, 1, 0)), [Resampling()], TrainingSettings(local_epochs=3, batch_size=4)

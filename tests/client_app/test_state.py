@@ -1,7 +1,6 @@
 """States: means, digests, prefixes, seeds."""
 
 import math
-import threading
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from client_app.state import (
     digest,
     empty,
     fill,
-    on_cores,
     pieces,
     seed_global,
     seed_of,
@@ -169,19 +167,6 @@ def test_on_a_cpu_no_other_devices_generator_is_seeded(
     if not everywhere:
         drawn = torch.rand(3)
         assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(5)))
-
-
-def test_a_function_of_many_items_runs_on_every_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results are in the order of the items, and an error of one thread is the caller's."""
-    items = list(range(7))
-    for cores in (1, 3, 16):
-        monkeypatch.setattr("client_app.state.cores", lambda cores=cores: cores)
-        worked = on_cores(lambda item: (item**2, threading.get_ident()), items)
-        assert [square for square, _ in worked] == [item**2 for item in items]
-        here = {thread for _, thread in worked} == {threading.get_ident()}
-        assert here == (cores == 1) and on_cores(str, []) == []
-        with pytest.raises(ZeroDivisionError):
-            on_cores(lambda item: 1 / (item - 5), items)
 
 
 def test_sums_and_formulas_do_not_depend_on_pieces_and_cores(

@@ -144,28 +144,6 @@ def test_an_epoch_covers_every_sample_once(size: int, batch_size: int, sizes: li
         assert len({tuple(epoch.tolist()) for epoch in epochs}) == 3
 
 
-@pytest.mark.parametrize(("limit", "steps"), [(1, 2), (3, 6), (100, 6), (0, 6)])
-def test_a_batch_limit_ends_every_epoch_early(limit: int, steps: int) -> None:
-    client = small_client((9, 8, 5))
-    settings = TrainingSettings(local_epochs=2, batch_size=8)
-    every, some = (
-        [part.tolist() for part in batches(client, replace(settings, batch_limit=most))]
-        for most in (0, limit)
-    )
-    half = steps // 2
-    assert some == every[:half] + every[3 : 3 + half]
-
-
-@pytest.mark.parametrize("local_steps", [2, 7])
-def test_local_steps_replace_epochs(local_steps: int) -> None:
-    settings = TrainingSettings(local_steps=local_steps, local_epochs=50, batch_size=4)
-    drawn = list(batches(small_client((10,)), settings))
-    assert len(drawn) == local_steps
-    epochs = local_steps // 3
-    whole = torch.cat([torch.zeros(0, dtype=torch.int64), *drawn[: 3 * epochs]])
-    assert torch.bincount(whole, minlength=10).tolist() == [epochs] * 10
-
-
 @pytest.mark.parametrize("model", ["mlp-bn", "resnet-8"])
 def test_a_client_with_one_example_trains_and_keeps_the_statistics(model: str) -> None:
     client = small_client((0, 1), model=model)
