@@ -16,7 +16,6 @@ from client_app.local_site import DataChanged, NotAgreed, NotAllowed
 from client_app.memory import MemoryLost, file_of, folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import pack, unpack
-from client_app.metrics import Scores, evaluate_models
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
@@ -208,24 +207,6 @@ def test_questions_are_answered_with_the_client_s_counts(grid: LocalGrid, tmp_pa
         counts_C = (torch.from_numpy(federation.counts_KC[k]) + 1) * 2**16
         assert torch.equal(unpack(records[f"{k}/upload/logit-shift"])["counts"], counts_C)
     assert ask(grid, "query", run_spec, [0], models=models, question="another") == {}
-
-
-def test_evaluation_measures_every_deployed_model_with_private_tensors(
-    grid: LocalGrid, tmp_path: Path
-) -> None:
-    run_spec = run_spec_in(tmp_path)
-    trained = unpack(ask(grid, "train", run_spec, [0], round=1)["0/model"])
-    models = {"deployed/average": shared_of(run_spec), "deployed/creff": copy(trained)}
-    records = ask(grid, "evaluate", run_spec, [0, 1], [1, 0], models=models, round=1)
-    assert records.keys() == {f"{k}/test/{name}" for k in (0, 1) for name in ("average", "creff")}
-    # both have the same test set here; client 1 was never trained and keeps the initial batch norm
-    judge = ClientRuntime(run_spec)
-    for number, memory in ((0, load_memory(folder_of(tmp_path, 0), 1)), (1, {})):
-        judge.model.load_state_dict(judge.model_state(trained, memory))
-        samples = judge.federation.test(number)
-        expected = evaluate_models(judge.model, {"": judge.model.state_dict()}, samples)[""]
-        scores = Scores.of(unpack(records[f"{number}/test/creff"]), 10)
-        assert torch.equal(scores.loss, expected.loss) and scores.confusion_CC.sum() == 50
 
 
 def test_a_client_without_memory_starts_from_the_initial_private_tensors(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from client_builders import CLASSES, SHAPE, batches_of, small_client
 from torch import Tensor
 
-from client_app.client import Client, Requirements, Variant
+from client_app.client import Client, Requirements, Variant, vectorizable
 from client_app.models import build
 from client_app.optimizer import TrainingSettings
 from client_app.state import copy
@@ -27,6 +27,7 @@ class Norms(Variant):
     name: ClassVar[str] = "norms"
     scale: float = 0.1
 
+    @vectorizable
     def loss_term(
         self,
         client: Client,

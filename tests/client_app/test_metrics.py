@@ -13,7 +13,6 @@ from sklearn.metrics import (
     confusion_matrix,
     f1_score,
     log_loss,
-    roc_auc_score,
 )
 from torch import Tensor
 
@@ -121,15 +120,14 @@ def test_states_with_other_features_are_measured_with_their_own_and_leave_the_mo
     client.model.train()
     first = {name: tensor.clone() for name, tensor in client.start.items()}
     second = {n: tensor + 1 if "running_mean" in n else tensor for n, tensor in first.items()}
-    third = {n: tensor + 1 if n == "head.bias" else tensor for n, tensor in first.items()}
+    third = {**first, "head.bias": first["head.bias"] + 1}
     states = {"b": second, "a": first, "c": third}
     together = evaluate_models(client.model, states, client.samples)
     assert list(together) == ["b", "a", "c"]
+    assert all(torch.equal(t, first[name]) for name, t in client.model.state_dict().items())
     for name, state in states.items():
-        client.model.load_state_dict(state)
-        alone = evaluate_models(client.model, {"": client.model.state_dict()}, client.samples)
-        assert equal(together[name], alone[""]), name
-        assert all(torch.equal(t, state[n]) for n, t in client.model.state_dict().items())
+        alone = evaluate_models(client.model, {"": state}, client.samples)[""]
+        assert equal(together[name], alone), name
     assert not torch.equal(together["a"].loss, together["b"].loss)
 
 
@@ -234,34 +232,22 @@ def test_windows_of_subjects_count_once_and_certain_ones_stay_finite() -> None:
     assert scores.loss.item() == pytest.approx(4000 + math.log(2))  # -ln((e^-5000 + e^-4000) / 2)
 
 
-def test_auroc_of_one_class_is_nan_and_counts_nowhere() -> None:
-    logits = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
-    both = measured(logits, torch.tensor([1, 0]))
-    for label in (0, 1):
-        alone = measured(logits, torch.tensor([label, label]))
-        assert math.isnan(metrics_from(alone)["auroc"])
-        actual = of_clients({0: alone, 1: both}, torch.tensor([[1, 1], [1, 1]]), {})
-        assert actual["auroc"] == 1.0
-        spread = actual.spreads["client-auroc"]
-        assert spread.mean == 1.0 == spread.worst and math.isnan(spread.values[0])
-        assert math.isnan(of_clients({0: alone}, torch.tensor([[1, 1]]), {})["auroc"])
-
-
 def test_the_pooled_auroc_is_over_pairs_within_clients() -> None:
-    """Client 1's scores are client 0's plus 10: together they would mix, within the clients both orders are perfect."""
+    """Client 1's scores are client 0's plus 10: together they would mix, within the clients both orders are perfect.
+
+    Client 3 has one class: it has no AUROC and counts nowhere.
+    """
     labels, ten = torch.tensor([0, 0, 1]), torch.tensor([0, 10.0])
     logits = torch.tensor([[0, 1.0], [0, 2.0], [0, 3.0]])
-    scores = [
-        measured(logits, labels),
-        measured(logits + ten, labels),
-        measured(logits, torch.tensor([0, 1, 0])),
-    ]
-    actual = of_clients(dict(enumerate(scores)), torch.ones(3, 2).long(), {})
+    worse, lone = torch.tensor([0, 1, 0]), torch.tensor([1, 1, 1])
+    given = [(logits, labels), (logits + ten, labels), (logits, worse), (logits, lone)]
+    scores = {number: measured(*one) for number, one in enumerate(given)}
+    actual = of_clients(scores, torch.ones(4, 2).long(), {})
     assert actual["auroc"] == pytest.approx((2 + 2 + 1) / 6)
-    assert actual.spreads["client-auroc"].values == [1.0, 1.0, 0.5]
-    both = torch.cat([logits, logits + ten])
-    together = metrics_from(measured(both, labels.repeat(2)))["auroc"]
-    assert together == roc_auc_score([0, 0, 1] * 2, both[:, 1]) < 1
+    spread = actual.spreads["client-auroc"]
+    assert spread.values[:3] == [1.0, 1.0, 0.5] and math.isnan(spread.values[3])
+    assert spread.mean == pytest.approx(2.5 / 3) and spread.worst == 0.5
+    assert math.isnan(of_clients({0: scores[3]}, torch.tensor([[1, 1]]), {})["auroc"])
 
 
 def test_very_many_classes_have_no_auroc() -> None:

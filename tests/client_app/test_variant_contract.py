@@ -40,7 +40,7 @@ OTHERS: Mapping[str, Any] = {
     "warm_up_rounds": 1, "head_epochs": 2, "option": "I", "form": "paper", "covariance": "diagonal",
     "measure": "l2", "target": "uniform",
 }  # fmt: skip
-"""Values other than the default's by field; numbers that are not here are halved."""
+"""Values other than the default's by field; whole numbers that are not here grow by one, others are halved."""
 AFTER_THE_LAST_ROUND = {"share_norm_statistics", "refused_by"}
 """Fields about a question that a run asks at its end, of which no training knows."""
 BESIDE: Mapping[str, dict[str, Any]] = {
@@ -83,6 +83,12 @@ def fields_of(name: str) -> list[dataclasses.Field[Any]]:
     """Return a variant's fields that training knows."""
     fields = dataclasses.fields(VARIANTS[name])
     return [field for field in fields if field.name not in AFTER_THE_LAST_ROUND]
+
+
+def other_value(field: dataclasses.Field[Any]) -> Any:
+    if field.name in OTHERS:
+        return OTHERS[field.name]
+    return field.default + 1 if isinstance(field.default, int) else field.default / 2
 
 
 def identity_of(name: str) -> tuple[Variant | None, list[tuple[int, ...]]]:
@@ -132,7 +138,7 @@ def test_the_default_has_an_effect(name: str) -> None:
 def test_every_field_has_an_effect(name: str) -> None:
     for field in fields_of(name):
         beside = BESIDE.get(f"{name}.{field.name}".replace("_", "-"), {})
-        value = OTHERS[field.name] if field.name in OTHERS else field.default / 2
+        value = other_value(field)
         other = VARIANTS[name](**beside, **{field.name: value})
         assert outcome(other) != outcome(VARIANTS[name](**beside)), field.name
 
@@ -173,7 +179,8 @@ def test_a_round_changes_nothing_it_was_given_and_repeats(name: str) -> None:
 
 @every_variant
 def test_a_spec_with_it_is_read_as_it_was_written(name: str) -> None:
-    others = {field.name: OTHERS.get(field.name, field.default) for field in fields_of(name)}
+    others = {field.name: other_value(field) for field in fields_of(name)}
+    others |= BESIDE.get("logit-shift.local-share", {}) if name == "logit-shift" else {}
     spec = RunSpec(
         data=DataSettings(clients=3, alpha=0.7),
         training=SETTINGS,

@@ -8,10 +8,11 @@ from unittest import mock
 import pytest
 import torch
 from client_builders import CLASSES, SHAPE, all_variants, broadcast_of, small_client
+from test_loss_terms import Norms, Teacher
 from torch import Tensor, nn
 
 import client_app.vectorized
-from client_app.client import Client, Report, Requirements, Variant, overrides, vectorizable
+from client_app.client import Client, Report, Variant, overrides
 from client_app.models import Classifier, build
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, difference, norm
@@ -34,25 +35,6 @@ ONE_BY_ONE = {"decorrelation", "head-then-features", "model-contrast", "not-true
 
 
 @dataclass(frozen=True)
-class Norms(Variant):
-    """Half the squared norm of features and logits, times the number of the label."""
-
-    name: ClassVar[str] = "norms"
-
-    @vectorizable
-    def loss_term(
-        self,
-        client: Client,
-        indices_B: Tensor,
-        features_BD: Tensor,
-        logits_BC: Tensor,
-        teacher_BC: Tensor | None,
-    ) -> Tensor:
-        squares_B = features_BD.square().sum(1) + logits_BC.square().sum(1)
-        return 0.1 * (client.labels_N[indices_B] + 1) * squares_B / 2
-
-
-@dataclass(frozen=True)
 class Unmarked(Norms):
     """A term that does not say whether it can be mapped."""
 
@@ -68,12 +50,6 @@ class NextLabel(Variant):
 
     def labels(self, client: Client) -> Tensor | None:
         return (client.labels_N + 1) % client.num_classes
-
-
-@dataclass(frozen=True)
-class Teacher(Norms):
-    name: ClassVar[str] = "teacher"
-    requirements: ClassVar[Requirements] = Requirements(teacher=True)
 
 
 def groups() -> dict[str, list[Variant]]:
