@@ -160,3 +160,4 @@ def test_private_parameters_and_buffers_have_no_controls() -> None:
     assert kept.keys() == sent.keys() == names and report.memory["private"].keys() == private
     assert {tensor.dtype for tensor in kept.values()} == {torch.float64}
     assert {tensor.dtype for tensor in sent.values()} == {torch.float32}
+    assert same(kept, {name: tensor.double() for name, tensor in sent.items()}), "just what is sent"

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from client_builders import FLOAT, batches_of, broadcast_of, labels_of, same, small_client
 from torch import Tensor
 
-import client_app.variants.augmented_gradients as module
 from client_app.client import Client, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.training import train_round
@@ -167,21 +166,3 @@ def test_literal_repeats_and_draws() -> None:
     torch.testing.assert_close(upload["gradients"], stacked, rtol=1e-5, atol=1e-6)
     other = upload_of(replace(client_with_head(), seed=2), variant)
     assert not same(upload, other), "draws come from the client's own seed"
-
-
-def test_without_augmentation_all_samples_give_the_exact_mean_and_a_single_one_its_feature(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Row over bias is the feature, its scale included."""
-    monkeypatch.setattr(module, "siamese", lambda images_B, draws: images_B)
-    upload = upload_of(client_with_head(), AugmentedGradients(repeats=2))["gradients"]
-    exact = upload_of(client_with_head(), FeatureGradients())["gradients"]
-    torch.testing.assert_close(upload[..., :-1], exact, rtol=1e-5, atol=1e-6)
-    few = upload_of(client_with_head(), AugmentedGradients(repeats=2, batch_size=4))["gradients"]
-    assert not torch.allclose(few[0, :, :-1], exact[0], atol=1e-3)
-    torch.testing.assert_close(few[1:, :, :-1], exact[1:], rtol=1e-5, atol=1e-6)
-    client = client_with_head()
-    with torch.no_grad():
-        feature_D = client.model.eval().features(client.samples.inputs_N[-1:])[0]  # type: ignore[index]
-    revealed_D = upload[-1, 3, :-1] / upload[-1, 3, -1]
-    torch.testing.assert_close(revealed_D, feature_D, rtol=1e-4, atol=1e-5)

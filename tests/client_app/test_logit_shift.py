@@ -65,6 +65,10 @@ def test_the_shift_is_the_log_ratio_of_priors_with_its_sums_and_means(smoothing:
     twice = {"logit-shift": {"counts": client.broadcast["logit-shift"]["counts"] * 2}}
     shift_C = variant.logit_offset(counting_client(COUNTS_KC[0], broadcast=twice))
     assert close(shift_C, shifts_KC[0]), "P counts only up to a factor"
+    assert not shifts_of([(6, 3, 1)] * 2, variant).any(), "equal priors, no shift"
+    swapped_KC = shifts_of([(9, 1), (1, 9)], variant)
+    assert close(swapped_KC[0], swapped_KC[1].flip(0)), "swapped priors, opposite shifts"
+    assert shifts_of(COUNTS_KC, LogitShift(2.0**30)).abs().max() < 1e-6, "much smoothing, no shift"
 
     sizes_K = torch.tensor(COUNTS_KC).double().sum(1) + 4 * smoothing
     weights_K = sizes_K / sizes_K.sum()
@@ -139,25 +143,6 @@ def test_answers_are_integers_in_units_and_others_are_refused() -> None:
 def test_a_question_is_asked_only_when_its_answer_is_used(variant: Variant, question: str) -> None:
     assert variant.upload.question == question
     assert variant.upload.once is bool(question)
-
-
-def test_equal_priors_and_much_smoothing_leave_no_shift() -> None:
-    assert not shifts_of([(6, 3, 1)] * 2, LogitShift()).any()
-    sizes = [
-        shifts_of(COUNTS_KC, LogitShift(smoothing)).abs().max().item()
-        for smoothing in (1.0, 2.0**8, 2.0**30)
-    ]
-    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < 1e-6
-
-
-def test_swapped_priors_get_opposite_shifts_and_inference_none() -> None:
-    shifts_KC = shifts_of([(9, 1), (1, 9)], LogitShift())
-    assert close(shifts_KC[0], shifts_KC[1].flip(0)) and shifts_KC.abs().min() > 0.5
-    client = federation([(9, 1), (1, 9)], LogitShift())[0]
-    report = train_round(client, [LogitShift()], TrainingSettings(local_steps=3))
-    inputs_B = torch.ones(1, 1, dtype=FLOAT)
-    expected = inputs_B @ report.shared["head.weight"].T + report.shared["head.bias"]
-    assert close(client.model(inputs_B), expected, 1e-12)
 
 
 def one_step_on_biases(client: Client, variants: list[Variant]) -> tuple[Tensor, float]:

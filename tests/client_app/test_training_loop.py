@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -114,12 +115,8 @@ def test_rate_follows_the_round() -> None:
     assert rates[:10] == [0.01] * 10
     assert rates[10] == pytest.approx(0.0095, abs=1e-15)
     assert rates[99] == pytest.approx(0.01 * 0.95**9, abs=1e-15)
-    first, eleventh = (
-        train_round(counting_client((3, 1), round=round), [], settings) for round in (1, 11)
-    )
-    assert eleventh.trained.learning_rate == rates[10]
-    expected = 0.95 * first.shared["head.bias"]
-    torch.testing.assert_close(eleventh.shared["head.bias"], expected)
+    report = train_round(counting_client((3, 1), round=11), [], settings)
+    assert report.trained.learning_rate == rates[10]
 
 
 @pytest.mark.parametrize(
@@ -153,11 +150,6 @@ def test_a_client_with_one_example_trains_and_keeps_the_statistics(model: str) -
         if "running" in name or "num_batches" in name:
             assert torch.equal(tensor, client.start[name]), name
     assert not torch.equal(report.shared["head.weight"], client.start["head.weight"])
-    following = small_client((3, 4), model=model)
-    fresh = train_round(following, [], TrainingSettings(local_steps=2)).shared
-    client.model.load_state_dict(following.start)
-    used = replace(following, model=client.model)
-    assert same(train_round(used, [], TrainingSettings(local_steps=2)).shared, fresh)
 
 
 def train_with_everything(variants: list[Variant], **fields: int) -> tuple[str, float]:
@@ -260,26 +252,18 @@ def test_augmentation_is_in_the_steps_alone_and_repeats() -> None:
     assert same(first.uploads["probe"], plain.uploads["probe"])
 
 
-@pytest.mark.parametrize(
-    ("steps", "momentum", "expected"), [(5, 0.9, 13.1441), (20, 0.5, 38.0000019), (7, 0.0, 7.0)]
-)
-def test_coefficient_sum_is_that_of_fednova(steps: int, momentum: float, expected: float) -> None:
-    """||a||_1 = [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho) (Wang et al. 2020)."""
-    closed = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-    for sum_of in (coefficient_sum, expected_coefficient_sum):
-        assert sum_of(steps, momentum) == pytest.approx(closed, rel=1e-12)
-        assert sum_of(steps, momentum) == pytest.approx(expected, abs=1e-7)
-
-
-def test_coefficient_sum_with_a_pull() -> None:
-    """[1 - (1 - eta mu)^tau] / (eta mu) for FedProx in plain SGD (Wang et al. 2020)."""
-    for sum_of in (coefficient_sum, expected_coefficient_sum):
-        assert sum_of(6, 0.0, 0.05) == pytest.approx(5.2981625, abs=1e-6)
-        for steps, pull in ((1, 0.3), (40, 0.2)):
-            closed = (1 - (1 - pull) ** steps) / pull
-            assert sum_of(steps, 0.0, pull) == pytest.approx(closed, rel=1e-12)
-        assert sum_of(9, 0.9, 1e-12) == pytest.approx(sum_of(9, 0.9), rel=1e-9)
-    assert expected_coefficient_sum(9, 0.9, 0.2) == pytest.approx(coefficient_sum(9, 0.9, 0.2))
+@pytest.mark.parametrize("sum_of", [coefficient_sum, expected_coefficient_sum])
+def test_coefficient_sum_is_that_of_fednova(sum_of: Callable[..., float]) -> None:
+    """||a||_1 = [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho), and with a pull in plain SGD
+    [1 - (1 - eta mu)^tau] / (eta mu) (Wang et al. 2020)."""
+    for steps, rho, expected in ((5, 0.9, 13.1441), (20, 0.5, 38.0000019), (7, 0.0, 7.0)):
+        closed = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        assert sum_of(steps, rho) == pytest.approx(closed, rel=1e-12)
+        assert sum_of(steps, rho) == pytest.approx(expected, abs=1e-7)
+    for steps, pull in ((1, 0.3), (6, 0.05), (40, 0.2)):
+        closed = (1 - (1 - pull) ** steps) / pull
+        assert sum_of(steps, 0.0, pull) == pytest.approx(closed, rel=1e-12)
+    assert sum_of(9, 0.9, 0.2) == pytest.approx(6.37098301, rel=1e-9)
 
 
 @pytest.mark.parametrize("samples", [1, 7, 8, 9, 16, 17])
