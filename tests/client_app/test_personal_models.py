@@ -21,7 +21,7 @@ from client_builders import (
 from client_app.client import Client, Variant
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum
-from client_app.personal import FINE_TUNED, fine_tuned, is_personal
+from client_app.personal import FINE_TUNED, fine_tuned, is_personal, model_of_variant
 from client_app.state import State, copy, seed_of, weighted_mean
 from client_app.training import batches, train_round
 from client_app.variants.head_then_features import HeadThenFeatures
@@ -178,6 +178,13 @@ def test_fedrep_without_features_that_train_says_so() -> None:
     client.model.freeze([client.model.features])
     with pytest.raises(ValueError):
         train_round(client, [HeadThenFeatures()], SETTINGS)
+
+
+def test_a_variant_s_model_is_what_the_client_keeps_over_what_it_begins_with() -> None:
+    start = {"a": torch.zeros(2), "b": torch.zeros(1)}
+    memory = {"own": {"a": torch.ones(2)}, "other": {"b": torch.ones(1)}}
+    assert same(model_of_variant("own", start, memory), {**start, **memory["own"]})
+    assert same(model_of_variant("nobody", start, memory), start) and not start["a"].any()
 
 
 def test_a_model_is_personal_by_its_name_or_by_a_head_of_its_own() -> None:
