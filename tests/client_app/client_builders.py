@@ -23,9 +23,9 @@ SHAPE = (1, 4, 4)
 FLOAT = torch.float64
 
 
-def samples_of(inputs_N: Tensor, labels_N: Tensor) -> Samples:
+def samples_of(inputs_N: Tensor, labels_N: Tensor, groups_N: Tensor | None = None) -> Samples:
     """Return samples that are normalized already."""
-    return Samples(inputs_N, labels_N, torch.zeros(1), torch.ones(1))
+    return Samples(inputs_N, labels_N, torch.zeros(1), torch.ones(1), groups_N=groups_N)
 
 
 def labels_of(counts_C: Sequence[int]) -> Tensor:
@@ -135,10 +135,49 @@ def train_rounds(
     return dict(shared), reports
 
 
-def measure(model: Classifier, samples: Samples, batch_size: int = 512) -> Scores:
-    """Return the scores of the model as it is."""
+class Echo(nn.Module):
+    """Features are the inputs; counts its passes, which must be in eval mode and without gradient."""
+
+    passes = 0
+
+    def forward(self, inputs_B: Tensor) -> Tensor:
+        assert not self.training and not torch.is_grad_enabled()
+        self.passes += 1
+        return inputs_B
+
+
+def echo(classes: int) -> Classifier:
+    """Return a model of float64 whose logits are its inputs."""
+    model = Classifier(Echo(), nn.Linear(classes, classes)).double()
+    with torch.no_grad():
+        model.head.weight.copy_(torch.eye(classes))
+        model.head.bias.zero_()
+    return model
+
+
+def case(
+    size: int = 203, classes: int = 5, seed: int = 0, scale: float = 2.0
+) -> tuple[Tensor, Tensor]:
+    """Return logits (N, C) and labels (N,), of which none is 0."""
+    generator = torch.Generator().manual_seed(seed)
+    logits_NC = scale * torch.randn(size, classes, dtype=FLOAT, generator=generator)
+    labels_N = torch.randint(classes - 1, (size,), generator=generator) + 1
+    logits_NC[torch.arange(size), labels_N] += 1
+    return logits_NC, labels_N
+
+
+def measured(
+    logits_NC: Tensor,
+    labels_N: Tensor,
+    groups_N: Tensor | None = None,
+    batch_size: int = 512,
+    state: State | None = None,
+) -> Scores:
+    """Return the scores of logits, those of `state`'s head if it is given, of subjects if there are groups."""
+    model = echo(logits_NC.shape[1])
+    samples = samples_of(logits_NC.double(), labels_N, groups_N)
     with batches_of(batch_size):
-        return evaluate_models(model, {"": model.state_dict()}, samples)[""]
+        return evaluate_models(model, {"": state or model.state_dict()}, samples)[""]
 
 
 def batches_of(size: int) -> AbstractContextManager[object]:

@@ -8,6 +8,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
+from client_app import serialization
 from client_app.messages import (
     FOLDED,
     STATE,
@@ -28,12 +29,8 @@ from fedskew.engines.local import identify
 
 STATES = {
     "float32": {"x": torch.randn(2, 3, 4)},
-    "float64": {"x": torch.randn(3, dtype=torch.float64)},
-    "float16": {"x": torch.randn(3).half()},
-    "int64": {"x": torch.tensor([2**62, -1])},
-    "bfloat16": {"x": torch.randn(3).bfloat16()},
-    "int32, int16, int8": {
-        n: torch.tensor([-3, 7], dtype=getattr(torch, n)) for n in ("int32", "int16", "int8")
+    "every kind of number": {
+        str(dtype): torch.tensor([0, 1]).to(dtype) for dtype in serialization.DTYPES.values()
     },
     "names of any kind": {
         "b": torch.ones(3),
@@ -41,9 +38,7 @@ STATES = {
         "": torch.ones(1),
         "__metadata__": torch.ones(2),
     },
-    "uint8": {"x": torch.tensor([0, 255], dtype=torch.uint8)},
-    "bool": {"x": torch.tensor([True, False])},
-    "zero-dim": {"x": torch.tensor(3.5), "counter": torch.tensor(7)},
+    "large and zero-dim": {"x": torch.tensor([2**62, -1]), "counter": torch.tensor(3.5)},
     "empty": {"x": torch.empty(0, 4, 4), "classes": torch.empty(0, dtype=torch.int64)},
     "transposed": {"x": torch.arange(6.0).reshape(2, 3).T},
     "special values": {"x": torch.tensor([float("inf"), float("-inf"), -0.0, 1e-45])},
@@ -69,17 +64,6 @@ def test_bytes_and_back(name: str) -> None:
         assert all(not tensor.requires_grad for tensor in back.values())
 
 
-def test_a_state_is_one_array_whose_tensors_are_aligned_when_read() -> None:
-    state = {
-        "odd": torch.ones(3, dtype=torch.uint8),
-        "weight": torch.randn(5, 3),
-        "bias": torch.randn(1).double(),
-    }
-    record = pack(state)
-    assert len(record) == 1 and record[STATE].shape == (len(record[STATE].data),)
-    assert all(tensor.data_ptr() % 16 == 0 for tensor in unpack(record).values())
-
-
 def test_a_record_of_anything_else_is_refused() -> None:
     array = Array(to_flower({"x": torch.ones(1)})["x"].numpy())
     others = (
@@ -89,15 +73,15 @@ def test_a_record_of_anything_else_is_refused() -> None:
         MetricRecord({"x": 1}),
     )
     for other in others:
-        with pytest.raises(DecodeError, match="not one array of safetensors"):
+        with pytest.raises(DecodeError):
             unpack(other)
-    with pytest.raises(DecodeError, match="bytes arrived, and at most 100 are expected"):
-        unpack(pack({"x": torch.ones(100)}), Expected(100, 9))
+    record = pack({"x": torch.ones(100)})
+    with pytest.raises(DecodeError):
+        unpack(record, Expected(100, 9))
+    assert same(unpack(record, Expected(1000, 9)), {"x": torch.ones(100)})
 
 
-def test_folded_a_message_is_three_objects_and_unfolded_what_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_folded_a_message_is_three_objects_and_unfolded_what_it_was() -> None:
     identify()
     content = RecordDict(
         {
@@ -109,8 +93,6 @@ def test_folded_a_message_is_three_objects_and_unfolded_what_it_was(
     small = folded(content)
     assert len(get_all_nested_objects(Message(small, dst_node_id=1, message_type="train"))) == 3
     assert unfolded(small) == content and unfolded(content) is content
-    monkeypatch.setattr("client_app.messages.PIECE", 100)
-    assert list(large := folded(content)) == ["0/model", FOLDED] and unfolded(large) == content
     for other in (
         ConfigRecord({FOLDED: b"no records"}),
         ConfigRecord({FOLDED: 3}),
@@ -127,30 +109,20 @@ def test_flowers_form_and_back() -> None:
         assert all(tensor is state[name] for name, tensor in from_flower(to_flower(state)).items())
 
 
-def test_packed_bytes_do_not_follow_the_tensor() -> None:
-    tensor = torch.zeros(3)
-    record = pack({"x": tensor})
-    tensor.add_(1)
-    assert unpack(record)["x"].tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("name", ["transposed", "shared memory", "model"])
 def test_handing_over_passes_the_tensors_themselves(name: str) -> None:
     identify()  # a message asks flwr who sends it
     state = STATES[name]
     with handing_over():
-        record = pack(state)
-        content = RecordDict({"state": record})
-        assert isinstance(content.array_records["state"], TensorRecord)
-        back = unpack(content.array_records["state"])
-        assert list(back) == list(state) and same(back, state)
-        assert all(back[key] is tensor for key, tensor in state.items() if tensor.is_contiguous())
-        assert all(tensor.is_contiguous() for tensor in back.values()), "as bytes would bring it"
-        reply = Message(content, dst_node_id=1, message_type="train") if name == "model" else None
-        assert (
-            reply is None
-            or unpack(reply.content.array_records["state"])["head.bias"] is state["head.bias"]
-        )
+        content = RecordDict({"state": pack(state)})
+        reply = Message(content, dst_node_id=1, message_type="train")
+        for record in (content.array_records["state"], reply.content.array_records["state"]):
+            assert isinstance(record, TensorRecord)
+            back = unpack(record)
+            assert list(back) == list(state) and same(back, state)
+            for key, tensor in state.items():
+                assert back[key].is_contiguous(), "as bytes would bring it"
+                assert (back[key] is tensor) == tensor.is_contiguous()
     assert type(pack(state)) is ArrayRecord, "outside, bytes again"
 
 
@@ -175,11 +147,8 @@ def test_size_is_that_of_the_values() -> None:
 def test_a_record_of_a_whole_piece_travels_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """flwr sends a record in pieces; one that fits into a single piece needs no objects of its own."""
     record = pack({"x": torch.ones(1000)})
-    content = RecordDict({"0/model": record})
-    for piece, names in (
-        (record.count_bytes(), [FOLDED]),
-        (record.count_bytes() - 1, ["0/model", FOLDED]),
-    ):
+    content, size = RecordDict({"0/model": record}), record.count_bytes()
+    for piece, names in ((size, [FOLDED]), (size - 1, ["0/model", FOLDED])):
         monkeypatch.setattr("client_app.messages.PIECE", piece)
         assert list(folded(content)) == names
         assert unfolded(folded(content)) == content
@@ -188,7 +157,7 @@ def test_a_record_of_a_whole_piece_travels_with_the_others(monkeypatch: pytest.M
 def test_the_record_of_a_failure_travels_though_flwr_cannot_count_empty_texts() -> None:
     """Without it a site's refusal never reaches the server, which waits for the site until its timeout."""
     record = ConfigRecord({"reason": "data 1", "kind": "", "number": 1})
-    with pytest.raises(ValueError, match="Config values"):
+    with pytest.raises(ValueError):
         record.count_bytes()
     content = RecordDict({"0/error": record})
     assert unfolded(folded(content, b"nonce")) == content

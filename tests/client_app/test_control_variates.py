@@ -49,15 +49,24 @@ def linear_client(with_variate: bool = True) -> Client:
     )
 
 
-def gradient_at(client: Client, state: State) -> dict[str, Tensor]:
-    """Return the gradient of the mean cross-entropy over all samples."""
+def gradient_at(client: Client, state: State, weights_N: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the gradient of the mean cross-entropy over all samples, with weights if they are given."""
     model = linear_model(3, 4)
     model.load_state_dict(state)
-    loss = torch.nn.functional.cross_entropy(model(client.samples.inputs_N), client.labels_N)
+    weights_N = torch.ones(20, dtype=FLOAT) if weights_N is None else weights_N
+    logits_NC = model(client.samples.inputs_N)
+    losses_N = torch.nn.functional.cross_entropy(logits_NC, client.labels_N, reduction="none")
+    loss = (losses_N * weights_N).sum() / weights_N.sum()
     return dict(zip(state, torch.autograd.grad(loss, list(model.parameters())), strict=True))
 
 
-@pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.5), (0.5, 0.3)])
+def assert_close(left: State, right: State) -> None:
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        torch.testing.assert_close(tensor, right[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.5, 0.3)])
 def test_option_2_is_the_weighted_mean_of_the_gradients(momentum: float, mu: float) -> None:
     """Six full batches by hand: c_i+ = sum_j a_j g_j / ||a||_1, whatever c and c_i are."""
     client = linear_client()
@@ -87,71 +96,47 @@ def test_option_2_is_the_weighted_mean_of_the_gradients(momentum: float, mu: flo
     ]
     settings = replace(FULL, momentum=momentum)
     report = train_round(client, [ControlVariates(), *([Proximal(mu)] if mu else [])], settings)
-    for name in start:
-        torch.testing.assert_close(report.shared[name], weights[name], rtol=0, atol=1e-12)
-        expected = sum(a_j * g[name] for a_j, g in zip(a, gradients, strict=True)) / sum(a)
-        torch.testing.assert_close(report.memory[NAME][name], expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(
-            report.uploads[NAME][name], expected - variate[name], rtol=0, atol=1e-12
-        )
+    mean = {
+        name: sum(a_j * g[name] for a_j, g in zip(a, gradients, strict=True)) / sum(a)
+        for name in start
+    }
+    assert_close(report.shared, weights)
+    assert_close(report.memory[NAME], mean)
+    assert_close(report.uploads[NAME], {name: mean[name] - variate[name] for name in start})
 
 
 @pytest.mark.parametrize("with_variate", [True, False])
 def test_options_agree_on_one_full_batch(with_variate: bool) -> None:
-    reports = [
-        train_round(
-            linear_client(with_variate), [ControlVariates(option)], replace(FULL, local_steps=1)
-        )
+    settings = replace(FULL, local_steps=1)
+    first, second = (
+        train_round(linear_client(with_variate), [ControlVariates(option)], settings)
         for option in ("I", "II")
-    ]
-    for part in ("uploads", "memory"):
-        first, second = (getattr(report, part)[NAME] for report in reports)
-        for name in first:
-            torch.testing.assert_close(first[name], second[name], rtol=0, atol=1e-12)
-    expected = gradient_at(linear_client(), linear_client().start)
-    assert all(
-        torch.allclose(reports[0].memory[NAME][name], expected[name], atol=1e-12)
-        for name in expected
     )
+    assert_close(first.uploads[NAME], second.uploads[NAME])
+    assert_close(first.memory[NAME], second.memory[NAME])
+    assert_close(first.memory[NAME], gradient_at(linear_client(), linear_client().start))
 
 
 def test_options_agree_with_batch_norm() -> None:
     """Option I normalizes by the batch, as a step in training does, and leaves no trace in the statistics."""
+    settings = TrainingSettings(local_steps=1, batch_size=50)
     reports = []
     for option in ("I", "II"):
         client = small_client()
         client = replace(client, broadcast=broadcast_of([], [client]))
-        variant = ControlVariates(option)
-        reports.append(
-            train_round(client, [variant], TrainingSettings(local_steps=1, batch_size=50))
-        )
+        reports.append(train_round(client, [ControlVariates(option)], settings))
     assert same(reports[0].shared, reports[1].shared)
     for name, tensor in reports[0].memory[NAME].items():
         torch.testing.assert_close(tensor, reports[1].memory[NAME][name], rtol=1e-3, atol=1e-6)
 
 
-def test_option_1_weighs_parts_by_their_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 samples in parts of 7, 7 and 6 give the gradient of all."""
+def test_option_1_is_expected_over_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a sampler a sample counts as often as it is expected in an epoch; parts of 7, 7 and 6 by their samples."""
     monkeypatch.setattr(client_app.variants.control_variates, "FULL_BATCH", 9)
-    report = train_round(linear_client(), [ControlVariates("I")], replace(FULL, local_steps=1))
-    for name, gradient in gradient_at(linear_client(), linear_client().start).items():
-        torch.testing.assert_close(report.memory[NAME][name], gradient, rtol=0, atol=1e-12)
-
-
-def test_option_1_is_expected_over_what_is_drawn() -> None:
-    """Beside a sampler every sample counts as often as it is expected in an epoch."""
     client, sampler = linear_client(), Resampling()
     report = train_round(client, [ControlVariates("I"), sampler], replace(FULL, local_steps=1))
     weights_N = class_balanced_weights(client.counts_C, sampler.beta(1))[client.labels_N]
-    model = linear_model(3, 4)
-    losses_N = torch.nn.functional.cross_entropy(
-        model(client.samples.inputs_N), client.labels_N, reduction="none"
-    )
-    loss = (losses_N * weights_N / weights_N.sum()).sum()
-    for (name, _), g in zip(
-        model.named_parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
-    ):
-        torch.testing.assert_close(report.memory[NAME][name], g, rtol=0, atol=1e-12)
+    assert_close(report.memory[NAME], gradient_at(client, client.start, weights_N))
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
@@ -164,20 +149,15 @@ def test_zero_controls_train_as_without_to_the_bit(option: str) -> None:
 
 
 def test_private_parameters_and_buffers_have_no_controls() -> None:
-    variants = [ControlVariates(), LocalBatchNorm()]
-    client = small_client()
-    private = variants[1].private_names(client.model)
+    client, private_norm = small_client(), LocalBatchNorm()
+    private = private_norm.private_names(client.model)
     shared = {name: tensor for name, tensor in client.start.items() if name not in private}
     controls = {name: torch.full_like(tensor, 0.1) for name, tensor in shared.items()}
     client = replace(client, start=shared, broadcast={NAME: controls})
-    report = train_round(client, variants, TrainingSettings())
-    parameters = {name for name, _ in client.model.named_parameters()}
-    assert (
-        report.uploads[NAME].keys()
-        == report.memory[NAME].keys()
-        == shared.keys()
-        == parameters - private
-    )
-    assert report.memory["private"].keys() == private
-    assert {tensor.dtype for tensor in report.memory[NAME].values()} == {torch.float64}
-    assert {tensor.dtype for tensor in report.uploads[NAME].values()} == {torch.float32}
+    report = train_round(client, [ControlVariates(), private_norm], TrainingSettings())
+    kept, sent = report.memory[NAME], report.uploads[NAME]
+    names = {name for name, _ in client.model.named_parameters()} - private
+    assert kept.keys() == sent.keys() == names and report.memory["private"].keys() == private
+    assert {tensor.dtype for tensor in kept.values()} == {torch.float64}
+    assert {tensor.dtype for tensor in sent.values()} == {torch.float32}
+    assert same(kept, {name: tensor.double() for name, tensor in sent.items()}), "just what is sent"

@@ -1,4 +1,4 @@
-"""CReFF's client side against autograd."""
+"""CReFF's client side, and that of its released code with augmented samples, against autograd."""
 
 from dataclasses import replace
 
@@ -6,108 +6,138 @@ import pytest
 import torch
 import torch.nn.functional as F
 from client_builders import FLOAT, batches_of, broadcast_of, labels_of, same, small_client
+from torch import Tensor
 
-from client_app.client import Client
+from client_app.client import Client, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.training import train_round
+from client_app.variants.augmented_gradients import AugmentedGradients
 from client_app.variants.feature_gradients import FeatureGradients, class_gradients
+from data.siamese import siamese
 
 COUNTS = (4, 0, 3, 1, 7)
 WIDTH = 6
+SMALL = (9, 0, 3, 1)
+BOTH = [FeatureGradients, AugmentedGradients]
 
 
-def problem(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    features_ND = torch.randn(sum(COUNTS), WIDTH, dtype=FLOAT, generator=generator)
+def problem() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    features_ND = (
+        torch.rand(sum(COUNTS), WIDTH, dtype=FLOAT, generator=generator) + 0.1
+    )  # as of ReLU
     weight_CD = torch.randn(5, WIDTH, dtype=FLOAT, generator=generator)
+    bias_C = torch.randn(5, dtype=FLOAT, generator=generator)
     order = torch.randperm(sum(COUNTS), generator=generator)
-    return (
-        features_ND,
-        labels_of(COUNTS)[order],
-        weight_CD,
-        torch.randn(5, dtype=FLOAT, generator=generator),
-    )
+    return features_ND, labels_of(COUNTS)[order], weight_CD, bias_C
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_closed_form_equals_autograd(seed: int) -> None:
-    features_ND, labels_N, weight_CD, bias_C = problem(seed)
-    gradients_CCD = class_gradients(features_ND, labels_N, weight_CD, bias_C)
-    for c, count in enumerate(COUNTS):
-        if not count:
-            assert torch.equal(gradients_CCD[c], torch.zeros(5, WIDTH, dtype=FLOAT))
-            continue
-        weight = weight_CD.clone().requires_grad_(True)
-        logits = features_ND[labels_N == c] @ weight.T + bias_C
-        (expected,) = torch.autograd.grad(F.cross_entropy(logits, labels_N[labels_N == c]), weight)
-        assert torch.allclose(gradients_CCD[c], expected, atol=1e-10)
-
-
-def test_signs_and_sums() -> None:
-    _, labels_N, weight_CD, bias_C = problem()
-    features_ND = torch.rand(len(labels_N), WIDTH, dtype=FLOAT) + 0.1  # as after a ReLU
-    gradients_CCD = class_gradients(features_ND, labels_N, weight_CD, bias_C)
-    assert gradients_CCD.sum(1).abs().max() < 1e-12
-    for c in labels_N.unique().tolist():
-        assert (gradients_CCD[c, c] < 0).all()
-        assert (gradients_CCD[c, [j for j in range(5) if j != c]] > 0).all()
-
-
-def test_a_head_of_zeros_sends_scaled_class_means() -> None:
+@pytest.mark.parametrize("scale", [1.0, 0.0])
+def test_closed_form_equals_autograd(scale: float) -> None:
+    """Rows sum to 0, row c is below it and the others above; of a head of zeros they are class means."""
     features_ND, labels_N, weight_CD, bias_C = problem()
-    gradients_CCD = class_gradients(features_ND, labels_N, weight_CD * 0, bias_C * 0)
+    gradients_CCD = class_gradients(features_ND, labels_N, scale * weight_CD, scale * bias_C)
+    assert gradients_CCD.sum(1).abs().max() < 1e-12
     for c, count in enumerate(COUNTS):
-        for j in range(5):
-            mean_D = (
-                features_ND[labels_N == c].mean(0) if count else torch.zeros(WIDTH, dtype=FLOAT)
-            )
-            assert torch.allclose(gradients_CCD[c, j], mean_D * (1 / 5 - (j == c)), atol=1e-10)
+        weight = (scale * weight_CD).requires_grad_(True)
+        logits = features_ND[labels_N == c] @ weight.T + scale * bias_C
+        loss = F.cross_entropy(logits, labels_N[labels_N == c], reduction="sum") / max(1, count)
+        (expected,) = torch.autograd.grad(loss, weight)
+        assert torch.allclose(gradients_CCD[c], expected, atol=1e-10)
+        signs = [row_D.sign().unique().tolist() for row_D in gradients_CCD[c]]
+        assert signs == [[-1.0 if j == c else 1.0] if count else [0.0] for j in range(5)]
+        if count and not scale:
+            mean_D = features_ND[labels_N == c].mean(0)
+            assert torch.allclose(gradients_CCD[c, c], mean_D * (1 / 5 - 1), atol=1e-10)
 
 
 def test_a_class_with_one_sample_reveals_its_feature_up_to_scale() -> None:
     features_ND, labels_N, weight_CD, bias_C = problem()
-    lone = (labels_N == 3).nonzero().item()
+    feature_D = features_ND[labels_N == 3][0]
     gradient_CD = class_gradients(features_ND, labels_N, weight_CD, bias_C)[3]
-    assert torch.linalg.matrix_rank(gradient_CD, rtol=1e-10) == 1
     for row_D in gradient_CD:
-        assert F.cosine_similarity(row_D, features_ND[lone], dim=0).abs().item() == pytest.approx(
-            1, abs=1e-10
-        )
-    with_bias = torch.softmax(weight_CD @ features_ND[lone] + bias_C, 0)[3] - 1
-    assert torch.allclose(gradient_CD[3] / with_bias, features_ND[lone], atol=1e-10)
+        cosine = F.cosine_similarity(row_D, feature_D, dim=0)
+        assert cosine.abs().item() == pytest.approx(1, abs=1e-10)
+    of_bias = torch.softmax(weight_CD @ feature_D + bias_C, 0)[3] - 1
+    assert torch.allclose(gradient_CD[3] / of_bias, feature_D, atol=1e-10)
 
 
 def client_with_head(**fields: object) -> Client:
-    client = small_client((4, 0, 3, 1), **fields)
+    client = small_client(SMALL, **fields)
     return replace(client, broadcast=broadcast_of([], [client]))
 
 
-def gradients_of(
-    client: Client, variant: FeatureGradients, settings: TrainingSettings
-) -> dict[str, torch.Tensor]:
-    return dict(train_round(client, [variant], settings).uploads["feature-gradients"])
-
-
-@pytest.mark.parametrize(("least", "classes"), [(1, [0, 2, 3]), (2, [0, 2]), (4, [0]), (5, [])])
-def test_exactly_the_classes_held_are_sent(least: int, classes: list[int]) -> None:
-    upload = gradients_of(client_with_head(), FeatureGradients(least), TrainingSettings())
-    assert upload.keys() == {"classes", "gradients"}
-    assert upload["classes"].dtype == torch.int64 and upload["classes"].tolist() == classes
-    assert upload["gradients"].dtype == torch.float32 and upload["gradients"].shape == (
-        len(classes),
-        4,
-        64,
+def upload_of(client: Client, variant: Variant) -> dict[str, Tensor]:
+    return dict(
+        train_round(client, [variant], TrainingSettings(local_epochs=1)).uploads[variant.name]
     )
 
 
+def autograd(client: Client, images_B: Tensor, label: int) -> Tensor:
+    """Return (C, D + 1): the gradient of the broadcast head, the bias's as the last column."""
+    sent = client.broadcast["augmented-gradients"]
+    head = {name: tensor.clone().requires_grad_(True) for name, tensor in sent.items()}
+    with torch.no_grad():
+        features_BD = client.model.eval().features(images_B)
+    logits_BC = F.linear(features_BD, head["weight"], head["bias"])
+    loss = F.cross_entropy(logits_BC, torch.full((len(images_B),), label))
+    weight, bias = torch.autograd.grad(loss, [head["weight"], head["bias"]])
+    return torch.cat([weight, bias[:, None]], 1)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize(("least", "classes"), [(1, [0, 2, 3]), (2, [0, 2]), (9, [0]), (10, [])])
+def test_exactly_the_classes_held_are_sent(
+    kind: type[Variant], least: int, classes: list[int]
+) -> None:
+    upload = upload_of(client_with_head(), kind(min_class_samples=least))  # type: ignore[call-arg]
+    assert upload.keys() == {"classes", "gradients"}
+    assert upload["classes"].dtype == torch.int64 and upload["classes"].tolist() == classes
+    width = 64 if kind is FeatureGradients else 65
+    assert upload["gradients"].dtype == torch.float32
+    assert upload["gradients"].shape == (len(classes), 4, width)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_model_as_received_in_eval_mode_and_training_untouched(kind: type[Variant]) -> None:
+    """Neither statistics nor weights move; the learning rate changes nothing; draws are the client's own."""
+    settings = [TrainingSettings(learning_rate=rate, local_epochs=2) for rate in (1e-3, 0.5)]
+    reports = [train_round(client_with_head(), [kind()], setting) for setting in settings]
+    assert same(reports[0].uploads[kind.name], reports[1].uploads[kind.name])
+    plain = train_round(small_client(SMALL), [], settings[1])
+    assert same(plain.shared, reports[1].shared) and plain.loss == reports[1].loss
+    client, state = client_with_head(), torch.random.get_rng_state()
+    client.model.train(kind is FeatureGradients)
+    kind().before(client, lambda indices: indices)
+    assert same(client.model.state_dict(), client.start), "running statistics moved"
+    assert client.model.training == (kind is FeatureGradients)
+    assert torch.equal(torch.random.get_rng_state(), state), "the global generator moved"
+
+
+def test_features_are_those_of_the_model_as_received_whatever_the_batch() -> None:
+    client = client_with_head()
+    upload = upload_of(client_with_head(), FeatureGradients())
+    members = [client.samples.inputs_N[client.labels_N == label] for label in (0, 2, 3)]  # type: ignore[index]
+    expected = [
+        autograd(client, images, label)[:, :-1]
+        for images, label in zip(members, (0, 2, 3), strict=True)
+    ]
+    torch.testing.assert_close(upload["gradients"], torch.stack(expected), rtol=1e-5, atol=1e-6)
+    for size in (1, 3):
+        with batches_of(size):
+            features_ND = client.features()
+        assert features_ND.shape == (13, 64) and not features_ND.requires_grad
+        assert torch.allclose(features_ND, client.features(), atol=1e-6)
+
+
 def test_some_classes_a_round_are_drawn_anew_and_sent_as_if_all_were() -> None:
-    settings, drawn = TrainingSettings(), set()
+    drawn = set()
+    every = upload_of(client_with_head(), FeatureGradients(classes_per_round=9))
+    assert len(every["classes"]) == 3
     for round in range(1, 9):
-        clients = [replace(client_with_head(round=round), seed=round) for _ in range(3)]
-        every = gradients_of(clients[0], FeatureGradients(), settings)
+        clients = [replace(client_with_head(round=round), seed=round) for _ in range(2)]
         some, again = (
-            gradients_of(client, FeatureGradients(classes_per_round=2), settings)
-            for client in clients[1:]
+            upload_of(client, FeatureGradients(classes_per_round=2)) for client in clients
         )
         assert same(some, again)
         rows = [every["classes"].tolist().index(label) for label in some["classes"].tolist()]
@@ -115,55 +145,24 @@ def test_some_classes_a_round_are_drawn_anew_and_sent_as_if_all_were() -> None:
         assert torch.equal(some["gradients"], every["gradients"][rows])
         drawn.add(tuple(rows))
     assert drawn == {(0, 1), (0, 2), (1, 2)}
+    sent = [FeatureGradients(classes_per_round=limit).classes_sent(3) for limit in (0, 1, 3, 9)]
+    assert sent == [3, 1, 3, 3]
 
 
-@pytest.mark.parametrize(("limit", "classes"), [(0, 3), (1, 1), (3, 3), (9, 3)])
-def test_a_limit_above_the_classes_held_changes_nothing(limit: int, classes: int) -> None:
-    variant = FeatureGradients(classes_per_round=limit)
-    assert variant.classes_sent(3) == classes
-    assert len(gradients_of(client_with_head(), variant, TrainingSettings())["classes"]) == classes
-
-
-def test_features_are_those_of_the_model_as_received() -> None:
-    slow = gradients_of(
-        client_with_head(), FeatureGradients(), TrainingSettings(learning_rate=1e-3)
-    )
-    fast = gradients_of(
-        client_with_head(), FeatureGradients(), TrainingSettings(learning_rate=0.5, local_epochs=3)
-    )
-    assert same(slow, fast)
-    client = client_with_head()
-    client.model.eval()
-    with torch.no_grad():
-        features_ND = client.model.features(client.samples.inputs_N)
-    head = client.broadcast["feature-gradients"]
-    for row, c in enumerate([0, 2, 3]):
-        weight = head["weight"].clone().requires_grad_(True)
-        logits = features_ND[client.labels_N == c] @ weight.T + head["bias"]
-        (expected,) = torch.autograd.grad(
-            F.cross_entropy(logits, client.labels_N[client.labels_N == c]), weight
-        )
-        assert torch.allclose(slow["gradients"][row], expected, atol=1e-6)
-
-
-def test_the_backbone_is_in_eval_mode_and_training_is_untouched() -> None:
-    client = client_with_head()
-    client.model.train()
-    FeatureGradients().before(client, lambda indices: indices)
-    assert same(client.model.state_dict(), client.start), "running statistics moved"
-    assert client.model.training
-    plain = train_round(small_client((4, 0, 3, 1)), [], TrainingSettings(local_epochs=2))
-    with_gradients = train_round(client, [FeatureGradients()], TrainingSettings(local_epochs=2))
-    assert same(plain.shared, with_gradients.shared) and plain.loss == with_gradients.loss
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_features_cover_every_sample_whatever_the_batch(batch_size: int) -> None:
-    client = client_with_head()
-    client.model.eval()
-    with torch.no_grad():
-        expected_ND = client.model.features(client.samples.inputs_N)
-    with batches_of(batch_size):
-        features_ND = client.features()
-    assert features_ND.shape == (8, 64) and not features_ND.requires_grad
-    assert torch.allclose(features_ND, expected_ND, atol=1e-6)
+def test_literal_repeats_and_draws() -> None:
+    """Class by class in each repeat: a random part of its samples, then one operation for all of them."""
+    variant, client = AugmentedGradients(repeats=3, batch_size=4), client_with_head()
+    draws = client.generator(variant.name)
+    expected = {0: torch.zeros(4, 65), 2: torch.zeros(4, 65), 3: torch.zeros(4, 65)}
+    for _ in range(3):
+        for label, total in expected.items():
+            members = (client.labels_N == label).nonzero().flatten()
+            chosen = members[torch.randperm(len(members), generator=draws)[:4]]
+            images = siamese(client.samples.inputs_N[chosen], draws)  # type: ignore[index]
+            total += autograd(client, images, label) / 3
+    upload = upload_of(client_with_head(), variant)
+    assert upload["classes"].tolist() == [0, 2, 3]
+    stacked = torch.stack(list(expected.values()))
+    torch.testing.assert_close(upload["gradients"], stacked, rtol=1e-5, atol=1e-6)
+    other = upload_of(replace(client_with_head(), seed=2), variant)
+    assert not same(upload, other), "draws come from the client's own seed"

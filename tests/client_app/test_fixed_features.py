@@ -1,5 +1,6 @@
-"""Models whose features nothing trains: the inputs themselves, and random convolutions."""
+"""Models whose features nothing trains: the inputs themselves, random convolutions, and random ReLU features."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,34 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from client_app import features, runtime
 from client_app.features import used, with_features
 from client_app.models import FIXED_FEATURES, PLAIN, RANDOM_CONV, build
-from client_app.models.random_conv import FILTERS, GRID, RandomConv
-from client_app.state import copy
-from data import DataError, DataSettings, Federation, SettingError, federate
-from fedskew.engines import execute
-from server_app import strategy
-from server_app.settings import parse
+from client_app.models.random_conv import FILTERS, GRID
+from client_app.models.random_relu import STEPS_PER_UNIT, RandomReLU, random_signs
+from data import DataSettings, Federation, federate
 
 IMAGES = torch.randn(9, 3, 16, 16, generator=torch.Generator().manual_seed(4))
-
-
-def test_the_features_of_linear_are_its_inputs() -> None:
-    model = build("linear", (3, 16, 16), 10, 0)
-    assert torch.equal(model.features(IMAGES), IMAGES.flatten(1))
-    assert sorted(model.state_dict()) == ["head.bias", "head.weight"]
-    assert build("linear", (7,), 2, 0)(torch.zeros(2, 7)).shape == (2, 2)
 
 
 def test_random_convolutions_do_not_depend_on_the_batch_or_the_seed() -> None:
     model, other = (build("random-conv", (3, 16, 16), 10, seed) for seed in (0, 1))
     whole = model.features(IMAGES)
     assert whole.shape == (9, FILTERS * GRID**2) and (whole > 0).any(0).float().mean() > 0.9
-    for sizes in ([9], [4, 5], [1] * 9):
-        parts = [model.features(part) for part in torch.split(IMAGES, sizes)]
-        assert torch.equal(torch.cat(parts), whole)
-    assert torch.equal(other.features(IMAGES), whole)
+    parts = [model.features(part) for part in torch.split(IMAGES, 1)]
+    assert torch.equal(torch.cat(parts), whole) and torch.equal(other.features(IMAGES), whole)
     assert not torch.equal(other.head.weight, model.head.weight)
 
 
@@ -43,19 +31,19 @@ def test_random_convolutions_do_not_depend_on_the_batch_or_the_seed() -> None:
 def test_the_head_alone_is_trained_and_sent(name: str) -> None:
     model = build(name, (3, 16, 16), 10, 0)
     assert sorted(model.trained) == sorted(model.state_dict()) == ["head.bias", "head.weight"]
-    before = copy({"features": model.features(IMAGES)})["features"]
-    model(IMAGES).square().sum().backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    assert torch.equal(model.features(IMAGES), before)
 
 
-def test_random_convolutions_need_images() -> None:
-    settings = {"model": "random-conv", "method": "fed-lda", "rounds": 0}
-    assert parse({**settings, "dataset": "cifar10"}).general.model == "random-conv"
-    with pytest.raises(SettingError, match="needs images of 8x8"):
-        build("random-conv", (1, 7, 7), 10, 0)
-    with pytest.raises(SettingError, match="needs images"):
-        build("random-conv", (40,), 2, 0)
+def test_random_relu_features_are_the_formula() -> None:
+    """max(0, R z / sqrt(D)) with signs R, of features on a grid."""
+    features_BD = torch.rand(9, 40, generator=torch.Generator().manual_seed(5)) * 6
+    layer = RandomReLU(40, 300)
+    signs_MD = random_signs(300, 40).double()
+    assert set(signs_MD.unique().tolist()) == {-1.0, 1.0}
+    rounded_BD = (features_BD.double() * STEPS_PER_UNIT).round() / STEPS_PER_UNIT
+    expected_BM = (rounded_BD @ signs_MD.T / math.sqrt(40)).clamp(min=0)
+    assert torch.allclose(layer(features_BD).double(), expected_BM, atol=1e-6)
+    assert torch.equal(torch.cat([layer(row) for row in features_BD.split(1)]), layer(features_BD))
+    assert RandomReLU(2, 8)(torch.tensor([[math.inf, 1.0]])).isfinite().all()
 
 
 def indices(*numbers: int) -> Any:
@@ -108,50 +96,3 @@ def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -
     assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu", True) is federation
     assert with_features(federation, "small-cnn", PLAIN, folder, "cpu") is federation
     assert with_features(federation, RANDOM_CONV, PLAIN, folder, "cpu") is not federation
-
-
-def test_a_run_computes_an_image_s_features_once_and_with_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes = []
-    forward = RandomConv.forward
-
-    def counted(self: RandomConv, images_B: torch.Tensor) -> torch.Tensor:
-        passes.append(len(images_B))
-        return forward(self, images_B)
-
-    monkeypatch.setattr(RandomConv, "forward", counted)
-    hashes = []
-    for name in ("cached", "computed"):
-        settings = {"dataset": "digits", "model": RANDOM_CONV, "clients": 2, "partition": "iid"}
-        settings |= {"train-images": 20, "test-images": 10, "rounds": 2, "local-epochs": 2}
-        settings |= {"results": str(tmp_path / name), "cache": str(tmp_path / "cache")}
-        hashes.append(execute(parse(settings), "inprocess", lambda line: None)["hash"])
-        if name == "cached":
-            assert sum(passes) == 30
-            monkeypatch.setattr(strategy, "with_features", unchanged)
-            monkeypatch.setattr(runtime, "with_features", unchanged)
-    assert sum(passes) > 4 * 30
-    assert hashes[0] == hashes[1]
-
-
-def test_features_that_vanish_from_the_cache_are_computed_again_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    computed = []
-    compute = features.compute
-
-    def counted(*words: Any) -> Any:
-        computed.append(words)
-        return compute(*words)
-
-    monkeypatch.setattr(features, "compute", counted)
-    monkeypatch.setattr(features.cache, "read", lambda path: None)
-    with pytest.raises(DataError, match="vanished while they were being read"):
-        with_features(digits_of(), RANDOM_CONV, PLAIN, str(tmp_path), "cpu")
-    assert len(computed) == 2
-
-
-def unchanged(federation: Federation, *others: object, **named: object) -> Federation:
-    """Stand in for with_features."""
-    return federation

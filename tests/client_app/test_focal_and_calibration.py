@@ -1,14 +1,12 @@
 """Focal loss and FedLC's calibrated logits against their equations."""
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
 from client_builders import counting_client
 from torch import Tensor
 
-from client_app.optimizer import coefficient_sum
 from client_app.training import with_sampler
 from client_app.variants.focal import Focal
 from client_app.variants.logit_calibration import LogitCalibration
@@ -22,15 +20,7 @@ def focal_losses(variant: Focal, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
     return losses_B * variant.loss_weights(CLIENT, logits_BC, labels_B)
 
 
-def test_focal_loss_of_one_half() -> None:
-    """p_y = 1/2 and gamma = 2: ln 2 / 4."""
-    loss = focal_losses(Focal(), torch.zeros(1, 2), torch.tensor([1]))
-    assert loss.item() == pytest.approx(0.17329, abs=1e-5)
-    assert loss.item() == pytest.approx(math.log(2) / 4)
-
-
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])
-@pytest.mark.parametrize("alpha", [1.0, 0.25])
+@pytest.mark.parametrize(("gamma", "alpha"), [(0.0, 0.25), (0.5, 1.0), (2.0, 0.25)])
 def test_focal_loss_and_its_slope(gamma: float, alpha: float) -> None:
     """d/dp [-alpha (1-p)^gamma ln p] = alpha (1-p)^gamma (gamma ln p / (1-p) - 1/p), times dp/dz."""
     logits_BC = torch.randn(
@@ -46,22 +36,11 @@ def test_focal_loss_and_its_slope(gamma: float, alpha: float) -> None:
     expected_BC = (slope_B * p_B)[:, None] * (one_hot_BC - p_BC)
     torch.testing.assert_close(torch.autograd.grad(losses_B.sum(), logits_BC)[0], expected_BC)
     assert (losses_B <= alpha * -p_B.log() + 1e-15).all()
+    half = focal_losses(Focal(), torch.zeros(1, 2), torch.tensor([1]))
+    assert half.item() == pytest.approx(math.log(2) / 4) == pytest.approx(0.17329, abs=1e-5)
 
 
-def test_focal_loss_falls_to_nothing_as_gamma_grows() -> None:
-    logits_BC = torch.tensor([[0.3, -0.2, 1.0, 0.0], [2.0, -5.0, 0.1, 0.3]], dtype=torch.float64)
-    labels_B = torch.tensor([2, 1])
-    losses = [
-        focal_losses(Focal(gamma), logits_BC, labels_B) for gamma in (0.0, 1.0, 10.0, 1e3, 1e5)
-    ]
-    torch.testing.assert_close(
-        losses[0], torch.nn.functional.cross_entropy(logits_BC, labels_B, reduction="none")
-    )
-    assert all((after < before).all() for before, after in pairwise(losses))
-    assert losses[-1].max() < 1e-12
-
-
-@pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("gamma", [0.1, 2.0])
 def test_a_sample_that_is_certain_has_a_finite_slope(gamma: float) -> None:
     logits_BC = torch.tensor([[200.0, 0.0], [30.0, 0.0], [-200.0, 0.0]], requires_grad=True)
     losses_B = focal_losses(Focal(gamma), logits_BC, torch.tensor([0, 0, 0]))
@@ -70,9 +49,9 @@ def test_a_sample_that_is_certain_has_a_finite_slope(gamma: float) -> None:
     assert losses_B[0] == 0 and losses_B[2].item() == pytest.approx(200)
 
 
-@pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
-def test_calibration_of_whole_roots(tau: float) -> None:
+def test_calibration_of_whole_roots() -> None:
     """Counts 16, 81, 0, 1: n^(-1/4) is 1/2, 1/3, no number, 1; the absent class drops out."""
+    tau = 0.5
     offset_C = LogitCalibration(tau).logit_offset(CLIENT)
     assert offset_C is not None
     expected = torch.tensor([-tau / 2, -tau / 3, -math.inf, -tau], dtype=torch.float64)
@@ -94,13 +73,3 @@ def test_calibration_counts_what_a_sampler_draws() -> None:
     balanced = with_sampler(counting_client((30, 10)), [Resampling(beta_start=1.0, decay=1.0)])
     offset_C = LogitCalibration().logit_offset(balanced)
     torch.testing.assert_close(offset_C, torch.full((2,), -(20**-0.25), dtype=torch.float64))
-
-
-def test_coefficient_sum_with_a_pull() -> None:
-    """[1 - (1 - eta mu)^tau] / (eta mu) for FedProx in plain SGD (Wang et al. 2020)."""
-    assert coefficient_sum(6, 0.0, 0.05) == pytest.approx(5.2981625, abs=1e-6)
-    for steps, pull in ((1, 0.3), (10, 0.01), (40, 0.2)):
-        assert coefficient_sum(steps, 0.0, pull) == pytest.approx(
-            (1 - (1 - pull) ** steps) / pull, rel=1e-12
-        )
-    assert coefficient_sum(9, 0.9, 1e-12) == pytest.approx(coefficient_sum(9, 0.9), rel=1e-9)

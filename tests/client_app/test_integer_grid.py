@@ -1,13 +1,13 @@
 """Sums of features on a fixed-point grid: equal to sums of Python's integers, whatever the order and the clients."""
 
-import itertools
 import math
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
-from client_builders import client_of, linear_model
+from client_builders import batches_of, client_of, linear_model
 from torch import Tensor
 
 from client_app.client import Client, InvalidReply
@@ -15,7 +15,6 @@ from client_app.integer_grid import (
     IntegerGrid,
     class_sums,
     from_triangle,
-    triangle_of,
     weighted_gram,
 )
 from client_app.state import State, digest
@@ -52,46 +51,40 @@ def summed(answers: list[State]) -> dict[str, Tensor]:
     return {name: torch.stack([answer[name] for answer in answers]).sum(0) for name in answers[0]}
 
 
-def exact_integer(value: float, bits: int, reach: float) -> int:
+def exact(value: float, bits: int, reach: float) -> int:
     """Return a feature on the grid, by fractions."""
     scaled = Fraction(value) * 2**bits / Fraction(reach)
     return max(-(2**bits), min(2**bits, round(scaled)))  # round is half to even
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize(("bits", "reach"), [(12, 8.0), (20, 8.0), (3, 1.5)])
+@pytest.mark.parametrize(("bits", "reach"), [(20, 8.0), (3, 1.5)])
 def test_sums_equal_a_reference_of_big_integers(
     kind: type[GridStatistics], bits: int, reach: float
 ) -> None:
     features_ND, labels_N = features_of(40)
     total_C = torch.bincount(labels_N, minlength=CLASSES)
     variant = kind(bits=bits, range=reach)
-    answer = variant.answer(client_with(features_ND, labels_N, total_C), kind.name)
+    client = client_with(features_ND, labels_N, total_C)
+    answer = variant.answer(client, kind.name)
 
-    integers = [
-        [exact_integer(value, bits, reach) for value in row] for row in features_ND.tolist()
-    ]
-    labels = labels_N.tolist()
-    weights = variant.class_weights(client_with(features_ND, labels_N, total_C)).tolist()
-    for label, column in itertools.product(range(CLASSES), range(WIDTH)):
-        rows = [row for row, own in zip(integers, labels, strict=True) if own == label]
-        assert answer["sums"][label, column] == sum(row[column] for row in rows)
-        assert answer["counts"][label] == len(rows)
+    rows, labels = features_ND.tolist(), labels_N.tolist()
+    integers_ND = np.array([[exact(value, bits, reach) for value in row] for row in rows], object)
+    for label in range(CLASSES):
+        assert answer["sums"][label].tolist() == list(integers_ND[labels_N == label].sum(0))
+    assert answer["counts"].tolist() == total_C.tolist()
     for power, count in enumerate(answer["outside"].tolist()):
-        assert count == sum(abs(v) > reach * 2**power for row in features_ND.tolist() for v in row)
+        assert count == sum(abs(v) > reach * 2**power for row in rows for v in row)
     if not variant.squares:
         assert "triangle" not in answer
         return
+    weights = variant.class_weights(client).tolist()
+    weights_N1 = np.array([[weights[label]] for label in labels], object)
     gram = from_triangle(answer["triangle"], WIDTH)
-    for left, right in itertools.product(range(WIDTH), range(WIDTH)):
-        exact = sum(
-            weights[label] * row[left] * row[right]
-            for row, label in zip(integers, labels, strict=True)
-        )
-        assert gram[left, right] == exact
+    assert gram.tolist() == ((weights_N1 * integers_ND).T @ integers_ND).tolist()
 
 
-@pytest.mark.parametrize("bits", [1, 12, 20])
+@pytest.mark.parametrize("bits", [1, 20])
 def test_the_largest_products_are_exact(bits: int) -> None:
     """All features at the end of the range: the sums come as close to their bound as they can."""
     integers_ND = torch.full((50, 2), 2**bits)
@@ -106,40 +99,28 @@ def test_the_largest_products_are_exact(bits: int) -> None:
 def test_products_that_no_float64_holds_are_refused() -> None:
     weights_N = torch.ones(1, dtype=torch.int64)
     assert weighted_gram(torch.ones(1, 1, dtype=torch.int64), weights_N, 26).item() == 1
-    with pytest.raises(ValueError, match="27 bits"):
+    with pytest.raises(ValueError):
         weighted_gram(torch.ones(1, 1, dtype=torch.int64), weights_N, 27)
-    with pytest.raises(ValueError, match="a weight of 2 and 26 bits: no product is exact"):
+    with pytest.raises(ValueError):
         weighted_gram(torch.ones(1, 1, dtype=torch.int64), 2 * weights_N, 26)  # 2^53 itself
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_clients_samples_and_batches_in_any_order_change_no_bit(
-    kind: type[GridStatistics], monkeypatch: pytest.MonkeyPatch
+    kind: type[GridStatistics],
 ) -> None:
-    features_ND, labels_N = features_of(150)
+    features_ND, labels_N = features_of(60)
     total_C = torch.bincount(labels_N, minlength=CLASSES)
     variant = kind()
     whole = variant.answer(client_with(features_ND, labels_N, total_C), kind.name)
-    for seed, clients in enumerate((1, 2, 7, 150)):
-        order = torch.randperm(150, generator=torch.Generator().manual_seed(seed))
-        monkeypatch.setattr("client_app.models.classifier.INFERENCE_BATCH", {"cpu": 3 + seed})
-        parts = [
-            client_with(features_ND[part], labels_N[part], total_C)
-            for part in order.tensor_split(clients)
-        ]
-        answers = [variant.answer(part, kind.name) for part in parts]
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
+    for clients in (1, 7, 60):
+        with batches_of(3 + clients):
+            answers = [
+                variant.answer(client_with(features_ND[part], labels_N[part], total_C), kind.name)
+                for part in order.tensor_split(clients)
+            ]
         assert digest([summed(answers)]) == digest([whole])
-    changed_N = labels_N.clone()
-    changed_N[7] = (changed_N[7] + 1) % CLASSES  # the control: one label is another
-    other = variant.answer(client_with(features_ND, changed_N, total_C), kind.name)
-    assert digest([other]) != digest([whole])
-
-
-def test_the_triangle_and_back() -> None:
-    matrix = torch.arange(16).reshape(4, 4)
-    matrix = matrix + matrix.T
-    assert len(triangle_of(matrix)) == 10
-    assert torch.equal(from_triangle(triangle_of(matrix), 4), matrix)
 
 
 def test_sums_of_no_samples() -> None:
@@ -151,7 +132,7 @@ def test_sums_of_no_samples() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_feature_that_is_not_finite_is_an_error(value: float) -> None:
-    with pytest.raises(FloatingPointError, match="not finite"):
+    with pytest.raises(FloatingPointError):
         IntegerGrid(12, 8.0).integers(torch.tensor([[1.0, value]]))
 
 
@@ -161,15 +142,15 @@ def test_balanced_weights() -> None:
 
 
 def test_sums_that_could_overflow_are_refused_before() -> None:
-    FeatureStatistics(bits=20).check_size(2**23 - 1)
-    with pytest.raises(
-        SettingError, match=r"feature-statistics.bits.*must be at most 19"
-    ) as caught:
-        FeatureStatistics(bits=20).check_size(2**23)
-    assert caught.value.value == 20
-    BalancedStatistics(bits=20).check_size(2**13 - 1)
-    with pytest.raises(SettingError, match=r"balanced-statistics.bits.*8192 samples"):
-        BalancedStatistics(bits=20).check_size(2**13)
+    for variant, most in (
+        (FeatureStatistics(bits=20), 2**23),
+        (BalancedStatistics(bits=20), 2**13),
+    ):
+        variant.check_size(most - 1)
+        with pytest.raises(SettingError) as caught:
+            variant.check_size(most)
+        assert (caught.value.key, caught.value.value) == (f"{variant.name}.bits", 20)
+        assert "must be at most 19" in str(caught.value)
 
 
 def test_more_than_a_thousandth_clipped_is_refused_with_the_range_to_set() -> None:
@@ -181,34 +162,11 @@ def test_more_than_a_thousandth_clipped_is_refused_with_the_range_to_set() -> No
     variant.check_sum(variant.answer(client_with(features_ND, labels_N, total_C), variant.name))
     features_ND[5, 0] = 10.0
     answer = variant.answer(client_with(features_ND, labels_N, total_C), variant.name)
-    with pytest.raises(SettingError, match=r"class-means.range = 8.*0.12%.*16 is enough"):
+    with pytest.raises(SettingError) as caught:
         variant.check_sum(answer)
+    assert caught.value.key == "class-means.range" and "16 is enough" in str(caught.value)
     wider = replace(variant, range=16.0)
     wider.check_sum(wider.answer(client_with(features_ND, labels_N, total_C), variant.name))
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "reason"),
-    [
-        ("counts", lambda t: t + 1, "samples"),
-        ("counts", lambda t: t * 0 - 1, "negative"),
-        ("sums", lambda t: t * 0 + 2**40, "a sum is larger"),
-        ("sums", lambda t: t * 0 - 2**63, "a sum is larger"),
-        ("outside", lambda t: t - 1000, "outside"),
-        ("outside", lambda t: t + 1000, "outside"),
-        ("triangle", lambda t: t * 0 + 2**60, "a sum of products"),
-        ("triangle", lambda t: t * 0 - 2**63, "a sum of products"),
-    ],
-)
-def test_an_answer_that_cannot_be_is_refused(name: str, change: object, reason: str) -> None:
-    features_ND, labels_N = features_of(20)
-    total_C = torch.bincount(labels_N, minlength=CLASSES)
-    variant = FeatureStatistics()
-    answer = dict(variant.answer(client_with(features_ND, labels_N, total_C), variant.name))
-    assert variant.upload.validate(answer, CLASSES, 20) == 20
-    answer[name] = change(answer[name])  # type: ignore[operator]
-    with pytest.raises(InvalidReply, match=reason):
-        variant.upload.validate(answer, CLASSES, 20)
 
 
 LARGEST_ANSWER: dict[str, list[int]] = {
@@ -229,33 +187,36 @@ def answer_with(name: str = "", place: int = 0, add: int = 0) -> State:
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "add", "reason"),
+    ("name", "place", "add"),
     [
-        ("sums", 0, 1, "a sum is larger"),
-        ("sums", 1, -1, "a sum is larger"),
-        ("sums", 3, 1, "a sum is larger"),  # of a class without samples
-        ("outside", 0, 1, "outside"),
-        ("outside", 5, -1, "outside"),
-        ("triangle", 0, 1, "a sum of products"),
-        ("triangle", 1, -1, "a sum of products"),
-        ("counts", 1, -1, "negative"),
-        ("counts", 1, 2**40 + 1, "too large"),
+        ("sums", 0, 1),
+        ("sums", 1, -1),
+        ("sums", 3, 1),  # of a class without samples
+        ("sums", 3, -(2**63)),
+        ("outside", 0, 1),
+        ("outside", 5, -1),
+        ("triangle", 0, 1),
+        ("triangle", 1, -1),
+        ("triangle", 2, -(2**63)),
+        ("counts", 1, -1),
+        ("counts", 1, 2**40 + 1),
     ],
 )
 def test_the_largest_answer_that_can_be_is_taken_and_nothing_beyond_it(
-    name: str, place: int, add: int, reason: str
+    name: str, place: int, add: int
 ) -> None:
     variant = FeatureStatistics()
-    assert variant.check_statistics(answer_with(), 3, 3) == 3
-    assert variant.check_statistics(answer_with(), 3, None) == 3
-    with pytest.raises(InvalidReply, match=reason):
-        variant.check_statistics(answer_with(name, place, add), 3, None)
+    assert variant.upload.validate(answer_with(), 3, 3) == 3
+    assert variant.upload.validate(answer_with(), 3, None) == 3
+    for wrong, samples in ((answer_with(name, place, add), None), (answer_with(), 4)):
+        with pytest.raises(InvalidReply):
+            variant.upload.validate(wrong, 3, samples)
 
 
 def test_counts_of_2_to_the_40_are_taken() -> None:
     counts_C = torch.tensor([2**40, 0])
     assert LabelCounts().check_counts({"counts": counts_C}, 2, None) == 2**40
-    with pytest.raises(InvalidReply, match="the client has 5"):
+    with pytest.raises(InvalidReply):
         LabelCounts().check_counts({"counts": counts_C}, 2, 5)
 
 

@@ -5,6 +5,7 @@ import random
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,32 +47,22 @@ def answers_of(
     ]
 
 
-def check_cases(cases: int, seed: int) -> None:
-    """Check sums of 3 to 50 sites, of any words, modulo 2^64."""
-    draws = random.Random(seed)
-    for _ in range(cases):
-        sites = draws.randint(3, 50)
-        count = draws.randint(1, 40)
-        inputs = []
-        for _ in range(sites):
-            words = [draws.choice([*EXTREMES, draws.getrandbits(64)]) for _ in range(count)]
-            inputs.append(np.array(words, dtype=np.uint64))
+def test_masked_sums_are_plain_sums_to_the_bit() -> None:
+    """Of 3 to 50 sites, of any words, modulo 2^64, in any order; and not of some of the sites."""
+    draws = random.Random(0)
+    for sites in (3, 4, 7, 20, 50):
+        inputs = [
+            np.array(
+                [draws.choice([*EXTREMES, draws.getrandbits(64)]) for _ in range(9)], np.uint64
+            )
+            for _ in range(sites)
+        ]
         columns = zip(*[words.tolist() for words in inputs], strict=True)
         expected = [sum(column) % 2**64 for column in columns]
         answers = answers_of(inputs, keys_of(sites), list_of(sites))
-        assert unmasked_sum(answers).tolist() == expected
         draws.shuffle(answers)
         assert unmasked_sum(answers).tolist() == expected
         assert unmasked_sum(answers[1:]).tolist() != expected
-
-
-def test_masked_sums_are_plain_sums_to_the_bit() -> None:
-    check_cases(25, 0)
-
-
-@pytest.mark.slow
-def test_a_thousand_masked_sums_are_plain_sums_to_the_bit() -> None:
-    check_cases(1000, 1)
 
 
 def chi_squared(words: Words) -> float:
@@ -81,33 +72,33 @@ def chi_squared(words: Words) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-@pytest.mark.parametrize("missing", range(4))
-def test_with_one_answer_missing_the_sum_of_the_others_is_uniform(missing: int) -> None:
+def test_with_one_answer_missing_the_sum_of_the_others_is_uniform() -> None:
     inputs = [np.full(20_000, number, dtype=np.uint64) for number in range(4)]
     answers = answers_of(inputs, keys_of(4), list_of(4))
-    assert all(chi_squared(answer) < 255 + 6 * 22.6 for answer in answers)
-    del answers[missing]
-    assert chi_squared(unmasked_sum(answers)) < 255 + 6 * 22.6
+    left_out = [answers[:k] + answers[k + 1 :] for k in range(4)]
+    sums = [*answers, *map(unmasked_sum, left_out)]
+    assert all(chi_squared(words) < 255 + 6 * 22.6 for words in sums)
     assert chi_squared(inputs[1]) > 1e6  # what the statistic is of words without a mask
 
 
 def test_all_that_is_in_a_key_changes_it() -> None:
     """So masks are used once: another purpose, federation, name, nonce, pair or order has others."""
     first = list_of(4)
-    others = [
-        replace(first, federation=FEDERATION[::-1]),
-        replace(first, purpose="class-means"),
-        replace(first, names=("site-9", *first.names[1:])),
-        replace(first, names=first.names[::-1]),
-        replace(first, nonces=(first.nonces[1], *first.nonces[1:])),
-        replace(first, nonces=(*first.nonces[:3], secrets.token_hex(NONCE_BYTES))),
-        SumList(FEDERATION, first.purpose, first.names[:3], first.nonces[:3]),
+    changes: list[dict[str, Any]] = [
+        {},
+        {"federation": FEDERATION[::-1]},
+        {"purpose": "class-means"},
+        {"names": ("site-9", *first.names[1:])},
+        {"names": first.names[::-1]},
+        {"nonces": (first.nonces[1], *first.nonces[1:])},
+        {"nonces": (*first.nonces[:3], secrets.token_hex(NONCE_BYTES))},
+        {"names": first.names[:3], "nonces": first.nonces[:3]},
     ]
-    keys = {pair_key(bytes(32), one.digest, 0, 1) for one in [first, *others]}
-    keys |= {pair_key(bytes(32), first.digest, *pair) for pair in ((0, 2), (1, 2))}
-    keys |= {pair_key(bytes(31) + b"1", first.digest, 0, 1)}
-    assert len(keys) == 11
-    assert pair_key(bytes(32), replace(first).digest, 0, 1) in keys
+    keys = [pair_key(bytes(32), replace(first, **change).digest, 0, 1) for change in changes]
+    keys += [pair_key(bytes(32), first.digest, *pair) for pair in ((0, 2), (1, 2))]
+    keys += [pair_key(bytes(31) + b"1", first.digest, 0, 1)]
+    assert len(set(keys)) == 11
+    assert pair_key(bytes(32), replace(first).digest, 0, 1) == keys[0]
 
 
 def test_the_stream_is_that_of_rfc_7539() -> None:
@@ -117,19 +108,17 @@ def test_the_stream_is_that_of_rfc_7539() -> None:
 
 
 def test_arrays_become_words_and_come_back() -> None:
-    draws = np.random.default_rng(0)
     arrays = {
-        "sums": draws.integers(-(2**62), 2**62, (3, 4)),
+        "sums": np.arange(-(2**62), 2**62, 2**59).reshape(4, 4),
         "counts": np.array([2**63 - 1, -(2**63), -1]),
     }
-    words = to_words(arrays)
     shapes = {name: array.shape for name, array in arrays.items()}
+    words = to_words(arrays)
     back = from_words(words, shapes)
-    assert {name: array.tolist() for name, array in back.items()} == {
-        name: array.tolist() for name, array in arrays.items()
-    }
-    with pytest.raises(ValueError, match="15 words, and the shapes have 12"):
-        from_words(words, {"sums": (3, 4)})
+    assert all(np.array_equal(array, back[name]) for name, array in arrays.items())
+    assert back.keys() == arrays.keys()
+    with pytest.raises(ValueError):
+        from_words(words, {"sums": (4, 4)})
 
 
 def test_a_list_is_read_as_it_was_written_and_in_no_other_form() -> None:
@@ -145,5 +134,5 @@ def test_a_list_is_read_as_it_was_written_and_in_no_other_form() -> None:
         "[" * 100_000,
     ]
     for other in others:
-        with pytest.raises(ValueError, match="no list of sites and nonces"):
+        with pytest.raises(ValueError):
             SumList.from_json(other)

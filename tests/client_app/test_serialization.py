@@ -7,7 +7,16 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from client_app.serialization import DTYPES, HEAD, DecodeError, Expected, from_bytes, to_bytes
+from client_app.serialization import (
+    DTYPES,
+    HEAD,
+    LARGEST,
+    MOST_SIDES,
+    DecodeError,
+    Expected,
+    from_bytes,
+    to_bytes,
+)
 
 STATE = {
     "weight": torch.arange(6.0).reshape(2, 3),
@@ -41,7 +50,7 @@ def test_the_bytes_are_safetensors() -> None:
         )
 
 
-@pytest.mark.parametrize("letters", range(1, 10))
+@pytest.mark.parametrize("letters", [1, 2, 5, 8])
 def test_tensors_begin_at_a_multiple_of_eight_bytes(letters: int) -> None:
     written = to_bytes({"x" * letters: torch.ones(2)})
     assert (len(written) - 2 * 4) % 8 == 0
@@ -54,67 +63,67 @@ def test_order_and_memory() -> None:
     assert from_bytes(BLOB)["weight"].tolist() == STATE["weight"].tolist()
 
 
-TWICE = '{"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "x": {}}'
+HOLE = b"\0" * 8
 PAIR = {"x": entry()["x"], "y": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}}
+
+
+def pair(begin: int, end: int, values: int) -> bytes:
+    """Return a blob of two tensors of which the second is said to lie there."""
+    return blob({**PAIR, "y": {**PAIR["y"], "data_offsets": [begin, end]}}, b"\0" * values)
+
+
 REFUSED: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "a head of 0 bytes, and 0 bytes arrived"),
-    "cut head": (BLOB[:20], "a head of .* bytes, and 20 bytes arrived"),
+    "nothing": (b"", "a head of 0 bytes"),
+    "cut head": (BLOB[:20], "and 20 bytes arrived"),
     "huge head": (b"\xff" * 8 + BLOB, "a head of 18446744073709551615 bytes"),
-    "no text": (blob("")[:8] + b"", "no JSON object"),
+    "no text": (blob("")[:8], "no JSON object"),
     "not utf-8": ((2).to_bytes(8, "little") + b"\xff\xff", "no JSON object"),
     "no object": (blob([1, 2]), "no JSON object"),
     "deep": (blob("[" * 100_000), "no JSON object"),
     "a long number": (blob("1" * 5000), "no JSON object"),
-    "twice": (blob(TWICE, b"\0" * 4), "a name comes twice"),
-    "no tensor": (blob({"x": 3}), "'x' has not dtype, shape and data_offsets alone"),
-    "fewer keys": (
-        blob({"x": {"dtype": "F32", "shape": [2]}}, b"\0" * 8),
-        "'x' has not dtype, shape and data_offsets alone",
-    ),
-    "more keys": (blob(entry(more=1), b"\0" * 8), "'x' has not dtype"),
-    "type": (blob(entry(dtype="F8_E5M2"), b"\0" * 8), "'x' is of type 'F8_E5M2', not one of F64"),
-    "no type": (blob(entry(dtype=[]), b"\0" * 8), "'x' is of type"),
-    "negative": (
-        blob(entry(shape=[-2, -1]), b"\0" * 8),
-        r"'x' is of shape '\[-2, -1\]', which no tensor has",
-    ),
-    "no shape": (blob(entry(shape="2"), b"\0" * 8), "'x' is of shape"),
-    "half a side": (blob(entry(shape=[2.0]), b"\0" * 8), "'x' is of shape"),
-    "truth": (blob(entry(shape=[True, 2]), b"\0" * 8), "'x' is of shape"),
-    "sides": (blob(entry(shape=[1] * 100 + [2]), b"\0" * 8), "'x' is of shape"),
-    "immense": (blob(entry(shape=[0, 2**40, 2**40], data_offsets=[0, 0])), "'x' is of shape"),
+    "twice": (blob('{"x": {}, "x": {}}'), "a name comes twice"),
+    "no tensor": (blob({"x": 3}), "'x' has not dtype"),
+    "fewer keys": (blob({"x": {"dtype": "F32", "shape": [2]}}, HOLE), "'x' has not dtype"),
+    "more keys": (blob(entry(more=1), HOLE), "'x' has not dtype"),
+    "type": (blob(entry(dtype="F8_E5M2"), HOLE), "'x' is of type 'F8_E5M2'"),
+    "no type": (blob(entry(dtype=[]), HOLE), "'x' is of type"),
+    "negative": (blob(entry(shape=[-2, -1]), HOLE), "'x' is of shape '[-2, -1]'"),
+    "no shape": (blob(entry(shape="2"), HOLE), "'x' is of shape"),
+    "half a side": (blob(entry(shape=[2.0]), HOLE), "'x' is of shape"),
+    "truth": (blob(entry(shape=[True, 2]), HOLE), "'x' is of shape"),
+    "sides": (blob(entry(shape=[1] * MOST_SIDES + [2]), HOLE), "'x' is of shape"),
+    "immense": (blob(entry(shape=[0, LARGEST + 1], data_offsets=[0, 0])), "'x' is of shape"),
     "claims more": (
-        blob(entry(shape=[2**30], data_offsets=[0, 2**32]), b"\0" * 8),
-        "the head is of 42949.* bytes, and",
+        blob(entry(shape=[2**30], data_offsets=[0, 2**32]), HOLE),
+        "the head is of 4294",
     ),
-    "shape differs": (blob(entry(shape=[3]), b"\0" * 8), "'x' has other bytes than follow"),
-    "overlap": (
-        blob({**PAIR, "y": {**PAIR["y"], "data_offsets": [4, 8]}}, b"\0" * 8),
-        "'y' has other bytes",
-    ),
-    "gap": (
-        blob({**PAIR, "y": {**PAIR["y"], "data_offsets": [12, 16]}}, b"\0" * 16),
-        "'y' has other bytes",
-    ),
-    "gap at first": (blob(entry(data_offsets=[8, 16]), b"\0" * 16), "'x' has other bytes"),
-    "no offsets": (blob(entry(data_offsets=None), b"\0" * 8), "'x' has other bytes"),
-    "cut": (BLOB[:-1], f"the head is of {len(BLOB)} bytes, and {len(BLOB) - 1} arrived"),
-    "trailing": (BLOB + b"x", f"the head is of {len(BLOB)} bytes, and {len(BLOB) + 1} arrived"),
-    "a control character": (blob({"\x1b[2J" * 50: 3}), r"'\\x1b"),
+    "shape differs": (blob(entry(shape=[3]), HOLE), "'x' has other bytes"),
+    "overlap": (pair(4, 8, 8), "'y' has other bytes"),
+    "gap": (pair(12, 16, 16), "'y' has other bytes"),
+    "gap at first": (blob(entry(data_offsets=[8, 16]), HOLE * 2), "'x' has other bytes"),
+    "no offsets": (blob(entry(data_offsets=None), HOLE), "'x' has other bytes"),
+    "cut": (BLOB[:-1], f"{len(BLOB) - 1} arrived"),
+    "trailing": (BLOB + b"x", f"{len(BLOB) + 1} arrived"),
+    "a control character": (blob({"\x1b[2J" * 50: 3}), r"'\x1b"),
+    "a long name": (blob({"n" * 100: entry(shape=[3])["x"]}, HOLE), f"'{'n' * 80}' has"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_anything_else_is_refused_in_a_sentence(case: str) -> None:
     bytes_, reason = REFUSED[case]
-    with pytest.raises(DecodeError, match=reason) as refusal:
+    with pytest.raises(DecodeError) as refusal:
         from_bytes(bytes_)
-    assert str(refusal.value).isprintable() and len(str(refusal.value)) < 500
+    said = str(refusal.value)
+    assert reason in said and said.isprintable() and len(said) < 500
 
 
-def test_more_than_was_expected_is_refused_before_it_is_looked_at() -> None:
-    with pytest.raises(DecodeError, match=r"^1000 bytes arrived, and at most 999 are expected$"):
-        from_bytes(b"\xff" * 1000, Expected(999, 9))
+def test_what_is_just_within_the_limits_is_read() -> None:
+    assert len(from_bytes(pair(8, 12, 12))) == 2
+    empty = entry(shape=[0, LARGEST], data_offsets=[0, 0])
+    assert from_bytes(blob(empty))["x"].shape == (0, LARGEST)
+    sides = entry(shape=[1] * (MOST_SIDES - 1) + [2])
+    assert from_bytes(blob(sides, HOLE))["x"].dim() == MOST_SIDES
 
 
 def empty_tensors(count: int, name: str = "{}") -> bytes:
@@ -123,27 +132,22 @@ def empty_tensors(count: int, name: str = "{}") -> bytes:
     return blob({name.format(number): tensor for number in range(count)})
 
 
-def test_more_tensors_than_were_expected_are_refused_before_one_is_built(
+def test_more_than_was_expected_is_refused_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    many, most = empty_tensors(60_000), Expected(2**26, 64)
+    long = "a.long.name.of.a.tensor.that.no.model.of.this.project.has.but.a.user's.may" * 2 + "{}"
+    most = Expected(2**26, 64)
+    assert len(from_bytes(empty_tensors(64, long), most)) == 64
     built: list[object] = []
     monkeypatch.setattr(
         "client_app.serialization.torch.empty", lambda *shape, **_: built.append(shape)
     )
-    with pytest.raises(DecodeError, match=r"^a head of \d+ bytes, and at most 65536 are expected$"):
-        from_bytes(many, most)
-    with pytest.raises(DecodeError, match=r"^65 tensors arrived, and at most 64 are expected$"):
-        from_bytes(empty_tensors(65), most)
+    for bytes_, expected, said in (
+        (b"\xff" * 1000, Expected(999, 9), "1000 bytes arrived, and at most 999"),
+        (empty_tensors(5_000), most, "at most 65536 are expected"),
+        (empty_tensors(65), most, "65 tensors arrived, and at most 64"),
+    ):
+        with pytest.raises(DecodeError) as refusal:
+            from_bytes(bytes_, expected)
+        assert said in str(refusal.value)
     assert not built
-
-
-def test_as_many_tensors_as_are_expected_are_read() -> None:
-    name = "a.long.name.of.a.tensor.that.no.model.of.this.project.has.but.a.user's.may" * 2 + "{}"
-    assert len(from_bytes(empty_tensors(64, name), Expected(2**26, 64))) == 64
-
-
-def test_eighty_characters_of_a_long_name_are_shown() -> None:
-    entries = {"n" * 100: {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}
-    with pytest.raises(DecodeError, match=r"^'n{80}' has other bytes"):
-        from_bytes(blob(entries, b"\0" * 8))

@@ -1,9 +1,10 @@
-"""Loss terms, logit factors and moving penalties of FedNTD, FedDecorr, FedVLS, FedRS, MOON, FedDyn and FedYoYo.
+"""Loss terms, logit factors and moving penalties of FedNTD, FedDecorr, FedVLS, FedRS, MOON, FedDyn and FedDisco.
 
-Each is compared with its published equation, written out here sample by sample, in value and in slope.
+Each is compared with its published equation, written out here, in value and in slope.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,17 +15,14 @@ from torch import Tensor
 
 from client_app.client import Client, InvalidReply, Variant
 from client_app.optimizer import TrainingSettings
-from client_app.state import copy
 from client_app.training import task_of, train_round
 from client_app.variants.decorrelation import Decorrelation
 from client_app.variants.dynamic_regularization import DynamicRegularization
 from client_app.variants.label_discrepancy import UNIT, LabelDiscrepancy
-from client_app.variants.logit_shift import LogitShift
 from client_app.variants.model_contrast import ModelContrast
 from client_app.variants.not_true_distillation import NotTrueDistillation
 from client_app.variants.restricted_softmax import RestrictedSoftmax
 from client_app.variants.vacant_classes import VacantClasses
-from data import SettingError
 
 COUNTS = (4, 0, 2, 3, 0)
 CLASSES = len(COUNTS)
@@ -34,130 +32,94 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=FLOAT)
 
 
-def value_and_slope(
-    variant: Variant, logits_BC: Tensor, features_BD: Tensor, teacher_BC: Tensor, client: Client
+LOGITS_BC, TEACHER_BC, FEATURES_BD = (
+    drawn(9, CLASSES, seed=1),
+    drawn(9, CLASSES, seed=2),
+    drawn(9, 4),
+)
+
+
+def value_and_slopes(
+    function: Callable[[Tensor, Tensor], Tensor], logits_BC: Tensor, features_BD: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean term over a batch of all samples, and its slopes along logits and features."""
-    logits_BC = logits_BC.clone().requires_grad_()
-    features_BD = features_BD.clone().requires_grad_()
+    """Return a function's value, and its slopes along logits and features, which are 0 where it does not use them."""
+    inputs = [logits_BC.clone().requires_grad_(), features_BD.clone().requires_grad_()]
+    value = function(*inputs)
+    slopes = torch.autograd.grad(value + 0 * sum(one.sum() for one in inputs), inputs)
+    return value.detach(), *slopes
+
+
+def term_of(
+    variant: Variant,
+    client: Client,
+    logits_BC: Tensor = LOGITS_BC,
+    features_BD: Tensor = FEATURES_BD,
+    teacher_BC: Tensor = TEACHER_BC,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a variant's mean term over a batch of all samples, and its slopes."""
     indices_B = torch.arange(len(logits_BC))
-    term_B = variant.loss_term(client, indices_B, features_BD, logits_BC, teacher_BC)
-    assert term_B.shape == (len(logits_BC),)
-    value = term_B.mean()
-    slopes = torch.autograd.grad(
-        value + 0 * logits_BC.sum() + 0 * features_BD.sum(), [logits_BC, features_BD]
-    )
-    return value.detach(), slopes[0], slopes[1]
+
+    def mean(logits_BC: Tensor, features_BD: Tensor) -> Tensor:
+        term_B = variant.loss_term(client, indices_B, features_BD, logits_BC, teacher_BC)
+        assert term_B.shape == (len(logits_BC),)
+        return term_B.mean()
+
+    return value_and_slopes(mean, logits_BC, features_BD)
 
 
-def slope_of(function: Any, at: Tensor) -> Tensor:
-    """Return the slope of a function of a tensor by central differences."""
-    slope = torch.zeros_like(at)
-    for place in range(at.numel()):
-        step = torch.zeros_like(at).flatten()
-        step[place] = 1e-6
-        step = step.view_as(at)
-        slope.view(-1)[place] = (function(at + step) - function(at - step)) / 2e-6
-    return slope
+def assert_is(actual: tuple[Tensor, ...], equation: Callable[[Tensor, Tensor], Tensor]) -> None:
+    expected = value_and_slopes(equation, LOGITS_BC, FEATURES_BD)
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
 
 
-def softmax_of(numbers: list[float]) -> list[float]:
-    total = sum(math.exp(number) for number in numbers)
-    return [math.exp(number) / total for number in numbers]
-
-
-# ---- FedNTD ----------------------------------------------------------------------------------------------------------
-
-
-def not_true(logits_BC: Tensor, teacher_BC: Tensor, labels: list[int], tau: float) -> float:
-    """Return the mean of sum_{c != y} q_g(c) ln(q_g(c) / q(c)) over the samples."""
-    total = 0.0
-    for row, received, label in zip(logits_BC.tolist(), teacher_BC.tolist(), labels, strict=True):
-        others = [c for c in range(len(row)) if c != label]
-        q = softmax_of([row[c] / tau for c in others])
-        q_g = softmax_of([received[c] / tau for c in others])
-        total += sum(g * math.log(g / p) for g, p in zip(q_g, q, strict=True))
-    return total / len(labels)
+def divergence(teacher_C: Tensor, logits_C: Tensor, classes: list[int]) -> Tensor:
+    """Return sum_c q_g(c) ln(q_g(c) / q(c)) of softmaxes over some classes."""
+    q, q_g = logits_C[classes].softmax(0), teacher_C[classes].softmax(0)
+    return (q_g * (q_g / q).log()).sum()
 
 
 @pytest.mark.parametrize(("beta", "tau"), [(1.0, 1.0), (0.3, 2.5)])
 def test_fedntd_is_its_equation(beta: float, tau: float) -> None:
+    """The divergence from the received model over the classes that are not true (Lee et al. 2022)."""
     client = counting_client(COUNTS)
-    labels = client.labels_N.tolist()
-    logits_BC, teacher_BC = drawn(9, CLASSES, seed=1), drawn(9, CLASSES, seed=2)
-    value, slope_BC, _ = value_and_slope(
-        NotTrueDistillation(beta, tau), logits_BC, drawn(9, 3), teacher_BC, client
-    )
-    assert value.item() == pytest.approx(
-        beta * not_true(logits_BC, teacher_BC, labels, tau), rel=1e-12
-    )
-    expected = slope_of(lambda at: beta * not_true(at, teacher_BC, labels, tau), logits_BC)
-    torch.testing.assert_close(slope_BC, expected, atol=1e-8, rtol=0)
-    assert (slope_BC[torch.arange(9), client.labels_N] == 0).all()  # the true class is left alone
 
+    def equation(logits_BC: Tensor, features_BD: Tensor) -> Tensor:
+        total = torch.zeros((), dtype=FLOAT)
+        for row, received, label in zip(
+            logits_BC, TEACHER_BC, client.labels_N.tolist(), strict=True
+        ):
+            others = [c for c in range(CLASSES) if c != label]
+            total = total + divergence(received / tau, row / tau, others)
+        return beta * total / 9
 
-def test_fedntd_of_the_received_model_and_of_two_classes_is_nothing() -> None:
-    client, logits_BC = counting_client(COUNTS), drawn(9, CLASSES)
-    value, slope_BC, _ = value_and_slope(
-        NotTrueDistillation(), logits_BC, drawn(9, 3), logits_BC + 7, client
-    )
-    assert value.abs() < 1e-12 and slope_BC.abs().max() < 1e-12
-    two = counting_client((2, 3))
-    value, slope_BC, _ = value_and_slope(
-        NotTrueDistillation(), drawn(5, 2), drawn(5, 3), drawn(5, 2, seed=3), two
-    )
-    assert value == 0 and not slope_BC.any()
-
-
-# ---- FedDecorr -------------------------------------------------------------------------------------------------------
-
-
-def correlations(features_BD: Tensor) -> list[list[float]]:
-    """Return the correlations between the columns, from sums over the rows."""
-    rows = features_BD.tolist()
-    count, width = len(rows), len(rows[0])
-    means = [sum(row[j] for row in rows) / count for j in range(width)]
-
-    def covariance(i: int, j: int) -> float:
-        return sum((row[i] - means[i]) * (row[j] - means[j]) for row in rows)
-
-    return [
-        [covariance(i, j) / math.sqrt(covariance(i, i) * covariance(j, j)) for j in range(width)]
-        for i in range(width)
-    ]
-
-
-def decorrelated(features_BD: Tensor, form: str) -> float:
-    count, width = features_BD.shape
-    table = correlations(features_BD)
-    if form == "paper":
-        return sum(entry**2 for row in table for entry in row) / width**2
-    between = [table[i][j] for i in range(width) for j in range(width) if i != j]
-    return sum(((count - 1) * entry) ** 2 for entry in between) / len(between) / count
+    actual = term_of(NotTrueDistillation(beta, tau), client)
+    assert_is(actual, equation)
+    assert (actual[1][torch.arange(9), client.labels_N] == 0).all(), "the true class is left alone"
+    two_of_each = (drawn(5, 2), drawn(5, 3), drawn(5, 2, seed=3))
+    two = term_of(NotTrueDistillation(), counting_client((2, 3)), *two_of_each)
+    assert not any(tensor.any() for tensor in two), "of two classes one is not true"
 
 
 @pytest.mark.parametrize("form", ["code", "paper"])
 def test_feddecorr_is_its_equation(form: str) -> None:
-    client, features_BD = counting_client(COUNTS), drawn(9, 4, seed=5)
-    value, slope_BC, slope_BD = value_and_slope(
-        Decorrelation(0.3, form), drawn(9, CLASSES), features_BD, drawn(9, CLASSES), client
-    )
-    assert value.item() == pytest.approx(0.3 * decorrelated(features_BD, form), rel=1e-6)
-    expected = slope_of(lambda at: 0.3 * decorrelated(at, form), features_BD)
-    torch.testing.assert_close(slope_BD, expected, atol=1e-6, rtol=1e-5)
-    assert not slope_BC.any()
+    def equation(logits_BC: Tensor, features_BD: Tensor) -> Tensor:
+        table_DD = torch.corrcoef(features_BD.T)
+        if form == "paper":
+            return 0.3 * table_DD.square().sum() / 4**2
+        between = table_DD[~torch.eye(4, dtype=torch.bool)]
+        return 0.3 * (8 * between).square().mean() / 9
+
+    assert_is(term_of(Decorrelation(0.3, form), counting_client(COUNTS)), equation)
 
 
 def test_feddecorr_of_independent_constant_and_single_features() -> None:
-    client = counting_client((2, 2))
     apart = torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1]], dtype=FLOAT)
-    logits_BC = drawn(4, 2)
 
     def value(features_BD: Tensor, form: str = "code") -> float:
-        batch_BC = logits_BC[: len(features_BD)]
-        return value_and_slope(Decorrelation(1.0, form), batch_BC, features_BD, batch_BC, client)[
-            0
-        ].item()
+        batch_BC = drawn(len(features_BD), 2)
+        client = counting_client((2, 2))
+        return term_of(Decorrelation(1.0, form), client, batch_BC, features_BD, batch_BC)[0].item()
 
     assert value(apart) == pytest.approx(0, abs=1e-15)
     assert value(apart, "paper") == pytest.approx(2 / 4, rel=1e-6)  # the diagonal alone
@@ -166,117 +128,60 @@ def test_feddecorr_of_independent_constant_and_single_features() -> None:
     assert value(apart[:, [0, 0]]) == pytest.approx(9 / 4, rel=1e-6)  # ((B - 1) 1)^2 / B
 
 
-# ---- FedVLS ----------------------------------------------------------------------------------------------------------
-
-
-def vacant_distillation(logits_BC: Tensor, teacher_BC: Tensor, vacant: list[int]) -> float:
-    total = 0.0
-    for row, received in zip(logits_BC.tolist(), teacher_BC.tolist(), strict=True):
-        q, q_g = (softmax_of([numbers[c] for c in vacant]) for numbers in (row, received))
-        total += sum(g * math.log(g / p) for g, p in zip(q_g, q, strict=True))
-    return total / len(logits_BC)
-
-
-def suppression(logits_BC: Tensor, labels: list[int], prior: list[float]) -> float:
-    total = 0.0
-    for c, share in enumerate(prior):
-        exponents = []
-        for row, label in zip(logits_BC.tolist(), labels, strict=True):
-            balanced = row[c] - math.log(share + 1e-9) + math.log(1 / len(prior) + 1e-9)
-            exponents.append(balanced if label != c else 0.0)
-        mean = sum(math.exp(exponent) for exponent in exponents) / len(labels)
-        total += share * math.log(mean)
-    return total
-
-
 def test_fedvls_is_its_authors_code() -> None:
     client = counting_client(COUNTS)
-    labels, prior = client.labels_N.tolist(), [4 / 9, 0, 2 / 9, 3 / 9, 0]
-    logits_BC, teacher_BC = drawn(9, CLASSES, seed=1), drawn(9, CLASSES, seed=2)
+    prior_C = torch.tensor([4, 0, 2, 3, 0], dtype=FLOAT) / 9
 
-    def term(at: Tensor) -> float:
-        distilled = vacant_distillation(at, teacher_BC, [1, 4])
-        return 0.7 * distilled + 0.05 * suppression(at, labels, prior)
+    def equation(logits_BC: Tensor, features_BD: Tensor) -> Tensor:
+        pairs = zip(TEACHER_BC, logits_BC, strict=True)
+        distilled = sum(divergence(received, row, [1, 4]) for received, row in pairs) / 9
+        balanced_BC = logits_BC - (prior_C + 1e-9).log() + math.log(1 / 5 + 1e-9)
+        exponents_BC = balanced_BC * (1 - F.one_hot(client.labels_N, CLASSES))
+        return 0.7 * distilled + 0.05 * (prior_C * exponents_BC.exp().mean(0).log()).sum()
 
-    variant = VacantClasses(distillation=0.7, suppression=0.05)
-    value, slope_BC, _ = value_and_slope(variant, logits_BC, drawn(9, 3), teacher_BC, client)
-    assert value.item() == pytest.approx(term(logits_BC), rel=1e-10)
-    torch.testing.assert_close(slope_BC, slope_of(term, logits_BC), atol=1e-8, rtol=0)
+    assert_is(term_of(VacantClasses(distillation=0.7, suppression=0.05), client), equation)
     offset_C = VacantClasses(calibration=0.5).logit_offset(client)
-    assert offset_C is not None
-    expected = [0.5 * math.log(share + 1e-9) for share in prior]
-    assert offset_C.tolist() == pytest.approx(expected, rel=1e-12)
+    torch.testing.assert_close(offset_C, 0.5 * (prior_C + 1e-9).log())
+    every = term_of(VacantClasses(suppression=0.0), counting_client((2, 3, 1, 1, 2)))
+    assert not any(tensor.any() for tensor in every), "a client with all classes distills nothing"
 
 
-def test_fedvls_of_a_client_with_all_classes_distills_nothing() -> None:
-    client, logits_BC = counting_client((2, 3, 1)), drawn(6, 3)
-    variant = VacantClasses(suppression=0.0)
-    value, slope_BC, _ = value_and_slope(
-        variant, logits_BC, drawn(6, 2), drawn(6, 3, seed=4), client
-    )
-    assert value == 0 and not slope_BC.any()
-
-
-# ---- FedRS -----------------------------------------------------------------------------------------------------------
-
-
-def test_fedrs_is_its_equation() -> None:
+def test_fedrs_is_its_equation_and_slows_the_rows_of_missing_classes() -> None:
     """-ln( e^(a_y f_y) / sum_c e^(a_c f_c) ) with a_c = alpha for missing classes."""
     client = counting_client(COUNTS)
     made = task_of(client, [RestrictedSoftmax(alpha=0.3)], TrainingSettings())
-    logits_BC = drawn(9, CLASSES, seed=1)
-    factors = [1.0, 0.3, 1.0, 1.0, 0.3]
-    losses_B = made.losses(logits_BC, client.labels_N)
-    for row, label, loss in zip(
-        logits_BC.tolist(), client.labels_N.tolist(), losses_B.tolist(), strict=True
-    ):
-        scaled = [factor * number for factor, number in zip(factors, row, strict=True)]
-        assert loss == pytest.approx(-math.log(softmax_of(scaled)[label]), rel=1e-6)
+    scaled_BC = LOGITS_BC * torch.tensor([1.0, 0.3, 1.0, 1.0, 0.3])
+    expected_B = scaled_BC.exp().sum(1).log() - scaled_BC[torch.arange(9), client.labels_N]
+    torch.testing.assert_close(
+        made.losses(LOGITS_BC, client.labels_N), expected_B, rtol=1e-6, atol=0
+    )
 
-
-def test_fedrs_moves_the_rows_of_missing_classes_alpha_times_as_far() -> None:
-    """At a model of zeros all classes are equally likely whatever alpha is."""
-    inputs_N = drawn(5, 3)
-    client = client_of(linear_model(3, 4), inputs_N, torch.tensor([0, 0, 2, 2, 2]), 4)
-    settings = TrainingSettings(local_steps=1, batch_size=5, momentum=0.0)
-
-    def head(variants: list[Variant]) -> Tensor:
+    # At a model of zeros all classes are equally likely, whatever alpha is.
+    client = client_of(linear_model(3, 4), drawn(5, 3), torch.tensor([0, 0, 2, 2, 2]), 4)
+    heads = []
+    for variants in ([], [RestrictedSoftmax(alpha=0.25)]):
         client.model.load_state_dict({**client.start})
-        return train_round(client, variants, settings).shared["head.weight"]
-
-    plain, restricted = head([]), head([RestrictedSoftmax(alpha=0.25)])
-    torch.testing.assert_close(restricted[[1, 3]], 0.25 * plain[[1, 3]])
-    torch.testing.assert_close(restricted[[0, 2]], plain[[0, 2]])
-
-
-# ---- MOON ------------------------------------------------------------------------------------------------------------
-
-
-def cosine(left: list[float], right: list[float]) -> float:
-    product = sum(a * b for a, b in zip(left, right, strict=True))
-    return product / math.sqrt(sum(a * a for a in left)) / math.sqrt(sum(b * b for b in right))
-
-
-def contrast(features_BD: Tensor, near_BD: Tensor, far_BD: Tensor, tau: float) -> float:
-    total = 0.0
-    for z, z_g, z_p in zip(features_BD.tolist(), near_BD.tolist(), far_BD.tolist(), strict=True):
-        near, far = math.exp(cosine(z, z_g) / tau), math.exp(cosine(z, z_p) / tau)
-        total -= math.log(near / (near + far))
-    return total / len(features_BD)
+        settings = TrainingSettings(local_steps=1, batch_size=5, momentum=0.0)
+        heads.append(train_round(client, variants, settings).shared["head.weight"])
+    factors_C1 = torch.tensor([[1.0], [0.25], [1.0], [0.25]])
+    torch.testing.assert_close(heads[1], factors_C1 * heads[0])
 
 
 def test_moon_is_its_equation() -> None:
-    near_ND, far_ND, features_BD = drawn(9, 3, seed=1), drawn(9, 3, seed=2), drawn(9, 3, seed=3)
-    client = counting_client(
-        COUNTS, prepared={"model-contrast": {"received": near_ND, "last": far_ND}}
+    near_ND, far_ND = drawn(9, 4, seed=1), drawn(9, 4, seed=2)
+    prepared = {"model-contrast": {"received": near_ND, "last": far_ND}}
+
+    def equation(logits_BC: Tensor, features_BD: Tensor) -> Tensor:
+        def exponential(other_BD: Tensor) -> Tensor:
+            products_B = (features_BD * other_BD).sum(1)
+            return (products_B / features_BD.norm(dim=1) / other_BD.norm(dim=1) / 0.4).exp()
+
+        near_B, far_B = exponential(near_ND), exponential(far_ND)
+        return -2.0 * (near_B / (near_B + far_B)).log().mean()
+
+    assert_is(
+        term_of(ModelContrast(2.0, 0.4), counting_client(COUNTS, prepared=prepared)), equation
     )
-    value, slope_BC, slope_BD = value_and_slope(
-        ModelContrast(2.0, 0.4), drawn(9, CLASSES), features_BD, drawn(9, CLASSES), client
-    )
-    assert value.item() == pytest.approx(2.0 * contrast(features_BD, near_ND, far_ND, 0.4))
-    expected = slope_of(lambda at: 2.0 * contrast(at, near_ND, far_ND, 0.4), features_BD)
-    torch.testing.assert_close(slope_BD, expected, atol=1e-7, rtol=0)
-    assert not slope_BC.any()
 
 
 def test_moon_prepares_features_of_both_models_and_keeps_its_own() -> None:
@@ -292,57 +197,39 @@ def test_moon_prepares_features_of_both_models_and_keeps_its_own() -> None:
     assert torch.equal(prepared.prepared["received"], small_client().features())
     assert torch.equal(prepared.prepared["last"], first.features())  # first's model is trained
     assert not torch.equal(prepared.prepared["received"], prepared.prepared["last"])
-    assert ModelContrast().kept_bytes(first.model) == sum(
-        t.numel() * t.element_size() for t in kept.values()
-    )
-
-
-# ---- FedDyn ----------------------------------------------------------------------------------------------------------
 
 
 def test_feddyn_steps_along_its_penalty_and_moves_it() -> None:
-    """Two rounds of one full-batch step each, from autograd of L - <h, w> + alpha/2 ‖w - w^t‖^2."""
-    alpha, rate, inputs_N = 0.7, 0.3, drawn(5, 3)
-    labels_N = torch.tensor([0, 0, 1, 2, 2])
-    settings = TrainingSettings(local_steps=2, batch_size=5, momentum=0.0, learning_rate=rate)
-    h = {"head.weight": torch.zeros(3, 3, dtype=FLOAT), "head.bias": torch.zeros(3, dtype=FLOAT)}
+    """Rounds of two full-batch steps of a model of biases, from autograd of L - <h, w> + alpha/2 ‖w - w^t‖^2."""
+    alpha, rate, name = 0.7, 0.3, "head.bias"
+    settings = TrainingSettings(local_steps=2, batch_size=9, momentum=0.0, learning_rate=rate)
+    h, start = torch.zeros(CLASSES, dtype=FLOAT), drawn(CLASSES)
     memory: dict[str, Any] = {}
-    start = copy(linear_model(3, 3).state_dict())
     for _ in range(3):
-        client = client_of(linear_model(3, 3), inputs_N, labels_N, 3, start=start, memory=memory)
-        client.model.load_state_dict(start)
+        client = counting_client(COUNTS, memory=memory)
+        client.start[name].copy_(start)
+        client.model.load_state_dict(client.start)
         report = train_round(client, [DynamicRegularization(alpha)], settings)
-        here = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
+        w = start
         for _ in range(2):
-            logits_BC = inputs_N @ here["head.weight"].T + here["head.bias"]
-            loss = F.cross_entropy(logits_BC, labels_N)
-            for name, weight in here.items():
-                away = weight - start[name]
-                loss = loss - (h[name] * weight).sum() + alpha / 2 * (away * away).sum()
-            slopes = torch.autograd.grad(loss, list(here.values()))
-            here = {
-                name: (weight - rate * slope).detach().requires_grad_()
-                for (name, weight), slope in zip(here.items(), slopes, strict=True)
-            }
-        for name, weight in here.items():
-            torch.testing.assert_close(report.shared[name], weight.detach(), atol=1e-10, rtol=0)
-            h[name] = h[name] - alpha * (weight.detach() - start[name])
-            torch.testing.assert_close(
-                report.memory["dynamic-regularization"][name], h[name], atol=1e-10, rtol=0
-            )
-        memory, start = dict(report.memory), {n: t + 0.01 for n, t in report.shared.items()}
-    assert h["head.bias"].abs().max() > 0.01
-
-
-# ---- FedDisco and FedYoYo --------------------------------------------------------------------------------------------
+            w = w.detach().requires_grad_()
+            loss = F.cross_entropy(w.expand(9, CLASSES), client.labels_N) - h @ w
+            (slope,) = torch.autograd.grad(loss + alpha / 2 * (w - start).square().sum(), w)
+            w = (w - rate * slope).detach()
+        h = h - alpha * (w - start)
+        torch.testing.assert_close(report.shared[name], w, atol=1e-10, rtol=0)
+        kept = report.memory["dynamic-regularization"]
+        torch.testing.assert_close(kept[name], h, atol=1e-10, rtol=0)
+        memory, start = dict(report.memory), w + 0.01
+    assert h.abs().max() > 0.01
 
 
 @pytest.mark.parametrize("measure", ["kl", "l2"])
 def test_feddisco_s_discrepancy(measure: str) -> None:
-    shares = [4 / 9, 0, 2 / 9, 3 / 9, 0]
-    expected = sum(share * math.log(share / 0.2) for share in shares if share)
+    shares = [4 / 9, 2 / 9, 3 / 9]
+    expected = sum(share * math.log(share / 0.2) for share in shares)
     if measure == "l2":
-        expected = math.sqrt(sum((share - 0.2) ** 2 for share in shares))
+        expected = math.sqrt(sum((share - 0.2) ** 2 for share in [*shares, 0, 0]))
     variant = LabelDiscrepancy(measure)
     answer = variant.answer(counting_client(COUNTS), "label-discrepancy")
     assert answer["discrepancy"].dtype == torch.int64
@@ -352,36 +239,6 @@ def test_feddisco_s_discrepancy(measure: str) -> None:
     one = variant.answer(counting_client((0, 7, 0)), "label-discrepancy")
     assert variant.upload.validate(one, 3, 7) == 0
     for number in (-1, int(one["discrepancy"]) + 2):
-        with pytest.raises(InvalidReply, match="discrepancy is"):
+        with pytest.raises(InvalidReply):
             variant.upload.validate({"discrepancy": torch.tensor([number])}, 3, 7)
     assert variant.answer(counting_client(COUNTS), "class-counts") == {}
-
-
-def test_fedyoyo_s_offset_is_its_equation() -> None:
-    counts, total = (4, 0, 2), torch.tensor([10, 5, 3]) * 2**16
-    client = counting_client(counts, broadcast={"logit-shift": {"counts": total}})
-    variant = LogitShift(smoothing=0.5, scale=1.5, target="mixed", local_share=0.2)
-    offset_C = variant.logit_offset(client)
-    assert offset_C is not None
-    own = [4.5 / 7.5, 0.5 / 7.5, 2.5 / 7.5]
-    everybody = [10 / 18, 5 / 18, 3 / 18]
-    expected = [1.5 * math.log(0.8 * p + 0.2 * p_i) for p, p_i in zip(everybody, own, strict=True)]
-    assert offset_C.tolist() == pytest.approx(expected, rel=1e-12)
-
-
-def test_fedyoyo_s_ends_are_the_balanced_softmax_and_the_global_prior() -> None:
-    total = torch.tensor([10, 5, 3]) * 2**16
-    client = counting_client((4, 1, 2), broadcast={"logit-shift": {"counts": total}})
-    uniform_C = LogitShift(target="uniform").logit_offset(client)
-    own_C = LogitShift(target="mixed", local_share=1.0).logit_offset(client)
-    assert uniform_C is not None and own_C is not None
-    apart_C = own_C - uniform_C
-    torch.testing.assert_close(apart_C, apart_C[0].expand(3))
-    global_C = LogitShift(target="mixed", local_share=0.0).logit_offset(client)
-    assert global_C is not None
-    assert global_C.tolist() == pytest.approx([math.log(n / 18) for n in (10, 5, 3)])
-    assert LogitShift(target="mixed").upload.question == "class-counts"
-    with pytest.raises(
-        SettingError, match=r"logit-shift\.local-share = 0.3: is for target = mixed"
-    ):
-        LogitShift(local_share=0.3)

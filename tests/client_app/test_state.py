@@ -1,7 +1,6 @@
 """States: means, digests, prefixes, seeds."""
 
 import math
-import threading
 
 import pytest
 import torch
@@ -9,13 +8,11 @@ from client_builders import FLOAT, same
 from torch import Tensor
 
 from client_app.state import (
-    CHUNK,
     copy,
     difference,
     digest,
     empty,
     fill,
-    on_cores,
     pieces,
     seed_global,
     seed_of,
@@ -43,90 +40,34 @@ def states(number: int = 5, seed: int = 0) -> list[dict[str, Tensor]]:
 WEIGHTS = [3.0, 1.0, 4.0, 1.5, 9.25]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, FLOAT])
-def test_weighted_mean_is_the_exact_sum_rounded(dtype: torch.dtype) -> None:
-    values = [1e8, 1.0, -1e8, 1e-3, 7.0, 1e7, -1e7]
-    weights = [1.0, 2.0, 1.0, 5.0, 3.0, 0.1, 0.1]
-    mean = weighted_mean(
-        [{"x": torch.full((2,), value, dtype=dtype)} for value in values], weights
-    )["x"]
-    stored = [torch.tensor(value, dtype=dtype).item() for value in values]
-    exact = math.fsum(w * v for w, v in zip(weights, stored, strict=True)) / math.fsum(weights)
-    assert mean.dtype == dtype
-    assert mean.tolist() == pytest.approx([exact] * 2, rel=1e-6)  # float32 sums would lose it all
-
-
-def test_a_sum_by_parts_is_the_sum_to_the_bit() -> None:
-    """Also of tensors that lie in memory in another order."""
-    length = 2 * CHUNK + 13
-    given = [
-        torch.randn(length, generator=torch.Generator().manual_seed(i)) * 10**i for i in range(3)
-    ]
-    total = torch.zeros(length, dtype=FLOAT)
-    for values, weight in zip(given, WEIGHTS, strict=False):
-        total.add_(values, alpha=weight)
-    state = {"x": total.float()}
-    assert same(weighted_sum([{"x": values} for values in given], WEIGHTS[:3]), state)
-    across = [values[:-1].reshape(3, -1).T for values in (given[0][: 3 * CHUNK // 2 + 1],)]
-    assert same(weighted_sum([{"x": across[0]}], [1.0]), {"x": across[0]})
-
-
-def test_a_formula_by_parts_is_the_formula_to_the_bit() -> None:
-    """Of tensors longer than a part, of short ones together, and of one that lies in memory in another order."""
-    draw = torch.Generator().manual_seed(0)
-    long = CHUNK + 13
-    shapes = {"long": (long,), "short": (3, 4), "scalar": (), "empty": (0, 2), "left out": (2,)}
-    left = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
-    right = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
-    left["across"] = torch.randn(5, long // 4, generator=draw).T
-    right["across"] = torch.randn(long // 4, 5, generator=draw)
-    names = [name for name in left if name != "left out"]
-
-    products, ratios = empty(left, names), empty(left, names)
-    fill([products, ratios], lambda a, b: (a * b + a, a / b), [left, right], names)
-
-    assert same(products, {name: left[name] * right[name] + left[name] for name in names})
-    assert same(ratios, {name: left[name] / right[name] for name in names})
-
-
 def test_tensors_of_all_sizes_are_summed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some fill a piece together, some alone, and some several; large ones stand between small ones."""
     sizes = [4, 2, 1, 9, 1, 6, 6, 13, 12, 5, 2]
     draws = torch.Generator().manual_seed(0)
-    given = []
-    for _ in range(3):
-        given.append({str(k): torch.randn(n, generator=draws) for k, n in enumerate(sizes)})
+    given = [
+        {str(k): torch.randn(n, generator=draws) for k, n in enumerate(sizes)} for _ in range(3)
+    ]
     at_once = weighted_sum(given, WEIGHTS[:3])
-    assert all(tensor.any() for tensor in at_once.values())
     monkeypatch.setattr("client_app.state.CHUNK", 6)
     assert same(weighted_sum(given, WEIGHTS[:3]), at_once)
-    for piece in pieces(given, list(at_once), 6):
-        assert all(sum(map(torch.numel, tensors)) <= 6 for tensors in piece)
     lengths = [[len(tensor) for tensor in piece[0]] for piece in pieces(given, list(at_once), 6)]
     assert lengths == [[4, 2], [6], [3], [1, 1], [6], [6], [6], [1], [6], [6], [6], [5], [2]]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_weighted_mean_over_a_loop_and_in_any_order(seed: int) -> None:
-    given = states(seed=seed)
+def test_weighted_mean_is_the_exact_sum_rounded_in_any_order() -> None:
+    values, weights = [1e8, 1.0, -1e8, 1e-3, 7.0], [1.0, 2.0, 1.0, 5.0, 3.0]
+    exact = math.fsum(w * v for w, v in zip(weights, values, strict=True)) / 12
+    mean = weighted_mean([{"x": torch.tensor(value)} for value in values], weights)
+    assert mean["x"].item() == pytest.approx(exact, rel=1e-6)  # float32 sums would lose it all
+    given = states()
     mean = weighted_mean(given, WEIGHTS)
     for name in ("weight", "double", "scalar"):
-        for index in range(given[0][name].numel()):
-            terms = [
-                w * s[name].reshape(-1)[index].item() for w, s in zip(WEIGHTS, given, strict=True)
-            ]
-            scale = max(map(abs, terms))
-            expected = math.fsum(terms) / math.fsum(WEIGHTS)
-            tolerance = (1e-7 if mean[name].dtype == torch.float32 else 1e-15) * scale
-            assert mean[name].reshape(-1)[index].item() == pytest.approx(expected, abs=tolerance)
-    order = torch.randperm(5, generator=torch.Generator().manual_seed(seed)).tolist()
-    other = weighted_mean([given[i] for i in order], [WEIGHTS[i] for i in order])
-    assert all(torch.allclose(mean[name], other[name], rtol=1e-6, atol=1e-7) for name in mean)
+        products = [w * state[name].double() for w, state in zip(WEIGHTS, given, strict=True)]
+        expected = sum(products[1:], products[0]) / math.fsum(WEIGHTS)
+        assert torch.allclose(mean[name].double(), expected, 1e-6, 1e-7), name
     assert same(mean, weighted_mean(given, [4 * w for w in WEIGHTS]))
-    tripled = weighted_mean(given, [3 * w for w in WEIGHTS])
-    assert all(torch.allclose(mean[name], tripled[name], rtol=1e-6, atol=1e-7) for name in mean)
-    low, high = torch.stack([s["weight"] for s in given]).aminmax(dim=0)
-    assert (low <= mean["weight"]).all() and (mean["weight"] <= high).all()
+    other = weighted_mean(given[::-1], [3 * w for w in WEIGHTS[::-1]])
+    assert all(torch.allclose(mean[n], other[n], rtol=1e-6, atol=1e-7) for n in mean)
 
 
 def test_equal_states_are_their_own_mean() -> None:
@@ -150,23 +91,11 @@ def test_integers_stay_whole_and_inputs_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("number", "weights"),
-    [
-        (0, []),
-        (2, [0.0, 0.0]),
-        (2, [1.0, -1.0]),
-        (2, [math.nan, 1.0]),
-        (2, [math.inf, 1.0]),
-        (2, [-1.0, -2.0]),
-    ],
+    [(0, []), (2, [1.0, -1.0]), (2, [math.nan, 1.0]), (2, [math.inf, 1.0]), (2, [1.0] * 3)],
 )
 def test_a_mean_of_nothing_is_refused(number: int, weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="a mean of"):
+    with pytest.raises(ValueError):
         weighted_mean(states(number), weights)
-
-
-def test_as_many_weights_as_states() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        weighted_mean(states(2), [1.0, 1.0, 1.0])
 
 
 def test_sum_and_difference() -> None:
@@ -187,18 +116,15 @@ def test_copies_share_nothing() -> None:
 
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])
 CHANGES: dict[str, list[dict[str, Tensor]]] = {
-    "value": [{"x": X + torch.tensor([0, 0, 0, 1e-6]), "y": X}],
     "sign of zero": [{"x": X * torch.tensor([-0.0, 1, 1, 1]), "y": X}],
     "name": [{"z": X, "y": X}],
     "swapped names": [{"y": X, "x": X + 1}],
     "dtype": [{"x": X.view(torch.int32), "y": X}],
     "shape": [{"x": X.reshape(2, 2), "y": X}],
     "missing": [{"x": X}],
-    "extra": [{"x": X, "y": X, "z": X}],
     "extra empty": [{"x": X, "y": X, "z": torch.empty(0)}],
     "other cut": [{"x": X}, {"y": X}],
     "extra state": [{"x": X, "y": X}, {}],
-    "twice": [{"x": X, "y": X}] * 2,
 }
 
 
@@ -212,17 +138,6 @@ def test_digest_is_that_of_the_values_not_of_the_memory() -> None:
     transposed = X.reshape(2, 2).T.contiguous().T
     assert not transposed.is_contiguous()
     assert digest([{"y": X.clone().requires_grad_(True), "x": transposed}]) == expected
-    scalars = [
-        {
-            "a": torch.tensor(1.0),
-            "b": torch.tensor(3),
-            "c": torch.tensor(True),
-            "d": torch.empty(0, 3),
-        }
-    ]
-    assert digest(scalars) == digest(
-        [{name: tensor.clone() for name, tensor in scalars[0].items()}]
-    )
 
 
 def test_prefixes_come_back() -> None:
@@ -235,19 +150,10 @@ def test_prefixes_come_back() -> None:
 
 
 def test_seeds_depend_on_every_word() -> None:
-    words = [
-        (1, 2, 3),
-        (1, 2, 4),
-        (1, 3, 2),
-        (12, 3),
-        (1, 23),
-        (0, 2, 3),
-        ("1", "2", "3", ""),
-        (1, 2),
-    ]
+    words = [(1, 2, 3), (1, 2, 4), (1, 3, 2), (12, 3), (1, 23), ("1", "2", "3", ""), (1, 2)]
     assert len({seed_of(*word) for word in words}) == len(words)
-    assert seed_of(1, "model") == seed_of(1, "model")
     assert all(0 <= seed_of(word) < 2**63 for word in range(100))
+    assert seed_of(1, "model") == 2857051937757529520
 
 
 @pytest.mark.parametrize(("kind", "everywhere"), [("cpu", 0), ("cuda", 1), ("meta", 1)])
@@ -263,38 +169,25 @@ def test_on_a_cpu_no_other_devices_generator_is_seeded(
         assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(5)))
 
 
-def test_a_function_of_many_items_runs_on_every_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results are in the order of the items, and an error of one thread is the caller's."""
-    items = list(range(7))
-    squares = [item**2 for item in items]
-    for cores in (1, 2, 3, 16):
-        monkeypatch.setattr("client_app.state.cores", lambda cores=cores: cores)
-        threads = set()
-
-        def square(item: int, threads: set[int] = threads) -> int:
-            threads.add(threading.get_ident())
-            return item**2
-
-        assert on_cores(square, items) == squares
-        assert on_cores(square, []) == []
-        assert (threads == {threading.get_ident()}) == (cores == 1)
-        with pytest.raises(ZeroDivisionError):
-            on_cores(lambda item: 1 / (item - 5), items)
-
-
-def test_sums_and_formulas_do_not_depend_on_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_and_formulas_do_not_depend_on_pieces_and_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of long and short tensors, of one without numbers, and of one that lies in memory in another order."""
     draw = torch.Generator().manual_seed(0)
     monkeypatch.setattr("client_app.state.CHUNK", 50)
-    given = []
+    shapes = {"a": (333,), "b": (3, 4), "scalar": (), "empty": (0, 2), "left out": (2,)}
+    given: list[dict[str, Tensor]] = []
     for _ in range(3):
-        given.append({"a": torch.randn(333, generator=draw), "b": torch.randn(7, generator=draw)})
-    results = []
+        given.append({name: torch.randn(shape, generator=draw) for name, shape in shapes.items()})
+        given[-1]["across"] = torch.randn(5, 30, generator=draw).T
+    first, second, third = given
+    names = [name for name in first if name != "left out"]
+    means = []
     for cores in (1, 3):
         monkeypatch.setattr("client_app.state.cores", lambda cores=cores: cores)
-        product = empty(given[0], given[0])
-        fill([product], lambda a, b, c: [a * b + c], given, given[0], chunk=40)
-        results.append((weighted_mean(given, WEIGHTS[:3]), product))
-    assert same(results[0][0], results[1][0])
-    assert same(results[0][1], results[1][1])
-    first, second, third = given
-    assert same(product, {name: first[name] * second[name] + third[name] for name in first})
+        product, ratio = empty(first, names), empty(first, names)
+        fill([product, ratio], lambda a, b, c: (a * b + c, a / b), given, names, chunk=40)
+        assert same(product, {name: first[name] * second[name] + third[name] for name in names})
+        assert same(ratio, {name: first[name] / second[name] for name in names})
+        means.append(weighted_mean(given, WEIGHTS[:3]))
+    assert same(*means)

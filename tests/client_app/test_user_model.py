@@ -1,6 +1,5 @@
 """A user's own model by MODULE:FUNCTION, and one sentence for everything that is wrong with it."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +66,7 @@ number = 3
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_models.py").write_text(MODULE)
     (tmp_path / "own_broken.py").write_text("import not_there_at_all\n")
+    (tmp_path / "own_confused.py").write_text("from data import scans_of_mine\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -93,39 +93,32 @@ def test_another_file_is_another_run_but_not_while_one_goes_on(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"),
+    ("name", "said"),
     [
-        ("own_models:", "must be MODULE:FUNCTION"),
-        (":good", "must be MODULE:FUNCTION"),
-        ("own_nowhere:good", "own_nowhere cannot be imported: No module named 'own_nowhere'"),
-        ("own_broken:good", "own_broken cannot be imported: No module named 'not_there_at_all'"),
-        ("own_models:better", "own_models has no function better"),
-        ("own_models:number", "own_models has no function number"),
-        ("own_models:failing", "failed for shape (1, 8, 8) and 10 classes: RuntimeError: no idea"),
-        ("own_models:bare", "must return a client_app.models.Classifier, not Linear"),
-        ("own_models:headless", "its head must be a torch.nn.Linear"),
-        ("own_models:biasless", "its head must have a bias"),
-        ("own_models:three_classes", "its head has 3 outputs, not 10"),
-        (
-            "own_models:narrow",
-            "its features have shape (2, 64) for 2 inputs, not (2, 63) as its head takes",
-        ),
-        ("own_models:cosine", "its head makes other logits than nn.Linear does"),
-        ("own_models:normed", "its head has bias, parametrizations.weight.original0,"),
-        ("own_models:scaling", "it must return its head's logits"),
-        ("own_models:grey", "cannot take inputs of 1x8x8: "),
+        ("own_models:", "MODULE:FUNCTION"),
+        (":good", "MODULE:FUNCTION"),
+        ("own_nowhere:good", "'own_nowhere'"),
+        ("own_broken:good", "'not_there_at_all'"),
+        ("own_confused:good", "data is FedSkew's own package"),
+        ("own_models:better", "no function better"),
+        ("own_models:number", "no function number"),
+        ("own_models:failing", "RuntimeError: no idea"),
+        ("own_models:bare", "not Linear"),
+        ("own_models:headless", "torch.nn.Linear"),
+        ("own_models:biasless", "a bias"),
+        ("own_models:three_classes", "has 3 outputs, not 10"),
+        ("own_models:narrow", "not (2, 63)"),
+        ("own_models:cosine", "makes other logits"),
+        ("own_models:normed", "weight.original0"),
+        ("own_models:scaling", "its head's logits"),
+        ("own_models:grey", "inputs of 1x8x8"),
     ],
 )
-def test_what_is_wrong_with_it_is_one_sentence(name: str, rule: str) -> None:
-    with pytest.raises(SettingError, match="^" + re.escape(f"model = {name!r}: {rule}")):
+def test_what_is_wrong_with_it_is_one_sentence(name: str, said: str) -> None:
+    with pytest.raises(SettingError) as caught:
         build(name, (1, 8, 8), 10, 0)
-
-
-def test_a_module_that_means_another_data_is_told_whose_it_is(tmp_path: Path) -> None:
-    (tmp_path / "own_confused.py").write_text("from data import scans_of_mine\n")
-    sentence = "; data is FedSkew's own package here: give your module another name"
-    with pytest.raises(SettingError, match=f"cannot import name 'scans_of_mine' .*{sentence}"):
-        build("own_confused:good", (1, 8, 8), 10, 0)
+    assert (caught.value.key, caught.value.value) == ("model", name)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_module_that_is_not_there_has_no_hash() -> None:
