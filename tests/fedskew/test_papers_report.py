@@ -1,4 +1,4 @@
-"""`fedskew run papers-smoke` and its report: every statement ends in a verdict."""
+"""Suites of statements at the commands: run, keep, report and verify."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,6 @@ from command_line import FedSkew
 
 from data.package_files import ROOT
 from fedskew.report.kept_records import FOLDER
-from fedskew.report.statements import STATUS_WORDS
 
 
 def test_without_runs_a_statement_is_open_and_missing_data_are_named(
@@ -24,6 +23,7 @@ def test_without_runs_a_statement_is_open_and_missing_data_are_named(
     assert verdicts["larger-beta-more-even"].startswith("holds: in closed form")
 
 
+@pytest.mark.slow
 def test_the_page_is_the_one_of_the_kept_records_and_has_no_path(
     fedskew: FedSkew, tmp_path: Path
 ) -> None:
@@ -46,30 +46,6 @@ def test_the_readme_has_the_page_s_count_of_every_paper() -> None:
     _, _, rest = readme.partition("<!-- the papers' statements -->\n")
     shown, _, _ = rest.partition("<!-- end of the papers' statements -->")
     assert len(counts) == 4 and shown.splitlines() == counts
-
-
-def test_papers_beside_another_experiment_is_refused(fedskew: FedSkew) -> None:
-    status, _, errors = fedskew("run", "papers-smoke", "demo", "--dry-run")
-    assert status == 2 and "papers-smoke stands for a whole file's statements" in errors
-    status, _, errors = fedskew("run", "demo", "--within", "8h", "--dry-run")
-    assert status == 2 and "--within = '8h': is for papers and its like" in errors
-
-
-@pytest.mark.slow
-def test_every_statement_of_papers_smoke_ends_in_a_verdict(
-    fedskew: FedSkew, tmp_path: Path
-) -> None:
-    status, _, errors = fedskew("run", "papers-smoke", "--results", tmp_path)
-    assert status == 0, errors
-    page = tmp_path / "papers.html"
-    _, out, _ = fedskew("report", "papers-smoke", "--json", "--html", page, "--results", tmp_path)
-    statements = json.loads(out)["statements"]
-    assert all(statement["status"] != "open" for statement in statements)
-    by_name = {statement["name"]: statement["status"] for statement in statements}
-    assert by_name["lda-and-llt-differ"] == by_name["larger-beta-more-even"] == "holds"
-    text = page.read_text()
-    assert all(word in text for word in STATUS_WORDS.values())
-    assert text.count("<tr class=") == len(statements)
 
 
 SUITE = """
@@ -112,34 +88,25 @@ def test_a_suite_continues_from_kept_records_and_a_repetition_verifies_them(
     assert report["runs"]["finished"] == 4 and report["runs"]["kept"][0].startswith("2 runs of")
     assert set(report["statements"][0]["seeds"]) == {"0", "1"}
 
-    words = ("verify", "tiny-papers", *of_file, "--records", records)
-    repeated = tmp_path / "repeated"
-    for cells in ("1", "2"):  # the second command goes on where the first ended
-        status, out, errors = fedskew(
-            *words, "--cells", cells, "--jobs", "1", "--results", repeated
-        )
-        assert status == 0, errors
-        assert out.count("identical: the same hash and numbers") == int(cells)
-        times = {
-            file: file.stat().st_mtime_ns for file in (repeated / "verify").glob("*/summary.json")
-        }
-        assert len(times) == int(cells)
-        if cells == "1":
-            first_times = times
-    assert first_times.items() <= times.items()
-    status, out, errors = fedskew(*words, "--cells", "2", "--jobs", "1", "--results", file)
-    assert status == 2 and "--results = " in errors and "is no folder" in errors
-    status, _, errors = fedskew(*words, "--cells", "3")
-    assert status == 2 and "--cells = 3: must be at most 2" in errors
+    words = ("verify", "tiny-papers", *of_file, "--records", records, "--jobs", "1")
+    repeated = ("--results", tmp_path / "repeated")
+    status, out, errors = fedskew(*words, "--cells", "2", *repeated)
+    assert status == 0, errors
+    assert out.count("identical: the same hash and numbers") == 2
+    assert fedskew(*words, "--cells", "3", *repeated)[0] == 2
 
 
-def test_records_that_are_none_are_refused(fedskew: FedSkew, tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    status, _, errors = fedskew("run", "papers-smoke", "--dry-run", "--records", missing)
-    assert status == 2 and "--records = " in errors and "is no folder" in errors
-    status, _, errors = fedskew("report", "demo", "--records", tmp_path)
-    assert status == 2 and "is for papers and its like" in errors
-    status, _, errors = fedskew("verify", "demo")
-    assert status == 2 and "suite = 'demo': is no suite of statements, as papers is" in errors
-    status, _, errors = fedskew("verify", "papers", "--records", tmp_path, "--cells", "1")
-    assert status == 2 and "--cells = 1: must be at most 0" in errors
+WRONG = {
+    "no folder": ("run", "papers-smoke", "--dry-run", "--records", "/no/such/folder"),
+    "no record": ("verify", "papers", "--records", "FOLDER", "--cells", "1"),
+    "a suite beside an experiment": ("run", "papers-smoke", "demo", "--dry-run"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_words_that_do_not_go_with_a_suite_are_refused(
+    fault: str, fedskew: FedSkew, tmp_path: Path
+) -> None:
+    words = [str(tmp_path) if word == "FOLDER" else word for word in WRONG[fault]]
+    status, _, errors = fedskew(*words)
+    assert status == 2 and errors.count("\n") == 1
