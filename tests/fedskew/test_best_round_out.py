@@ -167,15 +167,6 @@ def test_python_gives_both_rounds(results: Path, tmp_path: Path) -> None:
     assert fedskew.load(plain.path).numbers("last")
 
 
-def test_an_unfinished_run_has_its_best_round_so_far(tmp_path: Path) -> None:
-    run = experiment(tmp_path, **{**FEDAVG, "patience": 0})
-    run.folder.summary_file.unlink()
-    loaded = fedskew.load(run.folder.path)
-    assert not loaded.finished and loaded.ended == ""
-    assert loaded.numbers("best")["round"] == run.summary["models"]["average"]["best"]["round"]
-    assert TrainedRun(run.folder, unfinished=True, round="best").best_by == "balanced-accuracy"
-
-
 def test_the_report_takes_either_round(results: Path, fedskew: FedSkew) -> None:
     wanted = {
         "fedavg": kept_round(folder_of(results, FEDAVG), "average"),

@@ -6,16 +6,14 @@ writes them.
 
 import csv
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import FedSkew
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import safe_open
@@ -25,55 +23,37 @@ from server_app.settings import parse, parse_text
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 HOSPITALS = ("north", "south", "east")
 
 
 class Terminal:
-    """A user's shell in a folder, in which `fedskew` is installed."""
+    """A user's shell in a folder. Commands run in this process, as starting one takes seconds."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fedskew: FedSkew) -> None:
         self.folder = folder
-        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        self.environment = os.environ | {
-            "PATH": programs,
-            "PYTHONPATH": str(ROOT),
-            "XDG_CACHE_HOME": str(folder.with_name("cache")),
-            "OMP_NUM_THREADS": "1",
-            "COLUMNS": "100",
-        }
-
-    def run(self, line: str) -> "subprocess.CompletedProcess[str]":
-        """Run a line of bash."""
-        ended = subprocess.run(
-            ["bash", "-c", line],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-        )
-        assert "Traceback" not in ended.stderr, f"$ {line}\n{ended.stderr[-3000:]}"
-        return ended
+        self.fedskew = fedskew
 
     def __call__(self, line: str) -> str:
         """Run a line that has to succeed, and return what it prints."""
-        ended = self.run(line)
-        assert ended.returncode == 0, f"$ {line}\n{(ended.stdout + ended.stderr)[-3000:]}"
-        return ended.stdout
+        status, output, errors = self.fedskew(*shlex.split(line)[1:])
+        assert status == 0, f"$ {line}\n{(output + errors)[-3000:]}"
+        return output
 
     def refused(self, line: str) -> str:
         """Run a line that has to be refused in one sentence, and return what it prints."""
-        ended = self.run(line)
-        assert ended.returncode == 2, f"$ {line}\n{ended.stdout[-3000:]}"
-        assert ended.stderr.count("\n") == 1, ended.stderr
-        return ended.stdout + ended.stderr
+        status, output, errors = self.fedskew(*shlex.split(line)[1:])
+        assert status == 2, f"$ {line}\n{output[-3000:]}"
+        assert errors.count("\n") == 1, errors
+        return output + errors
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
+def terminal(tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     folder = tmp_path / "afternoon"
     folder.mkdir()
-    return Terminal(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Terminal(folder, fedskew)
 
 
 def printed_commands(answer: str) -> list[str]:

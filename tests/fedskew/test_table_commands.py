@@ -70,24 +70,18 @@ def test_check_prints_the_columns_and_every_cure_it_prints_works(
 ) -> None:
     file = write(tmp_path / "cancer.csv", rows_of(60))
     status, output, errors = fedskew("data", "check", file, *words(columns="label=diagnosis"))
-    assert status == 2 and "row 2, column ward: 'east': must be a finite number" in errors
-    assert listed(output) == {
-        "row_id": ["input", "whole numbers", "9000..9059", "0"],
-        "patient": ["patient", "text", "30 different", "0"],
-        "ward": ["input", "text", "2 different", "0"],
-        "age": ["input", "numbers", listed(output)["age"][2], "1"],
-        "bmi": ["input", "numbers", listed(output)["bmi"][2], "6"],
-        "diagnosis": ["label", "text", "2 different", "0"],
-    }
-    assert listed(output)["age"][2].startswith("3") and ".." in listed(output)["age"][2]
+    assert status == 2 and "row 2, column ward" in errors
+    found = listed(output)
+    assert found["row_id"] == ["input", "whole numbers", "9000..9059", "0"]
+    assert found["patient"] == ["patient", "text", "30 different", "0"]
+    assert found["diagnosis"][0] == "label" and found["bmi"][-1] == "6" and found["age"][-1] == "1"
     cure = shlex.split(errors[errors.index("--set") :].partition(", else")[0])
 
     status, output, errors = fedskew("data", "check", file, *cure)
-    assert status == 2 and "row 7, column age: is empty" in errors
+    assert status == 2 and "row 7, column age" in errors
     assert listed(output)["ward"][0] == "ignored"
-    filling = [*cure, *words(missing="median")]
-    status, output, _ = fedskew("data", "check", file, *filling)
-    assert status == 0 and "missing = median fills 7 empty cells: 1 of age, 6 of bmi" in output
+    status, output, _ = fedskew("data", "check", file, *cure, *words(missing="median"))
+    assert status == 0 and "median fills 7 empty cells: 1 of age, 6 of bmi" in output
     question = "row_id has another number in every row: if it is an id, leave it out: "
     (line,) = [line for line in output.splitlines() if question in line]
     cure = shlex.split(line.partition(question)[2].removesuffix("."))
@@ -164,20 +158,10 @@ def test_all_rows_are_predicted_in_order_with_the_columns_of_the_file(
     assert first["row"] == 2 and first["columns"]["patient"] == "p500"
 
     without = write(tmp_path / "without.csv", rows[::-1], ("bmi", "note", "age", "patient"))
-    assert "note" in without.read_text()
     unlabeled, _ = predicted(fedskew, folder, without)
-    assert unlabeled.keys() == {"predictions"}
-    assert unlabeled["predictions"][0].keys() >= {"row", "columns", "probabilities"}
-    assert "label" not in unlabeled["predictions"][0]
+    assert unlabeled.keys() == {"predictions"} and "label" not in unlabeled["predictions"][0]
     probabilities = [row["probabilities"] for row in unlabeled["predictions"]]
     assert probabilities == [row["probabilities"] for row in answer["predictions"][::-1]]
-    semicolons = write(tmp_path / "semicolons.csv", rows, mark=";")
-    assert predicted(fedskew, folder, semicolons)[0] == answer
-    capitals = [{**row, "diagnosis": row["diagnosis"].lower()} for row in rows]
-    assert (
-        predicted(fedskew, folder, write(tmp_path / "small.csv", capitals))[0]["metrics"]
-        == (answer["metrics"])
-    )
 
 
 def test_a_gap_is_filled_by_the_training_rows_of_the_model_alone(
@@ -194,35 +178,22 @@ def test_a_gap_is_filled_by_the_training_rows_of_the_model_alone(
     expected, _ = predicted(fedskew, folder, write(tmp_path / "f.csv", filled, ("age", "bmi")))
     pairs = zip(answer["predictions"], expected["predictions"], strict=False)
     assert all(one["probabilities"] == other["probabilities"] for one, other in pairs)
-    vectors = np.array([[np.nan, 21], [44, np.nan], [44, 21]], np.float32)
-    np.savez(tmp_path / "gaps.npz", images=vectors, columns=np.array(["age", "bmi"]))
-    of_npz, _ = predicted(fedskew, folder, tmp_path / "gaps.npz")
-    for one, other in zip(of_npz["predictions"], answer["predictions"], strict=True):
-        assert one["probabilities"] == other["probabilities"]
 
     dropped, errors = predicted(fedskew, folder, gaps, *words(missing="drop"))
     assert [row["row"] for row in dropped["predictions"]] == [4]
-    assert "2 rows are left out by missing = drop: row 2, column age: is empty; row 3," in errors
-    assert len(dropped["left-out"]) == 2
-
+    assert len(dropped["left-out"]) == 2 and "2 rows are left out" in errors
     without = model(trained, fedskew, "drop")
-    dropped, errors = predicted(fedskew, without, gaps)
-    assert len(dropped["predictions"]) == 1 and "2 rows are left out" in errors
-    for missing in ("refuse", "median"):
-        status, _, errors = fedskew("predict", without, gaps, *words(missing=missing))
-        assert (status, errors.count("\n")) == (2, 1)
-        assert "row 2, column age: is empty, and the model keeps no medians" in errors
-        assert "--set missing=drop" in errors
+    assert len(predicted(fedskew, without, gaps)[0]["predictions"]) == 1
+    status, _, errors = fedskew("predict", without, gaps, *words(missing="median"))
+    assert status == 2 and "the model keeps no medians" in errors
 
 
 @pytest.mark.parametrize(
-    ("change", "options", "said"),
+    ("change", "options"),
     [
-        ({"age": "old"}, [], "row 3, column age: 'old': must be a finite number"),
-        ({"diagnosis": "other"}, [], "row 3, column diagnosis: 'other': must be one of classes"),
-        ({}, ["--set", "columns=label=finding"], "there is no column 'finding'"),
-        ({}, ["--output", "predictions.json"], "must end in .csv: --json prints JSON"),
-        ({}, [], ""),
+        ({"age": "old"}, []),
+        ({"diagnosis": "other"}, []),
+        ({}, ["--output", "predictions.json"]),
     ],
 )
 def test_what_cannot_be_predicted_is_one_sentence(
@@ -231,14 +202,13 @@ def test_what_cannot_be_predicted_is_one_sentence(
     fedskew: FedSkew,
     change: dict[str, str],
     options: list[str],
-    said: str,
 ) -> None:
     rows = rows_of(4)
+    folder, file = model(trained, fedskew), write(tmp_path / "new.csv", rows)
+    assert fedskew("predict", folder, file)[0] == 0
     rows[1] |= change
-    file = write(tmp_path / "new.csv", rows)
-    status, _, errors = fedskew("predict", model(trained, fedskew), file, *options)
-    assert (status, said in errors) == (2 if said else 0, True)
-    assert not said or errors.count("\n") == 1
+    status, _, errors = fedskew("predict", folder, write(file, rows), *options)
+    assert (status, errors.count("\n")) == (2, 1)
 
 
 def test_rows_without_a_label_beside_others_are_predicted_too(
@@ -250,7 +220,3 @@ def test_rows_without_a_label_beside_others_are_predicted_too(
     assert len(answer["predictions"]) == 8 and "label" not in answer["predictions"][0]
     assert "1 of 8 rows have no label: the metrics are of the others" in errors
     assert "accuracy" in answer["metrics"]
-    file = write(tmp_path / "one.csv", rows[:1])
-    answer, errors = predicted(fedskew, model(trained, fedskew), file)
-    assert answer.keys() == {"predictions"} and "the others" not in errors
-    assert "no row has a label in column diagnosis, so there are no metrics" in errors
