@@ -1,20 +1,17 @@
 """`statements:` of a file of experiments, read strictly."""
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
-from data import DataError, SettingError
-from data.readers.catalog import members
-from fedskew.cli.run_execution import one_seed_first, with_data
+from data import SettingError
+from fedskew.cli.run_execution import one_seed_first
 from fedskew.experiments.experiments import experiment, load_experiments, load_suites
 from fedskew.experiments.lookup import find_all, sized_suite
-from fedskew.experiments.plan import data_sets, plan
+from fedskew.experiments.plan import plan
 from fedskew.experiments.statements import (
     HeldBy,
     Partition,
@@ -49,7 +46,6 @@ def test_a_statement_is_read_with_its_places_and_its_test(tmp_path: Path) -> Non
     small, large = load_experiments(path).values()
     assert read.here is not None and read.here.columns_of(small) == ("b",)
     assert read.source is not None and read.source.columns_of(large) == ("a", "b", "c")
-    assert read.location("full") == read.source and read.location("smoke") == read.here
 
 
 PAIR = {"better": "fedshift", "than": "fedavg"}
@@ -81,15 +77,6 @@ def test_what_a_statement_cannot_mean_is_refused(fault: str, tmp_path: Path) -> 
     assert key in str(raised.value) and "experiments.yaml" in str(raised.value)
 
 
-def test_two_statements_of_one_name_are_refused(tmp_path: Path) -> None:
-    path = file_of(tmp_path)
-    again = path.read_text().replace("statements:\n", "statements:\n  one: {says: first}\n")
-    path.write_text(again)
-    with pytest.raises(SettingError) as raised:
-        load_statements(path)
-    assert (raised.value.key, raised.value.value) == ("key", "one")
-
-
 def test_the_papers_make_so_many_statements_and_every_one_has_runs() -> None:
     """86 claims and 8 further statements of the plan, of which one is two here, and ten that papers make besides."""
     shipped = load_statements()
@@ -109,45 +96,12 @@ def test_the_papers_make_so_many_statements_and_every_one_has_runs() -> None:
         assert statement.source.entry in suites["papers-full"].experiments, name
 
 
-def test_a_statement_needs_the_data_sets_of_its_columns() -> None:
-    experiments = load_experiments()
-    for name, statement in load_statements().items():
-        if statement.here is None:
-            continue
-        entry = experiments[statement.here.entry]
-        columns = statement.here.columns_of(entry)
-        settings = {column: entry.columns[column] for column in columns}
-        chosen = replace(entry, columns=settings, metrics={}, smoke_metrics={})
-        named: set[str] = set()
-        for dataset in data_sets(chosen, {}):
-            is_alias = dataset in statement.needs
-            named |= {dataset} if is_alias else set(members(dataset))
-        assert named <= set(statement.needs), name
-
-
 def test_one_seed_of_every_entry_comes_first(tmp_path: Path) -> None:
     several = {**ENTRIES["small"], "columns": {"": {}}, "seeds": [4, 5]}
     entries = [experiment(name, {**several, "title": name}) for name in ("one", "two")]
     cells = [cell for entry in entries for cell in plan(entry)]
     order = [(cell.experiment, cell.seed) for cell in one_seed_first(cells)]
     assert list(dict.fromkeys(order)) == [("one", 4), ("two", 4), ("one", 5), ("two", 5)]
-
-
-def test_runs_without_their_data_are_left_out_and_named(tmp_path: Path) -> None:
-    settings = {"data-root": str(tmp_path)}
-    lacking = experiment(
-        "lacking",
-        {"title": "", "settings": {**settings, "dataset": "cifar10"}, "methods": ["fedavg"]},
-    )
-    there = experiment(
-        "there", {"title": "", "settings": settings, "methods": ["fedavg", "fedprox"]}
-    )
-    cells = [*plan(lacking), *plan(there)]
-    out = Console(record=True, width=200)
-    assert [cell.experiment for cell in with_data(cells, out)] == ["there", "there"]
-    assert "cifar10 is not in data-root: 1 runs are left out" in out.export_text()
-    with pytest.raises(DataError):
-        with_data(plan(lacking), out)
 
 
 def test_a_suite_of_statements_stands_alone() -> None:
@@ -170,7 +124,3 @@ def test_a_smoke_size_wins_over_columns_and_rows(tmp_path: Path) -> None:
     assert find_all(["small-smoke"], path) == [entry]
     with pytest.raises(SettingError):
         find_all(["large-smoke"], path)
-    path.write_text(yaml.safe_dump({"small": small, "all": {**suite, "size": "tiny"}}))
-    with pytest.raises(SettingError) as raised:
-        load_suites(path)
-    assert (raised.value.key, raised.value.value) == ("all: size", "tiny")

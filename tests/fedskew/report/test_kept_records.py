@@ -14,7 +14,7 @@ from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.experiments import experiment as read_experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.differences import differences
-from fedskew.report.kept_records import KeptRecords, KeptRun, file_of, keep, origins, packed, read
+from fedskew.report.kept_records import KeptRecords, KeptRun, file_of, keep, packed, read
 from fedskew.report.results import ExperimentResults, gather
 from fedskew.report.run_records import RunRecords
 from fedskew.report.verification import verified_run
@@ -81,13 +81,6 @@ def test_a_report_from_kept_records_is_the_report_from_the_runs(
     assert str(differences(there, "")) == str(differences(elsewhere, ""))
 
 
-def test_a_finished_run_of_the_results_folder_goes_before_a_kept_one(
-    small: Experiment, trained: Path, folder: Path
-) -> None:
-    both = results_of(small, trained, folder)
-    assert not any(isinstance(run, KeptRun) for run in both.runs.values())
-
-
 def content_of(file: Path) -> dict[str, Any]:
     """Return a record's content without its checksum."""
     content: dict[str, Any] = json.loads(gzip.decompress(file.read_bytes()))
@@ -95,24 +88,15 @@ def content_of(file: Path) -> dict[str, Any]:
     return content
 
 
-def test_a_record_has_no_path_and_says_where_it_comes_from(
-    small: Experiment, trained: Path, folder: Path
-) -> None:
-    settings = planned(small, trained)[0]
-    file = file_of(folder, settings.run_id)
-    text = gzip.decompress(file.read_bytes()).decode()
-    assert str(trained) not in text and len(file.read_bytes()) < 8000
-    (origin,) = origins([read(file, settings)])
-    assert content_of(file)["versions"]["torch"] in origin
+def test_a_record_has_no_path(small: Experiment, trained: Path, folder: Path) -> None:
+    file = file_of(folder, planned(small, trained)[0].run_id)
+    assert str(trained) not in gzip.decompress(file.read_bytes()).decode()
 
 
-def test_the_same_runs_give_the_same_bytes_and_a_second_time_nothing_is_written(
-    small: Experiment, trained: Path, folder: Path
-) -> None:
+def test_a_second_time_nothing_is_written(small: Experiment, trained: Path, folder: Path) -> None:
     before = {file: file.read_bytes() for file in folder.iterdir()}
     written, total = keep(list(map(RunRecords.read, planned(small, trained))), folder)
     assert written == [] and total == sum(map(len, before.values()))
-    assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def round_of(content: dict[str, Any], number: int = 5) -> dict[str, Any]:
@@ -123,17 +107,11 @@ def round_of(content: dict[str, Any], number: int = 5) -> dict[str, Any]:
 
 WRONG: dict[str, Change] = {
     "another run": lambda c: c.update(run="digits-x"),
-    "a later format": lambda c: c.update(format=2),
-    "an unknown key": lambda c: c.update(weights=[1.0]),
-    "a key that is missing": lambda c: c.pop("hash"),
     "another setting": lambda c: c["settings"].update(alpha=0.7),
-    "control characters": lambda c: c["versions"].update(commit="\x1b[31m"),
     "samples of another shape": lambda c: c["samples"].update(test=[1, 2]),
     "a round too few": lambda c: c["rounds"].pop(),
     "an accuracy above 1": lambda c: round_of(c).update(accuracy=1.5),
     "recalls of other classes": lambda c: round_of(c).update(recall=[0.5]),
-    "a name with a path": lambda c: c["rounds"][0]["models"].update({"../x": {}}),
-    "a best round without keep-best": lambda c: round_of(c).update(best=True),
 }
 
 
@@ -154,18 +132,14 @@ def test_a_file_with_something_wrong_is_refused(
     assert str(refused.value).isprintable()
 
 
-@pytest.mark.parametrize("damage", ["cut", "no gzip", "a changed digit"])
-def test_a_damaged_file_is_refused(
-    damage: str, small: Experiment, trained: Path, folder: Path
-) -> None:
+def test_a_damaged_file_is_refused(small: Experiment, trained: Path, folder: Path) -> None:
     settings = planned(small, trained)[0]
     file = file_of(folder, settings.run_id)
-    content = file.read_bytes()
-    text = gzip.decompress(content).replace(b'"failures": 0', b'"failures": 1')
-    changed = {"cut": content[:-100], "no gzip": b"{}", "a changed digit": gzip.compress(text)}
-    file.write_bytes(changed[damage])
-    with pytest.raises(DataError):
-        read(file, settings)
+    text = gzip.decompress(file.read_bytes()).replace(b'"failures": 0', b'"failures": 1')
+    for content in (file.read_bytes()[:-100], b"{}", gzip.compress(text)):
+        file.write_bytes(content)
+        with pytest.raises(DataError):
+            read(file, settings)
 
 
 def test_a_repeated_run_is_identical_and_a_changed_number_is_found(

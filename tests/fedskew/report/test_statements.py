@@ -1,7 +1,6 @@
 """Statements of papers: every form of the grammar on made numbers, with a verdict that holds and one that does not."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from fedskew.report.run_records import RunRecords
 from fedskew.report.statements import (
     STATUS_WORDS,
     Judged,
-    is_at_chance,
     judge_all,
     judge_statement,
     partition_fact,
@@ -128,13 +126,8 @@ FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
     "few seeds": (
         made(last(fedshift=[[75.0, 80.0, 78.0]], fedavg=[[74.0, 75.0, 74.0]])), PAIR, "unclear",
     ),
-    "too many seeds": (
-        made(last(fedshift=[[80.0, 70.0, 75.3]], fedavg=[[75.0, 76.0, 74.0]])), PAIR, "never",
-    ),
-    "one seed": (made(last(fedshift=[[80.0, None]], fedavg=[[70.0, None]])), PAIR, "unclear"),
     "no seed": (made(last(fedshift=[[None, 81.0]], fedavg=[[70.0, None]])), PAIR, "open"),
     "chance": (made(last(fedshift=[[10.0] * 3], fedavg=[[9.0] * 3])), PAIR, "never"),
-    "by less": (made(last(fedshift=[HIGH], fedavg=[LOW])), {**PAIR, "by": 5}, "holds"),
     "by more": (made(last(fedshift=[HIGH], fedavg=[LOW])), {**PAIR, "by": 15}, "fails"),
     "in two columns": (
         made(last(fedshift=[HIGH, HIGH, LOW], fedavg=[LOW, LOW, HIGH])), {**PAIR, "in_columns": 2}, "holds",
@@ -144,31 +137,20 @@ FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
     ),
     "sooner": (curves(FAST, SLOW), SOONER, "holds"),
     "later": (curves(SLOW, FAST), SOONER, "fails"),
-    # Round 2 of 8: 8 - 2 * 2 = 4 rounds to spare and 1.60 of rounding, 8 - 3 * 2 = 2 and 2.27.
     "twice as soon": (curves(FAST, SLOW), {**SOONER, "times": 2}, "holds"),
-    "three times as soon": (curves(FAST, SLOW), {**SOONER, "times": 3}, "unclear"),
     "exactly four times": (curves(FAST, SLOW), {**SOONER, "times": 4}, "fails"),
-    "had at once": (curves([10.0] * 2, [10.0] * 2), SOONER, "never"),
     "smoother": (curves(SMOOTH, ROUGH), {**PAIR, "smoother": True}, "holds"),
     "rougher": (curves(ROUGH, SMOOTH), {**PAIR, "smoother": True}, "fails"),
-    "three rounds": (curves(SMOOTH[:3], ROUGH[:3]), {**PAIR, "smoother": True}, "never"),
     "rises": (made(last(fedavg=RISING)), {"trend": "rises", "over": ["fedavg"]}, "holds"),
-    "falls": (made(last(fedavg=RISING[::-1])), {"trend": "falls", "over": ["fedavg"]}, "holds"),
     "falls instead": (made(last(fedavg=RISING)), {"trend": "falls", "over": ["fedavg"]}, "fails"),
     "up and down": (made(last(fedavg=PEAK)), {"trend": "rises", "over": ["fedavg"]}, "fails"),
     "a step down in its slack": (
         made(last(fedavg=PEAK)), {"trend": "rises", "over": ["fedavg"], "slack": 7}, "holds",
     ),
-    "too small a rise": (
-        made(last(fedavg=RISING)), {"trend": "rises", "over": ["fedavg"], "by": 15}, "fails",
-    ),
     "the gap rises": (made(last(fedshift=RISING, fedavg=FLAT)), {"gap": "rises", **PAIR}, "holds"),
     "the gap falls": (made(last(fedshift=RISING, fedavg=FLAT)), {"gap": "falls", **PAIR}, "fails"),
     "a peak": (made(last(fedavg=PEAK)), {"peak": "E = 5", "over": ["fedavg"]}, "holds"),
     "a peak elsewhere": (made(last(fedavg=RISING)), {"peak": "E = 5", "over": ["fedavg"]}, "fails"),
-    "a peak of the difference": (
-        made(last(fedshift=PEAK, fedavg=FLAT)), {"peak": "E = 5", "over": ["fedshift"], "than": "fedavg"}, "holds",
-    ),
     "a knee": (made(last(fedavg=FALL)), {"knee": "fedavg", "by": 10}, "holds"),
     "a straight fall": (
         made(last(fedavg=[[90.0] * 3, [70.0] * 3, [50.0] * 3])), {"knee": "fedavg", "by": 10}, "fails",
@@ -185,7 +167,6 @@ FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
     "a bound that is passed": (
         curves(FAST[:4], SLOW[:4], matching_loss=SOME_LOSS), {**SERIES, "falls": True, "stays_above": 0.06}, "fails",
     ),
-    "no series": (curves(FAST[:4], SLOW[:4]), {**SERIES, "falls": True}, "never"),
     "alike": (made(last(fedshift=[[70.3, 69.8, 70.1]], fedavg=[[70.0] * 3])), ALIKE, "holds"),
     "not alike": (made(last(fedshift=[[75.0, 75.2, 75.1]], fedavg=[[70.0] * 3])), ALIKE, "fails"),
     "two classes at every client": (
@@ -213,23 +194,12 @@ def test_more_seeds_that_would_decide_are_counted() -> None:
     verdict = judged(made(last(fedshift=[[75.0, 80.0, 78.0]], fedavg=[[74.0, 75.0, 74.0]])), PAIR)
     # differences 1, 5, 4: t(3) 2.0817 / sqrt(4) = 3.31 < 3.33, and t(2) 2.0817 / sqrt(3) = 5.17
     assert verdict.more_seeds == 4
-    smooth = judged(curves(SMOOTH, ROUGH), {**PAIR, "smoother": True})
-    assert smooth.estimate == pytest.approx(9.0), "changes of 10 minus changes of 1"
 
 
 def test_facts_of_a_partition_by_hand() -> None:
     counts = np.array([[9, 1, 0], [5, 5, 0]])
     assert partition_fact("largest-class-share", counts) == pytest.approx(0.7)
     assert partition_fact("classes-held", counts) == 2
-
-
-def test_a_level_at_chance_is_one_within_the_error_of_its_test_set() -> None:
-    """Of 360 test images chance is 10 percent and its error 1.58 points: 12.9 is chance, 13.2 is not."""
-    measured = made(last(fedavg=[[50.0]])).of("fedavg", "E = 1")[0]
-    run = replace(measured.run, origin={"samples": {"test": [36] * 10}})
-    for level, expected in ((12.9, True), (13.2, False)):
-        points = points_of(records_of("average", [level], {}), "average")
-        assert is_at_chance(replace(measured, run=run, points=points)) is expected
 
 
 def test_p_values_are_corrected_within_a_paper() -> None:
