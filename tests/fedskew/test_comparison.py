@@ -73,14 +73,6 @@ def test_figures_are_saved_as_their_ending_says(compared: Comparison, tmp_path: 
         compared.figure("curve")
 
 
-def test_the_page_and_markdown_have_the_rows(
-    compared: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedskew.report.page.drawings", lambda *words: {})  # they take seconds
-    assert "slow" in compared.report(tmp_path / "page.html").read_text()
-    assert "| slow |" in compared.markdown()
-
-
 def test_a_wrong_method_is_refused_before_a_run(tmp_path: Path) -> None:
     with pytest.raises(SettingError):
         fedskew.compare(["fedavg", "fedshfit"], [0], {"results": str(tmp_path)})
@@ -104,14 +96,6 @@ def test_data_in_memory_are_what_is_trained_on(kind: str, tmp_path: Path) -> Non
     loaded = load(DataSettings(**stated, cache=str(tmp_path / "cache")))
     assert np.array_equal(np.asarray(loaded.train_inputs), images.transpose(0, 3, 1, 2))
     assert loaded.train_labels.tolist() == labels.tolist()
-
-
-def test_the_same_data_are_the_same_file(tmp_path: Path) -> None:
-    first = fedskew.from_arrays(arrays(12), arrays(6, 1), folder=tmp_path)
-    again = fedskew.from_arrays(arrays(12), arrays(6, 1), folder=tmp_path)
-    other = fedskew.from_arrays(arrays(12), arrays(6, 2), folder=tmp_path)
-    assert first == again and first["dataset"] != other["dataset"]
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 PIXELS = np.zeros((4, 3, 3), np.uint8)

@@ -126,9 +126,9 @@ def with_predictions(
 ) -> ExperimentResults:
     """Let every run keep drawn predictions, changed, which are better where CReFF is deployed."""
     measured, kept = {}, dict[Path, dict[str, State]]()
-    for place, runs in known.measured.items():
-        measured[place] = list(runs)
-        for number, run in enumerate(runs):
+    for place, group in known.measured.items():
+        measured[place] = list(group)
+        for number, run in enumerate(group):
             shift = 2.0 if run.cell.row == "creff" else 0.8
             parts = tensors_of(change(predictions(run.cell.seed, classes, shift=shift)))
             kept.setdefault(run.run.settings.folder, {})[run.cell.deployed] = parts
