@@ -9,7 +9,6 @@ import pytest
 from data.long_tail import long_tail
 from data.partitions import Indices, iid, lda, llt
 from fedskew.diagnosis.rules import (
-    ANSWERS,
     RULES,
     Diagnosis,
     Plan,
@@ -120,20 +119,6 @@ def test_where_sizes_become_a_skew(sizes_K: list[int], named: bool) -> None:
     """From a largest site of four times the others' median, or of five times the smallest, beyond chance."""
     table = statistics(np.outer(sizes_K, [1, 1]))
     assert ("quantity" in {skew.name for skew in skews(table, None)}) == named
-
-
-def test_no_method_that_answers_a_skew_is_known_to_fail_for_being_there() -> None:
-    """`Known to fail there: fedbn` beside `scanner: begin with fedbn` was a contradiction."""
-    moments = Moments(("",), np.array([[100.0], [30]]), np.array([[60.0], [20]]))
-    diagnosis = diagnose(site_table("", "ab", "xyz", np.full((2, 3), 200)), moments)
-    assert diagnosis.names == ("scanner",)
-    assert {rule.method for rule in known_failures(diagnosis)}.isdisjoint(ANSWERS["scanner"])
-    assert "look at singleset beside fedbn" in diagnosis.remark
-    assert recommended_order(diagnosis, ["fedavg", "creff", "fedbn"]) == [
-        "fedbn",
-        "fedavg",
-        "creff",
-    ]
 
 
 @pytest.mark.parametrize(
