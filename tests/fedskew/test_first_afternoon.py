@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import FedSkew
+from dicom_files import write_image
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import safe_open
@@ -58,7 +59,8 @@ def terminal(tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch) 
 
 def printed_commands(answer: str) -> list[str]:
     """Return the commands that stand in what a command printed, each on a line of its own."""
-    return [line.strip() for line in answer.splitlines() if line.strip().startswith("fedskew ")]
+    lines = [line.strip() for line in answer.splitlines()]
+    return [line for line in lines if line.startswith("fedskew ")]
 
 
 def proposed(answer: str, word: str) -> str:
@@ -83,12 +85,6 @@ def exported(terminal: Terminal, method: str, results: str = "results") -> str:
     lines = terminal(f"fedskew export {run.relative_to(terminal.folder)}").splitlines()
     files = [Path(line) for line in lines if line.endswith("model.safetensors")]
     return str(files[0].parent)
-
-
-def architecture(terminal: Terminal, model: str) -> str:
-    """Return the name of an exported model's architecture."""
-    with safe_open(terminal.folder / model / "model.safetensors", "pt") as file:
-        return str(file.metadata()["architecture"])
 
 
 def predicted(terminal: Terminal, model: str, data: str, more: str = "") -> list[dict[str, str]]:
@@ -197,34 +193,26 @@ def write_images(folder: Path, patients: int, draws: np.random.Generator) -> Non
 
 def write_dicom_tree(folder: Path, first: int, patients: int, draws: np.random.Generator) -> None:
     """Write PATIENT/STUDY/SERIES/IM0001 and IM0002 of each patient in folder/, and labels.csv beside it."""
-    pydicom = pytest.importorskip("pydicom")
     rows = []
     for number, hospital in enumerate(HOSPITALS):
         for patient in range(first, first + patients):
             label = ("normal", "pneumonia")[patient % 2]
-            patient_id = f"{number}{patient:04d}"
-            rows.append([patient_id, label])
-            place = folder / f"PAT{patient_id}" / "STUDY001" / "SERIES01"
-            place.mkdir(parents=True)
+            name = f"{number}{patient:04d}"
+            rows.append([name, label])
             for view in range(2):
-                data = pydicom.Dataset()
-                data.SOPClassUID = "1.2.840.10008.5.1.4.1.1.1"
-                data.SOPInstanceUID = f"1.2.3.{number}.{patient}.{view}"
-                data.StudyInstanceUID = f"1.2.3.{number}.{patient}"
-                data.SeriesInstanceUID = f"1.2.3.{number}.{patient}.9"
-                data.PatientID, data.InstitutionName = patient_id, hospital
-                data.Modality, data.InstanceNumber = "CR", view + 1
-                pixels = chest(draws, label == "pneumonia", number).astype(np.uint16) * 16
-                data.Rows, data.Columns = pixels.shape
-                data.SamplesPerPixel, data.PixelRepresentation = 1, 0
-                data.PhotometricInterpretation = "MONOCHROME2"
-                data.BitsAllocated, data.BitsStored, data.HighBit = 16, 12, 11
-                data.PixelData = pixels.tobytes()
-                data["PixelData"].VR = "OW"
-                data.file_meta = pydicom.dataset.FileMetaDataset()
-                data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-                file = place / f"IM{view + 1:04d}"
-                pydicom.dcmwrite(file, data, enforce_file_format=True)
+                write_image(
+                    folder / f"PAT{name}" / "STUDY001" / "SERIES01" / f"IM{view + 1:04d}",
+                    2 * int(name) + view,
+                    sop_class="1.2.840.10008.5.1.4.1.1.1",
+                    StudyInstanceUID=f"1.2.3.{number}.{patient}",
+                    SeriesInstanceUID=f"1.2.3.{number}.{patient}.9",
+                    PatientID=name,
+                    InstitutionName=hospital,
+                    Modality="CR",
+                    Rows=32,
+                    Columns=32,
+                    PixelData=chest(draws, label == "pneumonia", number).tobytes(),
+                )
     write(folder.with_name("labels.csv"), ["PatientID", "label"], rows)
 
 
@@ -276,7 +264,10 @@ def test_images_as_a_table_and_as_folders(terminal: Terminal) -> None:
     run_printed(terminal, answer, f"{more} --results by-folder")
 
     models = [exported(terminal, "fedavg", results) for results in ("by-table", "by-folder")]
-    names = {architecture(terminal, model) for model in models}
+    names = set()
+    for model in models:
+        with safe_open(terminal.folder / model / "model.safetensors", "pt") as file:
+            names.add(str(file.metadata()["architecture"]))
     assert len(names) == 1 and names.pop() in answer
     terminal("fedskew report --results by-table --html report.html")
 
@@ -300,6 +291,7 @@ def test_images_as_a_table_and_as_folders(terminal: Terminal) -> None:
 
 def test_a_dicom_tree_as_a_pacs_writes_it(terminal: Terminal) -> None:
     """PATIENT/STUDY/SERIES/IM0001: patients are no classes, labels stand in a table, hospitals in the files."""
+    pytest.importorskip("pydicom")
     draws = np.random.default_rng(0)
     write_dicom_tree(terminal.folder / "pacs" / "export", 0, 16, draws)
     write_dicom_tree(terminal.folder / "later" / "export", 100, 4, draws)

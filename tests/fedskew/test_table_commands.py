@@ -184,29 +184,6 @@ def test_a_gap_is_filled_by_the_training_rows_of_the_model_alone(
     assert status == 2 and "the model keeps no medians" in errors
 
 
-@pytest.mark.parametrize(
-    ("change", "options"),
-    [
-        ({"age": "old"}, []),
-        ({"diagnosis": "other"}, []),
-        ({}, ["--output", "predictions.json"]),
-    ],
-)
-def test_what_cannot_be_predicted_is_one_sentence(
-    trained: dict[str, Any],
-    tmp_path: Path,
-    fedskew: FedSkew,
-    change: dict[str, str],
-    options: list[str],
-) -> None:
-    rows = rows_of(4)
-    folder, file = model(trained, fedskew), write(tmp_path / "new.csv", rows)
-    assert fedskew("predict", folder, file)[0] == 0
-    rows[1] |= change
-    status, _, errors = fedskew("predict", folder, write(file, rows), *options)
-    assert (status, errors.count("\n")) == (2, 1)
-
-
 def test_rows_without_a_label_beside_others_are_predicted_too(
     trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
 ) -> None:

@@ -105,15 +105,6 @@ def test_a_run_that_was_resumed_with_other_versions_is_told(tmp_path: Path) -> N
     assert all("begun and finished with different torch," in warning for warning in found)
 
 
-def test_settings_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
-    experiment = frozen(tmp_path)
-    run = folder(experiment, tmp_path)
-    (run / "settings.json").write_text("{")
-    of_run = [warning for warning in warnings_of(experiment, tmp_path) if run.name in warning]
-    assert of_run and "settings.json is missing or damaged" in of_run[0]
-    assert not any("differs from the experiment" in warning for warning in of_run)
-
-
 def test_a_model_that_a_finished_run_lacks_is_told(tmp_path: Path) -> None:
     experiment = frozen(tmp_path)
     run = folder(experiment, tmp_path, "creff")

@@ -202,20 +202,3 @@ def test_chance_is_of_the_number_that_the_table_shows(
     headline = as_json(words, fedskew)["headline"]
     assert ("chance is" in headline) == bool(chance)
     assert f"chance is {chance}" in headline or not chance
-
-
-def test_columns_with_few_clients_have_no_decile_beside_one_with_many(
-    tmp_path: Path, fedskew: FedSkew
-) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        "mine:\n  title: mine\n  methods: [fedavg]\n"
-        "  columns: {few: {clients: 10}, many: {clients: 20}}\n"
-        "  settings: {model: linear, rounds: 1, local-epochs: 1, partition: iid}\n"
-    )
-    words: list[object] = ["mine", "--experiments", tmp_path / "mine.yaml", "--results", tmp_path]
-    assert fedskew("run", *words, "--jobs", 1, "--engine", "inprocess")[0] == 0
-    few, many = fedskew("report", *words, "--markdown")[1].split("over the clients, in percent.")[
-        1:
-    ]
-    assert "worst client" in few.split("many")[0] and "worst decile" not in few.split("many")[0]
-    assert "worst decile" in many.split("\n\n")[1]
