@@ -103,11 +103,9 @@ NAMES = ["cat", "dog", "cat", "dog"]
 NO_DATA: dict[str, object] = {
     "a number": 5,
     "no sample": [],
-    "triples": [(PIXELS[0], 0, k) for k in range(4)],
     "dictionaries": [{"image": PIXELS[0], "label": 0}] * 4,
     "a label of None": (PIXELS, ["cat", None, "cat", "dog"]),
     "a missing name": (PIXELS, ["cat", "nan", "cat", "dog"]),
-    "paths": (["a.png"] * 4, NAMES),
     "images of several sizes": ([PIXELS[0], PIXELS[0, 1:]] * 2, NAMES),
     "a gradient": (torch.ones(4, 1, 3, 3, requires_grad=True), NAMES),
 }
@@ -120,11 +118,3 @@ def test_what_is_no_data_is_refused(fault: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         fedskew.from_arrays(NO_DATA[fault], good, folder=tmp_path)
     assert "train" in str(raised.value)
-
-
-def test_names_of_classes_with_commas(tmp_path: Path) -> None:
-    names = ["adenoma, benign", "carcinoma"]
-    data = (PIXELS, ["carcinoma", *names, "carcinoma"])
-    for stated in ([], names):
-        settings = fedskew.from_arrays(data, data, classes=stated, folder=tmp_path)
-        assert DataSettings(classes=settings["classes"]).class_names == tuple(names)

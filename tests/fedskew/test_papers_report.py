@@ -43,64 +43,15 @@ def test_the_readme_has_the_page_s_count_of_every_paper() -> None:
     assert len(counts) == 4 and shown.splitlines() == counts
 
 
-SUITE = """
-tiny:
-  title: Two rows
-  settings: {dataset: digits, model: mlp-bn, train-images: 200, test-images: 100, clients: 4, alpha: 0.5, rounds: 2}
-  methods: [fedavg, fedprox]
-  metric: accuracy
-  seeds: [0, 1]
-tiny-papers: {title: Tiny, size: laptop, experiments: [tiny]}
-statements:
-  prox-above:
-    paper: "Tiny, Table 1"
-    says: FedProx is above FedAvg
-    from: tiny
-    here: tiny
-    test: {better: fedprox, than: fedavg}
-"""
-
-
-@pytest.mark.slow
-def test_a_suite_continues_from_kept_records_and_a_repetition_verifies_them(
-    fedskew: FedSkew, tmp_path: Path
-) -> None:
-    file, records, elsewhere = tmp_path / "suite.yaml", tmp_path / "kept", tmp_path / "elsewhere"
-    file.write_text(SUITE)
-    of_file = ("--experiments", file)
-    first = ("--results", tmp_path / "first")
-    status, _, errors = fedskew("run", "tiny-papers", *of_file, *first, "--seed", "0")
-    assert status == 0, errors
-    status, out, _ = fedskew("keep", "tiny-papers", *of_file, *first, "--records", records)
-    assert status == 0 and "2 runs written" in out and len(list(records.iterdir())) == 2
-
-    from_kept = (*of_file, "--results", elsewhere, "--records", records)
-    status, out, _ = fedskew("run", "tiny-papers", *from_kept)
-    assert status == 0 and "2 of 4 runs are kept records, not trained here: 2 runs of" in out
-    assert len(list(elsewhere.glob("*/summary.json"))) == 2  # of the other seed alone
-    status, out, _ = fedskew("report", "tiny-papers", *from_kept, "--json")
-    report = json.loads(out)
-    assert report["runs"]["finished"] == 4 and report["runs"]["kept"][0].startswith("2 runs of")
-    assert set(report["statements"][0]["seeds"]) == {"0", "1"}
-
-    words = ("verify", "tiny-papers", *of_file, "--records", records, "--jobs", "1")
-    repeated = ("--results", tmp_path / "repeated")
-    status, out, errors = fedskew(*words, "--cells", "2", *repeated)
-    assert status == 0, errors
-    assert out.count("identical: the same hash and numbers") == 2
-    assert fedskew(*words, "--cells", "3", *repeated)[0] == 2
-
-
-WRONG = {
-    "no record": ("verify", "papers", "--records", "FOLDER", "--cells", "1"),
-    "a suite beside an experiment": ("run", "papers-smoke", "demo", "--dry-run"),
-}
-
-
-@pytest.mark.parametrize("fault", WRONG)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify", "papers", "--records", "FOLDER", "--cells", "1"),  # there is no record
+        ("run", "papers-smoke", "demo", "--dry-run"),
+    ],
+)
 def test_words_that_do_not_go_with_a_suite_are_refused(
-    fault: str, fedskew: FedSkew, tmp_path: Path
+    words: tuple[str, ...], fedskew: FedSkew, tmp_path: Path
 ) -> None:
-    words = [str(tmp_path) if word == "FOLDER" else word for word in WRONG[fault]]
-    status, _, errors = fedskew(*words)
+    status, _, errors = fedskew(*(str(tmp_path) if word == "FOLDER" else word for word in words))
     assert status == 2 and errors.count("\n") == 1

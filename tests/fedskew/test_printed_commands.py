@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command_line import FedSkew
 from data_as_found import (
@@ -151,16 +150,6 @@ def test_labels_of_domains_count_from_1_only_if_all_do(tmp_path: Path, fedskew: 
     output = fedskew("data", "check", domains_of_arrays(tmp_path))[1]
     (run,) = printed(output)
     assert "classes=3" in run and not [word for word in run if "first-label" in word]
-
-
-def test_domains_that_number_their_classes_differently_are_asked_about(
-    tmp_path: Path, fedskew: FedSkew
-) -> None:
-    npz(lambda arrays: arrays.update(class_names=np.array(["a", "b"])), "ab.npz")(tmp_path)
-    npz(lambda arrays: arrays.update(class_names=np.array(["b", "a"])), "ba.npz")(tmp_path)
-    both = f"domains:{tmp_path}/ab.npz,{tmp_path}/ba.npz"
-    assert fedskew("data", "check", both)[0] == 2
-    assert fedskew("data", "check", both, "--classes", "a,b")[0] == 0
 
 
 def test_check_the_plan_and_the_run_name_the_model_and_its_size(

@@ -8,10 +8,8 @@ import pytest
 import yaml
 
 from data import SettingError
-from fedskew.cli.run_execution import one_seed_first
-from fedskew.experiments.experiments import experiment, load_experiments, load_suites
+from fedskew.experiments.experiments import load_suites
 from fedskew.experiments.lookup import find_all, sized_suite
-from fedskew.experiments.plan import plan
 from fedskew.experiments.statements import (
     HeldBy,
     Partition,
@@ -39,30 +37,12 @@ def file_of(tmp_path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_statement_is_read_with_its_places_and_its_test(tmp_path: Path) -> None:
-    path = file_of(tmp_path, here={"entry": "small", "columns": ["b"]}, needs=["digits"])
-    (read,) = load_statements(path).values()
-    assert (read.name, read.short_paper, read.needs) == ("one", "P", ("digits",))
-    small, large = load_experiments(path).values()
-    assert read.here is not None and read.here.columns_of(small) == ("b",)
-    assert read.source is not None and read.source.columns_of(large) == ("a", "b", "c")
-
-
 PAIR = {"better": "fedshift", "than": "fedavg"}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "what is lost": ({"lost": None}, "lost"),
     "an entry that is none": ({"here": "tiny"}, "here"),
-    "a key that is none": ({"sayz": "x"}, "sayz"),
-    "no test": ({"test": None}, "test"),
-    "a row that is none": ({"test": {**PAIR, "better": "fedprox"}}, "fedprox"),
     "a number that is none": ({"test": {**PAIR, "metric": "acuracy"}}, "metric"),
     "more columns than there are": ({"test": {**PAIR, "in_columns": 4}}, "in_columns"),
-    "a knee of two columns": (
-        {"test": {"knee": "fedavg"}, "here": {"entry": "small", "columns": ["a", "b"]}}, "knee",
-    ),
     "a bound without a round": ({"test": {"series": "matching-loss-few", "row": "fedavg", "below": 0.1}}, "by_round"),
-    "alike itself": ({"test": {"alike": ["fedavg", "fedavg"], "within": 1}}, "alike"),
-    "a fact that is none": ({"test": {"partition": {"a": "classes >= 2"}}}, "partition"),
     "no test's name": ({"test": {"held_by": "a test"}}, "held_by"),
 }  # fmt: skip
 """By name: a change, and the key that the error names."""
@@ -94,14 +74,6 @@ def test_the_papers_make_so_many_statements_and_every_one_has_runs() -> None:
             continue  # it needs no run
         assert statement.here.entry in suites["papers"].experiments, name
         assert statement.source.entry in suites["papers-full"].experiments, name
-
-
-def test_one_seed_of_every_entry_comes_first(tmp_path: Path) -> None:
-    several = {**ENTRIES["small"], "columns": {"": {}}, "seeds": [4, 5]}
-    entries = [experiment(name, {**several, "title": name}) for name in ("one", "two")]
-    cells = [cell for entry in entries for cell in plan(entry)]
-    order = [(cell.experiment, cell.seed) for cell in one_seed_first(cells)]
-    assert list(dict.fromkeys(order)) == [("one", 4), ("two", 4), ("one", 5), ("two", 5)]
 
 
 def test_a_suite_of_statements_stands_alone() -> None:

@@ -156,11 +156,6 @@ def test_every_command_looks_at_the_features_of_a_table(
         assert "look at singleset beside fedbn" in content["remark"]
 
 
-def test_images_are_looked_at(fedskew: FedSkew) -> None:
-    output = fedskew("diagnose", "--set", "dataset=digits-scanners", "--set", "model=mlp-bn")[1]
-    assert "Skew: scanner (certain)" in output and "not looked at" not in output
-
-
 def test_moments_may_call_sites_by_their_own_names(tmp_path: Path, fedskew: FedSkew) -> None:
     """The federation calls its clients `0 north`, and whoever writes a file of moments `north`."""
     file, moments = two_hospitals(tmp_path / "own.csv"), tmp_path / "moments.csv"

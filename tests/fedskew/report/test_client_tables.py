@@ -21,16 +21,9 @@ AREAS = {0: [0.5, nan, 0.75], 1: [0.7, nan, nan]}
 def known(tmp_path: Path) -> ExperimentResults:
     """Two seeds of FedAvg at three clients, which measured AUROC."""
     columns = {"": {"alpha": 0.5, "imbalance-factor": 10}}
-    frozen = frozen_results(
-        tmp_path,
-        columns=columns,
-        methods=["fedavg"],
-        seeds=[0, 1],
-        claims=[],
-        cells={},
-        notes={},
-        series=[],
-    )
+    one = {"columns": columns, "methods": ["fedavg"], "seeds": [0, 1]}
+    none = {"claims": [], "cells": {}, "notes": {}, "series": []}
+    frozen = frozen_results(tmp_path, **one, **none)
     runs = []
     for run in frozen_results(tmp_path).of("fedavg", "LDA 0.5")[:2]:
         numbers = replace(

@@ -88,17 +88,6 @@ def content_of(file: Path) -> dict[str, Any]:
     return content
 
 
-def test_a_record_has_no_path(small: Experiment, trained: Path, folder: Path) -> None:
-    file = file_of(folder, planned(small, trained)[0].run_id)
-    assert str(trained) not in gzip.decompress(file.read_bytes()).decode()
-
-
-def test_a_second_time_nothing_is_written(small: Experiment, trained: Path, folder: Path) -> None:
-    before = {file: file.read_bytes() for file in folder.iterdir()}
-    written, total = keep(list(map(RunRecords.read, planned(small, trained))), folder)
-    assert written == [] and total == sum(map(len, before.values()))
-
-
 def round_of(content: dict[str, Any], number: int = 5) -> dict[str, Any]:
     (model,) = content["rounds"][number]["models"].values()
     assert isinstance(model, dict)

@@ -12,7 +12,7 @@ import pytest
 from frozen import frozen_results, with_predictions
 
 from fedskew.report.document import document
-from fedskew.report.page import TEMPLATES, html
+from fedskew.report.page import html
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -86,29 +86,6 @@ def test_what_people_wrote_is_escaped(tmp_path: Path, no_drawings: None) -> None
     claims = [{"says": "<b>a & b</b>", "better": "creff", "than": "fedavg"}]
     results = frozen_results(tmp_path, title='<script>alert("x")</script>', claims=claims)
     assert not Page(html([document(results)])).all("script", "b")
-
-
-def contrast(first: str, second: str) -> float:
-    """Return the contrast ratio of two colors (WCAG 2.2)."""
-
-    def luminance(color: str) -> float:
-        shares = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-        linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    dark, bright = sorted((luminance(first), luminance(second)))
-    return (bright + 0.05) / (dark + 0.05)
-
-
-def test_colors_can_be_told_from_their_background() -> None:
-    light = TEMPLATES["style"].partition("prefers-color-scheme: dark")[0]
-    palette = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", light))
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    for name, color in palette.items():
-        if name in ("ink", "soft", "link", "good", "bad", "half"):
-            assert contrast(color, palette["paper"]) >= 4.5, name
-        elif name.startswith("series-"):  # graphics
-            assert contrast(color, palette["paper"]) >= 3, name
 
 
 PROBE = """<script>

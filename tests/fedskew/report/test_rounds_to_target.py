@@ -10,7 +10,7 @@ from fedskew.report.claims import judge, never_lines
 from fedskew.report.format import chance_of
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reach_table, takes_training
-from fedskew.report.tables import bar_lines, main_table
+from fedskew.report.tables import main_table
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import Point
 
@@ -96,16 +96,3 @@ def test_what_can_never_be_measured_is_not_still_to_come(claimed: ExperimentResu
     assert main_table(mean).rows[1][1].below == "cannot be measured"
     unfinished = {name: replace(run, summary=None) for name, run in mean.runs.items()}
     assert judge(replace(mean, runs=unfinished, measured={}))[0].status == "open"
-
-
-def test_what_is_below_each_site_alone_is_said(known: ExperimentResults) -> None:
-    assert bar_lines(known) == []
-    level = at(known, {"fedavg": (0.5,), "creff": (0.65,)})
-    runs = level.of("creff", "LDA 0.5")
-    general = replace(runs[0].run.settings.general, method="singleset")
-    alone = [
-        replace(run, run=replace(run.run, settings=replace(run.run.settings, general=general)))
-        for run in runs
-    ]
-    (line,) = bar_lines(replace(level, measured={**level.measured, ("creff", "LDA 0.5"): alone}))
-    assert line == "LDA 0.5: below creff, each site alone, in points: fedavg by 15.0."

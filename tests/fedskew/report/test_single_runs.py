@@ -47,14 +47,6 @@ def test_rows_are_what_differs_and_columns_what_differs_of_the_data(tmp_path: Pa
                      ("fedprox", "alpha 0.5"): [0, 1], ("creff", "alpha 0.1"): [2]}  # fmt: skip
 
 
-def test_every_data_set_has_a_table_and_planned_runs_have_none(tmp_path: Path) -> None:
-    known = finished(tmp_path, method="fedavg")
-    finished(tmp_path, method="fedavg", dataset="digits-3-8")
-    assert [part.experiment.title for part in single_runs(tmp_path, {known.run_id})[0]] == [
-        "Runs on digits-3-8"
-    ]
-
-
 def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> None:
     run = finished(tmp_path, method="fedavg")
     stated = json.loads((run.folder / "settings.json").read_text())
@@ -70,9 +62,8 @@ def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> 
 
 
 def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew) -> None:
-    file = (
-        tmp_path / "gone.yaml"
-    )  # an experiment that cannot be run keeps no other run from its report
+    """An experiment that cannot be run keeps no other run from its report."""
+    file = tmp_path / "gone.yaml"
     file.write_text(
         "gone: {title: gone, methods: [fedavg], settings: {dataset: digits, model: alexnet-bn}}"
     )
@@ -103,7 +94,3 @@ def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:
     name = RunRecords(run, {}, [], None).label
     assert "somebody" not in run.run_id and name == f"scans-npz-fedavg-seed0-{run.run_id[-10:]}"
     assert short_name("domains:npz:/a/one.npz,npz:/b/two.npz") == "one.npz, two.npz"
-    assert [short_name(data) for data in ("digits", "domains:mnist,usps")] == [
-        "digits",
-        "domains:mnist,usps",
-    ]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fedskew.experiments.experiments import Experiment, experiment
@@ -16,7 +15,6 @@ from fedskew.report.statements import (
     Judged,
     judge_all,
     judge_statement,
-    partition_fact,
 )
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import points_of
@@ -123,10 +121,6 @@ FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
     "above": (made(last(fedshift=[HIGH], fedavg=[LOW])), PAIR, "holds"),
     "below": (made(last(fedshift=[LOW], fedavg=[HIGH])), PAIR, "fails"),
     "a tie": (made(last(fedshift=[LOW], fedavg=[LOW])), PAIR, "fails"),
-    "few seeds": (
-        made(last(fedshift=[[75.0, 80.0, 78.0]], fedavg=[[74.0, 75.0, 74.0]])), PAIR, "unclear",
-    ),
-    "no seed": (made(last(fedshift=[[None, 81.0]], fedavg=[[70.0, None]])), PAIR, "open"),
     "chance": (made(last(fedshift=[[10.0] * 3], fedavg=[[9.0] * 3])), PAIR, "never"),
     "by more": (made(last(fedshift=[HIGH], fedavg=[LOW])), {**PAIR, "by": 15}, "fails"),
     "in two columns": (
@@ -144,13 +138,9 @@ FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
     "rises": (made(last(fedavg=RISING)), {"trend": "rises", "over": ["fedavg"]}, "holds"),
     "falls instead": (made(last(fedavg=RISING)), {"trend": "falls", "over": ["fedavg"]}, "fails"),
     "up and down": (made(last(fedavg=PEAK)), {"trend": "rises", "over": ["fedavg"]}, "fails"),
-    "a step down in its slack": (
-        made(last(fedavg=PEAK)), {"trend": "rises", "over": ["fedavg"], "slack": 7}, "holds",
-    ),
     "the gap rises": (made(last(fedshift=RISING, fedavg=FLAT)), {"gap": "rises", **PAIR}, "holds"),
     "the gap falls": (made(last(fedshift=RISING, fedavg=FLAT)), {"gap": "falls", **PAIR}, "fails"),
     "a peak": (made(last(fedavg=PEAK)), {"peak": "E = 5", "over": ["fedavg"]}, "holds"),
-    "a peak elsewhere": (made(last(fedavg=RISING)), {"peak": "E = 5", "over": ["fedavg"]}, "fails"),
     "a knee": (made(last(fedavg=FALL)), {"knee": "fedavg", "by": 10}, "holds"),
     "a straight fall": (
         made(last(fedavg=[[90.0] * 3, [70.0] * 3, [50.0] * 3])), {"knee": "fedavg", "by": 10}, "fails",
@@ -169,9 +159,6 @@ FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
     ),
     "alike": (made(last(fedshift=[[70.3, 69.8, 70.1]], fedavg=[[70.0] * 3])), ALIKE, "holds"),
     "not alike": (made(last(fedshift=[[75.0, 75.2, 75.1]], fedavg=[[70.0] * 3])), ALIKE, "fails"),
-    "two classes at every client": (
-        made({("fedavg", "E = 1"): [None]}), {"partition": {"E = 1": "classes-held >= 2"}}, "holds",
-    ),
     "one class at every client": (
         made({("fedavg", "E = 1"): [None]}), {"partition": {"E = 1": "largest-class-share >= 0.99"}}, "fails",
     ),
@@ -194,12 +181,6 @@ def test_more_seeds_that_would_decide_are_counted() -> None:
     verdict = judged(made(last(fedshift=[[75.0, 80.0, 78.0]], fedavg=[[74.0, 75.0, 74.0]])), PAIR)
     # differences 1, 5, 4: t(3) 2.0817 / sqrt(4) = 3.31 < 3.33, and t(2) 2.0817 / sqrt(3) = 5.17
     assert verdict.more_seeds == 4
-
-
-def test_facts_of_a_partition_by_hand() -> None:
-    counts = np.array([[9, 1, 0], [5, 5, 0]])
-    assert partition_fact("largest-class-share", counts) == pytest.approx(0.7)
-    assert partition_fact("classes-held", counts) == 2
 
 
 def test_p_values_are_corrected_within_a_paper() -> None:
