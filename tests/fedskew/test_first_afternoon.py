@@ -131,28 +131,21 @@ def write_tables(folder: Path) -> None:
 
     They have a column of numbers per row, one of text, one with empty cells and one of large numbers.
     """
-    from sklearn.datasets import load_breast_cancer
-
-    data, draws = load_breast_cancer(), np.random.default_rng(0)
-    shift = 0.4 * data.data.std(0)
+    draws = np.random.default_rng(0)
     rows = []
-    for number, index in enumerate(draws.permutation(len(data.data))):
-        site = number % 3
-        values = (
-            data.data[index],
-            data.data[index] * 1.15,
-            data.data[index] + shift,
-        )[site]
+    for number in range(600):
+        site, ill = number % 3, number // 3 % 4 > 1
+        values = draws.normal(10, 1, 3) + 3 * ill
+        values = values * (1, 1.15, 1)[site] + (0, 0, 2)[site]
         cells = [f"{value:.5g}" for value in values]
         if number % 17 == 0:
-            cells[4] = ""
-        platelets = str(1000 * draws.integers(150, 450))
+            cells[2] = ""
         patient = f"P{number // 6 * 3 + site}"
-        ward = f"ward {'ABC'[draws.integers(3)]}"
-        label = str(data.target_names[data.target[index]])
-        rows.append([str(1000 + number), patient, HOSPITALS[site], ward, platelets, *cells, label])
-    names = [name.replace(" ", "_") for name in data.feature_names]
-    head = ["row_id", "patient", "site", "ward", "platelets", *names, "label"]
+        platelets = str(1000 * draws.integers(150, 450))
+        about = [str(1000 + number), patient, HOSPITALS[site], f"ward {'ABC'[draws.integers(3)]}"]
+        rows.append([*about, platelets, *cells, ("benign", "malignant")[ill]])
+    measured = ["mean_radius", "mean_area", "mean_smoothness"]
+    head = ["row_id", "patient", "site", "ward", "platelets", *measured, "label"]
     write(folder / "cancer.csv", head, rows[:480])
     write(folder / "new.csv", head, rows[480:])
     write(folder / "unlabeled.csv", head[:-1], [row[:-1] for row in rows[480:]])

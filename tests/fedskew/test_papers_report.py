@@ -43,15 +43,6 @@ def test_the_readme_has_the_page_s_count_of_every_paper() -> None:
     assert len(counts) == 4 and shown.splitlines() == counts
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("verify", "papers", "--records", "FOLDER", "--cells", "1"),  # there is no record
-        ("run", "papers-smoke", "demo", "--dry-run"),
-    ],
-)
-def test_words_that_do_not_go_with_a_suite_are_refused(
-    words: tuple[str, ...], fedskew: FedSkew, tmp_path: Path
-) -> None:
-    status, _, errors = fedskew(*(str(tmp_path) if word == "FOLDER" else word for word in words))
+def test_a_suite_does_not_go_with_an_experiment(fedskew: FedSkew) -> None:
+    status, _, errors = fedskew("run", "papers-smoke", "demo", "--dry-run")
     assert status == 2 and errors.count("\n") == 1

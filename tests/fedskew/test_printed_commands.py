@@ -73,7 +73,7 @@ KINDS: dict[str, Build] = {
     "nifti": tree(nifti((6, 5, 4)), ".nii"),
 }
 """By name what makes the data."""
-FAST = ("table with an empty cell", "hospitals", "npz of 12 bits")
+FAST = ("table with an empty cell", "npz of 12 bits")
 
 
 def words_of(line: str) -> list[str]:
@@ -152,6 +152,7 @@ def test_labels_of_domains_count_from_1_only_if_all_do(tmp_path: Path, fedskew: 
     assert "classes=3" in run and not [word for word in run if "first-label" in word]
 
 
+@pytest.mark.slow
 def test_check_the_plan_and_the_run_name_the_model_and_its_size(
     tmp_path: Path, fedskew: FedSkew
 ) -> None:

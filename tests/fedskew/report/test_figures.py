@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from frozen import ENTRY, frozen_results, predictions, with_predictions
+from command_line import FedSkew
+from frozen import ENTRY, frozen_results, predictions, report_words, with_predictions
 from sklearn.metrics import average_precision_score, roc_curve
 
 from client_app.metrics import Scores
@@ -25,6 +26,7 @@ from fedskew.report.prediction_figures import (
 )
 from fedskew.report.publication import captioned_figures, write_figure, write_figures
 from fedskew.report.results import ExperimentResults
+from fedskew.report.svg import write_file
 from server_app.evaluation import PositiveClass, metrics_from
 from server_app.predictions import Predictions
 from server_app.record import RoundRecord, Seconds
@@ -65,26 +67,30 @@ def report(results: ExperimentResults) -> Document:
     return document(results)
 
 
-def test_every_figure_is_written_as_svg_and_pdf_with_its_labels(
-    report: Document, tmp_path: Path
-) -> None:
-    files = write_figures([report], tmp_path)
-    folder = tmp_path / "frozen"
-    assert sorted(files) == sorted(folder.iterdir())
-    assert {file.suffix for file in files} == {".svg", ".pdf"}
-    stems = {file.stem for file in files}
-    assert stems == captioned_figures(report).keys() and stems >= LABELS.keys()
-    for stem in stems:
-        root = ElementTree.parse(folder / f"{stem}.svg")
-        texts = [element.text for element in root.iter() if element.text]
-        for label in LABELS.get(stem, ()):
-            assert label in texts, (stem, texts)
-        assert (folder / f"{stem}.pdf").read_bytes().startswith(b"%PDF-")
+def test_every_figure_is_drawn_with_its_labels(report: Document, tmp_path: Path) -> None:
+    drawn = captioned_figures(report)
+    assert drawn.keys() >= LABELS.keys()
+    for name, captioned in drawn.items():
+        file = tmp_path / f"{name}.svg"
+        write_file(captioned.figure, captioned.legend, file)
+        texts = [element.text for element in ElementTree.parse(file).iter() if element.text]
+        for label in LABELS.get(name, ()):
+            assert label in texts, (name, texts)
 
-    curve = captioned_figures(report)["curves-lda-0-5"]
-    for again in write_figure(curve.figure, curve.legend, tmp_path / "again"):
-        before = folder / f"curves-lda-0-5{again.suffix}"
-        assert again.read_bytes() == before.read_bytes(), "no date, no random name"
+    curve = drawn["curves-lda-0-5"]
+    svg, pdf = write_figure(curve.figure, curve.legend, tmp_path / "again")
+    assert svg.read_bytes() == (tmp_path / "curves-lda-0-5.svg").read_bytes(), "no date"
+    assert pdf.read_bytes().startswith(b"%PDF-")
+
+
+@pytest.mark.slow
+def test_the_command_writes_every_figure_as_svg_and_pdf(fedskew: FedSkew, tmp_path: Path) -> None:
+    words = report_words(tmp_path / "results", **CHANGES)
+    assert fedskew(*words, "--figures", tmp_path / "figures")[0] == 0
+    files = list((tmp_path / "figures" / "frozen").iterdir())
+    stems = {file.stem for file in files}
+    assert {file.suffix for file in files} == {".svg", ".pdf"} and len(files) == 2 * len(stems)
+    assert {"claims", "curves-lda-0-5", "clients-lda-0-5", "time-lda-0-5"} <= stems
 
 
 def test_figures_say_their_numbers(tmp_path: Path) -> None:

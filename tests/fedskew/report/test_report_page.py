@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -44,12 +45,15 @@ class Page(HTMLParser):
         return [attributes for tag, attributes in self.elements if tag in tags]
 
 
-@pytest.fixture
-def two(tmp_path: Path, no_drawings: None) -> Page:
-    """The page of two experiments."""
-    first, second = (document(frozen_results(tmp_path / name)) for name in ("a", "b"))
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """The page of two experiments, without figures, which take seconds."""
+    folders = (tmp_path_factory.mktemp(name) for name in ("first", "second"))
+    first, second = (document(frozen_results(folder)) for folder in folders)
     object.__setattr__(second.results.experiment, "name", "other")
-    return Page(html([first, second]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedskew.report.page.drawings", lambda *words: defaultdict(list))
+        return Page(html([first, second]))
 
 
 def test_the_page_needs_nothing_from_outside(two: Page) -> None:

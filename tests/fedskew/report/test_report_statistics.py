@@ -69,9 +69,9 @@ def of_clients(*values: float) -> ModelNumbers:
     )
 
 
-@pytest.fixture
-def measured(tmp_path: Path) -> SeedResult:
-    return frozen_results(tmp_path).of("creff", "LDA 0.5")[0]
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> SeedResult:
+    return frozen_results(tmp_path_factory.mktemp("frozen")).of("creff", "LDA 0.5")[0]
 
 
 def test_mean_and_sample_standard_deviation() -> None:

@@ -117,7 +117,7 @@ def test_a_row_with_a_diverged_seed_is_neither_strong_nor_judged_nor_in_the_head
 
 @pytest.mark.parametrize(
     ("needed", "diverged", "status"),
-    [(0, False, "unclear"), (0, True, "never"), (1, True, "holds"), (2, True, "never")],
+    [(0, False, "unclear"), (1, True, "holds"), (2, True, "never")],
 )
 def test_a_claim_is_judged_by_the_columns_without_divergence_where_they_are_enough(
     needed: int, diverged: bool, status: str, tmp_path: Path, fedskew: FedSkew
