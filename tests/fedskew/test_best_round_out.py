@@ -13,16 +13,11 @@ from safetensors.torch import load_file
 
 import fedskew
 from data import DataError, SettingError, federate
-from fedskew.experiments.plan import Cell
 from fedskew.export.from_run import TrainedRun, export, model_folder
 from fedskew.export.inputs import Inputs
 from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import predict
-from fedskew.report.results import SeedResult
-from fedskew.report.rounds_to_target import round_of_never
-from fedskew.report.run_records import RunRecords
 from server_app.checkpoint import best_checkpoint
-from server_app.round_selection import points_of
 from server_app.run_folder import RunFolder
 
 FEDAVG = {**KEEP_BEST, "method": "fedavg", "learning_rate": 0.3, "patience": 1}
@@ -155,11 +150,3 @@ def test_the_report_takes_either_round(results: Path, fedskew: FedSkew) -> None:
         assert pytest.approx(100 * entry["balanced-accuracy"]) in means
     assert fedskew(*words, "last", "--csv")[0] == 0
     assert fedskew(*words, "first")[0] == 2
-
-
-def test_a_run_that_ended_early_is_not_sooner_for_it(results: Path) -> None:
-    for changes, never in ((FEDAVG, 8), (PLAIN, 3)):
-        run = RunRecords.read(small(results, **changes))
-        cell = Cell("", "fedavg", "", 0, run.settings, "average")
-        measured = SeedResult(cell, run, points_of(run.records, "average"))
-        assert round_of_never(measured) == never

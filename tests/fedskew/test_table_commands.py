@@ -1,8 +1,7 @@
-"""A hospital's table at the commands: its columns in `data check`, and predictions for every row of another table."""
+"""A hospital's table at the commands: predictions for every row of another table, and what fills its gaps."""
 
 import csv
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,43 +48,7 @@ def words(**settings: str) -> list[str]:
     ]
 
 
-def listed(output: str) -> dict[str, list[str]]:
-    """Return the cells of the table of columns that `data check` prints, by column."""
-    found = {}
-    for line in output.splitlines():
-        cells = line.split("  ")
-        cells = [cell.strip() for cell in cells if cell.strip()]
-        if cells and cells[0] in HEADER:
-            found[cells[0]] = cells[1:]
-    return found
-
-
 COLUMNS = "label=diagnosis,ignore=row_id,ward"
-
-
-def test_check_prints_the_columns_and_every_cure_it_prints_works(
-    tmp_path: Path, fedskew: FedSkew
-) -> None:
-    file = write(tmp_path / "cancer.csv", rows_of(60))
-    status, output, errors = fedskew("data", "check", file, *words(columns="label=diagnosis"))
-    assert status == 2 and "row 2, column ward" in errors
-    found = listed(output)
-    assert found["row_id"] == ["input", "whole numbers", "9000..9059", "0"]
-    assert found["patient"] == ["patient", "text", "30 different", "0"]
-    assert found["diagnosis"][0] == "label" and found["bmi"][-1] == "6" and found["age"][-1] == "1"
-    cure = shlex.split(errors[errors.index("--set") :].partition(", else")[0])
-
-    status, output, errors = fedskew("data", "check", file, *cure)
-    assert status == 2 and "row 7, column age" in errors
-    assert listed(output)["ward"][0] == "ignored"
-    status, output, _ = fedskew("data", "check", file, *cure, *words(missing="median"))
-    assert status == 0 and "median fills 7 empty cells: 1 of age, 6 of bmi" in output
-    question = "row_id has another number in every row: if it is an id, leave it out: "
-    (line,) = [line for line in output.splitlines() if question in line]
-    cure = shlex.split(line.partition(question)[2].removesuffix("."))
-    assert cure == words(columns="label=diagnosis,ignore=ward,row_id")
-    status, output, _ = fedskew("data", "check", file, *cure, *words(missing="drop"))
-    assert status == 0 and "every row" not in output and "7 rows are left out" in output
 
 
 @pytest.fixture(scope="module")

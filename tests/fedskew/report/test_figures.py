@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import FedSkew
-from frozen import ENTRY, frozen_results, predictions, report_words, with_predictions
+from frozen import ONE_COLUMN, frozen_results, predictions, with_predictions
 from sklearn.metrics import average_precision_score, roc_curve
 
 from client_app.metrics import Scores
@@ -47,19 +46,12 @@ LABELS = {
     "time-lda-0-5": ["LDA 0.5"],
 }
 """By figure what stands in it."""
-CHANGES = {
-    "columns": {COLUMN: ENTRY["columns"][COLUMN]},
-    "methods": ["fedavg", "creff"],
-    "cells": {},
-    "notes": {},
-    "claims": ENTRY["claims"][:1],
-}
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> ExperimentResults:
     """The frozen experiment's second column. Each run keeps predictions of ten classes drawn from its seed."""
-    return with_predictions(frozen_results(tmp_path_factory.mktemp("frozen"), **CHANGES))
+    return with_predictions(frozen_results(tmp_path_factory.mktemp("frozen"), **ONE_COLUMN))
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +73,6 @@ def test_every_figure_is_drawn_with_its_labels(report: Document, tmp_path: Path)
     svg, pdf = write_figure(curve.figure, curve.legend, tmp_path / "again")
     assert svg.read_bytes() == (tmp_path / "curves-lda-0-5.svg").read_bytes(), "no date"
     assert pdf.read_bytes().startswith(b"%PDF-")
-
-
-@pytest.mark.slow
-def test_the_command_writes_every_figure_as_svg_and_pdf(fedskew: FedSkew, tmp_path: Path) -> None:
-    words = report_words(tmp_path / "results", **CHANGES)
-    assert fedskew(*words, "--figures", tmp_path / "figures")[0] == 0
-    files = list((tmp_path / "figures" / "frozen").iterdir())
-    stems = {file.stem for file in files}
-    assert {file.suffix for file in files} == {".svg", ".pdf"} and len(files) == 2 * len(stems)
-    assert {"claims", "curves-lda-0-5", "clients-lda-0-5", "time-lda-0-5"} <= stems
 
 
 def test_figures_say_their_numbers(tmp_path: Path) -> None:
@@ -169,7 +151,7 @@ def test_reliability_gives_the_calibration_error_of_the_metrics(results: Experim
 
 def test_without_predictions_nothing_is_drawn(tmp_path: Path) -> None:
     """Kept records hold none; `results` is the control."""
-    without = frozen_results(tmp_path, **CHANGES)
+    without = frozen_results(tmp_path, **ONE_COLUMN)
     for draw in (roc, precision_by_recall, reliability):
         assert draw(without, COLUMN, "figure") is None
 

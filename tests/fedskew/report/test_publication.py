@@ -1,4 +1,4 @@
-"""What goes into a paper: LaTeX tables and BibTeX."""
+"""What goes into a paper: LaTeX tables, BibTeX, and figures as files."""
 
 import re
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import FedSkew
-from frozen import frozen_results, report_words
+from frozen import ONE_COLUMN, frozen_results, report_words
 
 from data.readers.catalog import ALIASES, KNOWN
 from fedskew.report.document import Document, document
@@ -115,3 +115,13 @@ def test_the_command_prints_latex_and_bibtex(tmp_path: Path, fedskew: FedSkew) -
     assert status == 0 and out.startswith("% \\usepackage{booktabs}")
     status, out, _ = fedskew(*words, "--bibtex")
     assert status == 0 and out.startswith("@") and "shang2022creff" in out
+
+
+@pytest.mark.slow
+def test_the_command_writes_every_figure_as_svg_and_pdf(fedskew: FedSkew, tmp_path: Path) -> None:
+    words = report_words(tmp_path / "results", **ONE_COLUMN)
+    assert fedskew(*words, "--figures", tmp_path / "figures")[0] == 0
+    files = list((tmp_path / "figures" / "frozen").iterdir())
+    stems = {file.stem for file in files}
+    assert {file.suffix for file in files} == {".svg", ".pdf"} and len(files) == 2 * len(stems)
+    assert {"claims", "curves-lda-0-5", "clients-lda-0-5", "time-lda-0-5"} <= stems

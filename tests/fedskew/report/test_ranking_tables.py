@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from frozen import frozen_results, predictions, tensors_of, with_predictions
+from frozen import ONE_COLUMN, frozen_results, predictions, tensors_of, with_predictions
 from scipy.special import expit
 from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -37,13 +37,6 @@ PATIENTS = """
     2.9 5.7 9 0  2.1 4.8 7 1  2.8 6.2 8 0  4.0 7.0 7 1  3.3 5.7 6 1  3.7 6.9 5 1  3.6 6.6 5 1"""
 """Albumin, total protein, Krebs-Goplerud score (less is better) and whether surgery helped: the 43 of DeLong, DeLong
 and Clarke-Pearson's (1988) 49 patients of whom all three are known."""
-
-
-def placements(score_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the share of pairs that each positive and each negative sample wins, from the matrix of all pairs."""
-    positive, negative = score_N[label_N == 1], score_N[label_N == 0]
-    wins = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
-    return wins.mean(1), wins.mean(0)
 
 
 @pytest.mark.parametrize(("column", "difference", "error", "p"),
@@ -94,9 +87,7 @@ def frozen_with_predictions(
     results: Path, change: Callable[[Predictions], Predictions] = lambda said: said
 ) -> ExperimentResults:
     """Return the frozen experiment's second column, its runs with predictions of two classes, changed."""
-    columns = {"LDA 0.5": {"alpha": 0.5, "imbalance-factor": 10}}
-    known = frozen_results(results, columns=columns, cells={}, notes={}, claims=[])
-    return with_predictions(known, 2, change)
+    return with_predictions(frozen_results(results, **ONE_COLUMN), 2, change)
 
 
 def test_the_report_has_intervals_and_delongs_test(tmp_path: Path) -> None:
@@ -186,31 +177,6 @@ def test_an_interval_is_about_the_positive_class_of_the_run(
     by_class = [100 * value for value in numbers.by_class["auprc-by-class"]]
     assert low < by_class[label] < high
     assert not low < by_class[1 - label] < high
-
-
-def test_delong_of_subjects_with_samples_of_both_classes_is_obuchowskis() -> None:
-    """Against his formula, written out subject by subject."""
-    draws = np.random.default_rng(1)
-    subject_N, label_N = np.arange(90) // 3, draws.integers(0, 2, 90)
-    common_N = draws.normal(size=30).repeat(3)
-    scores = [common_N + draws.normal(size=90) + k * label_N for k in (1.0, 0.4)]
-
-    of_both = (placements(score_N, label_N) for score_N in scores)
-    above, below = (a - b for a, b in zip(*of_both, strict=True))
-    m, n, difference = len(above), len(below), above.mean()
-    x, y = [], []
-    for subject in range(30):
-        own_1, own_0 = (subject_N[label_N == label] == subject for label in (1, 0))
-        x.append(above[own_1].sum() - own_1.sum() * difference)
-        y.append(below[own_0].sum() - own_0.sum() * difference)
-    of_1, of_0 = (len(np.unique(subject_N[label_N == label])) for label in (1, 0))
-    s_10 = of_1 / ((of_1 - 1) * m) * np.square(x).sum()
-    s_01 = of_0 / ((of_0 - 1) * n) * np.square(y).sum()
-    s_11 = 30 / 29 * (np.array(x) * np.array(y)).sum()
-    expected = np.sqrt(s_10 / m + s_01 / n + 2 * s_11 / (m * n))
-    actual = delong(scores[0], scores[1], label_N, subject_N)
-    assert actual[:2] == pytest.approx((difference, expected), abs=1e-12)
-    assert abs(actual[1] / delong(scores[0], scores[1], label_N)[1] - 1) > 0.02
 
 
 def test_subjects_are_drawn_as_a_whole() -> None:

@@ -38,7 +38,7 @@ from fedskew.report.inference import (
     verdict as side_of,
 )
 from fedskew.report.results import SeedResult
-from fedskew.report.rounds_to_target import reach, rounding_of
+from fedskew.report.rounds_to_target import rounding_of
 from server_app.record import ModelNumbers, RoundRecord, Spread
 from server_app.round_selection import Point
 
@@ -314,17 +314,6 @@ def test_rounding_is_that_of_times_drawn_between_two_evaluations(
     added_N = rounded_N - (theirs_N - times * ours_N)
     evaluated = replace(measured, points=every_fifth)
     assert rounding_of(evaluated, evaluated, times) == pytest.approx(added_N.std(), rel=0.01)
-
-
-def test_reaching_an_accuracy_counts_rounds_and_bytes(tmp_path: Path) -> None:
-    records = frozen_results(tmp_path)
-    run = records.of("creff", "LDA 0.5")[2]
-    goal = reach(run, 72.0, "balanced-accuracy")
-    assert goal is not None and goal.round == 2
-    assert goal.bytes == sum(record.bytes_down + record.bytes_up for record in run.run.records)
-    first = reach(run, 0.0, "balanced-accuracy")
-    assert first is not None and first.round == 1 and first.bytes < goal.bytes
-    assert reach(run, 100.0, "balanced-accuracy") is None
 
 
 def test_test_examples_are_drawn_by_subject(measured: SeedResult) -> None:

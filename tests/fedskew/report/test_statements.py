@@ -13,7 +13,6 @@ from fedskew.report.run_records import RunRecords
 from fedskew.report.statements import (
     STATUS_WORDS,
     Judged,
-    judge_all,
     judge_statement,
 )
 from server_app.record import ModelNumbers, RoundRecord
@@ -181,18 +180,3 @@ def test_more_seeds_that_would_decide_are_counted() -> None:
     verdict = judged(made(last(fedshift=[[75.0, 80.0, 78.0]], fedavg=[[74.0, 75.0, 74.0]])), PAIR)
     # differences 1, 5, 4: t(3) 2.0817 / sqrt(4) = 3.31 < 3.33, and t(2) 2.0817 / sqrt(3) = 5.17
     assert verdict.more_seeds == 4
-
-
-def test_p_values_are_corrected_within_a_paper() -> None:
-    results = made(last(fedshift=[HIGH], fedavg=[LOW]))
-    known = {"made": results.experiment}
-    entry = {"says": "", "from": "made", "here": "made", "test": PAIR}
-    statements = [
-        statement(str(number), {**entry, "paper": paper}, known, "file")
-        for number, paper in enumerate(["A, 1", "A, 2", "B, 1"])
-    ]
-    verdicts = judge_all(statements, {"made": results}, "laptop")
-    first = verdicts[0].interval
-    assert first is not None and first.p is not None
-    corrected = [verdict.p_holm for verdict in verdicts]
-    assert corrected == pytest.approx([2 * first.p, 2 * first.p, first.p])
