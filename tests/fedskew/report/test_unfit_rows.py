@@ -157,11 +157,13 @@ def test_the_correction_counts_rows_and_claims_that_are_judged(
     claims = [{**pair, "better": row} for row in ("creff", "fedshift")]
     words = report_words(tmp_path, claims=claims)
     both = as_json(words, fedskew)["claims"][0]
+    assert "| no (Holm's p 0.088) |" in fedskew(*words, "--markdown")[1]
+    set_numbers(tmp_path, "fedshift", "LDA 0.1", {"balanced-accuracy": 0.1})
+    assert "| **yes** (p 0.044) |" in fedskew(*words, "--markdown")[1], "FedShift is at chance"
     diverge(folders(tmp_path, "fedshift", "LDA 0.1")[1])
     alone = as_json(words, fedskew)["claims"][0]
     p = both["interval"]["p"]
     assert (both["p_holm"], alone["p_holm"]) == (pytest.approx(2 * p), pytest.approx(p))
-    assert "| **yes** (p 0.044) |" in fedskew(*words, "--markdown")[1]
 
 
 @pytest.mark.parametrize("at_chance", ["fedavg", "creff"])
