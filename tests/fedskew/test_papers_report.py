@@ -9,6 +9,7 @@ from command_line import FedSkew
 from data.package_files import ROOT
 
 
+@pytest.mark.slow
 def test_without_runs_a_statement_is_open_and_missing_data_are_named(
     fedskew: FedSkew, tmp_path: Path
 ) -> None:
