@@ -1,8 +1,6 @@
 """The best round that keep-best kept, outside of the run: export, predict, the report and Python say which it is."""
 
-import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +9,21 @@ import torch
 from command_line import FedSkew
 from exported_models import write_test_set
 from in_process import KEEP_BEST, experiment, small
-from safetensors import safe_open
 from safetensors.torch import load_file
 
 import fedskew
 from data import DataError, SettingError, federate
-from fedskew.experiments.plan import Cell
 from fedskew.export.from_run import TrainedRun, export, model_folder
 from fedskew.export.inputs import Inputs
 from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import predict
-from fedskew.report.results import SeedResult
-from fedskew.report.rounds_to_target import round_of_never
-from fedskew.report.run_records import RunRecords
 from server_app.checkpoint import best_checkpoint
-from server_app.record import ModelNumbers
-from server_app.round_selection import points_of
 from server_app.run_folder import RunFolder
 
 FEDAVG = {**KEEP_BEST, "method": "fedavg", "learning_rate": 0.3, "patience": 1}
 CREFF = {**KEEP_BEST, "method": "creff+fedshift", "learning_rate": 1.0, "patience": 1}
 FEDBN = {**KEEP_BEST, "method": "fedbn", "learning_rate": 0.3, "patience": 1}
+PLAIN = {**FEDAVG, "keep_best": "", "patience": 0, "rounds": 2}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +32,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     for changes in (FEDAVG, CREFF, FEDBN):
         assert "ended" in experiment(folder, **changes).summary
-    experiment(folder, **{**FEDAVG, "keep_best": "", "patience": 0, "rounds": 2})
+    experiment(folder, **PLAIN)
     return folder
 
 
@@ -70,11 +62,6 @@ def test_both_rounds_are_exported_side_by_side(results: Path) -> None:
         assert state.keys() == deployed.keys()
         assert all(torch.equal(state[name], deployed[name]) for name in state)
         assert any(not torch.equal(state[name], load_file(files[0])[name]) for name in state)
-        with safe_open(files[1], "pt") as file:
-            assert file.metadata()["best-by"] == "balanced-accuracy"
-            assert file.metadata()["round"] == str(round)
-        with safe_open(files[0], "pt") as file:
-            assert "best-by" not in file.metadata()
     rounds = {model: kept_round(folder, model)["round"] for model in ("average", "creff")}
     assert len({*rounds.values()}) == 2, "each model has a best round of its own"
 
@@ -82,27 +69,16 @@ def test_both_rounds_are_exported_side_by_side(results: Path) -> None:
 def test_the_card_says_which_round_it_is_about(results: Path, tmp_path: Path) -> None:
     folder = folder_of(results, CREFF)
     entry = kept_round(folder, "creff")
-    reason = folder.summary()["ended"]["reason"]  # type: ignore[index]
-    cards = {}
-    for round in ("last", "best"):
-        run = TrainedRun(folder, round=round)
-        export(run, tmp_path / round)
-        cards[round] = (tmp_path / round / "README.md").read_text()
-        assert f"The run ended before round 7: {reason}." in cards[round]
-        assert "not finished" not in cards[round]
-    assert "best round's model" not in cards["last"] and "in the last round," in cards["last"]
-    sentence = f"round {entry['round']} has the best `balanced-accuracy`\non validation data"
-    assert (
-        sentence in cards["best"] and f"On the test data in round {entry['round']}" in cards["best"]
-    )
-    assert f"** | {100 * entry['balanced-accuracy']:.1f} |" in cards["best"]
+    export(TrainedRun(folder, round="best"), tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "The run ended before round 7: patience = 1" in card
+    assert f"On the test data in round {entry['round']}" in card
+    assert f"** | {100 * entry['balanced-accuracy']:.1f} |" in card
 
 
-@pytest.mark.parametrize("changes", [FEDAVG, FEDBN], ids=["fedavg", "fedbn"])
-def test_predictions_of_the_best_round_have_its_recorded_numbers(
-    results: Path, changes: dict[str, Any]
-) -> None:
-    """On the run's own test set: every client's kept tensors are those of that round, not of the last one."""
+def test_predictions_of_the_best_round_have_its_recorded_numbers(results: Path) -> None:
+    """Of FedBN: every client's kept tensors are those of that round, not of the last one."""
+    changes = FEDBN
     folder = folder_of(results, changes)
     entry = kept_round(folder, "average")
     settings = small(results, **changes)
@@ -127,145 +103,50 @@ def test_the_commands_take_the_round_and_say_it(
     results: Path, tmp_path: Path, fedskew: FedSkew
 ) -> None:
     folder = folder_of(results, FEDAVG)
-    round = kept_round(folder, "average")["round"]
+    best = f"round {kept_round(folder, 'average')['round']}, the best by balanced-accuracy"
     output = tmp_path / "model"
-    code, printed, errors = fedskew("export", folder.path, "--round", "best", "--output", output)
-    assert (code, printed.split()) == (0, [f"{output}/model.safetensors", f"{output}/README.md"])
-    best = (
-        f"model average of fedavg, round {round}, the best by balanced-accuracy on validation data"
-    )
-    last = "model average of fedavg, round 3, the last"
-    assert errors.strip() == best
-
+    code, _, errors = fedskew("export", folder.path, "--round", "best", "--output", output)
+    assert code == 0 and best in errors
     write_test_set(small(results, **FEDAVG), tmp_path / "test.npz")
-    for words, which in (
-        ((output,), best),
-        ((folder.path,), last),
-        ((folder.path, "--round", "best"), best),
-    ):
-        model, *options = words
-        code, printed, _ = fedskew("predict", model, tmp_path / "test.npz", *options)
-        assert code == 0 and printed.startswith(which)
-        code, printed, errors = fedskew("predict", model, tmp_path / "test.npz", *options, "--json")
-        assert code == 0 and errors.strip() == which
-        assert json.loads(printed).keys() == {"predictions", "metrics"}
+    for model, which in ((output, best), (folder.path, "round 3, the last")):
+        code, _, errors = fedskew("predict", model, tmp_path / "test.npz", "--json")
+        assert code == 0 and which in errors
 
 
-def refused(call: Callable[[], object], sentence: str) -> None:
-    with pytest.raises((SettingError, DataError)) as error:
-        call()
-    assert sentence in str(error.value)
-
-
-def test_a_round_that_is_not_there_is_one_sentence(results: Path, tmp_path: Path) -> None:
+def test_a_round_that_is_not_there_is_refused(results: Path, tmp_path: Path) -> None:
     folder = folder_of(results, FEDAVG)
-    plain = folder_of(results, {**FEDAVG, "keep_best": "", "patience": 0, "rounds": 2})
-    no_best = "--round = 'best': is not there: the run has no keep-best, which keeps its best round"
-    refused(lambda: TrainedRun(plain, round="best"), no_best)
+    plain = folder_of(results, PLAIN)
     assert TrainedRun(plain, round="last").best_by == ""
-    refused(lambda: TrainedRun(folder, round="first"), "--round = 'first': must be last or best")
-    export(TrainedRun(folder), tmp_path / "last")
-    sentence = "round 3, the last: `fedskew export --round best` writes it"
-    refused(lambda: model_folder(tmp_path / "last", "best"), sentence)
-    assert model_folder(tmp_path / "last", "last").description.best_by == ""
-    export(TrainedRun(folder, round="best"), tmp_path / "best")
-    assert model_folder(tmp_path / "best").description.best_by == "balanced-accuracy"
-    refused(lambda: model_folder(tmp_path / "best", "last"), "the best by balanced-accuracy")
-
-
-def test_a_model_without_a_finite_number_has_no_best_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes = {**FEDAVG, "rounds": 4, "patience": 2}
-    nowhere = ModelNumbers({"balanced-accuracy": float("nan")})
-    monkeypatch.setattr("server_app.run_evaluation.of_server", lambda *arguments: nowhere)
-    run = experiment(tmp_path, **changes)
-    reason = "patience = 2: no round had a finite balanced-accuracy on validation data"
-    assert run.summary["ended"] == {"round": 2, "reason": reason}
-    assert not [*run.folder.path.glob("best-*")]
-    sentence = (
-        "no evaluated round of model average has a finite balanced-accuracy on validation data"
-    )
-    refused(lambda: TrainedRun(run.folder, round="best"), sentence)
-    assert TrainedRun(run.folder).checkpoint.round == 2
-
-
-def test_a_metric_that_no_run_keeps_is_refused_in_a_model_file(
-    results: Path, tmp_path: Path
-) -> None:
-    folder = folder_of(results, FEDAVG)
-    run = TrainedRun(folder, round="best")
-    run.best_by = "luck"
-    refused(lambda: export(run, tmp_path / "model"), "best-by = 'luck': is no metric")
+    for of_run, round in ((plain, "best"), (folder, "first")):
+        with pytest.raises(SettingError):
+            TrainedRun(of_run, round=round)
+    for kept, other in (("last", "best"), ("best", "last")):
+        export(TrainedRun(folder, round=kept), tmp_path / kept)
+        best_by = "balanced-accuracy" if kept == "best" else ""
+        assert model_folder(tmp_path / kept, kept).description.best_by == best_by
+        with pytest.raises((SettingError, DataError)):
+            model_folder(tmp_path / kept, other)
 
 
 def test_python_gives_both_rounds(results: Path, tmp_path: Path) -> None:
     folder = folder_of(results, CREFF)
     result = fedskew.load(folder.path)
-    best = kept_round(folder, "creff")
-    assert result.numbers("best") == result.models["creff"]["best"]
-    assert result.numbers("best")["round"] == best["round"]
+    assert result.numbers("best") == kept_round(folder, "creff")
     assert result.numbers()["balanced-accuracy"] == result.balanced_accuracy
-    assert result.numbers("best", "average")["round"] == kept_round(folder, "average")["round"]
-    assert result.ended.startswith("patience = 1: ")
-    files = result.export(tmp_path / "model", round="best", model="average")
+    result.export(tmp_path / "model", round="best", model="average")
     about = ModelFolder(tmp_path / "model").description
-    assert files[0] == tmp_path / "model" / "model.safetensors" and about.model == "average"
-    assert about.round == str(kept_round(folder, "average")["round"])
-    with pytest.raises(SettingError, match="round = 'worst': must be last or best"):
-        result.numbers("worst")
-    with pytest.raises(LookupError, match="no model evaluated"):
-        result.numbers("last", "nobody")
-    plain = folder_of(results, {**FEDAVG, "keep_best": "", "patience": 0, "rounds": 2})
-    with pytest.raises(LookupError, match="no best round of average is kept"):
-        fedskew.load(plain.path).numbers("best")
-    assert fedskew.load(plain.path).numbers("last")
+    assert (about.model, about.round) == ("average", str(kept_round(folder, "average")["round"]))
+    with pytest.raises(LookupError):
+        fedskew.load(folder_of(results, PLAIN).path).numbers("best")
 
 
-def test_an_unfinished_run_has_its_best_round_so_far(tmp_path: Path) -> None:
-    run = experiment(tmp_path, **{**FEDAVG, "patience": 0})
-    run.folder.summary_file.unlink()
-    loaded = fedskew.load(run.folder.path)
-    assert not loaded.finished and loaded.ended == ""
-    assert loaded.numbers("best")["round"] == run.summary["models"]["average"]["best"]["round"]
-    assert TrainedRun(run.folder, unfinished=True, round="best").best_by == "balanced-accuracy"
-
-
-def test_the_report_takes_either_round_and_names_it(results: Path, fedskew: FedSkew) -> None:
-    wanted = {
-        "fedavg": kept_round(folder_of(results, FEDAVG), "average"),
-        "fedshift+creff": kept_round(folder_of(results, CREFF), "creff"),
-    }
-    code, printed, _ = fedskew("report", "--round", "best", "--json", "--results", str(results))
-    assert code == 0
-    text = json.dumps(json.loads(printed))
-    assert '"state": "finished"' in text and "finished: " not in text
-    for heading, words in (("best", "best round kept"), ("last", "last round")):
-        code, printed, _ = fedskew(
-            "report", "--round", heading, "--markdown", "--results", str(results)
-        )
-        assert code == 0 and words in printed
-    code, printed, _ = fedskew("report", "--round", "best", "--csv", "--results", str(results))
-    kept = [line for line in csv.DictReader(printed.splitlines()) if line["selection"] == "best"]
-    for row, entry in wanted.items():
-        means = [float(line["mean"]) for line in kept if line["row"].partition(",")[0] == row]
+def test_the_report_takes_either_round(results: Path, fedskew: FedSkew) -> None:
+    words = ("report", "--results", str(results), "--round")
+    _, printed, _ = fedskew(*words, "best", "--json")
+    numbers = [number for report in json.loads(printed) for number in report["numbers"]]
+    means = [number["mean"] for number in numbers if number["selection"] == "best"]
+    for changes, model in ((FEDAVG, "average"), (CREFF, "creff")):
+        entry = kept_round(folder_of(results, changes), model)
         assert pytest.approx(100 * entry["balanced-accuracy"]) in means
-
-
-def test_a_run_that_ended_early_is_not_sooner_for_it(results: Path) -> None:
-    plain = {**FEDAVG, "keep_best": "", "patience": 0, "rounds": 2}
-    for changes, never in ((FEDAVG, 8), (plain, 3)):
-        run = RunRecords.read(small(results, **changes))
-        cell = Cell("", "fedavg", "", 0, run.settings, "average")
-        measured = SeedResult(cell, run, points_of(run.records, "average"))
-        assert round_of_never(measured) == never
-
-
-def test_a_report_without_best_rounds_is_one_sentence(tmp_path: Path, fedskew: FedSkew) -> None:
-    experiment(tmp_path, method="fedavg", rounds=1)
-    code, _, errors = fedskew("report", "--round", "best", "--results", str(tmp_path))
-    assert code == 2 and "--round = 'best': is not there: no finished run of runs-digits" in errors
-    code, _, errors = fedskew("report", "--round", "first", "--results", str(tmp_path))
-    assert code == 2 and "--round = 'first': must be last or best" in errors
-    code, _, _ = fedskew("report", "--round", "last", "--results", str(tmp_path))
-    assert code == 0
+    assert fedskew(*words, "last", "--csv")[0] == 0
+    assert fedskew(*words, "first")[0] == 2

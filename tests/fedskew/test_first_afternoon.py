@@ -6,16 +6,15 @@ writes them.
 
 import csv
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import FedSkew
+from dicom_files import write_image
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import safe_open
@@ -25,60 +24,43 @@ from server_app.settings import parse, parse_text
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 HOSPITALS = ("north", "south", "east")
 
 
 class Terminal:
-    """A user's shell in a folder, in which `fedskew` is installed."""
+    """A user's shell in a folder. Commands run in this process, as starting one takes seconds."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fedskew: FedSkew) -> None:
         self.folder = folder
-        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        self.environment = os.environ | {
-            "PATH": programs,
-            "PYTHONPATH": str(ROOT),
-            "XDG_CACHE_HOME": str(folder.with_name("cache")),
-            "OMP_NUM_THREADS": "1",
-            "COLUMNS": "100",
-        }
-
-    def run(self, line: str) -> "subprocess.CompletedProcess[str]":
-        """Run a line of bash."""
-        ended = subprocess.run(
-            ["bash", "-c", line],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-        )
-        assert "Traceback" not in ended.stderr, f"$ {line}\n{ended.stderr[-3000:]}"
-        return ended
+        self.fedskew = fedskew
 
     def __call__(self, line: str) -> str:
         """Run a line that has to succeed, and return what it prints."""
-        ended = self.run(line)
-        assert ended.returncode == 0, f"$ {line}\n{(ended.stdout + ended.stderr)[-3000:]}"
-        return ended.stdout
+        status, output, errors = self.fedskew(*shlex.split(line)[1:])
+        assert status == 0, f"$ {line}\n{(output + errors)[-3000:]}"
+        return output
 
     def refused(self, line: str) -> str:
         """Run a line that has to be refused in one sentence, and return what it prints."""
-        ended = self.run(line)
-        assert ended.returncode == 2, f"$ {line}\n{ended.stdout[-3000:]}"
-        assert ended.stderr.count("\n") == 1, ended.stderr
-        return ended.stdout + ended.stderr
+        status, output, errors = self.fedskew(*shlex.split(line)[1:])
+        assert status == 2, f"$ {line}\n{output[-3000:]}"
+        assert errors.count("\n") == 1, errors
+        return output + errors
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Terminal:
+def terminal(tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     folder = tmp_path / "afternoon"
     folder.mkdir()
-    return Terminal(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Terminal(folder, fedskew)
 
 
 def printed_commands(answer: str) -> list[str]:
     """Return the commands that stand in what a command printed, each on a line of its own."""
-    return [line.strip() for line in answer.splitlines() if line.strip().startswith("fedskew ")]
+    lines = [line.strip() for line in answer.splitlines()]
+    return [line for line in lines if line.startswith("fedskew ")]
 
 
 def proposed(answer: str, word: str) -> str:
@@ -103,12 +85,6 @@ def exported(terminal: Terminal, method: str, results: str = "results") -> str:
     lines = terminal(f"fedskew export {run.relative_to(terminal.folder)}").splitlines()
     files = [Path(line) for line in lines if line.endswith("model.safetensors")]
     return str(files[0].parent)
-
-
-def architecture(terminal: Terminal, model: str) -> str:
-    """Return the name of an exported model's architecture."""
-    with safe_open(terminal.folder / model / "model.safetensors", "pt") as file:
-        return str(file.metadata()["architecture"])
 
 
 def predicted(terminal: Terminal, model: str, data: str, more: str = "") -> list[dict[str, str]]:
@@ -155,28 +131,21 @@ def write_tables(folder: Path) -> None:
 
     They have a column of numbers per row, one of text, one with empty cells and one of large numbers.
     """
-    from sklearn.datasets import load_breast_cancer
-
-    data, draws = load_breast_cancer(), np.random.default_rng(0)
-    shift = 0.4 * data.data.std(0)
+    draws = np.random.default_rng(0)
     rows = []
-    for number, index in enumerate(draws.permutation(len(data.data))):
-        site = number % 3
-        values = (
-            data.data[index],
-            data.data[index] * 1.15,
-            data.data[index] + shift,
-        )[site]
+    for number in range(600):
+        site, ill = number % 3, number // 3 % 4 > 1
+        values = draws.normal(10, 1, 3) + 3 * ill
+        values = values * (1, 1.15, 1)[site] + (0, 0, 2)[site]
         cells = [f"{value:.5g}" for value in values]
         if number % 17 == 0:
-            cells[4] = ""
-        platelets = str(1000 * draws.integers(150, 450))
+            cells[2] = ""
         patient = f"P{number // 6 * 3 + site}"
-        ward = f"ward {'ABC'[draws.integers(3)]}"
-        label = str(data.target_names[data.target[index]])
-        rows.append([str(1000 + number), patient, HOSPITALS[site], ward, platelets, *cells, label])
-    names = [name.replace(" ", "_") for name in data.feature_names]
-    head = ["row_id", "patient", "site", "ward", "platelets", *names, "label"]
+        platelets = str(1000 * draws.integers(150, 450))
+        about = [str(1000 + number), patient, HOSPITALS[site], f"ward {'ABC'[draws.integers(3)]}"]
+        rows.append([*about, platelets, *cells, ("benign", "malignant")[ill]])
+    measured = ["mean_radius", "mean_area", "mean_smoothness"]
+    head = ["row_id", "patient", "site", "ward", "platelets", *measured, "label"]
     write(folder / "cancer.csv", head, rows[:480])
     write(folder / "new.csv", head, rows[480:])
     write(folder / "unlabeled.csv", head[:-1], [row[:-1] for row in rows[480:]])
@@ -217,34 +186,26 @@ def write_images(folder: Path, patients: int, draws: np.random.Generator) -> Non
 
 def write_dicom_tree(folder: Path, first: int, patients: int, draws: np.random.Generator) -> None:
     """Write PATIENT/STUDY/SERIES/IM0001 and IM0002 of each patient in folder/, and labels.csv beside it."""
-    pydicom = pytest.importorskip("pydicom")
     rows = []
     for number, hospital in enumerate(HOSPITALS):
         for patient in range(first, first + patients):
             label = ("normal", "pneumonia")[patient % 2]
-            patient_id = f"{number}{patient:04d}"
-            rows.append([patient_id, label])
-            place = folder / f"PAT{patient_id}" / "STUDY001" / "SERIES01"
-            place.mkdir(parents=True)
+            name = f"{number}{patient:04d}"
+            rows.append([name, label])
             for view in range(2):
-                data = pydicom.Dataset()
-                data.SOPClassUID = "1.2.840.10008.5.1.4.1.1.1"
-                data.SOPInstanceUID = f"1.2.3.{number}.{patient}.{view}"
-                data.StudyInstanceUID = f"1.2.3.{number}.{patient}"
-                data.SeriesInstanceUID = f"1.2.3.{number}.{patient}.9"
-                data.PatientID, data.InstitutionName = patient_id, hospital
-                data.Modality, data.InstanceNumber = "CR", view + 1
-                pixels = chest(draws, label == "pneumonia", number).astype(np.uint16) * 16
-                data.Rows, data.Columns = pixels.shape
-                data.SamplesPerPixel, data.PixelRepresentation = 1, 0
-                data.PhotometricInterpretation = "MONOCHROME2"
-                data.BitsAllocated, data.BitsStored, data.HighBit = 16, 12, 11
-                data.PixelData = pixels.tobytes()
-                data["PixelData"].VR = "OW"
-                data.file_meta = pydicom.dataset.FileMetaDataset()
-                data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-                file = place / f"IM{view + 1:04d}"
-                pydicom.dcmwrite(file, data, enforce_file_format=True)
+                write_image(
+                    folder / f"PAT{name}" / "STUDY001" / "SERIES01" / f"IM{view + 1:04d}",
+                    2 * int(name) + view,
+                    sop_class="1.2.840.10008.5.1.4.1.1.1",
+                    StudyInstanceUID=f"1.2.3.{number}.{patient}",
+                    SeriesInstanceUID=f"1.2.3.{number}.{patient}.9",
+                    PatientID=name,
+                    InstitutionName=hospital,
+                    Modality="CR",
+                    Rows=32,
+                    Columns=32,
+                    PixelData=chest(draws, label == "pneumonia", number).tobytes(),
+                )
     write(folder.with_name("labels.csv"), ["PatientID", "label"], rows)
 
 
@@ -296,7 +257,10 @@ def test_images_as_a_table_and_as_folders(terminal: Terminal) -> None:
     run_printed(terminal, answer, f"{more} --results by-folder")
 
     models = [exported(terminal, "fedavg", results) for results in ("by-table", "by-folder")]
-    names = {architecture(terminal, model) for model in models}
+    names = set()
+    for model in models:
+        with safe_open(terminal.folder / model / "model.safetensors", "pt") as file:
+            names.add(str(file.metadata()["architecture"]))
     assert len(names) == 1 and names.pop() in answer
     terminal("fedskew report --results by-table --html report.html")
 
@@ -312,14 +276,14 @@ def test_images_as_a_table_and_as_folders(terminal: Terminal) -> None:
             for row, made in zip(new, labeled, strict=True)
         }
         assert [row["prediction"] for row in unlabeled] == list(told.values())
-        for place, count in (("new/images", 30), ("new/folders/north", 10)):
-            rows = predicted(terminal, model, place)
-            assert len(rows) == count
-            assert all(told[Path(row["input"]).name] == row["prediction"] for row in rows)
+        rows = predicted(terminal, model, "new/folders/north")
+        assert len(rows) == 10
+        assert all(told[Path(row["input"]).name] == row["prediction"] for row in rows)
 
 
 def test_a_dicom_tree_as_a_pacs_writes_it(terminal: Terminal) -> None:
     """PATIENT/STUDY/SERIES/IM0001: patients are no classes, labels stand in a table, hospitals in the files."""
+    pytest.importorskip("pydicom")
     draws = np.random.default_rng(0)
     write_dicom_tree(terminal.folder / "pacs" / "export", 0, 16, draws)
     write_dicom_tree(terminal.folder / "later" / "export", 100, 4, draws)

@@ -9,7 +9,6 @@ import pytest
 from data.long_tail import long_tail
 from data.partitions import Indices, iid, lda, llt
 from fedskew.diagnosis.rules import (
-    ANSWERS,
     RULES,
     Diagnosis,
     Plan,
@@ -22,7 +21,6 @@ from fedskew.diagnosis.skews import Skew, p_words, skews
 from fedskew.diagnosis.statistics import Shift, Statistics, statistics
 from fedskew.diagnosis.table import Counts, Moments, site_table
 from fedskew.experiments.experiments import load_experiments
-from fedskew.experiments.plan import plan
 from server_app.methods import METHODS
 
 LABELS_N = np.arange(6000) % 10
@@ -51,9 +49,6 @@ def rare_at_one_site() -> Counts:
 
 
 TAIL_N = LABELS_N[long_tail(LABELS_N, 10, 100, 0, drawn())]
-GIANT_LABEL = np.vstack(
-    [lda_counts := counted(lda(LABELS_N, 9, 0.05, drawn())), 4 * lda_counts.sum(0)[None]]
-)
 NO_SHIFT, SHIFT = ([100.0, 101], [60.0, 60]), ([100.0, 30], [60.0, 20])
 TABLES = [
     ("IID", counted(iid(LABELS_N, 10, drawn())), None, set()),
@@ -64,32 +59,7 @@ TABLES = [
     ("one giant site", giant(), None, {"quantity"}),
     ("a rare class at one site", rare_at_one_site(), None, {"label", "global tail"}),
     ("two scanners", np.full((2, 4), 200), SHIFT, {"scanner"}),
-    (
-        "imbalance 100, LDA 0.5",
-        counted(lda(TAIL_N, 10, 0.5, drawn(1), 1), TAIL_N),
-        None,
-        {"label", "global tail", "quantity"},
-    ),
-    (
-        "imbalance 100 and a giant",
-        np.outer([20, 1, 1, 1], [500, 200, 80, 30, 5]),
-        None,
-        {"global tail", "quantity"},
-    ),
-    (
-        "two scanners of one class each",
-        np.array([[300, 4], [5, 310]]),
-        SHIFT,
-        {"label|local tails", "scanner"},
-    ),
-    ("a giant beside label skew", GIANT_LABEL, None, {"label", "quantity"}),
     ("two scanners alike", np.full((2, 4), 200), NO_SHIFT, set()),
-    (
-        "LDA 0.1 over two classes",
-        np.array([[60, 0], [0, 50], [40, 3], [55, 0], [0, 70]]),
-        None,
-        {"label"},
-    ),
 ]
 
 
@@ -108,10 +78,7 @@ def test_a_table_gets_its_names(
         if moments is None
         else Moments(("",), *(np.array(values)[:, None] for values in moments))
     )
-    names_seen = set(diagnose(table, columns).names)
-    either = [name for name in names if "|" in name]
-    assert all(names_seen & set(name.split("|")) for name in either), names_seen
-    assert either or names_seen == names
+    assert set(diagnose(table, columns).names) == names
 
 
 def test_every_rule_has_its_experiment_which_claims_it_over_three_seeds() -> None:
@@ -124,22 +91,6 @@ def test_every_rule_has_its_experiment_which_claims_it_over_three_seeds() -> Non
         claims = [claim for claim in experiment.claims if claim.than == rule.method]
         assert len(experiment.seeds) == 3 and claims, rule
         assert all(claim.better == "fedavg" and claim.expected for claim in claims), rule
-
-
-def test_a_rule_applies_to_the_data_of_its_experiment() -> None:
-    from data import federate
-
-    for rule in RULES:
-        applying = set()
-        for cell in plan(load_experiments()[rule.experiment]):
-            run = cell.run
-            federation = federate(run.data, run.general.seed)
-            table = site_table(
-                "", federation.client_names, federation.dataset.class_names, federation.counts_KC
-            )
-            context = Plan(run.training.batch_size)
-            applying.add((cell.column, rule in known_failures(diagnose(table, plan=context))))
-        assert any(applies for _, applies in applying), rule
 
 
 def test_scanners_beside_other_classes_are_less_sure() -> None:
@@ -168,20 +119,6 @@ def test_where_sizes_become_a_skew(sizes_K: list[int], named: bool) -> None:
     """From a largest site of four times the others' median, or of five times the smallest, beyond chance."""
     table = statistics(np.outer(sizes_K, [1, 1]))
     assert ("quantity" in {skew.name for skew in skews(table, None)}) == named
-
-
-def test_no_method_that_answers_a_skew_is_known_to_fail_for_being_there() -> None:
-    """`Known to fail there: fedbn` beside `scanner: begin with fedbn` was a contradiction."""
-    moments = Moments(("",), np.array([[100.0], [30]]), np.array([[60.0], [20]]))
-    diagnosis = diagnose(site_table("", "ab", "xyz", np.full((2, 3), 200)), moments)
-    assert diagnosis.names == ("scanner",)
-    assert {rule.method for rule in known_failures(diagnosis)}.isdisjoint(ANSWERS["scanner"])
-    assert "look at singleset beside fedbn" in diagnosis.remark
-    assert recommended_order(diagnosis, ["fedavg", "creff", "fedbn"]) == [
-        "fedbn",
-        "fedavg",
-        "creff",
-    ]
 
 
 @pytest.mark.parametrize(

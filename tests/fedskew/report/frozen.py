@@ -1,26 +1,37 @@
 """Frozen records of a small experiment, put where its plan looks for them.
 
-`python tests/fedskew/report/frozen.py` renews the golden files from them.
+`python tests/fedskew/report/frozen.py` writes the golden files of its report anew.
 """
 
+import io
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from rich.console import Console
+
+from client_app.metrics import Scores
+from client_app.state import State
 from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan, runs
-from fedskew.report.document import Document, document
+from fedskew.report.document import document
 from fedskew.report.results import ExperimentResults, gather
-from fedskew.report.text import csv_text, markdown
+from fedskew.report.text import as_json, markdown_table, show
+from server_app.evaluation import metrics_from
+from server_app.predictions import Predictions, write_predictions
 from server_app.record import RoundRecord
 from server_app.round_selection import summarize
 from server_app.run_folder import RunFolder, line_of
 from server_app.run_settings import RunSettings
 
 HERE = Path(__file__).parent
+GOLDEN = HERE.parents[1] / "golden"
 ENTRY: dict[str, Any] = {
     "title": "FedAvg, CReFF and FedShift on skewed digits",
     "paper": "Nobody, Table 1",
@@ -46,6 +57,14 @@ ENTRY: dict[str, Any] = {
     ],
     "unjudged": ["CReFF's curves are smoother"],
 }  # fmt: skip
+ONE_COLUMN: dict[str, Any] = {
+    "columns": {"LDA 0.5": ENTRY["columns"]["LDA 0.5"]},
+    "methods": ["fedavg", "creff"],
+    "cells": {},
+    "notes": {},
+    "claims": ENTRY["claims"][:1],
+}
+"""Changes that leave the smallest report with every section."""
 VERSIONS = {"code": "c0de", "torch": "2", "flwr": "1", "numpy": "2", "cpu": "AVX2"}
 
 
@@ -85,20 +104,85 @@ def frozen_results(results: Path, **changes: Any) -> ExperimentResults:
     return gather(frozen(results, **changes), {"results": str(results)})
 
 
-def golden(results: Path) -> tuple[Document, dict[str, str]]:
-    """Return the frozen report, and its texts by the name of their golden files; the folder's name is left out."""
-    report = document(frozen_results(results))
-    texts = {"golden.md": markdown([report]), "golden.csv": csv_text([report])}
-    ids = {run.run_id: f"run-{number}" for number, run in enumerate(runs(report.results.cells))}
-    for name, text in texts.items():
-        for run_id, short in ids.items():  # a run's id changes with every setting that FedSkew gets
-            text = text.replace(run_id, short)
-        texts[name] = text.replace(str(results), "RESULTS")
-    return report, texts
+def report_words(results: Path, **changes: Any) -> list[object]:
+    """Write the frozen runs and the file of their experiment; return the words of its report."""
+    frozen(results, **changes)
+    file = results / "experiments.yaml"
+    file.write_text(json.dumps({"frozen": {**ENTRY, **changes}}))
+    return ["report", "frozen", "--experiments", file, "--results", results]
+
+
+def predictions(seed: int, classes: int, size: int = 120, shift: float = 1.0) -> Predictions:
+    """Return drawn predictions, the better the larger the shift."""
+    draws = np.random.default_rng(seed)
+    label_N = np.arange(size) % classes
+    logits_NC = draws.normal(size=(size, classes)) + shift * np.eye(classes)[label_N]
+    return Predictions(torch.log_softmax(torch.from_numpy(logits_NC), 1).numpy(), label_N)
+
+
+def tensors_of(said: Predictions) -> State:
+    """Return predictions as a run keeps them."""
+    names = ("log-probabilities", "labels", "subjects", "samples")
+    parts = zip(names, said, strict=True)
+    return {name: torch.tensor(part) for name, part in parts if part is not None}
+
+
+def with_predictions(
+    known: ExperimentResults,
+    classes: int = 10,
+    change: Callable[[Predictions], Predictions] = lambda said: said,
+) -> ExperimentResults:
+    """Let every run keep drawn predictions, changed, which are better where CReFF is deployed."""
+    measured, kept = {}, dict[Path, dict[str, State]]()
+    for place, group in known.measured.items():
+        measured[place] = list(group)
+        for number, run in enumerate(group):
+            shift = 2.0 if run.cell.row == "creff" else 0.8
+            parts = tensors_of(change(predictions(run.cell.seed, classes, shift=shift)))
+            kept.setdefault(run.run.settings.folder, {})[run.cell.deployed] = parts
+            scores = Scores.of_probabilities(parts["log-probabilities"], parts["labels"])
+            spreads = run.points[-1].numbers.spreads
+            last = replace(run.points[-1], numbers=replace(metrics_from(scores), spreads=spreads))
+            measured[place][number] = replace(run, points=(*run.points[:-1], last))
+    for folder, states in kept.items():
+        write_predictions(RunFolder(folder), states)
+    return replace(known, measured=measured)
+
+
+def rounded(value: Any) -> Any:
+    """Return JSON with six decimals, as the last bits of a sum depend on the processor."""
+    if isinstance(value, dict):
+        return {key: rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(entry) for entry in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def golden(results: Path) -> dict[str, str]:
+    """Return the frozen report by golden file: all numbers, the terminal's page, and every table.
+
+    Names of runs and of the folder are left out.
+    """
+    known = frozen_results(results)
+    # The terminal breaks lines, so that the folder's length must not matter.
+    report = document(replace(known, command=known.command.replace(str(results), "RESULTS")))
+    console = Console(file=io.StringIO(), width=100)
+    show([report], console)
+    page = console.file.getvalue()  # type: ignore[attr-defined]
+    tables = [report.main, *(table for part in report.sections for table in part.tables)]
+    texts = {
+        "report.json": json.dumps(rounded(as_json([report])), indent=1) + "\n",
+        "report.txt": "\n".join(line.rstrip() for line in page.splitlines()) + "\n",
+        "report_tables.md": "\n\n".join(map(markdown_table, tables)) + "\n",
+    }
+    for number, run in enumerate(runs(report.results.cells)):
+        for name in (run.folder.name, run.run_id):
+            texts = {file: text.replace(name, f"run-{number}") for file, text in texts.items()}
+    return texts
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in golden(Path(folder))[1].items():
-            (HERE / name).write_text(text)
-            sys.stdout.write(f"{HERE / name}\n")
+        for name, text in golden(Path(folder)).items():
+            (GOLDEN / name).write_text(text)
+            sys.stdout.write(f"{GOLDEN / name}\n")

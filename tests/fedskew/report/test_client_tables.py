@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from frozen import frozen_results
 
-from fedskew.report.document import document
 from fedskew.report.format import Table, TableCell, fitted
-from fedskew.report.page import html
 from fedskew.report.results import ExperimentResults
 from fedskew.report.tables import client_tables
 from server_app.evaluation import spread
@@ -23,16 +21,9 @@ AREAS = {0: [0.5, nan, 0.75], 1: [0.7, nan, nan]}
 def known(tmp_path: Path) -> ExperimentResults:
     """Two seeds of FedAvg at three clients, which measured AUROC."""
     columns = {"": {"alpha": 0.5, "imbalance-factor": 10}}
-    frozen = frozen_results(
-        tmp_path,
-        columns=columns,
-        methods=["fedavg"],
-        seeds=[0, 1],
-        claims=[],
-        cells={},
-        notes={},
-        series=[],
-    )
+    one = {"columns": columns, "methods": ["fedavg"], "seeds": [0, 1]}
+    none = {"claims": [], "cells": {}, "notes": {}, "series": []}
+    frozen = frozen_results(tmp_path, **one, **none)
     runs = []
     for run in frozen_results(tmp_path).of("fedavg", "LDA 0.5")[:2]:
         numbers = replace(
@@ -62,43 +53,11 @@ def test_every_client_has_a_row_with_mean_and_spread_over_the_seeds(
     ]  # fmt: skip
 
 
-def test_sites_of_a_federation_are_called_as_they_agreed(known: ExperimentResults) -> None:
-    """The server knows no sample of theirs."""
-    agreed = {"samples": None, "agreement": {"sites": ["a", "b", "c"]}}
-    runs = [
-        replace(run, run=replace(run.run, origin={**run.run.origin, **agreed}))
-        for run in known.of("fedavg", "")
-    ]
-    (table,) = client_tables(replace(known, measured={("fedavg", ""): runs}))
-    assert [row[0].text for row in table.rows] == ["a", "b", "c", "worst client"] and len(
-        table.headings
-    ) == 2
-
-
 def test_a_table_wider_than_a_page_is_turned() -> None:
     headings = [TableCell("method"), *(TableCell(f"class number {k:02d}") for k in range(9))]
-    rows = [
-        [TableCell(name), *(TableCell(f"{name} {k}") for k in range(9))]
-        for name in ("fedavg", "creff")
-    ]
-    wide = Table("", headings, rows)
-    turned = fitted(wide, "class")
-    assert [cell.text for cell in turned.headings] == ["class", "fedavg", "creff"]
-    assert [cell.text for cell in turned.rows[3]] == [
-        "class number 03",
-        "fedavg 3",
-        "creff 3",
-    ] and len(turned.rows) == 9
-    narrow = replace(wide, headings=wide.headings[:4], rows=[row[:4] for row in wide.rows])
+    rows = [[TableCell(name)] + [TableCell(f"{name} {k}") for k in range(9)] for name in "ab"]
+    turned = fitted(Table("", headings, rows), "class")
+    assert [cell.text for cell in turned.headings] == ["class", "a", "b"]
+    assert [cell.text for cell in turned.rows[3]] == ["class number 03", "a 3", "b 3"]
+    narrow = Table("", headings[:4], [row[:4] for row in rows])
     assert fitted(narrow, "class") == narrow
-
-
-def test_a_long_table_is_folded(known: ExperimentResults, no_drawings: None) -> None:
-    long = Table("a table.", [TableCell("client")], [[TableCell(str(k))] for k in range(26)])
-    report = document(known)
-    sections = [
-        replace(section, tables=[long]) for section in report.sections if section.key == "clients"
-    ]
-    assert "<summary>A table. 26 rows</summary>" in html([replace(report, sections=sections)])
-    short = [replace(sections[0], tables=[replace(long, rows=long.rows[:25])])]
-    assert "A table. 25 rows" not in html([replace(report, sections=short)])

@@ -1,20 +1,18 @@
-"""What goes into a paper: LaTeX tables, figures as files, and BibTeX."""
+"""What goes into a paper: LaTeX tables, BibTeX, and figures as files."""
 
-import json
 import re
 import shutil
 import subprocess
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 from command_line import FedSkew
-from frozen import ENTRY, frozen, frozen_results
+from frozen import ONE_COLUMN, frozen_results, report_words
 
 from data.readers.catalog import ALIASES, KNOWN
 from fedskew.report.document import Document, document
 from fedskew.report.format import Table, TableCell
-from fedskew.report.publication import bibtex, latex, latex_table, references, write_figures
+from fedskew.report.publication import bibtex, latex, latex_table, references
 from server_app.methods import METHODS
 
 LATEX = shutil.which("pdflatex")
@@ -23,12 +21,6 @@ LATEX = shutil.which("pdflatex")
 @pytest.fixture(scope="module")
 def frozen_document(tmp_path_factory: pytest.TempPathFactory) -> Document:
     return document(frozen_results(tmp_path_factory.mktemp("frozen")))
-
-
-@pytest.fixture(scope="module")
-def figures(frozen_document: Document, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The figures' files; drawing them takes seconds."""
-    return write_figures([frozen_document], tmp_path_factory.mktemp("figures") / "all")
 
 
 def test_a_latex_table_has_rules_bold_cells_and_no_active_characters() -> None:
@@ -78,15 +70,9 @@ def test_the_tables_compile(frozen_document: Document, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_every_method_and_data_set_has_a_reference() -> None:
+def test_every_method_and_data_set_has_a_reference_and_no_other_name_has() -> None:
     known = {name for reference in references() for name in reference.names}
-    assert METHODS.keys() - known == set()
-    assert {*KNOWN, *ALIASES} - known == set()
-
-
-def test_every_name_of_a_reference_exists() -> None:
-    known = {name for reference in references() for name in reference.names}
-    assert known - {*METHODS, *KNOWN, *ALIASES} == {"project"}
+    assert known == {*METHODS, *KNOWN, *ALIASES, "project"}
 
 
 def test_entries_are_complete_and_their_keys_differ() -> None:
@@ -113,63 +99,29 @@ def test_a_report_cites_its_own_methods_and_data_alone(frozen_document: Document
     ]
 
 
-def test_figures_are_written_as_svg_and_pdf_with_a_legend_of_the_rows(figures: list[Path]) -> None:
-    folder = figures[0].parent
-    assert sorted(figures) == sorted(folder.iterdir())
-    assert len(set(figures)) == len(figures)
-    assert len({file.stem for file in figures}) == len(figures) / 2
-    assert {file.suffix for file in figures} == {".svg", ".pdf"}
-
-    curve = folder / "curves-lda-0-1.svg"
-    texts = [element.text for element in ElementTree.parse(curve).iter() if element.text]
-    for word in ("Balanced accuracy: LDA 0.1", "fedavg", "creff", "fedshift", "round"):
-        assert word in texts
-    assert curve.with_suffix(".pdf").read_bytes().startswith(b"%PDF-")
-
-
-def test_the_same_figures_have_the_same_bytes(
-    figures: list[Path], frozen_document: Document, tmp_path: Path
+def test_two_forms_at_once_and_figures_of_statements_are_refused(
+    tmp_path: Path, fedskew: FedSkew
 ) -> None:
-    for file in write_figures([frozen_document], tmp_path):
-        assert file.read_bytes() == (figures[0].parent / file.name).read_bytes(), file.name
-        assert file.parent == tmp_path / "frozen"
-
-
-def test_two_forms_at_once_are_refused(fedskew: FedSkew) -> None:
-    status, out, err = fedskew("report", "--latex", "--bibtex")
-    assert status == 2
-    assert out == ""
-    assert "report = '--markdown --csv --json --latex --bibtex': must be one of them" in err
-
-
-def test_the_command_prints_latex_and_writes_figures(fedskew: FedSkew, tmp_path: Path) -> None:
-    settings = {"dataset": "digits", "rounds": 2}
-    entry = {**ENTRY, "settings": settings}
-    experiments = tmp_path / "experiments.yaml"
-    experiments.write_text(json.dumps({"frozen": entry}))
-    results = tmp_path / "results"
-    frozen(results)
-    words = ("report", "frozen", "--experiments", experiments, "--results", results)
-
-    status, out, _ = fedskew(*words, "--latex")
-    assert status == 0
-    assert out.startswith("% \\usepackage{booktabs}")
-
-    status, out, err = fedskew(*words, "--figures", tmp_path / "figures")
-    assert (status, out) == (0, "")
-    files = list((tmp_path / "figures" / "frozen").iterdir())
-    assert f"written: {len(files)} files in" in err
-
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    status, _, err = fedskew(*words, "--figures", blocked)
-    assert status == 2
-    assert "--figures" in err and "cannot be written" in err
-
-
-def test_figures_are_of_experiments_alone(fedskew: FedSkew, tmp_path: Path) -> None:
     folder = tmp_path / "figures"
-    status, _, err = fedskew("report", "papers-smoke", "--figures", folder)
-    assert status == 2
-    assert "--figures" in err and "is for experiments: papers-smoke is about statements" in err
+    for words in (("--latex", "--bibtex"), ("papers-smoke", "--figures", folder)):
+        status, out, err = fedskew("report", *words)
+        assert (status, out, err.count("\n")) == (2, "", 1)
     assert not folder.exists()
+
+
+def test_the_command_prints_latex_and_bibtex(tmp_path: Path, fedskew: FedSkew) -> None:
+    words = report_words(tmp_path)
+    status, out, _ = fedskew(*words, "--latex")
+    assert status == 0 and out.startswith("% \\usepackage{booktabs}")
+    status, out, _ = fedskew(*words, "--bibtex")
+    assert status == 0 and out.startswith("@") and "shang2022creff" in out
+
+
+@pytest.mark.slow
+def test_the_command_writes_every_figure_as_svg_and_pdf(fedskew: FedSkew, tmp_path: Path) -> None:
+    words = report_words(tmp_path / "results", **ONE_COLUMN)
+    assert fedskew(*words, "--figures", tmp_path / "figures")[0] == 0
+    files = list((tmp_path / "figures" / "frozen").iterdir())
+    stems = {file.stem for file in files}
+    assert {file.suffix for file in files} == {".svg", ".pdf"} and len(files) == 2 * len(stems)
+    assert {"claims", "curves-lda-0-5", "clients-lda-0-5", "time-lda-0-5"} <= stems

@@ -1,19 +1,16 @@
 """DeLong's test against published figures and the definition; intervals; what the report says of rankings."""
 
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from command_line import FedSkew
-from frozen import frozen_results
+from frozen import ONE_COLUMN, frozen_results, predictions, tensors_of, with_predictions
+from scipy.special import expit
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from client_app.metrics import Scores
-from client_app.state import State
 from fedskew.experiments.plan import Cell
 from fedskew.report.ranking import (
     delong,
@@ -42,22 +39,6 @@ PATIENTS = """
 and Clarke-Pearson's (1988) 49 patients of whom all three are known."""
 
 
-def over_all_pairs(
-    first_N: np.ndarray, second_N: np.ndarray, label_N: np.ndarray
-) -> tuple[float, float]:
-    """Return the difference and its standard error from the matrices of all pairs, O(m n)."""
-
-    def wins(score_N: np.ndarray) -> np.ndarray:
-        positive, negative = score_N[label_N == 1], score_N[label_N == 0]
-        return (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)  # type: ignore[no-any-return]
-
-    ours, theirs = wins(first_N), wins(second_N)
-    rows, columns = np.cov(ours.mean(1), theirs.mean(1)), np.cov(ours.mean(0), theirs.mean(0))
-    covariance = rows / len(ours) + columns / ours.shape[1]
-    contrast = np.array([1, -1])
-    return float(ours.mean() - theirs.mean()), float(np.sqrt(contrast @ covariance @ contrast))
-
-
 @pytest.mark.parametrize(("column", "difference", "error", "p"),
                          [(0, 0.0108, 0.0953, 0.9102), (1, -0.0780, 0.1046, 0.4561)])  # fmt: skip
 def test_delong_gives_the_published_figures(
@@ -69,27 +50,10 @@ def test_delong_gives_the_published_figures(
     assert actual == pytest.approx((difference, error, p), abs=5e-5)
 
 
-@pytest.mark.parametrize("levels", [5, 10**6])
-def test_delong_is_the_definition_over_all_pairs(levels: int) -> None:
-    draws = np.random.default_rng(0)
-    label_N = draws.integers(0, 2, 157)
-    first_N, second_N = (draws.integers(0, levels, 157) / levels + k * label_N for k in (0.3, 0.2))
-    assert delong(first_N, second_N, label_N)[:2] == pytest.approx(
-        over_all_pairs(first_N, second_N, label_N), abs=1e-9
-    )
-
-
 def test_delong_of_scores_that_rank_alike_and_of_single_samples() -> None:
     score_N, label_N = np.array([0.1, 0.4, 0.3, 0.9]), np.array([0, 1, 0, 1])
     assert delong(score_N, 2 * score_N, label_N) == (0.0, 0.0, 1.0)
     assert np.isnan(delong(score_N, -score_N, np.array([0, 0, 0, 1]))[2])
-
-
-def predictions(seed: int, classes: int, size: int = 120, shift: float = 1.0) -> Predictions:
-    draws = np.random.default_rng(seed)
-    label_N = np.arange(size) % classes
-    logits_NC = draws.normal(size=(size, classes)) + shift * np.eye(classes)[label_N]
-    return Predictions(torch.log_softmax(torch.from_numpy(logits_NC), 1).numpy(), label_N)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -107,11 +71,9 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
         said.labels_N.repeat(weights_N),
         np.exp(said.log_probabilities_NC).repeat(weights_N, 0),
     )
-    areas = [roc_auc_score(labels_N == label, probabilities[:, label]) for label in range(classes)]
-    precisions = [
-        average_precision_score(labels_N == label, probabilities[:, label])
-        for label in range(classes)
-    ]
+    of_class = [(labels_N == label, probabilities[:, label]) for label in range(classes)]
+    areas = [roc_auc_score(*of_one) for of_one in of_class]
+    precisions = [average_precision_score(*of_one) for of_one in of_class]
     assert drawn["auroc"][0] == pytest.approx(np.mean(areas), abs=1e-9)
     expected_precision = precisions[1] if classes == 2 else np.mean(precisions)
     assert drawn["auprc"][0] == pytest.approx(expected_precision, abs=1e-9)
@@ -121,66 +83,34 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
     assert drawn["brier"][0] == pytest.approx(expected["brier"], abs=1e-9)
 
 
-def tensors_of(said: Predictions) -> dict[str, torch.Tensor]:
-    """Return predictions as `evaluate_models` keeps them."""
-    names = ("log-probabilities", "labels", "subjects", "samples")
-    return {
-        name: torch.tensor(part) for name, part in zip(names, said, strict=True) if part is not None
-    }
-
-
 def frozen_with_predictions(
     results: Path, change: Callable[[Predictions], Predictions] = lambda said: said
 ) -> ExperimentResults:
-    """Return the frozen experiment, its runs of one column with predictions of two classes, changed."""
-    columns = {"LDA 0.5": {"alpha": 0.5, "imbalance-factor": 10}}
-    known, kept = (
-        frozen_results(results, columns=columns, cells={}, notes={}, claims=[]),
-        dict[Path, dict[str, State]](),
-    )
-    changed = {}
-    for place, runs in known.measured.items():
-        changed[place] = list(runs)
-        for number, run in enumerate(runs):
-            shift = 2.0 if run.cell.row == "creff" else 0.8
-            parts = tensors_of(change(predictions(run.cell.seed, 2, shift=shift)))
-            kept.setdefault(run.run.settings.folder, {})[run.cell.deployed] = parts
-            scores = Scores.of_probabilities(parts["log-probabilities"], parts["labels"])
-            numbers = metrics_from(scores)
-            changed[place][number] = replace(
-                run, points=(replace(run.points[-1], numbers=numbers),)
-            )
-    for folder, states in kept.items():
-        write_predictions(RunFolder(folder), states)
-    return replace(known, measured=changed)
+    """Return the frozen experiment's second column, its runs with predictions of two classes, changed."""
+    return with_predictions(frozen_results(results, **ONE_COLUMN), 2, change)
 
 
-@pytest.fixture
-def with_predictions(tmp_path: Path) -> ExperimentResults:
-    return frozen_with_predictions(tmp_path)
-
-
-def test_the_report_has_intervals_and_delongs_test(with_predictions: ExperimentResults) -> None:
-    numbers, tests = ranking_tables(with_predictions)
+def test_the_report_has_intervals_and_delongs_test(tmp_path: Path) -> None:
+    known = frozen_with_predictions(tmp_path)
+    numbers, tests = ranking_tables(known)
     assert [heading.text for heading in numbers.headings[1:3]] == ["AUROC", "AUPRC"]
     for row in numbers.rows:
-        mean, (low, high) = (
-            float(row[1].text.split()[0]),
-            map(float, row[1].below.strip("[]").split(", ")),
-        )
-        assert low < mean < high
-    assert "DeLong" in tests.caption and [row[0].text for row in tests.rows].count("creff") >= 2
+        low, high = map(float, row[1].below.strip("[]").split(", "))
+        assert low < float(row[1].text.split()[0]) < high
+    assert "DeLong" in tests.caption and [row[0].text for row in tests.rows].count("creff") == 3
 
-
-def test_without_predictions_only_auroc_has_an_interval(
-    with_predictions: ExperimentResults,
-) -> None:
-    runs = with_predictions.of("creff", "LDA 0.5")
+    # Without predictions only AUROC has an interval, by its standard errors.
+    runs = known.of("creff", "LDA 0.5")
     assert len(intervals(runs, 0)) == 5
     for run in runs:
         RunFolder(run.run.settings.folder).predictions_file.unlink()
-    assert intervals(runs, 0).keys() == {"auroc"}
-    assert len(ranking_tables(with_predictions)) == 1
+    means = [100 * run.points[-1].numbers["auroc"] for run in runs]
+    errors = [100 * run.points[-1].numbers["auroc-error"] for run in runs]
+    half = 1.96 * np.sqrt(np.square(errors).sum()) / 3
+    low, high = intervals(runs, 0).pop("auroc")
+    assert low == pytest.approx(np.mean(means) - half)
+    assert high == pytest.approx(min(100, np.mean(means) + half))
+    assert len(ranking_tables(known)) == 1
 
 
 def test_samples_of_one_subject_are_no_more_than_one() -> None:
@@ -193,50 +123,35 @@ def test_samples_of_one_subject_are_no_more_than_one() -> None:
     assert delong(*copies) == pytest.approx(alone, abs=1e-12)
     assert delong(*copies[:3])[1] < alone[1] / 2, "rows as the unit would halve the error"
     assert np.isnan(delong(*copies[:3], label_N.repeat(8))[2]), "one subject per class"
-    log_NC = torch.log_softmax(torch.from_numpy(np.stack([0 * first_N, first_N], 1)), 1).numpy()
-    drawn = {
-        name: resampled(said, np.random.default_rng(1))
-        for name, said in {
-            "alone": Predictions(log_NC, label_N),
-            "subjects": Predictions(log_NC.repeat(8, 0), copies[2], copies[3]),
-            "rows": Predictions(log_NC.repeat(8, 0), copies[2]),
-        }.items()
-    }
+    log_NC = np.log(np.stack([1 - expit(first_N), expit(first_N)], 1))
+    drawn = {}
+    for name, times, subjects_N in (
+        ("alone", 1, None),
+        ("subjects", 8, copies[3]),
+        ("rows", 8, None),
+    ):
+        said = Predictions(log_NC.repeat(times, 0), label_N.repeat(times), subjects_N)
+        numbers = resampled(said, np.random.default_rng(1))
+        drawn[name] = {key: np.ptp(np.percentile(numbers[key], [2.5, 97.5])) for key in numbers}
     for key in ("auroc", "brier"):
-        widths = {
-            name: np.ptp(np.percentile(numbers[key], [2.5, 97.5]))
-            for name, numbers in drawn.items()
-        }
-        assert widths["subjects"] == pytest.approx(widths["alone"], abs=1e-9), key
-        assert widths["rows"] < 0.6 * widths["alone"], key
+        assert drawn["subjects"][key] == pytest.approx(drawn["alone"][key], abs=1e-9), key
+        assert drawn["rows"][key] < 0.6 * drawn["alone"][key], key
 
 
-def copied(said: Predictions, *, known: bool) -> Predictions:
-    """Return every sample's predictions eight times, whose they are `known` or not."""
+def copied(said: Predictions) -> Predictions:
+    """Return every sample's predictions eight times, as slices of one patient."""
     log_NC, labels_N = (part.repeat(8, 0) for part in said[:2])
-    return Predictions(log_NC, labels_N, np.arange(len(said[1])).repeat(8) if known else None)
+    return Predictions(log_NC, labels_N, np.arange(len(said[1])).repeat(8))
 
 
 def test_the_reports_delong_test_counts_subjects_where_runs_keep_them(tmp_path: Path) -> None:
     """Eight slices of every patient: the report's table is that of one slice each."""
-    changes: dict[str, Callable[[Predictions], Predictions]] = {
-        "alone": lambda said: said,
-        "subjects": lambda said: copied(said, known=True),
-        "rows": lambda said: copied(said, known=False),
-    }
-    tables = {}
-    for name, change in changes.items():
-        table = delong_table(frozen_with_predictions(tmp_path / name, change), "LDA 0.5")
-        assert table is not None
-        tables[name] = table
-    assert tables["subjects"].rows == tables["alone"].rows
-    assert "with the subject as sampling unit" in tables["subjects"].caption
-    assert "subject" not in tables["rows"].caption
-    for by_row, alone in zip(tables["rows"].rows, tables["alone"].rows, strict=True):
-        assert by_row[2] == alone[2], "the difference is the same"
-        if alone[0].text == "creff":  # the others say what FedAvg says, without an error
-            error, error_alone = float(by_row[3].text), float(alone[3].text)
-            assert 0 < error < error_alone / 2, "rows as the unit halve the error"
+    alone = delong_table(frozen_with_predictions(tmp_path / "alone"), "LDA 0.5")
+    subjects = delong_table(frozen_with_predictions(tmp_path / "subjects", copied), "LDA 0.5")
+    assert alone is not None and subjects is not None
+    assert subjects.rows == alone.rows
+    assert "with the subject as sampling unit" in subjects.caption
+    assert "subject" not in alone.caption
 
 
 @pytest.mark.parametrize(("label", "name"), [(0, "well"), (1, "ill")])
@@ -264,35 +179,6 @@ def test_an_interval_is_about_the_positive_class_of_the_run(
     assert not low < by_class[1 - label] < high
 
 
-def test_delong_of_subjects_with_samples_of_both_classes_is_obuchowskis() -> None:
-    """Against his formula, written out subject by subject."""
-    draws = np.random.default_rng(1)
-    subject_N, label_N = np.arange(90) // 3, draws.integers(0, 2, 90)
-    common_N = draws.normal(size=30).repeat(3)
-    scores = [common_N + draws.normal(size=90) + k * label_N for k in (1.0, 0.4)]
-
-    def of(score_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        positive, negative = score_N[label_N == 1], score_N[label_N == 0]
-        wins = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
-        return wins.mean(1), wins.mean(0)
-
-    above, below = (a - b for a, b in zip(of(scores[0]), of(scores[1]), strict=True))
-    m, n, difference = len(above), len(below), above.mean()
-    x, y = [], []
-    for subject in range(30):
-        own_1, own_0 = (subject_N[label_N == label] == subject for label in (1, 0))
-        x.append(above[own_1].sum() - own_1.sum() * difference)
-        y.append(below[own_0].sum() - own_0.sum() * difference)
-    of_1, of_0 = (len(np.unique(subject_N[label_N == label])) for label in (1, 0))
-    s_10 = of_1 / ((of_1 - 1) * m) * np.square(x).sum()
-    s_01 = of_0 / ((of_0 - 1) * n) * np.square(y).sum()
-    s_11 = 30 / 29 * (np.array(x) * np.array(y)).sum()
-    expected = np.sqrt(s_10 / m + s_01 / n + 2 * s_11 / (m * n))
-    actual = delong(scores[0], scores[1], label_N, subject_N)
-    assert actual[:2] == pytest.approx((difference, expected), abs=1e-12)
-    assert abs(actual[1] / delong(scores[0], scores[1], label_N)[1] - 1) > 0.02
-
-
 def test_subjects_are_drawn_as_a_whole() -> None:
     subject_N = np.repeat(np.arange(20), 3)
     labels_N = np.where(subject_N < 10, 0, 1)
@@ -303,30 +189,3 @@ def test_subjects_are_drawn_as_a_whole() -> None:
     drawn_BS = by_subject[..., 0]
     assert (drawn_BS[:, :10].sum(1) == 10).all() and (drawn_BS[:, 10:19].sum(1) == 9).all()
     assert (drawn_BS[:, 19] == 1).all(), "the only one with samples of both classes"
-
-
-def test_an_interval_does_not_depend_on_the_rows_above_it(fedskew: FedSkew, tmp_path: Path) -> None:
-    """A row that goes moves those below it up, and changes no number of theirs."""
-    words = ["--results", tmp_path, "--method", "fedavg,fedprox,fedshift", "--set", "model=linear"]
-    for setting in ("dataset=digits-3-8", "rounds=1", "local-epochs=1", "test-images=60"):
-        words += ["--set", setting]
-    words += ["--set", "partition=iid", "--set", "clients=2", "--set", "learning-rate=0.002"]
-    status, _, errors = fedskew("run", *words)
-    assert status == 0, errors
-
-    def ranks() -> dict[str, str]:
-        """Return the lines of the table with intervals, by row."""
-        _, page, _ = fedskew("report", "--markdown", "--results", tmp_path)
-        _, heading, rest = page.partition("| method | AUROC | AUPRC |")
-        assert heading, page
-        lines = rest.partition("\n\n")[0].splitlines()[2:]
-        return {line.split(" | ")[0]: line for line in lines}
-
-    before = ranks()
-    assert list(before) == ["| fedavg", "| fedprox", "| fedshift"]
-    for folder in tmp_path.glob("*-fedavg-*"):
-        shutil.rmtree(folder)
-    after = ranks()
-    assert list(after) == ["| fedprox", "| fedshift"]
-    for row, line in after.items():
-        assert line == before[row]

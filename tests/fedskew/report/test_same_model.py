@@ -1,123 +1,57 @@
 """The verdict on rows whose model must be the same to the bit in every column and seed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from command_line import FedSkew
+from frozen import frozen_results
 
-import fedskew.experiments.experiments
 from data import SettingError
-from fedskew.engines.local import LocalGrid
-from fedskew.experiments.plan import plan
-from fedskew.report.claims import judge_models
+from fedskew.experiments.experiments import experiment
+from fedskew.experiments.plan import Cell
+from fedskew.report.claims import ModelVerdict, judge_models
 from fedskew.report.document import document
-from fedskew.report.results import gather
-from server_app.app import run
+from fedskew.report.results import ExperimentResults
 
-HEADS = ["fed-lda", "fed3r"]
-
-
-def data_file(folder: Path, name: str, changed: int = -1) -> str:
-    """Write a data set of 8x8 images; of the training image `changed` the label is another."""
-    draws = np.random.default_rng(0)
-    images = draws.integers(0, 256, (240, 8, 8), dtype=np.uint8)
-    labels = np.arange(240) % 3
-    test = {"test_images": images[180:], "test_labels": labels[180:].copy()}
-    if changed >= 0:
-        labels[changed] = (labels[changed] + 1) % 3
-    file = folder / f"{name}.npz"
-    np.savez(file, train_images=images[:180], train_labels=labels[:180], **test)
-    return f"npz:{file}"
+ONE, OTHER = "ab" * 32, "cd" * 32
 
 
-def experiment(
-    folder: Path, columns: Mapping[str, Mapping[str, Any]]
-) -> "fedskew.experiments.experiments.Experiment":
-    entry = {
-        "title": "One model",
-        "methods": HEADS,
-        "same_model": HEADS,
-        "settings": {
-            "model": "linear",
-            "rounds": 0,
-            "results": str(folder / "results"),
-            "classes": "a,b,c",
-            "input-shape": "1x8x8",
-            "clients": 4,
-            "device": "cpu",
-        },
-        "columns": columns,
-        "seeds": [0, 1],
-    }
-    return fedskew.experiments.experiments.experiment("one", entry)
+def with_hashes(results: Path, of_cell: Callable[[Cell], str]) -> ExperimentResults:
+    """Return the frozen results of two seeds, of which FedAvg has to have one model; a cell's hash is given."""
+    known = frozen_results(results, seeds=[0, 1], same_model=["fedavg"], claims=[])
+    runs = dict(known.runs)
+    for cell in known.cells:
+        if cell.row == "fedavg" and of_cell(cell):
+            summary = {**(runs[cell.run.run_id].summary or {})}
+            summary["model-hashes"] = {cell.deployed: of_cell(cell)}
+            runs[cell.run.run_id] = replace(runs[cell.run.run_id], summary=summary)
+    return replace(known, runs=runs)
 
 
-def results_of(folder: Path, columns: Mapping[str, Mapping[str, Any]], runs: int = 99) -> Any:
-    """Run so many of an experiment's runs and return its results."""
-    chosen = experiment(folder, columns)
-    with LocalGrid() as grid:
-        for settings in list({cell.run.run_id: cell.run for cell in plan(chosen)}.values())[:runs]:
-            run(grid, settings, lambda line: None)
-    return gather(chosen, {})
+def verdict(results: ExperimentResults) -> ModelVerdict:
+    (judged,) = judge_models(results)
+    return judged
 
 
-def test_one_hash_over_partitions_and_seeds_holds(tmp_path: Path) -> None:
-    data = data_file(tmp_path, "one")
-    columns = {
-        "IID": {"dataset": data, "partition": "iid"},
-        "LDA": {"dataset": data, "partition": "lda", "alpha": 0.5},
-    }
-    results = results_of(tmp_path, columns)
-    verdicts = judge_models(results)
-    assert [(verdict.row, verdict.status, verdict.runs) for verdict in verdicts] == [
-        ("fed-lda", "holds", 4),
-        ("fed3r", "holds", 4),
-    ]
-    written = document(results)
-    assert written.headline == (
-        "fed-lda: one model in 4 of 4 runs: holds. fed3r: one model in 4 of 4 runs: holds."
-    )
-    (section,) = [section for section in written.sections if section.key == "models"]
-    (table,) = section.tables
-    assert [row[1].text for row in table.rows] == ["holds", "holds"]
+def test_one_hash_over_columns_and_seeds_holds(tmp_path: Path) -> None:
+    results = with_hashes(tmp_path, lambda cell: ONE)
+    judged = verdict(results)
+    assert (judged.row, judged.status, judged.runs, judged.missing) == ("fedavg", "holds", 4, 0)
+    (section,) = [part for part in document(results).sections if part.key == "models"]
+    assert [row[1].text for row in section.tables[0].rows] == ["holds"]
 
 
-def test_one_label_changed_on_purpose_fails(tmp_path: Path) -> None:
-    columns = {
-        "as it is": {"dataset": data_file(tmp_path, "one"), "partition": "iid"},
-        "one label": {"dataset": data_file(tmp_path, "other", 17), "partition": "iid"},
-    }
-    results = results_of(tmp_path, columns)
-    for verdict in judge_models(results):
-        assert verdict.status == "does not hold"
-        assert sorted(verdict.hashes.values()) == [
-            ["as it is, seed 0", "as it is, seed 1"],
-            ["one label, seed 0", "one label, seed 1"],
-        ]
-    assert "fed3r: 2 models in 4 of 4 runs: does not hold." in document(results).headline
-
-
-def test_missing_runs_leave_it_open(tmp_path: Path) -> None:
-    columns = {"IID": {"dataset": data_file(tmp_path, "one"), "partition": "iid"}}
-    results = results_of(tmp_path, columns, runs=1)
-    verdict = judge_models(results)[0]
-    assert (verdict.status, verdict.runs, verdict.missing) == ("not measured yet", 1, 1)
+def test_another_hash_in_one_column_fails_and_a_missing_one_leaves_it_open(tmp_path: Path) -> None:
+    judged = verdict(with_hashes(tmp_path, lambda cell: OTHER if cell.column == "LDA 0.5" else ONE))
+    assert judged.status == "does not hold"
+    assert judged.hashes[OTHER] == ["LDA 0.5, seed 0", "LDA 0.5, seed 1"]
+    judged = verdict(with_hashes(tmp_path, lambda cell: ONE if cell.seed else ""))
+    assert (judged.status, judged.runs, judged.missing) == ("not measured yet", 2, 2)
 
 
 def test_a_row_that_is_none_is_refused() -> None:
-    entry = {"title": "", "methods": ["fedncm"], "same_model": ["fed3r"]}
-    with pytest.raises(SettingError, match=r"same_model.*fed3r.*is no row"):
-        fedskew.experiments.experiments.experiment("one", entry)
-
-
-def test_the_invariance_suite_on_digits(fedskew: FedSkew, tmp_path: Path) -> None:
-    words = ("invariance-digits", "--results", str(tmp_path), "--set")
-    shortened = ("seed=3",)
-    assert fedskew("run", *words, *shortened)[0] == 0
-    status, text, _ = fedskew("report", *words, *shortened)
-    assert status == 0
-    for head in ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm"):
-        assert f"{head}: one model in 9 of 9 runs: holds." in " ".join(text.split())
+    entry = {"title": "", "methods": ["fedncm"], "same_model": ["fedncm"]}
+    experiment("one", entry)
+    with pytest.raises(SettingError):
+        experiment("one", {**entry, "same_model": ["fed3r"]})

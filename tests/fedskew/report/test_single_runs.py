@@ -4,13 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from command_line import FedSkew
-from frozen import HERE, frozen, write
+from frozen import HERE, write
 
-from fedskew.cli import report as report_cli
-from fedskew.experiments.experiments import Experiment, experiment
-from fedskew.report import results as report_results
 from fedskew.report.run_records import RunRecords, short_name
 from fedskew.report.single_runs import single_runs
 from server_app.round_selection import summarize
@@ -51,14 +47,6 @@ def test_rows_are_what_differs_and_columns_what_differs_of_the_data(tmp_path: Pa
                      ("fedprox", "alpha 0.5"): [0, 1], ("creff", "alpha 0.1"): [2]}  # fmt: skip
 
 
-def test_every_data_set_has_a_table_and_planned_runs_have_none(tmp_path: Path) -> None:
-    known = finished(tmp_path, method="fedavg")
-    finished(tmp_path, method="fedavg", dataset="digits-3-8")
-    assert [part.experiment.title for part in single_runs(tmp_path, {known.run_id})[0]] == [
-        "Runs on digits-3-8"
-    ]
-
-
 def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> None:
     run = finished(tmp_path, method="fedavg")
     stated = json.loads((run.folder / "settings.json").read_text())
@@ -73,36 +61,19 @@ def test_a_run_that_cannot_be_read_is_left_out_in_a_sentence(tmp_path: Path) -> 
     )
 
 
-def test_the_command_line_reports_on_them(
-    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report_cli, "find_all", lambda names, file: [])
-    status, _, errors = fedskew("report", "--results", tmp_path)
-    assert status == 1 and "no finished run in" in errors
+def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew) -> None:
+    """An experiment that cannot be run keeps no other run from its report."""
+    file = tmp_path / "gone.yaml"
+    file.write_text(
+        "gone: {title: gone, methods: [fedavg], settings: {dataset: digits, model: alexnet-bn}}"
+    )
+    words = ("report", "--results", tmp_path, "--experiments", file)
+    assert fedskew(*words)[0] == 1
     finished(tmp_path, method="fedavg")
-    status, output, _ = fedskew("report", "--results", tmp_path)
+    status, output, errors = fedskew(*words)
     assert status == 0 and "Runs on digits" in output
-
-
-def test_an_experiment_that_cannot_be_run_does_not_keep_the_others_from_a_report(
-    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = experiment(
-        "gone",
-        {
-            "title": "",
-            "settings": {"dataset": "digits", "model": "alexnet-bn"},
-            "methods": ["fedavg"],
-        },
-    )
-    frozen_ones = frozen(tmp_path)
-    monkeypatch.setattr(report_cli, "find_all", lambda names, file: [gone, frozen_ones])
-    status, output, errors = fedskew("report", "--csv", "--results", tmp_path)
-    assert status == 0 and "frozen,LDA 0.1,fedavg" in output
-    assert (
-        "gone: left out, as it cannot be run: model = 'alexnet-bn': needs images of 63x63" in errors
-    )
-    assert fedskew("report", "gone", "frozen", "--results", tmp_path)[0] == 2
+    assert "gone: left out, as it cannot be run" in errors
+    assert fedskew(words[0], "gone", *words[1:])[0] == 2
 
 
 def test_the_command_for_what_is_missing_names_the_file_of_the_experiment(
@@ -123,33 +94,3 @@ def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:
     name = RunRecords(run, {}, [], None).label
     assert "somebody" not in run.run_id and name == f"scans-npz-fedavg-seed0-{run.run_id[-10:]}"
     assert short_name("domains:npz:/a/one.npz,npz:/b/two.npz") == "one.npz, two.npz"
-    assert [short_name(data) for data in ("digits", "domains:mnist,usps")] == [
-        "digits",
-        "domains:mnist,usps",
-    ]
-
-
-def test_only_experiments_of_the_runs_data_sets_are_planned(
-    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run whose settings.json is damaged could be of any experiment: then all are planned."""
-    planned: list[str] = []
-    gather = report_results.gather
-
-    def gather_and_note(entry: Experiment, *rest: Any) -> Any:
-        planned.append(entry.name)
-        return gather(entry, *rest)
-
-    entry = {"title": "", "methods": ["fedavg"], "seeds": [0]}
-    small = {"clients": 2, "rounds": 2}
-    digits = experiment("digits", {**entry, "settings": {"dataset": "digits", **small}})
-    office = experiment("office", {**entry, "settings": {"dataset": "office", **small}})
-    monkeypatch.setattr(report_cli, "find_all", lambda names, file: [digits, office])
-    monkeypatch.setattr(report_results, "gather", gather_and_note)
-    assert fedskew("report", "--results", tmp_path)[0] == 1 and planned == []
-    run = finished(tmp_path, method="fedavg")
-    assert fedskew("report", "--csv", "--results", tmp_path)[0] == 0
-    assert planned == ["digits"]
-    (run.folder / "settings.json").write_text("{")
-    fedskew("report", "--csv", "--results", tmp_path)
-    assert planned == ["digits", "digits", "office"]
