@@ -1,17 +1,14 @@
 """The baselines through whole runs: what they share, what they keep, and which of them compose."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
-from in_process import HEADS, FinishedRun, TamperingGrid, losses, small
+from in_process import FinishedRun, TamperingGrid, losses, small
 
-from client_app.client import Client, Report, Variant, overrides
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import from_flower, pack, to_flower, unpack
@@ -20,72 +17,19 @@ from client_app.optimizer import coefficient_sum
 from client_app.runtime import ClientRuntime, simulation_runtime
 from client_app.state import State, copy, digest
 from client_app.training import steps_of, train_round
-from client_app.variants import VARIANTS
-from data import SettingError
 from fedskew.engines.local import LocalGrid, identify
-from fedskew.engines.workers import WorkersGrid
 from server_app.app import Run
 from server_app.checkpoint import Checkpoint
-from server_app.methods import METHODS
 from server_app.run_folder import RunFolder
 from server_app.settings import defaults, parse
 from strategies.core.server import Server, Update
-from strategies.core.server_optimizer import FORMS, ServerOptimizer
+from strategies.core.server_optimizer import ServerOptimizer
 from strategies.fednova import FedNova
 
 Train = Callable[..., FinishedRun]
 
 
 # ---- which compose ---------------------------------------------------------------------------------------------------
-
-
-def corrects_prior(variant: type[Variant]) -> bool:
-    return variant.requirements.uncorrected_prior
-
-
-def draws_samples(variant: type[Variant]) -> bool:
-    return overrides(variant, "sample_weights")
-
-
-REFUSED = {
-    ("fedlc", "fedshift"): "correct it twice",
-    ("reweighting", "fedshift"): "correct it twice",
-    ("ratio-loss", "fedshift"): "correct it twice",
-    ("silobn", "fedbn"): "both say what of batch norm stays on the client",
-    ("singleset", "fedbn"): "shares nothing",
-    ("uniform-sampling", "iwds"): "want to draw the samples",
-    ("fixed-beta-sampling", "iwds"): "want to draw the samples",
-    **{
-        (method, "fedbn"): "the same everywhere"
-        for method in (
-            *("ccvr", "refit-bias", "feddf", "fedbe", "ratio-loss", "real-features", "real-blocks"),
-            *HEADS,
-        )
-    },
-    **{
-        (name, companion): reason
-        for companion, holds, reason in (
-            ("fedshift", corrects_prior, "correct it twice"),
-            ("iwds", draws_samples, "want to draw the samples"),
-        )
-        for name, method in METHODS.items()
-        if name != companion and any(holds(VARIANTS[variant]) for variant in method.variants)
-    },
-    **{(name, name): "name it once" for name in ("fedshift", "fedbn", "iwds")},
-}
-"""Those that are known by name, so that none loses its flag, and of those to come what their flags say."""
-
-
-@pytest.mark.parametrize("companion", ["fedshift", "fedbn", "iwds"])
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_composes_or_says_why_not(train: Train, method: str, companion: str) -> None:
-    both = f"{method}+{companion}"
-    if reason := REFUSED.get((method, companion)):
-        with pytest.raises(SettingError, match=reason):
-            train(method=both)
-        return
-    (record,) = train(method=both, rounds=1, local_steps=1).records
-    assert record["failures"] == {} and record["loss"] < float("inf")
 
 
 def test_a_method_sets_what_its_name_stands_for_below_what_is_stated() -> None:
@@ -154,33 +98,7 @@ def test_server_control_is_the_mean_of_the_clients(
     assert len(errors) == 5 and max(errors) < 1e-10
 
 
-def test_scaffold_sends_twice_as_much_each_way(train: Train) -> None:
-    fedavg, scaffold = (
-        train(m, method=m, model="small-cnn").records[0] for m in ("fedavg", "scaffold")
-    )
-    for way in ("bytes-up", "bytes-down"):
-        assert scaffold[way] == 2 * fedavg[way]
-
-
 # ---- FedNova and FedAvgM ---------------------------------------------------------------------------------------------
-
-
-def test_fednova_of_equal_steps_is_fedavg(train: Train) -> None:
-    def shared(method: str, steps: int) -> State:
-        outcome = train(
-            f"{method} {steps}",
-            method=method,
-            local_steps=steps,
-            batch_size=4,
-            alpha=0.1,
-            min_samples=2,
-        )
-        return Checkpoint.load(outcome.folder.checkpoint_file).shared
-
-    for steps in (4, 0):  # 0: an epoch, longer where there are more samples
-        ours, theirs = shared("fednova", steps), shared("fedavg", steps)
-        equal = all(torch.allclose(ours[n].float(), theirs[n].float(), atol=1e-6) for n in theirs)
-        assert equal == (steps > 0)
 
 
 @pytest.mark.parametrize(("method", "pull"), [("fednova", 0.0), ("fednova+fedprox", 0.25)])
@@ -250,29 +168,7 @@ def test_server_momentum_is_flowers_fedavgm(tmp_path: Path) -> None:
                 torch.testing.assert_close(from_flower(arrays)[name], tensor, rtol=1e-6, atol=1e-6)
 
 
-def test_forms_of_the_momentum_differ(train: Train) -> None:
-    hashes = {form: train(form, method="fedavgm", server_momentum_form=form).hash for form in FORMS}
-    assert len(set(hashes.values())) == 3
-    assert hashes["heavy-ball"] == train("stated", server_momentum=0.9).hash
-
-
 # ---- Ratio Loss ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("other", ["fedavg", "fedavgm", "fednova", "scaffold", "feddf", "creff"])
-def test_ratio_loss_goes_with_every_way_to_combine(train: Train, other: str) -> None:
-    """With weights of 1, by beta = 0, it is the other method to the bit; a monitor leaves everything else alone."""
-    changes = {"holdout_per_class": 3, "participation": 0.75}
-    both, plain = f"ratio-loss+{other}", train("plain", method=other, **changes)
-    assert (
-        train("identity", method=both, ratio_loss__beta=0.0, **changes).summary["hash"]
-        == plain.summary["hash"]
-    )
-    ours = train("effect", method=both, **changes)
-    assert ours.hash != plain.hash
-    assert ours.records[0]["models"] == plain.records[0]["models"]  # in round 1 all weights are 1
-    names = {"ratio-loss", other} - {"fedavg", "creff"}
-    assert set(ours.summary["rows"]["average"].split("+")) == names
 
 
 def test_class_weights_are_sent_in_the_round_after(train: Train) -> None:
@@ -299,14 +195,6 @@ def test_class_weights_are_sent_in_the_round_after(train: Train) -> None:
 # ---- SiloBN and SingleSet --------------------------------------------------------------------------------------------
 
 
-def test_silobn_sends_the_parameters_alone() -> None:
-    model = build("digit-model", (3, 28, 28), 10, 0)
-    variant = parse({"method": "silobn", "model": "mlp-bn"}).variants[0]
-    sent = model.state_dict().keys() - variant.private_names(model)
-    assert (len(model.state_dict()), len(sent)) == (37, 22)
-    assert sent == {name for name, _ in model.named_parameters()}
-
-
 def test_silobn_keeps_statistics_to_the_bit(train: Train) -> None:
     """What a client kept is what it starts from, and is never averaged."""
     outcome = train(method="silobn", participation=0.5, rounds=4)
@@ -319,37 +207,6 @@ def test_silobn_keeps_statistics_to_the_bit(train: Train) -> None:
     assert len({digest([state]) for state in private}) == len(private) > 1
     for state in private:
         assert all("running" in name or "batches" in name for name in state)
-
-
-def test_silobn_without_steps_stays_where_it_is(
-    train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def states(outcome: FinishedRun) -> list[State]:
-        checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
-        kept = [
-            load_memory(folder_of(outcome.folder.path, k), r)["private"]
-            for k, r in checkpoint.memory_rounds.items()
-        ]
-        return [checkpoint.shared, *kept]
-
-    def steps_until_round_2(client: Client, *rest: Any) -> Report:
-        received = copy(client.model.state_dict())
-        report = train_round(client, *rest)
-        if client.round <= 2:
-            return report
-        private = {name: received[name] for name in report.memory["private"]}
-        return replace(
-            report,
-            shared={name: received[name] for name in report.shared},
-            memory={"private": private},
-        )
-
-    monkeypatch.setattr("client_app.handlers.train_round", steps_until_round_2)
-    once, more = (
-        states(train(f"{rounds} rounds", method="silobn", rounds=rounds)) for rounds in (2, 4)
-    )
-    assert len({digest([state]) for state in once}) == len(once) == 5
-    assert [digest([state]) for state in more] == [digest([state]) for state in once]
 
 
 @pytest.mark.parametrize("method", ["singleset", "singleset+iwds+fed-focal"])
@@ -387,12 +244,3 @@ def test_centralized_is_one_client_with_everything_to_the_bit(train: Train, tmp_
         )
     assert digest([Checkpoint.load(outcome.folder.checkpoint_file).shared]) == digest([shared])
     assert len(alone.federation.train(0)) == 200
-
-
-def test_singleset_is_the_same_on_every_local_engine(train: Train) -> None:
-    whole = train("whole", method="singleset", rounds=4)
-    assert (
-        train("bytes", grid=LocalGrid(faithful=True), method="singleset", rounds=4).hash
-        == whole.hash
-    )
-    assert train("workers", grid=WorkersGrid(2), method="singleset", rounds=4).hash == whole.hash

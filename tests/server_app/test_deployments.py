@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from in_process import FinishedRun, TamperingGrid, drop, kill, small
+from in_process import FinishedRun, TamperingGrid, drop, small
 
 from client_app.messages import kind_of, pack, unpack
-from client_app.state import State, digest
+from client_app.state import digest
 from data import federate
 from server_app.checkpoint import Checkpoint
-from server_app.run_folder import RunFolder
 from strategies.core import questions
 from strategies.core.exchange import TooFewReplies
-from strategies.fedavg import FedAvg
 
 Train = Callable[..., FinishedRun]
 ALL = "creff+creff-code+ccvr+refit-bias+tau-norm+real-features"
@@ -28,16 +26,6 @@ def deployed(outcome: FinishedRun) -> dict[str, str]:
     """Return the hash of every deployed model after the last round."""
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     return {name: digest([state]) for name, state in checkpoint.deployed.items()}
-
-
-def test_one_training_gives_every_row(train: Train) -> None:
-    names = ("creff", "creff-code", "ccvr", "refit-bias", "tau-norm")
-    outcome = train(method="+".join(names))
-    rows = outcome.summary["rows"]
-    assert rows == {"average": "fedavg", **{name: name for name in names}}
-    assert outcome.summary["models"].keys() == rows.keys()
-    columns = outcome.lines[-2].split()
-    assert {"fedavg", *names} <= set(columns)
 
 
 @pytest.mark.parametrize("other", ["fedshift+iwds", "feddf"])
@@ -57,37 +45,6 @@ def test_deployments_do_not_see_each_other(train: Train, other: str) -> None:
     assert len(set(models.values())) == len(models)
 
 
-def test_a_sweep_of_tau_costs_one_training(train: Train) -> None:
-    sweep = train("sweep", method="tau-norm+fedshift", tau_norm__sweep="0,0.5,1")
-    rows = {
-        "average": "fedshift",
-        **{f"tau-norm-{tau}": f"fedshift+tau-norm-{tau}" for tau in ("0", "0.5", "1")},
-    }
-    assert sweep.summary["rows"] == rows
-    for tau in (0.0, 0.5, 1.0):
-        single = train(f"{tau}", method="tau-norm+fedshift", tau_norm__tau=tau)
-        assert deployed(single)["tau-norm"] == deployed(sweep)[f"tau-norm-{tau:g}"]
-
-
-def test_a_sweep_of_m_costs_one_training_and_gives_the_models_of_separate_ones(
-    train: Train,
-) -> None:
-    shared = {"rounds": 3, "participation": 0.5}
-    default = {"creff__features_per_class": 100}
-    sweep = train("sweep", method="creff", creff__sweep="0,1,20", **default, **shared)
-    rows = {"average": "fedavg", **{f"creff-{number}": f"creff-{number}" for number in (0, 1, 20)}}
-    assert sweep.summary["rows"] == rows
-    models = deployed(sweep)
-    for number in (0, 1, 20):
-        single = train(f"{number}", method="creff", creff__features_per_class=number, **shared)
-        assert deployed(single)["creff"] == models[f"creff-{number}"]
-        assert single.summary["hash"]["shared"] == sweep.summary["hash"]["shared"]
-        for ours, theirs in zip(sweep.folder.rounds(), single.folder.rounds(), strict=True):
-            assert ours.models[f"creff-{number}"].means == theirs.models["creff"].means
-    assert models["creff-0"] == models["average"]
-    assert len({models[f"creff-{number}"] for number in (0, 1, 20)}) == 3
-
-
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -100,34 +57,6 @@ def test_identity_settings_deploy_the_average(
 ) -> None:
     models = deployed(train(method=method, **settings))
     assert models[method] == models["average"]
-
-
-def test_a_bias_that_is_far_off_is_put_right(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the average's head takes nearly every sample for one class, refit-bias still finds the others."""
-    mean = FedAvg.combine
-
-    def shifted(self: FedAvg, *arguments: Any) -> tuple[State, State]:
-        shared, state = mean(self, *arguments)
-        shift_C = torch.zeros_like(shared["head.bias"])
-        shift_C[3] = 20.0
-        return {**shared, "head.bias": shared["head.bias"] + shift_C}, state
-
-    settings = {"method": "refit-bias", "rounds": 1, "local_epochs": 20}
-    plain = train("plain", **settings).records[0]["models"]
-    monkeypatch.setattr(FedAvg, "combine", shifted)
-    outcome = train("shifted", **settings)
-    models = outcome.records[0]["models"]
-    assert models["average"]["balanced-accuracy"] == pytest.approx(0.1, abs=0.02)
-    assert models["refit-bias"]["balanced-accuracy"] > 0.7
-    assert models["refit-bias"]["loss"] < models["average"]["loss"] / 2
-    assert plain["refit-bias"]["balanced-accuracy"] > plain["average"]["balanced-accuracy"]
-
-
-@pytest.mark.parametrize("method", ["feddf", "fedbe"])
-def test_no_distillation_steps_are_fedavg(train: Train, method: str) -> None:
-    plain = train("plain", holdout_per_class=3)
-    assert train("none", method=method, **{f"{method}__steps": 0}).hash == plain.hash
-    assert train("some", method=method).hash != plain.hash
 
 
 # ---- the question after the last round -------------------------------------------------------------------------------
@@ -152,13 +81,6 @@ def test_the_final_question_is_asked_once_and_of_everybody(train: Train, tmp_pat
     assert ours[2]["bytes-up"] - theirs[2]["bytes-up"] == 8 * held * (2 + width + width**2)
     model = sum(tensor.numel() * tensor.element_size() for tensor in asked.values())
     assert ours[2]["bytes-down"] - theirs[2]["bytes-down"] == 4 * model
-
-
-def test_a_method_behind_one_without_a_final_question_gets_its_answers(train: Train) -> None:
-    method = {"method": "tau-norm+ccvr", "rounds": 1}
-    outcome = train(grid=(grid := TamperingGrid()), **method)
-    assert grid.kinds() == ["train", "query"]
-    assert set(deployed(outcome)) == {"average", "tau-norm", "ccvr"}
 
 
 def spoiled(kind: str) -> Callable[[Message, RecordDict], None]:
@@ -229,22 +151,3 @@ def test_a_check_of_an_answer_that_does_not_end_costs_its_client_alone(
         ended.set()
     reason = "class-statistics: it is not checked after 0.5 s"
     assert outcome.records[-1]["failures"] == {"1": reason}
-
-
-def test_kill_and_resume_around_the_final_question(train: Train, tmp_path: Path) -> None:
-    changes = {"method": "ccvr+creff", "rounds": 3, "participation": 0.75}
-    whole = train("whole", **changes)
-    for place in ("during the final question", "before the checkpoint", "after the checkpoint"):
-        kill(tmp_path / place, place, changes)
-        started = RunFolder(small(tmp_path / place, **changes).folder)
-        assert started.summary() is None, place
-        resumed = train(place, grid=(grid := TamperingGrid()), **changes)
-        kinds = grid.kinds()
-        if place == "after the checkpoint":
-            assert kinds == [], place
-        else:
-            # A thread writes checkpoints, so that the one of the round before may not be whole yet.
-            assert kinds in (["train", "query"], ["train", "train", "query"]), place
-        assert resumed.summary["hash"] == whole.summary["hash"], place
-        assert resumed.records == whole.records, place
-        assert resumed.summary["models"] == whole.summary["models"], place

@@ -1,25 +1,19 @@
 """Runs whose clients have models of their own: what is shared, measured and refused."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from in_process import PLACES, FinishedRun, kill, small
+from in_process import FinishedRun, small
 
 from client_app.memory import load as load_memory
 from client_app.metrics import evaluate_models
 from client_app.personal import fine_tuned
 from client_app.runtime import simulation_runtime
 from client_app.state import State
-from data import SettingError
-from fedskew.cli.results_table import clients_tables, lines
-from fedskew.engines.workers import WorkersGrid
-from fedskew.formatting import percent
 from server_app.checkpoint import latest
 from server_app.record import Spread
-from server_app.settings import parse
 
 Train = Callable[..., FinishedRun]
 SKEWED: dict[str, Any] = {"alpha": 0.1, "clients": 5, "rounds": 4, "train-images": 400}
@@ -34,39 +28,6 @@ def same(left: State, right: State) -> bool:
     return left.keys() == right.keys() and all(
         torch.equal(left[name], right[name]) for name in left
     )
-
-
-@pytest.mark.parametrize("method", ["creff", "creff-code", "tau-norm"])
-@pytest.mark.parametrize("own", ["fedper", "fedrep"])
-def test_a_method_about_the_shared_head_is_refused_beside_own_heads(own: str, method: str) -> None:
-    with pytest.raises(SettingError) as refused:
-        parse({"method": f"{own}+{method}"})
-    assert refused.value.key == "method"
-    assert "keeps one on each client" in refused.value.rule
-    assert parse({"method": f"fedbn+{method}", "model": "mlp-bn"}).parts.deploys
-
-
-def test_features_that_do_not_train_leave_nothing_to_share() -> None:
-    with pytest.raises(SettingError, match="none but the head trains") as refused:
-        parse({"method": "fedper", "model": "linear"})
-    assert refused.value.key == "model"
-    assert parse({"method": "fedper", "model": "mlp-bn"}).general.model == "mlp-bn"
-
-
-def test_a_new_site_has_no_head() -> None:
-    scanners = {"dataset": "digits-scanners", "unseen-domain": "digits-noisy"}
-    with pytest.raises(SettingError, match="leaves a new site without a head"):
-        parse({**scanners, "method": "fedper"})
-    assert parse({**scanners, "method": "fedbn"}).data.unseen_domain == "digits-noisy"
-
-
-@pytest.mark.parametrize("method", ["fedper", "fedrep"])
-def test_own_heads_know_their_clients_classes(train: Train, method: str) -> None:
-    """Under label skew a client's own head is above the mean of all heads, at the worst client too."""
-    own = local_accuracy(train("own", method=method, **SKEWED))
-    shared = local_accuracy(train("shared", method="fedavg", **SKEWED))
-    assert own.mean > shared.mean
-    assert own.worst > shared.worst
 
 
 def test_dittos_models_know_their_clients_classes_and_its_average_is_fedavgs(train: Train) -> None:
@@ -91,16 +52,6 @@ def test_dittos_model_of_a_client_that_never_trained_is_the_average(train: Train
     assert [own[number] for number in others] == [average[number] for number in others]
     models = record["models"]
     assert models["personal-model"]["loss"] != models["average"]["loss"]
-
-
-@pytest.mark.parametrize("method", ["fedper", "fedrep", "ditto"])
-def test_a_killed_run_goes_on_to_the_same_hash(train: Train, tmp_path: Path, method: str) -> None:
-    changes = {"method": method, "rounds": 4, "participation": 0.75}
-    whole = train("whole", **changes)
-    kill(tmp_path / "killed", "after the checkpoint", changes)
-    resumed = train("killed", **changes)
-    assert any("resuming after round" in line for line in resumed.lines)
-    assert resumed.summary["hash"] == whole.summary["hash"]
 
 
 METHODS_THAT_TRAIN = (
@@ -131,14 +82,6 @@ def test_fine_tuning_adds_a_model_and_changes_nothing_else(train: Train, method:
     assert tuned.summary["models"]["fine-tuned"].keys() >= {"last", "best-test"}
 
 
-def test_fine_tuned_models_know_their_clients_classes(train: Train) -> None:
-    """Under label skew they are above the global model, at the worst client too."""
-    run = train("run", finetune_epochs=2, **SKEWED)
-    shared, own = local_accuracy(run), local_accuracy(run, "fine-tuned")
-    assert own.mean > shared.mean
-    assert own.worst > shared.worst
-
-
 def test_a_fine_tuned_model_is_the_clients_own_training_of_the_last_average(train: Train) -> None:
     """Client 2's by hand, from the run's folder."""
     run = train("run", method="fedbn", finetune_epochs=2)
@@ -154,79 +97,3 @@ def test_a_fine_tuned_model_is_the_clients_own_training_of_the_last_average(trai
     counts_C = torch.as_tensor(runtime.federation.counts_KC[2])
     recorded = local_accuracy(run, "fine-tuned").values[2]
     assert recorded == scores.local_accuracy(counts_C)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_killed_run_fine_tunes_as_if_it_had_not_been(
-    train: Train, tmp_path: Path, place: str
-) -> None:
-    changes = {"method": "fedbn", "rounds": 4, "participation": 0.75, "finetune_epochs": 1}
-    whole = train("whole", **changes)
-    kill(tmp_path / place, place, changes)
-    resumed = train(place, **changes)
-    assert resumed.records == whole.records
-    assert resumed.summary["models"] == whole.summary["models"]
-
-
-@pytest.mark.parametrize("method", ["fedper", "ditto"])
-def test_workers_fine_tune_to_the_same_numbers(train: Train, method: str) -> None:
-    changes = {"method": method, "finetune_epochs": 1}
-    here = train("here", **changes)
-    there = train("there", grid=WorkersGrid(2), **changes)
-    assert here.records == there.records
-
-
-@pytest.mark.parametrize(
-    ("changes", "rule"),
-    [
-        ({"method": "fedncm", "model": "linear", "rounds": 0}, "nobody trains with rounds = 0"),
-        ({"schedule": "cosine", "schedule-rounds": 2, "rounds": 4}, "last round is 0"),
-    ],
-)
-def test_fine_tuning_that_could_not_be_is_refused(changes: dict[str, Any], rule: str) -> None:
-    with pytest.raises(SettingError) as refused:
-        parse({**changes, "finetune-epochs": 1})
-    assert refused.value.key == "finetune-epochs"
-    assert rule in refused.value.rule
-    assert parse({**changes, "finetune-epochs": 0}).training.finetune_epochs == 0
-    assert parse({"rounds": 4, "finetune-epochs": 1}).training.finetune_epochs == 1
-
-
-def test_draws_of_a_method_that_has_none_are_refused() -> None:
-    drawn = {"finetune-epochs": 1, "finetune-sampling": "method"}
-    with pytest.raises(SettingError) as refused:
-        parse({"method": "fedprox", **drawn})
-    assert refused.value.key == "finetune-sampling"
-    assert "draws samples" in refused.value.rule
-    assert parse({"method": "fedprox+iwds", **drawn}).training.finetune_sampling == "method"
-    with pytest.raises(SettingError) as refused:
-        parse({"method": "iwds", "finetune-sampling": "method"})
-    assert "without finetune-epochs" in refused.value.rule
-
-
-def test_the_last_table_has_every_model_at_every_client(train: Train) -> None:
-    """Alone, global and personal side by side, and the worst client of each."""
-    runs = {
-        method: train("results", method=method, finetune_epochs=epochs, **SKEWED)
-        for method, epochs in (("singleset", 0), ("fedavg", 1), ("fedper", 0))
-    }
-    planned = []
-    summaries = {}
-    for method, finished in runs.items():
-        epochs = 1 if method == "fedavg" else 0
-        settings = small(
-            finished.folder.path.parent, method=method, finetune_epochs=epochs, **SKEWED
-        )
-        planned.append(settings)
-        summaries[settings.run_id] = finished.summary
-    (table,) = clients_tables(lines([], planned, summaries))
-    assert [column.header for column in table.columns] == [
-        "method", "seed", "mean", "worst client", *map(str, range(5))
-    ]  # fmt: skip
-    names, _, means, worst, *by_client = [list(column.cells) for column in table.columns]
-    assert names == ["singleset", "fedavg", "fedavg, fine-tuned", "fedper"]
-    values = local_accuracy(runs["fedavg"], "fine-tuned").values
-    assert [cells[2] for cells in by_client] == [percent(value) for value in values]
-    assert worst[2] == percent(min(values))
-    assert means[2] == percent(sum(values) / 5)
-    assert not clients_tables(lines([], planned[:1], summaries))
