@@ -1,7 +1,5 @@
 """A site is a stranger: what it may send, what is refused, what leaves a trace, and what ends the run in a sentence."""
 
-import math
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -100,34 +98,16 @@ def test_strays_are_few_and_in_one_line() -> None:
 def test_an_update_that_is_scaled_or_turned_leaves_a_trace(
     train: Train, factor: float, trace: str
 ) -> None:
-    changes = {"model": "small-cnn", "alpha": 100.0, "clients": 5}
-    first, _ = train(grid=TamperingGrid(scaled(factor)), **changes).records
-    hostile = next(update for update in first["updates"] if update["client"] == 1)
-    others = [update for update in first["updates"] if update["client"] != 1]
+    changes = {"model": "small-cnn", "alpha": 100.0, "clients": 5, "rounds": 1}
+    (record,) = train(grid=TamperingGrid(scaled(factor)), **changes).records
+    updates = {update["client"]: update for update in record["updates"]}
+    hostile = updates.pop(1)
     if trace == "norm":
-        assert hostile["norm"] > 300 * max(update["norm"] for update in others)
+        assert hostile["norm"] > 300 * max(update["norm"] for update in updates.values())
     else:
-        assert hostile["cosine"] < min(-0.2, *(update["cosine"] - 0.4 for update in others))
-    assert [update["examples"] for update in first["updates"]] == [40] * 5 or sum(
-        update["examples"] for update in first["updates"]
-    ) == 200
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("running_var", -1e6, "running_var is -1e+06 and must be 0 to"),
-        ("num_batches_tracked", -3, "num_batches_tracked is -3 and must be 0 to"),
-        ("head.weight", 3e38, "head.weight is 3e+38 and must be -1e+10 to"),
-    ],
-)
-def test_values_that_no_training_makes(train: Train, name: str, value: float, reason: str) -> None:
-    def fill(state: dict[str, torch.Tensor]) -> None:
-        next(tensor for key, tensor in state.items() if key.endswith(name)).fill_(value)
-
-    outcome = train(grid=TamperingGrid(changed("train", "2/model", fill)), min_reply_share=0.5)
-    assert reason in outcome.records[0]["failures"]["2"]
-    assert math.isfinite(outcome.records[-1]["models"]["average"]["loss"])
+        lowest = min(update["cosine"] for update in updates.values())
+        assert hostile["cosine"] < min(-0.2, lowest - 0.4)
+    assert hostile["examples"] + sum(update["examples"] for update in updates.values()) == 200
 
 
 def test_the_round_goes_on_without_the_client_that_spoils_it(
@@ -147,33 +127,15 @@ def test_the_round_goes_on_without_the_client_that_spoils_it(
     outcome = train(grid=TamperingGrid(spoil), method="fednova", min_reply_share=0.5)
     assert outcome.records[0]["clients"] == [0, 1, 2]
     assert "model average: head.weight is not finite with it" in outcome.records[0]["failures"]["3"]
-    with pytest.raises(
-        Diverged, match=r"diverged in round 1: .* is not finite; client 3 moved it furthest"
-    ):
+    with pytest.raises(Diverged) as ended:
         train("all", grid=TamperingGrid(spoil), method="fednova")
+    assert ended.value.round == 1 and ended.value.client == "client 3"
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedbn", "fedshift"])
-def test_divergence_is_a_sentence(train: Train, method: str) -> None:
-    with pytest.raises(Diverged, match=r"^diverged in round \d+: .*learning-rate may help\)$"):
-        train(method=method, learning_rate=1e4, rounds=4, momentum=0.99)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda s: s["counts"].mul_(-1), "client 2: class counts are not between 0 and"),
-        (lambda s: s["counts"][:1].fill_(-1), "client 2: class counts are not between 0 and"),
-        (lambda s: s["counts"].fill_(2**62), "client 2: class counts are not between 0 and"),
-        (lambda s: s["counts"].add_(2**16), "client 2: class counts are those of "),
-        (lambda s: s.update(counts=s["counts"][:-1]), "client 2: class counts are not int64 of 10"),
-    ],
-)
-def test_a_class_prior_that_cannot_be(train: Train, change: Change, reason: str) -> None:
-    with pytest.raises(TooFewReplies, match=reason):
-        train(
-            grid=TamperingGrid(changed("query", "2/upload/logit-shift", change)), method="fedshift"
-        )
+def test_a_run_that_diverges_says_so_with_its_rate(train: Train) -> None:
+    with pytest.raises(Diverged) as ended:
+        train(learning_rate=1e4, rounds=4, momentum=0.99)
+    assert "learning-rate = 10000" in ended.value.remedy
 
 
 def invented(state: dict[str, torch.Tensor]) -> None:
@@ -184,11 +146,24 @@ def invented(state: dict[str, torch.Tensor]) -> None:
     state["calibration"] = torch.stack([inside, inside, inside])
 
 
-def test_an_invented_confusion_matrix(train: Train) -> None:
-    grid = TamperingGrid(changed("evaluate", "1/test/average", invented))
-    outcome = train(grid=grid, method="fedbn", min_reply_share=0.5)
-    assert "evaluation: the scores are over" in outcome.records[-1]["failures"]["1"]
-    assert outcome.records[-1]["models"]["average"]["balanced-accuracy"] < 1
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (invented, "evaluation: the scores are over"),
+        (lambda state: state["loss"].neg_(), "evaluation: "),
+    ],
+)
+def test_scores_that_cannot_be_are_left_out_and_the_model_stays(
+    train: Train, change: Change, reason: str
+) -> None:
+    grid = TamperingGrid(changed("evaluate", "1/test/average", change))
+    outcome = train(grid=grid, method="fedbn", min_reply_share=0.75, rounds=1)
+    (record,) = outcome.records
+    assert list(record["failures"]) == ["1"] and record["failures"]["1"].startswith(reason)
+    values = record["models"]["average"]["client-accuracy"]["values"]
+    assert [value is None for value in values] == [False, True, False, False]
+    assert record["models"]["average"]["balanced-accuracy"] < 1
+    assert outcome.hash == train("honest", method="fedbn", rounds=1).hash
 
 
 @pytest.mark.parametrize(
@@ -207,8 +182,9 @@ def test_scores_that_contradict_themselves(change: Change, reason: str) -> None:
     state = {name: tensor.clone() for name, tensor in scores.state().items()}
     assert torch.equal(Scores.of(state, 4, torch.full((4,), 10)).confusion_CC, scores.confusion_CC)
     change(state)
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(ValueError) as refused:
         Scores.of(state, 4)
+    assert reason in str(refused.value)
 
 
 def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
@@ -225,32 +201,53 @@ def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     strategy.keep_examples([Update(0, strategy.shared, 50)])
     strategy.begin_round(2, strategy.shared)
     assert checked_metrics(0, metrics, strategy.server) == 50
-    with pytest.raises(RejectedUpdate, match="num-examples is 60, and the client has 50"):
+    with pytest.raises(RejectedUpdate):
         checked_metrics(0, {**metrics, "num-examples": 60}, strategy.server)
 
 
+def without_answer(asked: Message, records: RecordDict) -> None:
+    if kind_of(asked) == "query":
+        records["1/upload/other"] = records.pop("1/upload/class-statistics")
+
+
+def silent(asked: Message, records: RecordDict) -> None:
+    if kind_of(asked) == "query":
+        drop(records, 1)
+
+
+def statistics(change: Change) -> Tamper:
+    return changed("query", "1/upload/class-statistics", change)
+
+
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("tamper", "reason"),
     [
+        (silent, "no reply"),
+        (without_answer, "the reply holds no answer for class-statistics"),
+        (statistics(lambda s: s["means"].mul_(torch.nan)), "means is not finite"),
         (
-            lambda s: s.update(covariances=s["covariances"].diagonal(dim1=1, dim2=2).clone()),
+            statistics(
+                lambda s: s.update(covariances=s["covariances"].diagonal(dim1=1, dim2=2) + 0)
+            ),
             "covariances are not full",
         ),
-        (lambda s: s["covariances"][0].neg_(), "a variance is negative"),
-        (
-            lambda s: s["counts"][0].add_(10**6),
-            r"counts are of 10000\d\d samples, and the client has ",
-        ),
-        (lambda s: s["counts"][0].fill_(0), "not all positive"),
+        (statistics(lambda s: s["covariances"][0].neg_()), "a variance is negative"),
+        (statistics(lambda s: s["counts"][0].add_(10**6)), "counts are of 10000"),
+        (statistics(lambda s: s["counts"][0].fill_(0)), "not all positive"),
     ],
 )
-def test_statistics_of_classes_that_cannot_be(train: Train, change: Change, reason: str) -> None:
-    """The first ended the run with a traceback; the others counted."""
-    tamper = changed("query", "1/upload/class-statistics", change)
-    outcome = train(
-        grid=TamperingGrid(tamper), method="ccvr", min_reply_share=0.5, rounds=1, local_epochs=1
-    )
-    assert re.search(reason, outcome.records[-1]["failures"]["1"])
+def test_a_wrong_answer_to_the_last_question_is_left_out(
+    train: Train, tamper: Tamper, reason: str
+) -> None:
+    changes = {"method": "ccvr", "rounds": 1, "local_epochs": 1}
+    outcome = train(grid=TamperingGrid(tamper), min_reply_share=0.75, **changes)
+    (record,) = outcome.records
+    assert list(record["failures"]) == ["1"] and reason in record["failures"]["1"]
+    assert record["failures"]["1"].startswith("class-statistics: ")
+    with pytest.raises(TooFewReplies):
+        train("strict", grid=TamperingGrid(tamper), **changes)
+    train("strict", grid=(grid := TamperingGrid()), **changes)
+    assert grid.kinds() == ["train", "query"], "the round that the question belongs to is run again"
 
 
 def test_the_sentence_that_ends_a_run_is_no_longer_than_a_paragraph() -> None:
@@ -262,18 +259,6 @@ def test_the_sentence_that_ends_a_run_is_no_longer_than_a_paragraph() -> None:
     assert len(str(ended.value)) < 1200
 
 
-def test_the_hostile_client_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cell of the table in docs/results/reliability.md: an update a thousand times too large."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    import hostile
-
-    _, records = hostile.attacked_run(tmp_path, "scaled x 1000", "fedavg", 0, 2)
-    assert hostile.named(records) == "far: 2 of 2"
-    attacked, _ = hostile.attacked_run(tmp_path, "scaled x 1000", "median", 0, 2)
-    without, records = hostile.attacked_run(tmp_path, "silent", "median", 0, 2)
-    assert attacked > without - 3 and hostile.named(records) == "left out: 2 of 2"
-
-
 def test_one_client_alone_that_diverges_is_named(train: Train) -> None:
     """Three clients do not answer, so that a single update is left, and that one is out of range."""
 
@@ -283,5 +268,6 @@ def test_one_client_alone_that_diverges_is_named(train: Train) -> None:
                 drop(records, client)
             changed("train", "2/model", lambda s: s["head.weight"].fill_(3e38))(asked, records)
 
-    with pytest.raises(Diverged, match=r"^diverged in round 1: client 2: .*head.weight is 3e\+38"):
+    with pytest.raises(Diverged) as ended:
         train(grid=TamperingGrid(lose_others_and_spoil), min_reply_share=0.25)
+    assert ended.value.reason.startswith("client 2: ") and "3e+38" in ended.value.reason
