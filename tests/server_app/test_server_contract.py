@@ -137,6 +137,9 @@ def test_a_run_has_the_models_and_records_that_the_method_promises(whole: Watche
     checkpoint = Checkpoint.load(run.folder.checkpoint_file)
     deployed = {name: digest([state]) for name, state in checkpoint.deployed.items()}
     assert len(set(deployed.values())) == len(deployed), "each is another model"
+    units = {name for part in METHODS[method].serving for name in SERVER_METHODS[part].units}
+    numbers = {name for record in run.folder.rounds() for name in record.metrics}
+    assert numbers <= units, "every number of a method has a unit"
     by_clients = method in MEASURED_BY_CLIENTS
     for record in run.records:
         is_last = record["round"] == TINY["rounds"]
