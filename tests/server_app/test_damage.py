@@ -150,9 +150,8 @@ def test_a_finished_run_with_a_damaged_file_is_healed(
     )
     records = [record for record in whole.records if record["round"] not in lost]
     assert (healed.summary["hash"], healed.records) == (whole.summary["hash"], records)
-    settings = {
-        "settings": whole.folder.origin()["settings"] | {"results": str(tmp_path / "results")}
-    }
+    results = {} if is_finished else {"results": str(tmp_path / "results")}
+    settings = {"settings": whole.folder.origin()["settings"] | results}
     assert healed.folder.origin() == whole.folder.origin() | settings
     assert list(finished([config])) == [config.run_id]
 
