@@ -1,4 +1,4 @@
-"""Real flwr under FedSkew's default actions and under the quickstart: ten clients on Ray, SuperNodes with own data.
+"""Real flwr under FedSkew's default actions and under the quickstart: SuperNodes with data of their own.
 
 A run's model is compared with that of the same run in this process.
 """
@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid
-from flower_command import flwr_run
 from sklearn.datasets import load_digits
 
 from client_app.app import app
 from client_app.state import digest
 from deploy.stock_nodes import StockNodes
-from fedskew.engines import execute
 from fedskew.flower import plain_run
-from server_app.settings import defaults, parse
+from server_app.settings import defaults
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICKSTART = ROOT / "examples" / "flower-quickstart"
@@ -43,19 +41,6 @@ def hashes_of(results: Path) -> dict[str, str]:
     (file,) = results.glob("plain-*/metrics.json")
     hashes: dict[str, str] = json.loads(file.read_text())["hashes"]
     return hashes
-
-
-def test_ten_clients_on_ray_have_the_weights_of_fedskews_own_run(tmp_path: Path) -> None:
-    settings = {**TASK, "method": "fedshift", "clients": 10}
-    own = execute(
-        parse({**settings, "results": str(tmp_path / "own")}), "inprocess", lambda line: None
-    )
-    plain = {**settings, "protocol": "plain", "nodes": 10, "results": str(tmp_path / "plain")}
-    federation = "num-supernodes=10 client-resources-num-cpus=1"
-    words = ["--run-config", as_run_config(plain), "--federation-config", federation]
-    output = flwr_run(tmp_path / "flwr", ROOT, *words)
-    assert "finished: " in output, output[-3000:]
-    assert hashes_of(tmp_path / "plain") == {"average": own["hash"]["shared"]}
 
 
 def write_digits(file: Path, first: int) -> Path:
@@ -116,14 +101,3 @@ def test_two_supernodes_train_the_quickstart_on_data_of_their_own(
     assert accuracy, output[-3000:]
     assert float(accuracy[0]) > 60  # 10 is chance
     assert all(torch.isfinite(tensor).all() for tensor in torch.load(model).values())
-
-
-def test_a_node_without_data_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
-    settings = {**OWN, "protocol": "plain", "method": "fedavg", "results": str(tmp_path / "there")}
-    missing = tmp_path / "none.npz"
-    config = as_run_config({"data-path": str(missing)})
-    with StockNodes(tmp_path / "flwr", [config, config]) as nodes:
-        output = nodes.run(ROOT, as_run_config(settings))
-    text = re.sub(r"\s+", " ", output)
-    assert "none of 2 replies can be used" in text, output[-3000:]
-    assert "there is no such file or folder" in text
