@@ -212,14 +212,6 @@ def test_every_faulty_reply_is_left_out_for_its_reason(
     assert outcome.hash == silent.hash
 
 
-@pytest.mark.parametrize("words", [{"process": b"bytes"}, {"device": ["a", "b"]}])
-def test_an_odd_record_about_the_worker_costs_nothing(train: Train, words: dict[str, Any]) -> None:
-    def odd(records: RecordDict, client: int) -> None:
-        records[f"{client}/worker"] = ConfigRecord(words)
-
-    assert train(grid=TamperingGrid(in_round_1([odd])), rounds=1).summary["failures"] == 0
-
-
 def test_a_run_that_demands_all_replies_ends_and_resumes(train: Train, tmp_path: Path) -> None:
     def spoil(asked: Message, records: RecordDict) -> None:
         if kind_of(asked) == "train" and number_of(asked) == 2:
@@ -421,17 +413,6 @@ def test_start_and_flowers_own_calls_give_the_same(tmp_path: Path, method: str) 
         assert digest([called.states[name]]) == digest([state])
     assert called.memory_rounds == started.memory_rounds
     assert called.digests == started.digests
-
-
-def test_flowers_own_calls_refuse_a_reply_with_too_many_tensors(tmp_path: Path) -> None:
-    strategy = strategy_of(tmp_path)
-    with LocalGrid(faithful=True) as grid:
-        messages = strategy.configure_train(1, to_flower(strategy.shared), ConfigRecord(), grid)
-        replies = list(grid.send_and_receive(messages))
-        crowded(replies[0].content, 1)
-        with pytest.raises(TooFewReplies) as ended:
-            strategy.aggregate_train(1, replies)
-    assert f"; client 1: {CROWDED}" in str(ended.value)
 
 
 def test_the_model_given_to_the_strategy_is_not_its_state(tmp_path: Path) -> None:

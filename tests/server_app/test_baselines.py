@@ -12,8 +12,8 @@ from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import unpack
 from client_app.models import build
-from client_app.runtime import ClientRuntime, simulation_runtime
-from client_app.state import State, copy, digest
+from client_app.runtime import simulation_runtime
+from client_app.state import State, digest
 from client_app.training import train_round
 from server_app.app import Run
 from server_app.checkpoint import Checkpoint
@@ -196,17 +196,3 @@ def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path
         )
     values = outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]
     assert len(values) == 4 and len(set(values)) > 1
-
-
-def test_centralized_is_one_client_with_everything_to_the_bit(train: Train, tmp_path: Path) -> None:
-    pooled = {"partition": "pooled", "clients": 1, "rounds": 3, "alpha": 0.1, "min_samples": 10}
-    outcome = train(**pooled)
-    settings = small(tmp_path, **pooled)
-    alone = simulation_runtime(settings.run_spec().to_json())
-    shared = copy(ClientRuntime(settings.run_spec()).model.state_dict())
-    for number in (1, 2, 3):
-        shared = copy(
-            train_round(alone.client(0, number, shared, {}, {}), (), settings.training).shared
-        )
-    assert digest([Checkpoint.load(outcome.folder.checkpoint_file).shared]) == digest([shared])
-    assert len(alone.federation.train(0)) == 200

@@ -32,11 +32,6 @@ def flip(file: Path, place: int) -> None:
     file.write_bytes(content)
 
 
-def drop_line(file: Path, number: int) -> None:
-    lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join(lines[:number] + lines[number + 1 :]))
-
-
 def change_a_digit(file: Path) -> None:
     """Make another number of the first 0. of a file, which stays JSON."""
     file.write_text(file.read_text().replace("0.", "1.", 1))
@@ -56,23 +51,19 @@ ANEW = "starting again from round 1"
 DAMAGES: dict[str, tuple[Harm, str, list[int]]] = {
     "nothing": (lambda folder: None, LAST, []),
     "checkpoint cut": (lambda folder: cut(folder / "checkpoint.safetensors", 7), AGAIN, []),
-    "checkpoint gone": (lambda folder: (folder / "checkpoint.safetensors").unlink(), AGAIN, []),
     "a bit of the checkpoint": (
         lambda folder: flip(folder / "checkpoint.safetensors", -9),
         AGAIN,
         [],
     ),
-    "last record cut": (lambda folder: cut(folder / "rounds.jsonl", 7), AGAIN, []),
     "a number of the last record": (lambda folder: flip(folder / "rounds.jsonl", -120), AGAIN, []),
     "first record": (lambda folder: flip(folder / "rounds.jsonl", 12), LAST, [1]),
-    "all records": (lambda folder: (folder / "rounds.jsonl").unlink(), AGAIN, [1, 2]),
     "another run's records": (
         lambda folder: of_another_run(folder / "rounds.jsonl"),
         AGAIN,
         [1, 2],
     ),
     "a bit of a memory file": (lambda folder: flip(memory_files(folder)[-1], -1), AGAIN, []),
-    "a memory file gone": (lambda folder: memory_files(folder)[-1].unlink(), AGAIN, []),
     "every memory file": (
         lambda folder: [cut(file, 7) for file in memory_files(folder)],
         ANEW,
@@ -110,12 +101,10 @@ SETTINGS = "is missing or damaged and is written anew"
 FINISHED_DAMAGES: list[tuple[str, str, Harm, list[int]]] = [
     ("rounds.jsonl", "is damaged: of 3 rounds it holds 2", lambda file: cut(file, 7), []),
     ("rounds.jsonl", "has lost the records of rounds 1: ", change_a_digit, [1]),
-    ("rounds.jsonl", "has lost the records of rounds 2: ", lambda file: drop_line(file, 1), [2]),
     ("rounds.jsonl", "is damaged: of 3 rounds it holds 0", Path.unlink, [1, 2]),
     ("checkpoint.safetensors", "is missing", Path.unlink, []),
     ("checkpoint.safetensors", "is damaged", lambda file: cut(file, 7), []),
     ("settings.json", SETTINGS, change_a_digit, []),
-    ("settings.json", SETTINGS, Path.unlink, []),
     ("summary.json", "is damaged", change_a_digit, []),
 ]
 """File, what is said, the damage, and the rounds whose records are lost for good."""

@@ -1,7 +1,5 @@
 """Several models from one training, and the question after the last round."""
 
-import itertools
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from client_app.messages import unpack
 from client_app.state import digest
 from data import federate
 from server_app.checkpoint import Checkpoint
-from strategies.core import questions
 
 Train = Callable[..., FinishedRun]
 ALL = "creff+creff-code+ccvr+refit-bias+tau-norm+real-features"
@@ -77,23 +74,3 @@ def test_the_final_question_is_asked_once_and_of_everybody(train: Train, tmp_pat
     assert ours[2]["bytes-up"] - theirs[2]["bytes-up"] == 8 * held * (2 + width + width**2)
     model = sum(tensor.numel() * tensor.element_size() for tensor in asked.values())
     assert ours[2]["bytes-down"] - theirs[2]["bytes-down"] == 4 * model
-
-
-def test_a_check_of_an_answer_that_does_not_end_costs_its_client_alone(
-    train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second answer's check, client 1's, waits for an event; without a deadline it would be taken after all."""
-    ended, checks = threading.Event(), itertools.count()
-
-    def endless(*rest: Any) -> None:
-        if next(checks) == 1:
-            ended.wait(20)
-
-    monkeypatch.setattr(questions, "check_answer", endless)
-    monkeypatch.setattr(questions, "CHECK_SECONDS", 0.5)
-    try:
-        outcome = train(method="ccvr", min_reply_share=0.75)
-    finally:
-        ended.set()
-    reason = "class-statistics: it is not checked after 0.5 s"
-    assert outcome.records[-1]["failures"] == {"1": reason}

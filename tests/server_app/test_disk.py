@@ -4,17 +4,14 @@ import contextlib
 import errno
 import multiprocessing
 import os
-import resource
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command_line import FedSkew
 from in_process import FinishedRun, experiment, small
 
 import client_app.handlers
@@ -23,7 +20,6 @@ import server_app.run_folder
 from client_app.state import digest
 from client_app.tensor_files import WriteFailed
 from data import SettingError
-from fedskew.cli.main import main
 from fedskew.engines.local import LocalGrid
 from server_app.app import Run, run
 from server_app.checkpoint import Checkpoint, Writer
@@ -90,28 +86,6 @@ def test_the_writer_computes_with_one_thread_whatever_the_machine_has() -> None:
     """Two would add up what a record says of the clients in another order at times."""
     command, environment = [sys.executable, "-c", THREADS], {**os.environ, "OMP_NUM_THREADS": "2"}
     assert subprocess.check_output(command, env=environment, text=True) == "1\n"
-
-
-def test_the_next_round_trains_while_files_are_written(
-    train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train_round, save, training = client_app.handlers.train_round, Run.save, threading.Event()
-
-    def train_and_tell(client: Any, *rest: Any) -> Any:
-        if client.round == 2:
-            training.set()
-        return train_round(client, *rest)
-
-    def save_later(run: Run, checkpoint: Checkpoint, *rest: Any) -> None:
-        if checkpoint.round == 1:
-            assert training.wait(60), "no client trains in round 2"
-        save(run, checkpoint, *rest)
-
-    monkeypatch.setattr(client_app.handlers, "train_round", train_and_tell)
-    monkeypatch.setattr(Run, "save", save_later)
-    late = train("late", method="fedbn")
-    monkeypatch.undo()
-    assert late.hash == train("other", method="fedbn").hash
 
 
 def test_no_later_round_changes_what_is_being_written(
@@ -182,30 +156,6 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(
     assert f"{name} cannot be written: No space left on device" in str(ended.value)
     resumed = train("full", **changes)
     assert (resumed.hash, resumed.records) == (whole.hash, whole.records)
-
-
-def limited(words: list[str], errors: Path) -> None:
-    """Run a command whose files cannot grow beyond 40,000 bytes."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-    sys.argv, sys.stderr = ["fedskew", *words], errors.open("w")
-    main()
-
-
-def test_a_file_that_grows_too_large_is_one_sentence(tmp_path: Path, fedskew: FedSkew) -> None:
-    """The operating system itself refuses, in the middle of a file."""
-    results, errors = tmp_path / "results", tmp_path / "errors"
-    words = ["run", "--engine", "inprocess", "--results", str(results)]
-    words += ["--set", "rounds=1", "--set", "local-steps=1"]
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=limited, args=(words, errors))
-    process.start()
-    process.join()
-    assert process.exitcode == 1
-    (line,) = errors.read_text().splitlines()
-    assert "checkpoint.safetensors cannot be written" in line and "File too large" in line
-    (folder,) = (file for file in results.iterdir() if file.is_dir())
-    assert not [file for file in folder.iterdir() if file.name.startswith(".")]
-    assert fedskew(*words)[0] == 0
 
 
 def hold(folder: Path, other: Connection) -> None:

@@ -10,15 +10,11 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, roc_curve
 
-from client_app.metrics import BINS, Scores, evaluate_models
-from client_app.models import build
-from client_app.ranking import STATED, contradiction, ranking
-from client_app.state import State
+from client_app.metrics import BINS, Scores
+from client_app.ranking import STATED
 from data import DataSettings, federate
-from data.samples import SampleCache
 from server_app.composition import compose, row_name
 from server_app.evaluation import (
-    OF_POSITIVE,
     PositiveClass,
     by_group,
     local_accuracies,
@@ -31,10 +27,8 @@ from server_app.evaluation import (
     spread,
     worth,
 )
-from server_app.predictions import read_predictions, write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Spread, to_json
 from server_app.round_selection import Point, select, summarize
-from server_app.run_folder import RunFolder
 
 
 def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
@@ -228,15 +222,6 @@ def test_the_rarer_class_is_the_positive_one() -> None:
     assert positive_class(("a", "b", "c"), "", (1, 2, 3)) is None
 
 
-def test_more_classes_keep_their_macro_means() -> None:
-    draws = torch.Generator().manual_seed(0)
-    log_NC = torch.log_softmax(torch.randn(90, 3, generator=draws).double(), 1)
-    numbers = metrics_from(Scores.of_probabilities(log_NC, torch.arange(90) % 3))
-    assert numbers.positive_class is None
-    for key in OF_POSITIVE:
-        assert numbers[key] == pytest.approx(np.mean(numbers.by_class[f"{key}-by-class"]))
-
-
 def test_all_clients_numbers_are_about_one_class() -> None:
     """Client 1 has more ill than healthy samples; its numbers are about the ill all the same."""
     clients = {0: said(200, 0.2, 1), 1: said(60, 0.7, 2)}
@@ -376,44 +361,3 @@ def test_a_report_s_sampling_unit_is_the_subject(tmp_path: Path) -> None:
     assert known["independent"] == [round(48**2 / (16**2 + 4 * 8**2)), 5]
     assert worth(np.arange(7), False) == 7 and worth(np.zeros(0, int), False) == 0
     assert worth(np.zeros(5, int), False) == 1
-
-
-def test_clients_that_know_their_patients_state_a_larger_error(tmp_path: Path) -> None:
-    """Eight copies of every sample, of one subject each: the AUROC's error is that without the copies."""
-    draws = torch.Generator().manual_seed(0)
-    labels_N = torch.arange(40) % 2
-    logits_NC = torch.randn(40, 2, generator=draws).double() + torch.eye(2).double()[labels_N]
-    log_NC = logits_NC.log_softmax(1)
-    alone = ranking(log_NC, labels_N)
-    copies = [part.repeat_interleave(8, 0) for part in (log_NC, labels_N, torch.arange(40))]
-    errors = {
-        name: (sums[:, 2].sqrt() / sums[:, 0]).tolist()
-        for name, sums in {
-            "alone": alone,
-            "rows": ranking(copies[0], copies[1]),
-            "subjects": ranking(*copies),
-        }.items()
-    }
-    assert errors["subjects"] == pytest.approx(errors["alone"], abs=1e-9)
-    assert errors["rows"][0] < errors["alone"][0] / 2
-    one_each = ranking(copies[0], copies[1], copies[1])
-    assert contradiction(one_each, torch.tensor([160, 160])) == "", "one subject of each class"
-    assert contradiction(ranking(*copies), torch.tensor([160, 160])) == ""
-
-
-def test_the_server_keeps_the_subjects_of_what_it_tested(tmp_path: Path) -> None:
-    federation = federate(patients(tmp_path, False), 0)
-    subjects = np.repeat(np.arange(10), [16, *[8] * 9])
-    data = replace(federation.dataset, test_subjects=subjects)
-    samples = replace(federation, dataset=data, _cache=SampleCache()).test()
-    assert samples.subjects_N is not None and samples.groups_N is None
-    assert torch.equal(samples.only(torch.tensor([0, 87])).subjects_N, torch.tensor([0, 9]))
-    kept: dict[str, State] = {}
-    model = build("abide-mlp", (6,), 2, 0)
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    evaluate_models(model, {"average": state}, samples, kept)
-    folder = RunFolder(tmp_path)
-    write_predictions(folder, kept)
-    said = read_predictions(folder, "average")
-    assert said is not None and said.subjects_N is not None
-    assert np.array_equal(said.subjects_N, subjects)

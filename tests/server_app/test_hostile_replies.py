@@ -10,7 +10,6 @@ from flwr.app import Message, MetricRecord, RecordDict
 from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, small
 
 from client_app.messages import kind_of, pack, unpack
-from client_app.metrics import Scores
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
 from client_app.training import steps_of
@@ -164,27 +163,6 @@ def test_scores_that_cannot_be_are_left_out_and_the_model_stays(
     assert [value is None for value in values] == [False, True, False, False]
     assert record["models"]["average"]["balanced-accuracy"] < 1
     assert outcome.hash == train("honest", method="fedbn", rounds=1).hash
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda s: s["calibration"][0, 3].add_(1), "other samples in their bins"),
-        (lambda s: s["calibration"][2].fill_(1e6), "surer than sure"),
-        (lambda s: s["loss"].fill_(1e300), "a loss that no probability gives"),
-        (lambda s: s["ranking"].fill_(7), "other pairs"),
-        (lambda s: s.update(confusion=s["confusion"].double()), "not those of 4 classes"),
-    ],
-)
-def test_scores_that_contradict_themselves(change: Change, reason: str) -> None:
-    logits_BC = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
-    scores = Scores.of_batch(logits_BC, torch.arange(40) % 4)
-    state = {name: tensor.clone() for name, tensor in scores.state().items()}
-    assert torch.equal(Scores.of(state, 4, torch.full((4,), 10)).confusion_CC, scores.confusion_CC)
-    change(state)
-    with pytest.raises(ValueError) as refused:
-        Scores.of(state, 4)
-    assert reason in str(refused.value)
 
 
 def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:

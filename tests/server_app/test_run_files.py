@@ -205,12 +205,11 @@ def test_a_record_of_very_many_clients_is_short() -> None:
         ],
     )
     short = whole.shortened()
-    assert len(json.dumps(short.to_json())) < 20_000
     assert (short.used, short.failed, len(short.updates)) == (many, many, 100)
+    assert len(short.clients) == len(short.failures) == 100
     values = short.models["average"].spreads["local-accuracy"]
     assert dataclasses.replace(values, values=()) == dataclasses.replace(spread, values=())
-    assert values.values[0] == 0 and values.values[-1] > 0.99
-    assert values.values[50] == pytest.approx(0.505, abs=0.001)
+    assert len(values.values) == 100 and values.values[50] == pytest.approx(0.505, abs=0.001)
     norms = [update.norm for update in short.updates]
     assert max(norms) == many - 1 + 0.1 and min(update.cosine for update in short.updates) == 0.0
     assert short.median_norm == pytest.approx(0.1 + (many - 1) / 2, abs=0.5)

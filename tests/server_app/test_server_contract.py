@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from in_process import HEADS, SERVER_SMALL, FinishedRun, TamperingGrid, experiment, number_of, small
+from in_process import HEADS, FinishedRun, TamperingGrid, experiment, number_of, small
 
 from client_app.client import Variant, overrides
 from client_app.messages import kind_of
@@ -149,11 +149,9 @@ def test_a_run_has_the_models_and_records_that_the_method_promises(whole: Watche
             "nobody" if not is_last else "clients" if by_clients else "server"
         )
         assert sorted(record["models"]) == (sorted(models) if is_last else [])
-    for numbers in run.records[-1]["models"].values():
-        assert 0 <= numbers["balanced-accuracy"] <= 1 and len(numbers["recall"]) == 10
 
 
-# ---- what composes ------------------------------------------------------------------------------------------------------
+# ---- what composes ---------------------------------------------------------------------------------------------------
 
 COMPANIONS = ("fedshift", "fedbn", "iwds")
 
@@ -200,7 +198,3 @@ def test_every_method_composes_with_fedshift_fedbn_and_iwds_or_says_why_not(
             together.append(companion)
     (record,) = train(method="+".join(together), **{**TINY, "rounds": 1, "local_steps": 1}).records
     assert record["failures"] == {} and record["loss"] < float("inf")
-
-
-def test_methods_with_settings_of_their_own_for_small_runs_exist() -> None:
-    assert set(SERVER_SMALL) <= set(METHODS)

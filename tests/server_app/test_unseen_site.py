@@ -27,19 +27,16 @@ def test_the_unseen_site_is_measured_and_who_refuses_is_named(
     shares = {"local_batch_norm__share_norm_statistics": True}
     silent = train(grid=(grid := TamperingGrid()), **SCANNERS)
     assert grid.kinds() == ["train", "evaluate"], "nothing leaves a site without the setting"
-    clients = len(silent.records[0]["clients"])
-    shared = train(grid=(grid := TamperingGrid()), **SCANNERS, **shares)
+    refusing = {**shares, "local_batch_norm__refused_by": "0"}
+    shared = train("shared", grid=(grid := TamperingGrid()), **SCANNERS, **refusing)
     assert grid.kinds() == ["train", "evaluate", "query"]
-    refused = train(**SCANNERS, **shares, local_batch_norm__refused_by="0", seed=1)
     assert shared.summary["hash"] == silent.summary["hash"]
-    everybody = list(range(clients))
-    for run, refusing in ((shared, []), (refused, [0])):
-        study = run.summary["unseen"]
-        assert study["domain"] == "digits-noisy" and run.records[-1]["unseen"] == study
-        assert (study["answered"], study["refused"]) == (everybody[len(refusing) :], refusing)
-        ways = ["averaged", "reestimated", "reestimated-averaged-weights", "nearest"]
-        assert list(study["models"]["average"]) == ways
+    study, everybody = shared.summary["unseen"], shared.records[0]["clients"]
+    assert study["domain"] == "digits-noisy" and shared.records[-1]["unseen"] == study
+    assert (study["answered"], study["refused"]) == (everybody[1:], [0])
+    ways = ["averaged", "reestimated", "reestimated-averaged-weights", "nearest"]
+    assert list(study["models"]["average"]) == ways
     assert list(silent.summary["unseen"]["models"]["average"]) == ["reestimated"]
-    planned = [small(shared.folder.path.parent, **SCANNERS, **shares)]
+    planned = [small(shared.folder.path.parent, **SCANNERS, **refusing)]
     table = unseen_table(planned, {planned[0].run_id: shared.summary})
     assert list(table.columns[0].cells) == ["digits-noisy"] * 4

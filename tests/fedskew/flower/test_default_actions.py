@@ -16,16 +16,14 @@ from client_app.app import app
 from client_app.local_site import NotAgreed, install
 from client_app.models import build
 from client_app.runtime import initial_seed
-from client_app.state import digest
 from client_app.tensor_files import read
 from data import DataError, SettingError
 from fedskew.flower import plain_run
 from fedskew.flower.records import to_record, to_state
-from server_app.checkpoint import Checkpoint
 from server_app.settings import defaults
 from site_agent.config import read_site
 from site_agent.data_view import install as install_sites
-from tests.in_process import SERVER_SMALL, SMALL, experiment
+from tests.in_process import SMALL
 from tests.site_files import site_folders
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -91,22 +89,6 @@ def test_a_strategy_of_flwr_trains_and_evaluates() -> None:
     assert {*measured} == {"accuracy", "balanced-accuracy", "loss"}
 
 
-def test_a_plain_run_has_the_weights_of_fedskews_own(tmp_path: Path) -> None:
-    method = "creff+fedshift+fedbn"
-    own = experiment(tmp_path, method=method)
-    config = {
-        **run_config(method=method, results=str(tmp_path), nodes=NODES),
-        **SERVER_SMALL["creff"],
-    }
-    made = plain_run.run(FakeGrid(app, NODES, config), config, 7, lambda line: None)
-    checkpoint = Checkpoint.load(own.folder.checkpoint_file)
-    average = {name: made.models["average"][name] for name in checkpoint.shared}
-    assert digest([average]) == own.summary["hash"]["shared"]
-    assert {*made.models} == {*checkpoint.deployed}
-    for name, state in checkpoint.deployed.items():
-        assert same({key: made.models[name][key] for key in state}, state), name
-
-
 def test_nodes_with_data_of_their_own_train(tmp_path: Path) -> None:
     """One has an npz file, the other a folder of images."""
     for label, shade in (("cat", 30), ("dog", 90), ("bird", 150)):
@@ -153,24 +135,6 @@ def test_the_node_configuration_is_checked(tmp_path: Path) -> None:
         reply_of("train", own_config(), own, first_model(10))
     assert reply_of("train", run_config(), PARTITION, first_model()).has_content()
     assert reply_of("train", own_config(), own, first_model(3)).has_content()
-
-
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"min-reply-share": 0.5}, "min-reply-share"),
-        ({"method": "fedadam"}, "server-optimizer"),
-        ({"method": "fed-lda", "model": "linear"}, "method"),
-        ({"dataset": "sites:federation.toml"}, "dataset"),
-    ],
-)
-def test_the_server_refuses_what_a_plain_run_does_not_carry_out(
-    changes: dict[str, Any], key: str
-) -> None:
-    with pytest.raises(SettingError) as refused:
-        plain_run.settings_of_server({**run_config(), **changes})
-    assert refused.value.key == key
-    plain_run.settings_of_server(run_config())
 
 
 def test_fedskews_own_messages_refuse_a_node_with_data_of_its_own() -> None:

@@ -165,28 +165,6 @@ def test_drop_last_leaves_out_the_smaller_batch_of_every_epoch() -> None:
     trained(DataLoader(WHOLE, 8), local_steps=4)
 
 
-def test_a_holdout_is_what_its_loader_draws() -> None:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        number = int(context.node_config["partition-id"])
-        data = (INPUTS[number::2], LABELS[number::2])
-        return flower.local_round(message, context, initial(), data, lr=0.1)
-
-    def distilled(holdout: Any) -> dict[str, Tensor]:
-        settings = {"steps": 3, "batch_size": 4, "fraction_evaluate": 0.0}
-        strategy = flower.FedDF(initial(), holdout=holdout, **settings)
-        arrays = ArrayRecord(initial().state_dict())
-        result = strategy.start(FakeGrid(app, nodes=2), arrays, 1)
-        return dict(result.arrays.to_torch_state_dict())
-
-    chosen = sorted(PART)
-    drawn = distilled(DataLoader(WHOLE, 8, sampler=SubsetRandomSampler(PART)))
-    assert same(drawn, distilled((INPUTS[chosen], LABELS[chosen])))
-    assert not same(drawn, distilled((INPUTS, LABELS)))
-
-
 # ---- what cannot be trained on ---------------------------------------------------------------------------------------
 
 

@@ -374,15 +374,12 @@ def test_a_privacy_mod_and_an_upload_end_with_a_sentence() -> None:
     assert "privacy" not in str(other.value)
 
 
-@pytest.mark.parametrize(
-    ("variant", "kind"), [("ccvr", flower.CCVR), ("fed3r", flower.Fed3R), ("fedshift", None)]
-)
+@pytest.mark.parametrize(("variant", "kind"), [("ccvr", flower.CCVR), ("fedshift", None)])
 def test_answers_that_no_mod_protects_are_named_in_the_log(
     variant: str, kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     mods = [LocalDpMod(2.0, 1e-6, 1e9, 1e-5)]
-    settings: dict[str, Any] = {"range": 32.0} if variant == "fed3r" else {}
-    own = FedAvg(**OFF) if kind is None else kind(initial(PlainNet), **OFF, **settings)
+    own = FedAvg(**OFF) if kind is None else kind(initial(PlainNet), **OFF)
     for strategy, variants, unprotected in ((FedAvg(**OFF), [], False), (own, [variant], True)):
         caplog.clear()
         app = client_app(variants, net=PlainNet, mods=mods)
@@ -391,7 +388,7 @@ def test_answers_that_no_mod_protects_are_named_in_the_log(
         assert ("no privacy wrapper or mod covers them" in caplog.text) is unprotected
 
 
-@pytest.mark.parametrize("kind", [flower.TauNorm, flower.FedNova, flower.CReFF, flower.Fed3R])
+@pytest.mark.parametrize("kind", [flower.TauNorm, flower.FedNova, flower.Fed3R])
 def test_a_wrappers_noise_covers_what_is_deployed_or_the_run_is_refused(kind: Any) -> None:
     """TauNorm's model would be made before the wrapper adds its noise."""
     wrapped = DifferentialPrivacyServerSideFixedClipping(kind(initial(), **OFF), 1.0, 1.0, 4)
