@@ -1,6 +1,6 @@
 """The baselines through whole runs: what their names stand for, what they share, and what they keep."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,13 @@ from in_process import FinishedRun, TamperingGrid, losses, small
 
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
-from client_app.messages import unpack
 from client_app.models import build
 from client_app.runtime import simulation_runtime
 from client_app.state import State, digest
 from client_app.training import train_round
-from server_app.app import Run
 from server_app.checkpoint import Checkpoint
 from server_app.settings import defaults, parse
-from strategies.core.server import Server, Update
 from strategies.core.server_optimizer import ServerOptimizer
-from strategies.fednova import FedNova
 
 Train = Callable[..., FinishedRun]
 
@@ -54,66 +50,28 @@ def test_arms_of_the_ablation_are_settings_of_iwds() -> None:
 # ---- SCAFFOLD --------------------------------------------------------------------------------------------------------
 
 
-def test_server_control_is_the_mean_of_the_clients(
-    train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After every round, with three of four clients, one reply lost and one refused."""
-    changes = {"method": "scaffold+fedbn", "rounds": 4, "participation": 0.75, "evaluate_every": 0}
-    sampled = [record["clients"] for record in train("plain", **changes).records]
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_server_control_is_the_mean_of_the_clients(train: Train, rounds: int) -> None:
+    """After a lost reply and after a refused one, with three of four clients."""
+    changes = {"method": "scaffold+fedbn", "participation": 0.75, "evaluate_every": 0}
+    sampled = [record["clients"] for record in train("plain", rounds=3, **changes).records]
     plan = {2: ("drop", sampled[1][0]), 3: ("nan", sampled[2][1])}
-    errors: list[float] = []
-    checkpoint = Run.checkpoint
-
-    def checkpoint_and_compare(run: Run) -> Checkpoint:
-        state, rounds = run.strategy.states["scaffold"], run.strategy.memory_rounds
-        kept = [
-            load_memory(folder_of(run.folder.path, client), rounds.get(client, 0))
-            for client in range(4)
-        ]
-        total = {name: torch.zeros_like(control) for name, control in state.items()}
-        for memory in kept:
-            for name, tensor in memory.get("control-variates", {}).items():
-                total[name] += tensor / 4
-        errors.append(max((total[name] - state[name]).abs().max().item() for name in state))
-        assert max(control.abs().max().item() for control in state.values()) > 1e-3
-        return checkpoint(run)
-
-    monkeypatch.setattr(Run, "checkpoint", checkpoint_and_compare)
-    outcome = train("lossy", grid=TamperingGrid(losses(plan)), min_reply_share=0.5, **changes)
-    assert [list(record["failures"]) for record in outcome.records] == [
-        [], [str(plan[2][1])], [str(plan[3][1])], []
-    ]  # fmt: skip
-    assert len(errors) == 4 and max(errors) < 1e-10
+    grid = TamperingGrid(losses(plan))
+    outcome = train("lossy", grid=grid, min_reply_share=0.5, rounds=rounds, **changes)
+    failed = [list(record["failures"]) for record in outcome.records]
+    assert failed == [[], [str(plan[2][1])], [str(plan[3][1])]][:rounds]
+    checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
+    control = checkpoint.states["scaffold"]
+    total = {name: torch.zeros_like(tensor) for name, tensor in control.items()}
+    for client, round in checkpoint.memory_rounds.items():
+        memory = load_memory(folder_of(outcome.folder.path, client), round)
+        for name, tensor in memory["control-variates"].items():
+            total[name] += tensor / 4
+    assert max((total[name] - control[name]).abs().max().item() for name in control) < 1e-10
+    assert max(tensor.abs().max().item() for tensor in control.values()) > 1e-3
 
 
 # ---- FedNova and FedAvgM ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("method", "pull"), [("fednova", 0.0), ("fednova+fedprox", 0.25)])
-def test_fednova_is_told_of_the_pull(
-    train: Train, monkeypatch: pytest.MonkeyPatch, method: str, pull: float
-) -> None:
-    seen: list[tuple[float, bool]] = []
-    combine = FedNova.combine
-
-    def spy(
-        part: FedNova, server: Server, state: State, updates: Sequence[Update]
-    ) -> tuple[State, State]:
-        shorter = all(
-            update.metrics["coefficient-sum"] < update.metrics["steps"] for update in updates
-        )
-        seen.append((server.proximal_mu, shorter))
-        return combine(part, server, state, updates)
-
-    monkeypatch.setattr(FedNova, "combine", spy)
-    train(
-        method=method,
-        rounds=1,
-        batch_size=8,
-        momentum=0.0,
-        **({"proximal__mu": pull} if pull else {}),
-    )
-    assert seen == [(pull, pull > 0)]
 
 
 # ---- Ratio Loss ------------------------------------------------------------------------------------------------------
@@ -129,27 +87,6 @@ def test_ratio_loss_goes_with_other_ways_to_combine(train: Train, other: str) ->
     ours = train("effect", method=both, **changes)
     assert ours.hash != plain.hash
     assert ours.records[0]["models"] == plain.records[0]["models"], "in round 1 all weights are 1"
-
-
-def test_class_weights_are_sent_in_the_round_after(train: Train) -> None:
-    outcome = train(grid=(grid := TamperingGrid()), method="ratio-loss", rounds=3)
-    sent = [
-        unpack(asked.content.array_records["broadcast/class-weights"])["weights"]
-        for asked in grid.asked
-    ]
-    monitored = [record["class-weights"] for record in outcome.records]
-    assert sent[0].tolist() == [1.0] * 10
-    for later, weights in zip(sent[1:], monitored, strict=False):
-        assert (
-            later.tolist() == pytest.approx(weights)
-            and later.min() >= 1
-            and later.max() > later.min()
-        )
-    plain = train("plain", holdout_per_class=3).records[0]
-    assert (
-        outcome.records[0]["bytes-down"] - plain["bytes-down"] == 4 * 4 * 10
-    )  # C float32, for each of four clients
-    assert outcome.records[0]["bytes-up"] == plain["bytes-up"]
 
 
 # ---- SiloBN and SingleSet --------------------------------------------------------------------------------------------

@@ -39,38 +39,36 @@ def test_deployments_do_not_see_each_other(train: Train) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "settings"),
+    ("method", "settings", "model"),
     [
-        ("ccvr", {"ccvr__features_per_class": 0}), ("real-features", {"real_features__head_steps": 0}),
-        ("refit-bias", {"refit_bias__steps": 0}), ("tau-norm", {"tau_norm__tau": 0.0}),
+        ("ccvr", {"ccvr__features_per_class": 0}, "ccvr"),
+        ("real-features", {"real_features__head_steps": 0}, "real-features"),
+        ("refit-bias", {"refit_bias__steps": 0}, "refit-bias"),
+        ("tau-norm", {"tau_norm__sweep": "0,1"}, "tau-norm-0"),
+        ("creff", {"creff__sweep": "0,5"}, "creff-0"),
     ],
-)  # fmt: skip
+)
 def test_identity_settings_deploy_the_average(
-    train: Train, method: str, settings: dict[str, Any]
+    train: Train, method: str, settings: dict[str, Any], model: str
 ) -> None:
     models = deployed(train(method=method, rounds=1, **settings))
-    assert models[method] == models["average"]
+    assert models[model] == models["average"]
+    assert "sweep" not in str(settings) or len({*models.values()}) == 2
 
 
 # ---- the question after the last round -------------------------------------------------------------------------------
 
 
 def test_the_final_question_is_asked_once_and_of_everybody(train: Train, tmp_path: Path) -> None:
-    outcome = train(grid=(grid := TamperingGrid()), method="ccvr", participation=0.5, rounds=3)
-    assert grid.kinds() == ["train", "train", "train", "query"]
+    changes = {"participation": 0.5, "evaluate_every": 0}
+    outcome = train(grid=(grid := TamperingGrid()), method="ccvr", **changes)
+    assert grid.kinds() == ["train", "train", "query"]
     assert list(grid.asked[-1].content["task"]["clients"]) == [0, 1, 2, 3]
     asked = unpack(grid.asked[-1].content.array_records["model"])
-    assert (
-        digest([asked]) == deployed(outcome)["average"]
-    )  # the final weights, not those of a round before
-    plain = train("plain", participation=0.5, rounds=3)
-    ours, theirs = outcome.records, plain.records
-    assert [record["bytes-up"] for record in ours[:2]] == [
-        record["bytes-up"] for record in theirs[:2]
-    ]
-    counts_KC = federate(small(tmp_path).data, 0).counts_KC
-    width = asked["head.weight"].shape[1]
-    held = int((counts_KC > 0).sum())
-    assert ours[2]["bytes-up"] - theirs[2]["bytes-up"] == 8 * held * (2 + width + width**2)
-    model = sum(tensor.numel() * tensor.element_size() for tensor in asked.values())
-    assert ours[2]["bytes-down"] - theirs[2]["bytes-down"] == 4 * model
+    assert digest([asked]) == deployed(outcome)["average"], "the final weights"
+    plain = train("plain", **changes)
+    held = int((federate(small(tmp_path).data, 0).counts_KC > 0).sum())
+    width, model = asked["head.weight"].shape[1], sum(tensor.nbytes for tensor in asked.values())
+    for way, last in (("bytes-up", 8 * held * (2 + width + width**2)), ("bytes-down", 4 * model)):
+        more = [o[way] - p[way] for o, p in zip(outcome.records, plain.records, strict=True)]
+        assert more == [0, last]

@@ -17,7 +17,6 @@ from client_app.memory import folder_of, prune
 from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
 from client_app.state import digest
-from client_app.tensor_files import read
 from data import DataError, DataSettings, SettingError
 from fedskew.costs.estimate import rounds_left
 from fedskew.export.from_run import TrainedRun
@@ -211,9 +210,8 @@ def test_the_best_round_is_the_whole_model_of_that_round(tmp_path: Path) -> None
     kept = experiment(tmp_path / "kept", **ENDS_EARLY)
     assert [path.name for path in kept.folder.path.glob("best-*")] == ["best-000002.safetensors"]
     best = best_checkpoint(kept.folder, 2)
-    two_rounds = experiment(
-        tmp_path / "short", **{**ENDS_EARLY, "rounds": 2, "patience": 0, "keep_best": ""}
-    )
+    without = {**ENDS_EARLY, "rounds": 2, "patience": 0, "keep_best": ""}
+    two_rounds = experiment(tmp_path / "short", **without)
     last = Checkpoint.load(two_rounds.folder.checkpoint_file)
     assert best.round == last.round == 2 and best.memory_rounds == last.memory_rounds
     assert set(best.memory_rounds.values()) == {1, 2}, "one client took no part in round 2"
@@ -224,13 +222,9 @@ def test_the_best_round_is_the_whole_model_of_that_round(tmp_path: Path) -> None
             for run in (kept, two_rounds)
         )
         assert ours and digest([ours]) == digest([theirs])
-    entry, without = kept.summary["models"]["average"], two_rounds.summary
-    assert entry["best"]["round"] == 2 and entry["last"]["recall"] != entry["best"]["recall"]
-    assert entry["best"]["recall"] == without["models"]["average"]["last"]["recall"]
-    assert "ended" not in without and "best" not in without["models"]["average"]
-    assert not [*two_rounds.folder.path.glob("best-*")]
-    _, text = read(two_rounds.folder.checkpoint_file)
-    assert not {"best", "ended"} & json.loads(text["fedskew"]).keys()
+    ours, theirs = kept.summary["models"]["average"], two_rounds.summary["models"]["average"]
+    assert ours["best"]["recall"] == theirs["last"]["recall"] != ours["last"]["recall"]
+    assert "best" not in theirs and not [*two_rounds.folder.path.glob("best-*")]
 
 
 def test_a_last_question_is_asked_in_the_round_that_ends_early(tmp_path: Path) -> None:

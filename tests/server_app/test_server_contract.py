@@ -27,8 +27,9 @@ TINY: dict[str, Any] = {
     "participation": 0.75,
     "rounds": 2,
     "local_epochs": 1,
-    "train_images": 100,
-    "test_images": 50,
+    "train_images": 60,
+    "test_images": 20,
+    "min_samples": 2,
     "evaluate_every": 0,
 }
 """Two of three clients take part, so that a client's memory is older than the last round at times."""

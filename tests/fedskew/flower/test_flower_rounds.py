@@ -47,12 +47,13 @@ STRATEGIES = {
 WITHOUT_STRATEGY = {"real-features", "real-blocks", "feddyn", "fedexp", "feddisco"}
 FLWRS_OWN = {"fedavgm", "fedadagrad", "fedadam", "fedyogi"}
 """Methods whose server half is in FedSkew's own runs alone, or in a strategy of flwr's."""
+KEEPING = {"iwds", "moon", "fedbn", "ditto"}
+"""Methods whose second round depends on what a client keeps, or on its number."""
 TINY: dict[str, Any] = {
     "clients": 3,
     "train_images": 60,
     "test_images": 20,
     "min_samples": 2,
-    "rounds": 2,
     "local_epochs": 1,
     "learning_rate": 0.05,
     "evaluate_every": 0,
@@ -73,7 +74,9 @@ def test_every_method_has_a_strategy_or_is_known_to_have_none() -> None:
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in WITHOUT_STRATEGY | FLWRS_OWN])
 def test_a_method_has_the_weights_of_fedskew_run_to_the_bit(method: str, tmp_path: Path) -> None:
     """With FedSkew's mean where the method does not combine the models itself."""
-    changes = {**TINY, "method": method, "model": "linear" if method in HEADS else "mlp-bn"}
+    rounds = 2 if method in STRATEGIES or method in KEEPING else 1
+    changes = {**TINY, "method": method, "rounds": rounds}
+    changes["model"] = "linear" if method in HEADS else "mlp-bn"
     settings = small(tmp_path, **changes)
     checkpoint = Checkpoint.load(experiment(tmp_path, **changes).folder.checkpoint_file)
     parts = federate(settings.data, 0)
@@ -102,7 +105,7 @@ def test_a_method_has_the_weights_of_fedskew_run_to_the_bit(method: str, tmp_pat
     grid = FakeGrid(app, TINY["clients"], shuffle=3)
     counted = any(variant.upload.question == "class-counts" for variant in settings.variants)
     config = ConfigRecord(flower.class_counts(grid) if counted else {})
-    result = strategy.start(grid, ArrayRecord(make().state_dict()), 2, train_config=config)
+    result = strategy.start(grid, ArrayRecord(make().state_dict()), rounds, train_config=config)
     assert not grid.errors
     average = as_dtype_of(weights(result), make().state_dict())
     assert same({name: average[name] for name in checkpoint.shared}, checkpoint.shared)
