@@ -5,8 +5,8 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import client_app.handlers
 import client_app.tensor_files
 import fedskew.experiments.experiments
 from client_app.client import Client, Report
-from client_app.handlers import ClientOutcome, ClientReply
 from client_app.messages import kind_of, pack, unpack
 from client_app.state import digest
 from fedskew.engines.local import LocalGrid
@@ -29,7 +28,7 @@ from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
-from strategies.core.exchange import TRAIN, Grid, Request
+from strategies.core.exchange import Grid
 
 SMALL: dict[str, Any] = {
     "method": "fedavg",
@@ -96,27 +95,6 @@ class TamperingGrid(LocalGrid):
             if self.tamper and not reply.has_error():
                 self.tamper(asked[reply.metadata.reply_to_message_id], reply.content)
         return replies
-
-
-class LosingWorkers(WorkersGrid):
-    """Two workers whose answers get lost or are spoiled as `losses` tells."""
-
-    def __init__(self, plan: Mapping[int, tuple[str, int]]) -> None:
-        super().__init__(2)
-        self.plan = plan
-
-    def outcomes(
-        self, request: Request, clients: Sequence[int], timeout: float
-    ) -> Iterator[ClientOutcome]:
-        kind, lost = self.plan.get(int(request.task.get("round", 0)), ("", -1))
-        for client, outcome in super().outcomes(request, clients, timeout):
-            if client != lost or request.kind != TRAIN:
-                yield client, outcome
-            elif kind != "drop":
-                assert isinstance(outcome, ClientReply)
-                model = outcome.states["model"]
-                spoiled = {**model, "head.bias": model["head.bias"] * float("nan")}
-                yield client, replace(outcome, states={**outcome.states, "model": spoiled})
 
 
 class ManyNodes(TamperingGrid):

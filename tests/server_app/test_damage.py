@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import FinishedRun, TamperingGrid, cut, experiment, kill, small
+from in_process import FinishedRun, TamperingGrid, cut, experiment, small
 
 import fedskew
 from data import DataError, SettingError
@@ -41,58 +41,6 @@ def of_another_run(file: Path) -> None:
     """Write the records as another run does, checksum and all."""
     contents = [verified(line, {}) for line in file.read_text().splitlines()]
     file.write_text("".join(line_of({**content, "run": "another"}) for content in contents))
-
-
-# ---- a run that was killed -------------------------------------------------------------------------------------------
-
-LAST = "resuming after round 3"
-AGAIN = "resuming after round 2"
-ANEW = "starting again from round 1"
-DAMAGES: dict[str, tuple[Harm, str, list[int]]] = {
-    "nothing": (lambda folder: None, LAST, []),
-    "checkpoint cut": (lambda folder: cut(folder / "checkpoint.safetensors", 7), AGAIN, []),
-    "a bit of the checkpoint": (
-        lambda folder: flip(folder / "checkpoint.safetensors", -9),
-        AGAIN,
-        [],
-    ),
-    "a number of the last record": (lambda folder: flip(folder / "rounds.jsonl", -120), AGAIN, []),
-    "first record": (lambda folder: flip(folder / "rounds.jsonl", 12), LAST, [1]),
-    "another run's records": (
-        lambda folder: of_another_run(folder / "rounds.jsonl"),
-        AGAIN,
-        [1, 2],
-    ),
-    "a bit of a memory file": (lambda folder: flip(memory_files(folder)[-1], -1), AGAIN, []),
-    "every memory file": (
-        lambda folder: [cut(file, 7) for file in memory_files(folder)],
-        ANEW,
-        [],
-    ),
-    "both checkpoints": (
-        lambda folder: [flip(file, 90) for file in folder.glob("*.safetensors")],
-        ANEW,
-        [],
-    ),
-}
-"""By damage: who does it, what the next start says, and the rounds whose records are gone for good."""
-
-
-@pytest.mark.slow
-def test_damaged_files_are_noticed_and_the_run_ends_the_same(train: Train, tmp_path: Path) -> None:
-    changes = {"method": "scaffold+fedbn", "rounds": 4, "participation": 0.75}
-    whole = train("whole", **changes)
-    kill(tmp_path / "killed", "after the checkpoint", changes)
-    for damage, (harm, said, lost) in DAMAGES.items():
-        shutil.copytree(tmp_path / "killed", tmp_path / damage)
-        harm(small(tmp_path / damage, **changes).folder)
-        resumed = train(damage, **changes)
-        assert any(said in line for line in resumed.lines), damage
-        assert resumed.summary["hash"] == whole.summary["hash"], damage
-        kept = [record for record in whole.records if record["round"] not in lost]
-        assert resumed.records == kept, damage
-        missing = [line for line in resumed.lines if "has lost the records of rounds" in line]
-        assert len(missing) == bool(lost), damage
 
 
 # ---- a run that is finished ------------------------------------------------------------------------------------------
@@ -143,6 +91,39 @@ def test_a_finished_run_with_a_damaged_file_is_healed(
     settings = {"settings": whole.folder.origin()["settings"] | results}
     assert healed.folder.origin() == whole.folder.origin() | settings
     assert list(finished([config])) == [config.run_id]
+
+
+LAST, AGAIN, ANEW = "after round 3", "after round 2", "again from round 1"
+DAMAGES: list[tuple[Harm, str, list[int]]] = [
+    (lambda folder: None, LAST, []),
+    (lambda folder: flip(folder / "checkpoint.safetensors", -9), AGAIN, []),
+    (lambda folder: flip(folder / "rounds.jsonl", -120), AGAIN, []),
+    (lambda folder: flip(folder / "rounds.jsonl", 12), LAST, [1]),
+    (lambda folder: of_another_run(folder / "rounds.jsonl"), AGAIN, [1, 2]),
+    (lambda folder: flip(memory_files(folder)[-1], -1), AGAIN, []),
+    (lambda folder: [cut(file, 7) for file in memory_files(folder)], ANEW, []),
+    (lambda folder: [flip(file, 90) for file in folder.glob("*.safetensors")], ANEW, []),
+]
+"""The damage, where the next start begins, and the rounds whose records are lost for good."""
+
+
+@pytest.mark.parametrize(("harm", "start", "lost"), DAMAGES)
+def test_a_run_that_was_stopped_begins_where_its_files_are_whole(
+    train: Train, tmp_path: Path, whole: FinishedRun, harm: Harm, start: str, lost: list[int]
+) -> None:
+    """It has no summary yet."""
+    shutil.copytree(whole.folder.path.parent, tmp_path / "results")
+    folder = small(tmp_path / "results", **CHANGES).folder
+    (folder / "summary.json").unlink()
+    harm(folder)
+    resumed = train(**CHANGES)
+    assert any(
+        line.startswith(("resuming ", "no whole ")) and start in line for line in resumed.lines
+    )
+    assert resumed.summary["hash"] == whole.summary["hash"]
+    assert resumed.records == [record for record in whole.records if record["round"] not in lost]
+    missing = [line for line in resumed.lines if "has lost the records of rounds" in line]
+    assert len(missing) == bool(lost)
 
 
 def test_what_has_no_checksum_or_is_something_else_counts_as_damaged(

@@ -45,7 +45,7 @@ def test_deployments_do_not_see_each_other(train: Train) -> None:
         ("real-features", {"real_features__head_steps": 0}, "real-features"),
         ("refit-bias", {"refit_bias__steps": 0}, "refit-bias"),
         ("tau-norm", {"tau_norm__sweep": "0,1"}, "tau-norm-0"),
-        ("creff", {"creff__sweep": "0,5"}, "creff-0"),
+        ("creff", {"creff__sweep": "0,5", "creff__features_per_class": 100}, "creff-0"),
     ],
 )
 def test_identity_settings_deploy_the_average(
