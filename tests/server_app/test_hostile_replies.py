@@ -1,4 +1,4 @@
-"""A site is a stranger: what it may send, what is refused, what leaves a trace, and what ends the run in a sentence."""
+"""A site is a stranger: what it may send, what is refused and named, and what ends the run in a sentence."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
