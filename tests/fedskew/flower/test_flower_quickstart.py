@@ -100,10 +100,10 @@ def test_every_patch_trains_in_a_fresh_environment_with_the_wheel(tmp_path: Path
     subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=900)
     python = home / "bin" / "python"
     where = "import fedskew; print(fedskew.__file__)"
-    found = subprocess.run(
-        [str(python), "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.startswith(str(packages))
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(python), "-c", where]
+    found = subprocess.check_output(command, cwd=tmp_path, env=alone, text=True)
+    assert found.startswith(str(packages))
     train_every_patch(python, None, tmp_path)
 
 
