@@ -5,8 +5,8 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ import client_app.handlers
 import client_app.tensor_files
 import fedskew.experiments.experiments
 from client_app.client import Client, Report
-from client_app.handlers import ClientOutcome, ClientReply
 from client_app.messages import kind_of, pack, unpack
-from client_app.state import State, digest
+from client_app.state import digest
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid
 from fedskew.experiments.plan import Cell, plan
@@ -29,8 +28,7 @@ from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
-from strategies.core.exchange import QUERY, TRAIN, Exchange, Grid, Request
-from strategies.core.rounds import Rounds
+from strategies.core.exchange import Grid
 
 SMALL: dict[str, Any] = {
     "method": "fedavg",
@@ -97,27 +95,6 @@ class TamperingGrid(LocalGrid):
             if self.tamper and not reply.has_error():
                 self.tamper(asked[reply.metadata.reply_to_message_id], reply.content)
         return replies
-
-
-class LosingWorkers(WorkersGrid):
-    """Two workers whose answers get lost or are spoiled as `losses` tells."""
-
-    def __init__(self, plan: Mapping[int, tuple[str, int]]) -> None:
-        super().__init__(2)
-        self.plan = plan
-
-    def outcomes(
-        self, request: Request, clients: Sequence[int], timeout: float
-    ) -> Iterator[ClientOutcome]:
-        kind, lost = self.plan.get(int(request.task.get("round", 0)), ("", -1))
-        for client, outcome in super().outcomes(request, clients, timeout):
-            if client != lost or request.kind != TRAIN:
-                yield client, outcome
-            elif kind != "drop":
-                assert isinstance(outcome, ClientReply)
-                model = outcome.states["model"]
-                spoiled = {**model, "head.bias": model["head.bias"] * float("nan")}
-                yield client, replace(outcome, states={**outcome.states, "model": spoiled})
 
 
 class ManyNodes(TamperingGrid):
@@ -241,10 +218,7 @@ def losses(plan: Mapping[int, tuple[str, int]]) -> Tamper:
     return tamper
 
 
-PLACES = (
-    "during training", "before the record", "before the checkpoint", "in the checkpoint", "between its names",
-    "after the checkpoint",
-)  # fmt: skip
+PLACES = ("during training", "before the checkpoint", "between its names", "after the checkpoint")
 """Where a run kills itself in a round; from the record on while the next round trains, if there is one."""
 
 
@@ -278,16 +252,7 @@ def killed(
             die()
         return original(client, *arguments)
 
-    def ask(rounds: Rounds, grid: Grid, clients: Sequence[int], request: Request) -> Exchange:
-        exchange = asked(rounds, grid, clients, request)
-        if (place, request.kind, rounds.round) == ("during the final question", QUERY, round):
-            # A thread writes checkpoints: on a busy machine that of the round before may not be whole yet.
-            assert round == 1 or written.wait(60)
-            die()
-        return exchange
-
     def add_round(folder: RunFolder, record: RoundRecord) -> None:
-        come_to("before the record", record.round)
         added(folder, record)
         if (place, record.round) == ("before the checkpoint", round):
             with folder.rounds_file.open("a") as file:
@@ -301,13 +266,6 @@ def killed(
         if checkpoint.round == round - 1:
             written.set()
 
-    def save_file(tensors: State, path: Path, text: dict[str, str]) -> None:
-        filed(tensors, path, text)
-        if (
-            busy and threading.current_thread() is not threading.main_thread()
-        ):  # where clients write their memory
-            come_to("in the checkpoint", busy[-1])
-
     def replace(path: Path, target: Path) -> Path:
         result = replaced(path, target)
         if Path(target).name == "previous.safetensors":
@@ -315,12 +273,9 @@ def killed(
         return result
 
     original, client_app.handlers.train_round = client_app.handlers.train_round, train_round
-    asked, added, saved, replaced = Rounds.ask, RunFolder.add_round, Checkpoint.save, Path.replace
-    filed = client_app.tensor_files.save_file
-    Rounds.ask = ask  # type: ignore[method-assign]
+    added, saved, replaced = RunFolder.add_round, Checkpoint.save, Path.replace
     RunFolder.add_round = add_round  # type: ignore[method-assign]
     Checkpoint.save = save  # type: ignore[method-assign]
-    client_app.tensor_files.save_file = save_file
     Path.replace = replace  # type: ignore[method-assign, assignment]
     experiment(Path(results), TamperingGrid(losses(plan)), **changes)
 

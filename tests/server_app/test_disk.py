@@ -1,34 +1,36 @@
-"""A disk that is full or cannot be written, and a folder that another process works in: one sentence, no harm."""
+"""A run's files: in which order they are written, beside what, and what a full disk or a second process changes."""
 
 import contextlib
 import errno
 import multiprocessing
 import os
-import resource
+import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from command_line import FedSkew
-from in_process import (
-    FinishedRun,
-    small,
-)
+from in_process import FinishedRun, experiment, small
 
+import client_app.handlers
 import client_app.tensor_files
-import server_app.app
 import server_app.run_folder
+from client_app.state import digest
 from client_app.tensor_files import WriteFailed
 from data import SettingError
-from fedskew.cli.main import main
-from server_app.checkpoint import Checkpoint
+from fedskew.engines.local import LocalGrid
+from server_app.app import Run, run
+from server_app.checkpoint import Checkpoint, Writer
 from server_app.lock import FolderBusy
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import TooFewReplies
 
 Train = Callable[..., FinishedRun]
+
+
+# ---- in which order --------------------------------------------------------------------------------------------------
 
 
 def test_a_record_is_on_the_disk_before_its_checkpoint(
@@ -43,74 +45,117 @@ def test_a_record_is_on_the_disk_before_its_checkpoint(
     assert order == ["record", "checkpoint"] * 2
 
 
-@pytest.mark.parametrize(
-    "name", ["checkpoint.safetensors", "rounds.jsonl", "summary.json", "round-000003.safetensors"]
-)
-def test_a_full_disk_is_one_sentence_and_harms_nothing(
+def test_what_is_begun_is_done_in_order_and_an_error_is_raised_at_the_next() -> None:
+    done, first_may_end = list[int](), threading.Event()
+
+    def first() -> None:
+        assert first_may_end.wait(60)
+        done.append(1)
+
+    def fail() -> None:
+        raise WriteFailed("no room")
+
+    with Writer() as writer:
+        writer.begin(first)
+        assert done == []
+        first_may_end.set()
+        writer.begin(lambda: done.append(2))
+        assert done[0] == 1, "the second begins when the first has ended"
+    assert done == [1, 2]
+    with pytest.raises(WriteFailed), Writer() as writer:
+        writer.begin(fail)
+        with pytest.raises(WriteFailed):
+            writer.begin(lambda: done.append(3))
+    assert done == [1, 2]
+
+
+THREADS = """
+import ctypes
+from pathlib import Path
+import torch
+from server_app.checkpoint import Writer
+(library,) = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "gomp" in line}
+with Writer() as writer:
+    writer.begin(lambda: print(ctypes.CDLL(library).omp_get_max_threads()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the library of GCC's OpenMP")
+def test_the_writer_computes_with_one_thread_whatever_the_machine_has() -> None:
+    """Two would add up what a record says of the clients in another order at times."""
+    command, environment = [sys.executable, "-c", THREADS], {**os.environ, "OMP_NUM_THREADS": "2"}
+    assert subprocess.check_output(command, env=environment, text=True) == "1\n"
+
+
+def test_no_later_round_changes_what_is_being_written(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, kept = Run.checkpoint, list[tuple[Checkpoint, str]]()
+
+    def code(part: Checkpoint) -> str:
+        names = list(part.states), list(part.deployed)
+        about = (part.round, names, part.memory_rounds, part.digests)
+        return digest([part.shared, *part.states.values(), *part.deployed.values()], repr(about))
+
+    def keep(run: Run) -> Checkpoint:
+        made = checkpoint(run)
+        kept.append((made, code(made)))
+        return made
+
+    monkeypatch.setattr(Run, "checkpoint", keep)
+    train(method="scaffold+fedavgm+silobn+creff", rounds=3)
+    assert len({before for _, before in kept}) == len(kept) >= 3
+    assert all(code(part) == before for part, before in kept)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, WriteFailed])
+def test_a_run_that_ends_early_has_written_what_it_has_told(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    """And lets its folder go only then."""
+    settings = small(tmp_path, method="fedbn")
+
+    def interrupt(line: str) -> None:
+        if line.startswith("round   1"):
+            raise error("by the test")
+
+    with pytest.raises(error), LocalGrid() as grid:
+        run(grid, settings, interrupt)
+    folder = RunFolder(settings.folder)
+    assert Checkpoint.load(folder.checkpoint_file).round == len(folder.rounds()) == 1
+    assert not list(folder.path.glob(".checkpoint*"))
+    assert experiment(tmp_path, method="fedbn").summary["rounds"] == 2
+
+
+# ---- a full disk and a second process --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "rounds.jsonl", "summary.json"])
+def test_a_full_disk_ends_the_run_and_harms_nothing(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The disk is full when a file of that name is written in or after round 3."""
-    changes = {"method": "fedbn", "rounds": 4}
+    """The disk is full when a file of that name is written in or after round 2, or at last."""
+    changes = {"method": "fedbn", "rounds": 2}
     whole = train("whole", **changes)
     real, folder = client_app.tensor_files.writing, small(tmp_path / "full", **changes).folder
 
     @contextlib.contextmanager
     def full(path: Path) -> Iterator[None]:
         with real(path):
-            begun = name == "summary.json" or (
-                path.exists() and len(RunFolder(folder).rounds()) >= 2
-            )
-            if path.name == name and (begun or name == "round-000003.safetensors"):
+            begun = path.exists() and len(RunFolder(folder).rounds()) >= 1
+            if path.name == name and (begun or name == "summary.json"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             yield
 
     with monkeypatch.context() as patch:
         for module in (client_app.tensor_files, server_app.run_folder):
             patch.setattr(module, "writing", full)
-        with pytest.raises(
-            (WriteFailed, TooFewReplies),
-            match=rf"{name} cannot be written: No space left on device",
-        ):
+        with pytest.raises((WriteFailed, TooFewReplies)) as ended:
             train("full", **changes)
+    assert f"{name} cannot be written: No space left on device" in str(ended.value)
     resumed = train("full", **changes)
     assert (resumed.hash, resumed.records) == (whole.hash, whole.records)
-
-
-def limited(words: list[str], errors: Path) -> None:
-    """Run a command whose files cannot grow beyond 40,000 bytes."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-    sys.argv, sys.stderr = ["fedskew", *words], errors.open("w")
-    main()
-
-
-def test_a_file_that_grows_too_large_is_one_sentence(tmp_path: Path, fedskew: FedSkew) -> None:
-    """The operating system itself refuses, in the middle of a file."""
-    results, errors = tmp_path / "results", tmp_path / "errors"
-    words = [
-        "run",
-        "--engine",
-        "inprocess",
-        "--results",
-        str(results),
-        "--set",
-        "rounds=2",
-        "--set",
-        "local-steps=1",
-    ]
-    process = multiprocessing.get_context("forkserver").Process(
-        target=limited, args=(words, errors)
-    )
-    process.start()
-    process.join()
-    assert process.exitcode == 1
-    assert errors.read_text().count("\n") == 1
-    assert (
-        "checkpoint.safetensors cannot be written" in errors.read_text()
-        and "File too large" in errors.read_text()
-    )
-    (folder,) = (file for file in results.iterdir() if file.is_dir())
-    assert not [file for file in folder.iterdir() if file.name.startswith(".")]
-    assert fedskew(*words)[0] == 0
 
 
 def hold(folder: Path, other: Connection) -> None:
@@ -127,14 +172,16 @@ def test_lock_refuses_a_second_process(train: Train, tmp_path: Path) -> None:
     holder = context.Process(target=hold, args=(folder, theirs))
     holder.start()
     assert ours.poll(60) and ours.recv() == "held"
-    with pytest.raises(FolderBusy, match=rf"process {holder.pid} is working on {folder}"):
+    with pytest.raises(FolderBusy) as refused:
         train()
+    assert f"process {holder.pid} is working on {folder}" in str(refused.value)
     ours.send("enough")
     holder.join()
     assert train().summary["rounds"] == 2  # the lock falls with the process
 
 
-def test_folder_that_cannot_be_written(train: Train, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
-    with pytest.raises(SettingError, match=r"results = .*cannot be written"):
+    with pytest.raises(SettingError) as refused:
         train()
+    assert refused.value.key == "results"

@@ -8,29 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import average_precision_score, roc_curve
 
-from client_app.metrics import BINS, Scores, evaluate_models
-from client_app.models import build
-from client_app.ranking import contradiction, ranking
-from client_app.state import State
+from client_app.metrics import BINS, Scores
+from client_app.ranking import STATED
 from data import DataSettings, federate
-from data.samples import SampleCache
 from server_app.composition import compose, row_name
 from server_app.evaluation import (
+    PositiveClass,
     by_group,
     local_accuracies,
     metrics_from,
     of_clients,
     of_server,
+    positive_class,
     shot_groups,
     sizes,
     spread,
     worth,
 )
-from server_app.predictions import read_predictions, write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Spread, to_json
-from server_app.round_selection import summarize
-from server_app.run_folder import RunFolder
+from server_app.round_selection import Point, select, summarize
 
 
 def scores(confusion: list[list[int]], loss: float = 1.0) -> Scores:
@@ -150,12 +148,6 @@ def test_shot_groups(counts: list[int], long_tailed: bool, groups: dict[str, lis
     assert shot_groups(counts, long_tailed) == groups
 
 
-def test_imagenet_lt_has_shot_groups_without_a_cut() -> None:
-    assert DataSettings("imagenet-lt").long_tailed
-    assert DataSettings("cifar10", imbalance_factor=10).long_tailed
-    assert not DataSettings("cifar10").long_tailed
-
-
 def test_numbers_by_class_have_means_over_shot_groups() -> None:
     numbers = {"matching-loss": 7.0, "matching-loss-by-class": [0.1, 0.3, math.nan, math.nan]}
     means = by_group(numbers, {"many": [0, 1], "medium": [1, 2], "few": [3]})
@@ -170,17 +162,9 @@ def test_numbers_by_class_have_means_over_shot_groups() -> None:
 @pytest.mark.parametrize(
     ("method", "deployed", "row"),
     [
-        ("fedavg", "average", "fedavg"),
         ("creff", "average", "fedavg"),
         ("creff", "creff", "creff"),
-        ("creff+fedbn", "average", "fedbn"),
         ("creff+fedbn", "creff", "fedbn+creff"),
-        ("tau-norm+fedshift", "average", "fedshift"),
-        ("tau-norm+fedshift", "tau-norm", "fedshift+tau-norm"),
-        ("creff+ccvr+tau-norm", "average", "fedavg"),
-        ("creff+ccvr+tau-norm", "creff", "creff"),
-        ("creff+ccvr+tau-norm", "ccvr", "ccvr"),
-        ("creff+ccvr+tau-norm", "tau-norm", "tau-norm"),
         ("creff+fedshift+tau-norm", "tau-norm-0.5", "fedshift+tau-norm-0.5"),
         ("feddf+real-features", "average", "feddf"),
         ("feddf+real-features", "real-features", "real-features+feddf"),
@@ -189,6 +173,66 @@ def test_numbers_by_class_have_means_over_shot_groups() -> None:
 )
 def test_row_names(method: str, deployed: str, row: str) -> None:
     assert row_name(compose(method), deployed) == row
+
+
+# ---- one positive class of two ---------------------------------------------------------------------------------------
+
+
+def said(size: int = 300, share: float = 0.3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores of class 1 and labels, class 1 being so large a share; its scores are skewed."""
+    draws = np.random.default_rng(seed)
+    label_N = (draws.random(size) < share).astype(int)
+    return draws.gumbel(size=size) + 1.2 * label_N * draws.exponential(size=size), label_N
+
+
+def scores_of(score_N: np.ndarray, label_N: np.ndarray) -> Scores:
+    logits = np.stack([np.zeros(len(score_N)), score_N], 1)
+    log_NC = torch.log_softmax(torch.from_numpy(logits), 1)
+    return Scores.of_probabilities(log_NC, torch.from_numpy(label_N))
+
+
+def sensitivity(label_N: np.ndarray, score_N: np.ndarray) -> float:
+    """Return the highest sensitivity at a specificity of STATED, by scikit-learn's ROC curve."""
+    false_positives, true_positives, _ = roc_curve(label_N, score_N, drop_intermediate=False)
+    return float(true_positives[1 - false_positives >= STATED - 1e-12].max())
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_the_numbers_of_two_classes_are_the_positive_ones(label: int) -> None:
+    score_N, label_N = said()
+    numbers = metrics_from(scores_of(score_N, label_N), positive=PositiveClass(label, "ill"))
+    own_score_N, own_N = (score_N if label else -score_N), label_N == label
+    assert numbers["auprc"] == pytest.approx(average_precision_score(own_N, own_score_N))
+    at_specificity = numbers["sensitivity-at-specificity-90"]
+    at_sensitivity = numbers["specificity-at-sensitivity-90"]
+    assert at_specificity == pytest.approx(sensitivity(own_N, own_score_N))
+    assert at_sensitivity == pytest.approx(sensitivity(~own_N, -own_score_N))
+    assert abs(at_specificity - at_sensitivity) > 0.02, "a mean over both classes makes them equal"
+    assert to_json(numbers)["positive-class"] == "ill"
+    assert ModelNumbers.of(to_json(numbers)).positive_class == "ill"
+
+
+def test_the_rarer_class_is_the_positive_one() -> None:
+    names = ("normal", "pneumonia")
+    assert positive_class(names, "", (1214, 3494), (234, 390)) == PositiveClass(0, "normal")
+    assert positive_class(names, "", (90, 10), (50, 50)) == PositiveClass(1, "pneumonia")
+    assert positive_class(names, "", (0, 0), (5, 9)) == PositiveClass(0, "normal")
+    assert positive_class(names, "", (7, 7), (9, 9)) == PositiveClass(1, "pneumonia")
+    assert positive_class(names, "pneumonia", (90, 100)) == PositiveClass(1, "pneumonia")
+    assert positive_class(("a", "b", "c"), "", (1, 2, 3)) is None
+
+
+def test_all_clients_numbers_are_about_one_class() -> None:
+    """Client 1 has more ill than healthy samples; its numbers are about the ill all the same."""
+    clients = {0: said(200, 0.2, 1), 1: said(60, 0.7, 2)}
+    scores = {client: scores_of(*both) for client, both in clients.items()}
+    numbers = of_clients(scores, torch.ones(2, 2).long(), {})
+    assert numbers.positive_class == "1"
+    expected = [average_precision_score(label_N, score_N) for score_N, label_N in clients.values()]
+    assert numbers.spreads["client-auprc"].values == pytest.approx(expected)
+
+
+# ---- which round counts ----------------------------------------------------------------------------------------------
 
 
 def record(round: int, **means: float) -> RoundRecord:
@@ -219,20 +263,70 @@ def test_summary_of_a_run_that_diverged_for_a_while() -> None:
     assert summarize(records)["average"]["best-test"]["round"] == 2
 
 
-def test_rounds_file_survives_a_cut_line(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    for number in (1, 2, 3):
-        folder.add_round(RoundRecord(number, loss=math.inf))
-    with folder.rounds_file.open("a") as file:
-        file.write('{"round": 4, "lo')
-    assert [record.round for record in folder.rounds()] == [1, 2, 3]
-    folder.cut_after(2)
-    folder.add_round(RoundRecord(3, loss=0.5))
-    assert [(record.round, to_json(record.loss)) for record in folder.rounds()] == [
-        (1, None),
-        (2, None),
-        (3, 0.5),
+def points(accuracies: list[float]) -> list[Point]:
+    """Return a run's evaluated rounds, of these accuracies on the test set and on the validation set."""
+    rounds = []
+    for round, accuracy in enumerate(accuracies, start=1):
+        measured = ModelNumbers({"balanced-accuracy": accuracy})
+        rounds.append(Point(RoundRecord(round), replace(measured, validation=measured)))
+    return rounds
+
+
+@pytest.mark.parametrize("selection", ["best-test", "best-validation"])
+@pytest.mark.parametrize(
+    ("accuracies", "round"),
+    [
+        ([0.5, 0.9, 0.9, 0.2], 2),
+        ([0.9, 0.95], 2),
+        ([math.nan, 0.0, math.nan], 1),
+        ([math.nan, 0.1, 0.1], 2),
+    ],
+)
+def test_of_several_best_rounds_the_first_counts(
+    selection: str, accuracies: list[float], round: int
+) -> None:
+    (chosen,) = select(points(accuracies), selection)
+    assert chosen.round == round
+
+
+def test_a_selection_means_its_rounds_or_none() -> None:
+    five = points([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert [point.round for point in select(five, "last")] == [5]
+    assert select(five, "mean-of-last-5") == five and select(five[1:], "mean-of-last-5") == ()
+    assert select(five[1:], "mean-of-last-5", fewer=True) == five[1:]
+    assert [point.round for point in select(points([0.1] * 12), "mean-of-last-10")] == [
+        *range(3, 13)
     ]
+    marked = [
+        replace(point, numbers=replace(point.numbers, best=point.round < 3)) for point in five
+    ]
+    assert [point.round for point in select(marked, "best")] == [2] and select(five, "best") == []
+    for selection in ("best", "best-test", "best-validation", "last"):
+        assert not select([], selection)
+
+
+def test_clients_choose_the_best_round_on_validation_by_their_mean_accuracy() -> None:
+    rounds = []
+    for round, (pooled, mean) in enumerate([(0.9, 0.1), (0.1, 0.9)], start=1):
+        of_clients = {"client-accuracy": spread([mean])}
+        measured = ModelNumbers({"balanced-accuracy": pooled}, spreads=of_clients)
+        rounds.append(Point(RoundRecord(round), ModelNumbers(validation=measured)))
+    (chosen,) = select(rounds, "best-validation")
+    assert chosen.round == 2
+    assert select([Point(RoundRecord(1), ModelNumbers())], "best-validation") == ()
+
+
+# ---- what samples are worth ------------------------------------------------------------------------------------------
+
+
+def test_lists_by_class_end_at_twenty_classes_and_sizes_at_a_hundred_clients() -> None:
+    for classes, is_listed in ((20, True), (21, False)):
+        numbers = metrics_from(scores(torch.eye(classes).long().tolist()))
+        assert bool(numbers.confusion) == bool(numbers.by_class) == is_listed
+        assert "auroc" in numbers.means and len(numbers.recall) == classes
+    for clients, is_known in ((100, True), (101, False)):
+        data = {"dataset": "digits", "partition": "iid", "clients": clients}
+        assert (sizes(federate(DataSettings(**data), 0)) is not None) == is_known
 
 
 def patients(tmp_path: Path, as_one: bool) -> DataSettings:
@@ -267,44 +361,3 @@ def test_a_report_s_sampling_unit_is_the_subject(tmp_path: Path) -> None:
     assert known["independent"] == [round(48**2 / (16**2 + 4 * 8**2)), 5]
     assert worth(np.arange(7), False) == 7 and worth(np.zeros(0, int), False) == 0
     assert worth(np.zeros(5, int), False) == 1
-
-
-def test_clients_that_know_their_patients_state_a_larger_error(tmp_path: Path) -> None:
-    """Eight copies of every sample, of one subject each: the AUROC's error is that without the copies."""
-    draws = torch.Generator().manual_seed(0)
-    labels_N = torch.arange(40) % 2
-    logits_NC = torch.randn(40, 2, generator=draws).double() + torch.eye(2).double()[labels_N]
-    log_NC = logits_NC.log_softmax(1)
-    alone = ranking(log_NC, labels_N)
-    copies = [part.repeat_interleave(8, 0) for part in (log_NC, labels_N, torch.arange(40))]
-    errors = {
-        name: (sums[:, 2].sqrt() / sums[:, 0]).tolist()
-        for name, sums in {
-            "alone": alone,
-            "rows": ranking(copies[0], copies[1]),
-            "subjects": ranking(*copies),
-        }.items()
-    }
-    assert errors["subjects"] == pytest.approx(errors["alone"], abs=1e-9)
-    assert errors["rows"][0] < errors["alone"][0] / 2
-    one_each = ranking(copies[0], copies[1], copies[1])
-    assert contradiction(one_each, torch.tensor([160, 160])) == "", "one subject of each class"
-    assert contradiction(ranking(*copies), torch.tensor([160, 160])) == ""
-
-
-def test_the_server_keeps_the_subjects_of_what_it_tested(tmp_path: Path) -> None:
-    federation = federate(patients(tmp_path, False), 0)
-    subjects = np.repeat(np.arange(10), [16, *[8] * 9])
-    data = replace(federation.dataset, test_subjects=subjects)
-    samples = replace(federation, dataset=data, _cache=SampleCache()).test()
-    assert samples.subjects_N is not None and samples.groups_N is None
-    assert torch.equal(samples.only(torch.tensor([0, 87])).subjects_N, torch.tensor([0, 9]))
-    kept: dict[str, State] = {}
-    model = build("abide-mlp", (6,), 2, 0)
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    evaluate_models(model, {"average": state}, samples, kept)
-    folder = RunFolder(tmp_path)
-    write_predictions(folder, kept)
-    said = read_predictions(folder, "average")
-    assert said is not None and said.subjects_N is not None
-    assert np.array_equal(said.subjects_N, subjects)

@@ -1,7 +1,5 @@
-"""A site is a stranger: what it may send, what is refused, what leaves a trace, and what ends the run in a sentence."""
+"""A site is a stranger: what it may send, what is refused and named, and what ends the run in a sentence."""
 
-import math
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from flwr.app import Message, MetricRecord, RecordDict
 from in_process import FinishedRun, ManyNodes, Tamper, TamperingGrid, drop, small
 
 from client_app.messages import kind_of, pack, unpack
-from client_app.metrics import Scores
 from client_app.models import build
 from client_app.optimizer import coefficient_sum
 from client_app.training import steps_of
@@ -39,25 +36,6 @@ def changed(kind: str, record: str, change: Change) -> Tamper:
             }
             change(state)
             records[record] = pack(state)
-
-    return tamper
-
-
-def scaled(factor: float, client: int = 1) -> Tamper:
-    """Return a tampering that scales a client's update in every round."""
-
-    def tamper(asked: Message, records: RecordDict) -> None:
-        if kind_of(asked) == "train" and f"{client}/model" in records:
-            start, sent = (
-                unpack(r)
-                for r in (asked.content.array_records["model"], records[f"{client}/model"])
-            )  # type: ignore[arg-type]
-            moved = {
-                n: start[n] + factor * (t - start[n]) if t.is_floating_point() else t
-                for n, t in sent.items()
-            }
-            moved |= {name: tensor for name, tensor in sent.items() if name.endswith("running_var")}
-            records[f"{client}/model"] = pack(moved)
 
     return tamper
 
@@ -96,40 +74,6 @@ def test_strays_are_few_and_in_one_line() -> None:
     )
 
 
-@pytest.mark.parametrize(("factor", "trace"), [(1000.0, "norm"), (-1.0, "cosine")])
-def test_an_update_that_is_scaled_or_turned_leaves_a_trace(
-    train: Train, factor: float, trace: str
-) -> None:
-    changes = {"model": "small-cnn", "alpha": 100.0, "clients": 5}
-    first, _ = train(grid=TamperingGrid(scaled(factor)), **changes).records
-    hostile = next(update for update in first["updates"] if update["client"] == 1)
-    others = [update for update in first["updates"] if update["client"] != 1]
-    if trace == "norm":
-        assert hostile["norm"] > 300 * max(update["norm"] for update in others)
-    else:
-        assert hostile["cosine"] < min(-0.2, *(update["cosine"] - 0.4 for update in others))
-    assert [update["examples"] for update in first["updates"]] == [40] * 5 or sum(
-        update["examples"] for update in first["updates"]
-    ) == 200
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("running_var", -1e6, "running_var is -1e+06 and must be 0 to"),
-        ("num_batches_tracked", -3, "num_batches_tracked is -3 and must be 0 to"),
-        ("head.weight", 3e38, "head.weight is 3e+38 and must be -1e+10 to"),
-    ],
-)
-def test_values_that_no_training_makes(train: Train, name: str, value: float, reason: str) -> None:
-    def fill(state: dict[str, torch.Tensor]) -> None:
-        next(tensor for key, tensor in state.items() if key.endswith(name)).fill_(value)
-
-    outcome = train(grid=TamperingGrid(changed("train", "2/model", fill)), min_reply_share=0.5)
-    assert reason in outcome.records[0]["failures"]["2"]
-    assert math.isfinite(outcome.records[-1]["models"]["average"]["loss"])
-
-
 def test_the_round_goes_on_without_the_client_that_spoils_it(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,33 +91,15 @@ def test_the_round_goes_on_without_the_client_that_spoils_it(
     outcome = train(grid=TamperingGrid(spoil), method="fednova", min_reply_share=0.5)
     assert outcome.records[0]["clients"] == [0, 1, 2]
     assert "model average: head.weight is not finite with it" in outcome.records[0]["failures"]["3"]
-    with pytest.raises(
-        Diverged, match=r"diverged in round 1: .* is not finite; client 3 moved it furthest"
-    ):
+    with pytest.raises(Diverged) as ended:
         train("all", grid=TamperingGrid(spoil), method="fednova")
+    assert ended.value.round == 1 and ended.value.client == "client 3"
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedbn", "fedshift"])
-def test_divergence_is_a_sentence(train: Train, method: str) -> None:
-    with pytest.raises(Diverged, match=r"^diverged in round \d+: .*learning-rate may help\)$"):
-        train(method=method, learning_rate=1e4, rounds=4, momentum=0.99)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda s: s["counts"].mul_(-1), "client 2: class counts are not between 0 and"),
-        (lambda s: s["counts"][:1].fill_(-1), "client 2: class counts are not between 0 and"),
-        (lambda s: s["counts"].fill_(2**62), "client 2: class counts are not between 0 and"),
-        (lambda s: s["counts"].add_(2**16), "client 2: class counts are those of "),
-        (lambda s: s.update(counts=s["counts"][:-1]), "client 2: class counts are not int64 of 10"),
-    ],
-)
-def test_a_class_prior_that_cannot_be(train: Train, change: Change, reason: str) -> None:
-    with pytest.raises(TooFewReplies, match=reason):
-        train(
-            grid=TamperingGrid(changed("query", "2/upload/logit-shift", change)), method="fedshift"
-        )
+def test_a_run_that_diverges_says_so_with_its_rate(train: Train) -> None:
+    with pytest.raises(Diverged) as ended:
+        train(learning_rate=1e4, rounds=4, momentum=0.99)
+    assert "learning-rate = 10000" in ended.value.remedy
 
 
 def invented(state: dict[str, torch.Tensor]) -> None:
@@ -184,31 +110,24 @@ def invented(state: dict[str, torch.Tensor]) -> None:
     state["calibration"] = torch.stack([inside, inside, inside])
 
 
-def test_an_invented_confusion_matrix(train: Train) -> None:
-    grid = TamperingGrid(changed("evaluate", "1/test/average", invented))
-    outcome = train(grid=grid, method="fedbn", min_reply_share=0.5)
-    assert "evaluation: the scores are over" in outcome.records[-1]["failures"]["1"]
-    assert outcome.records[-1]["models"]["average"]["balanced-accuracy"] < 1
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda s: s["calibration"][0, 3].add_(1), "other samples in their bins"),
-        (lambda s: s["calibration"][2].fill_(1e6), "surer than sure"),
-        (lambda s: s["loss"].fill_(1e300), "a loss that no probability gives"),
-        (lambda s: s["ranking"].fill_(7), "other pairs"),
-        (lambda s: s.update(confusion=s["confusion"].double()), "not those of 4 classes"),
+        (invented, "evaluation: the scores are over"),
+        (lambda state: state["loss"].neg_(), "evaluation: "),
     ],
 )
-def test_scores_that_contradict_themselves(change: Change, reason: str) -> None:
-    logits_BC = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
-    scores = Scores.of_batch(logits_BC, torch.arange(40) % 4)
-    state = {name: tensor.clone() for name, tensor in scores.state().items()}
-    assert torch.equal(Scores.of(state, 4, torch.full((4,), 10)).confusion_CC, scores.confusion_CC)
-    change(state)
-    with pytest.raises(ValueError, match=reason):
-        Scores.of(state, 4)
+def test_scores_that_cannot_be_are_left_out_and_the_model_stays(
+    train: Train, change: Change, reason: str
+) -> None:
+    grid = TamperingGrid(changed("evaluate", "1/test/average", change))
+    outcome = train(grid=grid, method="fedbn", min_reply_share=0.75, rounds=1)
+    (record,) = outcome.records
+    assert list(record["failures"]) == ["1"] and record["failures"]["1"].startswith(reason)
+    values = record["models"]["average"]["client-accuracy"]["values"]
+    assert [value is None for value in values] == [False, True, False, False]
+    assert record["models"]["average"]["balanced-accuracy"] < 1
+    assert outcome.hash == train("honest", method="fedbn", rounds=1).hash
 
 
 def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
@@ -225,32 +144,53 @@ def test_the_samples_of_a_client_are_what_it_said_first(tmp_path: Path) -> None:
     strategy.keep_examples([Update(0, strategy.shared, 50)])
     strategy.begin_round(2, strategy.shared)
     assert checked_metrics(0, metrics, strategy.server) == 50
-    with pytest.raises(RejectedUpdate, match="num-examples is 60, and the client has 50"):
+    with pytest.raises(RejectedUpdate):
         checked_metrics(0, {**metrics, "num-examples": 60}, strategy.server)
 
 
+def without_answer(asked: Message, records: RecordDict) -> None:
+    if kind_of(asked) == "query":
+        records["1/upload/other"] = records.pop("1/upload/class-statistics")
+
+
+def silent(asked: Message, records: RecordDict) -> None:
+    if kind_of(asked) == "query":
+        drop(records, 1)
+
+
+def statistics(change: Change) -> Tamper:
+    return changed("query", "1/upload/class-statistics", change)
+
+
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("tamper", "reason"),
     [
+        (silent, "no reply"),
+        (without_answer, "the reply holds no answer for class-statistics"),
+        (statistics(lambda s: s["means"].mul_(torch.nan)), "means is not finite"),
         (
-            lambda s: s.update(covariances=s["covariances"].diagonal(dim1=1, dim2=2).clone()),
+            statistics(
+                lambda s: s.update(covariances=s["covariances"].diagonal(dim1=1, dim2=2) + 0)
+            ),
             "covariances are not full",
         ),
-        (lambda s: s["covariances"][0].neg_(), "a variance is negative"),
-        (
-            lambda s: s["counts"][0].add_(10**6),
-            r"counts are of 10000\d\d samples, and the client has ",
-        ),
-        (lambda s: s["counts"][0].fill_(0), "not all positive"),
+        (statistics(lambda s: s["covariances"][0].neg_()), "a variance is negative"),
+        (statistics(lambda s: s["counts"][0].add_(10**6)), "counts are of 10000"),
+        (statistics(lambda s: s["counts"][0].fill_(0)), "not all positive"),
     ],
 )
-def test_statistics_of_classes_that_cannot_be(train: Train, change: Change, reason: str) -> None:
-    """The first ended the run with a traceback; the others counted."""
-    tamper = changed("query", "1/upload/class-statistics", change)
-    outcome = train(
-        grid=TamperingGrid(tamper), method="ccvr", min_reply_share=0.5, rounds=1, local_epochs=1
-    )
-    assert re.search(reason, outcome.records[-1]["failures"]["1"])
+def test_a_wrong_answer_to_the_last_question_is_left_out(
+    train: Train, tamper: Tamper, reason: str
+) -> None:
+    changes = {"method": "ccvr", "rounds": 1, "local_epochs": 1}
+    outcome = train(grid=TamperingGrid(tamper), min_reply_share=0.75, **changes)
+    (record,) = outcome.records
+    assert list(record["failures"]) == ["1"] and reason in record["failures"]["1"]
+    assert record["failures"]["1"].startswith("class-statistics: ")
+    with pytest.raises(TooFewReplies):
+        train("strict", grid=TamperingGrid(tamper), **changes)
+    train("strict", grid=(grid := TamperingGrid()), **changes)
+    assert grid.kinds() == ["train", "query"], "the round that the question belongs to is run again"
 
 
 def test_the_sentence_that_ends_a_run_is_no_longer_than_a_paragraph() -> None:
@@ -262,18 +202,6 @@ def test_the_sentence_that_ends_a_run_is_no_longer_than_a_paragraph() -> None:
     assert len(str(ended.value)) < 1200
 
 
-def test_the_hostile_client_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cell of the table in docs/results/reliability.md: an update a thousand times too large."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    import hostile
-
-    _, records = hostile.attacked_run(tmp_path, "scaled x 1000", "fedavg", 0, 2)
-    assert hostile.named(records) == "far: 2 of 2"
-    attacked, _ = hostile.attacked_run(tmp_path, "scaled x 1000", "median", 0, 2)
-    without, records = hostile.attacked_run(tmp_path, "silent", "median", 0, 2)
-    assert attacked > without - 3 and hostile.named(records) == "left out: 2 of 2"
-
-
 def test_one_client_alone_that_diverges_is_named(train: Train) -> None:
     """Three clients do not answer, so that a single update is left, and that one is out of range."""
 
@@ -283,5 +211,6 @@ def test_one_client_alone_that_diverges_is_named(train: Train) -> None:
                 drop(records, client)
             changed("train", "2/model", lambda s: s["head.weight"].fill_(3e38))(asked, records)
 
-    with pytest.raises(Diverged, match=r"^diverged in round 1: client 2: .*head.weight is 3e\+38"):
+    with pytest.raises(Diverged) as ended:
         train(grid=TamperingGrid(lose_others_and_spoil), min_reply_share=0.25)
+    assert ended.value.reason.startswith("client 2: ") and "3e+38" in ended.value.reason

@@ -14,7 +14,7 @@ from client_app.variants import VARIANTS
 from data import SettingError
 from server_app import method_checks
 from server_app.methods import METHODS
-from server_app.plugins import OLD_MEMBERS, check_new_methods
+from server_app.plugins import check_new_methods
 from server_app.settings import defaults, parse, parse_text
 from strategies.registry import SERVER_METHODS
 
@@ -84,32 +84,6 @@ class Taken(Variant):
 class Listing(Variant):
     name: ClassVar[str] = "listing"
     shares: tuple = ()
-
-
-@dataclass(frozen=True)
-class Pulling(Halved):
-    name: ClassVar[str] = "pulling"
-
-    @property
-    def pull(self):
-        return 0.1
-
-
-@dataclass(frozen=True)
-class Grown(Halved):
-    name: ClassVar[str] = "grown"
-
-    def upload_bytes(self, model, classes_held):
-        return 0
-
-
-@dataclass(frozen=True)
-class Renewed(Halved):
-    name: ClassVar[str] = "renewed"
-
-    @property
-    def proximal_mu(self):
-        return 0.1
 
 
 @dataclass(frozen=True)
@@ -218,40 +192,29 @@ def test_it_composes_and_its_settings_are_settings() -> None:
     assert mine.flat()["halved.share"] == 0.25 and "fedbn+my_methods.Halved" in mine.run_id
     assert mine.run_id == parse({**mine.flat(), "method": "my_methods:Halved+fedbn"}).run_id
     assert parse_text("halved.share=0.5") == ("halved.share", 0.5) and "halved.share" in defaults()
-    with pytest.raises(SettingError, match=r"halved.share = 'x': must be a number"):
-        parse({"method": "my_methods:Halved", "halved.share": "x"})
-    with pytest.raises(SettingError, match=r"scaffold and my_methods:PAIR want to combine"):
-        parse({"method": "my_methods:PAIR+scaffold"})
+    for wrong, key in (
+        ({"method": "my_methods:Halved", "halved.share": "x"}, "halved.share"),
+        ({"method": "my_methods:PAIR+scaffold"}, "method"),
+    ):
+        with pytest.raises(SettingError) as refused:
+            parse(wrong)
+        assert refused.value.key == key
 
 
 def test_flower_takes_its_settings_in_the_one_key_that_there_is() -> None:
     mine = parse({"method": "my_methods:Halved", "halved.share": 0.25})
     config = mine.run_config()
-    assert "halved.share" not in config and json.loads(str(config["method-settings"])) == {
-        "halved.share": 0.25
-    }
+    assert "halved.share" not in config
+    assert json.loads(str(config["method-settings"])) == {"halved.share": 0.25}
     assert parse(config).run_id == mine.run_id
-    for wrong in ("{", "3", '{"rounds": 2}'):
-        with pytest.raises(
-            SettingError, match=r"method-settings = .*must be JSON of settings by key"
-        ):
-            parse({"method": "my_methods:Halved", "method-settings": wrong})
 
 
-def test_another_source_is_another_run(folder: Path) -> None:
-    before = parse({"method": "my_methods:Halved"}).run_id
-    assert parse({"method": "my_methods:Halved"}).run_id == before
-    del METHODS["my_methods:Halved"], sys.modules["my_methods"]
-    (folder / "my_methods.py").write_text(MODULE + "# changed\n")
-    assert parse({"method": "my_methods:Halved"}).run_id != before
-
-
-def test_clients_load_it_and_sites_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_load_it_and_sites_do_not() -> None:
     mine = parse({"method": "my_methods:Halved", "halved.share": 0.25}).run_spec()
     text = mine.to_json()
     assert RunSpec.from_json(text) == mine
     del sys.modules["my_methods"]
-    with pytest.raises(KeyError, match="my_methods:Halved"):
+    with pytest.raises(KeyError):
         RunSpec.from_json(text, modules=())
     assert "my_methods" not in sys.modules
 
@@ -267,17 +230,14 @@ def test_the_folder_comes_last_and_may_be_named(
     assert fedskew.check_method("my_methods:Halved").source and sys.path[-1] == str(folder)
 
 
-def test_a_check_prints_its_rules(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_prints_its_rules(capsys: pytest.CaptureFixture[str]) -> None:
     """A method that passes has no other sign of it; one that fails raises and prints nothing."""
     assert fedskew.check_method("my_methods:Halved").name == "my_methods:Halved"
     first, *rules = capsys.readouterr().out.splitlines()
     assert first.startswith("my_methods:Halved keeps the contract of methods.")
-    assert len(rules) == 5 and all(rule.startswith("* It") for rule in rules)
-    assert not any("question" in rule for rule in rules), "it asks none"
-    fedskew.check_method("my_methods:Stating")
+    assert len(rules) == 5 and not any("question" in rule for rule in rules), "it asks none"
+    assert fedskew.check_method("my_methods:Stating").variants == ("stating",)
     assert "It accepts the answers to its question sizes." in capsys.readouterr().out
-    fedskew.check_method("fedbn")
-    assert capsys.readouterr().out.startswith("fedbn is a method of FedSkew's own")
     with pytest.raises(SettingError):
         fedskew.check_method("fedbm")
     assert capsys.readouterr().out == ""
@@ -292,8 +252,6 @@ def test_a_check_prints_its_rules(folder: Path, capsys: pytest.CaptureFixture[st
         ("Nameless", "Nameless.name must be words like my-part"),
         ("Taken", "Taken.name is proximal, and there is such a part already"),
         ("Listing", "Listing.shares must have a default that is a number, text, or true or false"),
-        ("Pulling", "Pulling.pull is proximal_mu now (client_app/client.py)"),
-        ("Grown", "Grown.upload_bytes is upload.bytes now (client_app/client.py)"),
         ("Idle", "Idle must fill one of combine, monitor, deploy, and fills none"),
         ("Largest", "there is no part counting: name its class in parts"),
     ],
@@ -311,10 +269,7 @@ def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str
     ("name", "reason"),
     [
         ("Counting", "upload 'counting' is not one that fedavg takes"),
-        (
-            "Dividing",
-            "fails on clients with ((6, 0, 3, 1), (1, 2, 0, 4)) samples of the classes: ZeroDivisionError",
-        ),
+        ("Dividing", "((6, 0, 3, 1), (1, 2, 0, 4)) samples of the classes: ZeroDivisionError"),
         ("Understating", "understating uploads 32 bytes, and its upload says at most 31"),
         ("Rolling", "gives other numbers when it is repeated: draw from client.generator"),
         ("Spoiling", "changes what the client gives it"),
@@ -326,30 +281,21 @@ def test_what_can_be_no_part_is_refused_when_it_is_loaded(name: str, reason: str
 def test_what_breaks_the_contract_is_refused_with_the_reason(name: str, reason: str) -> None:
     method = f"my_methods:{name}"
     assert parse({"method": method}), "the parser trains nothing"
-    for check in (fedskew.check_method, check_new_methods, check_new_methods):
-        with pytest.raises(SettingError) as caught:
-            check(method)
-        assert str(caught.value).startswith(
-            f"method = '{method}': breaks the contract of methods: "
-        )
-        assert reason in str(caught.value)
-
-
-def test_an_answer_of_as_many_bytes_as_stated_keeps_the_contract() -> None:
-    """The control of Understating."""
-    assert fedskew.check_method("my_methods:Stating").variants == ("stating",)
+    with pytest.raises(SettingError) as caught:
+        check_new_methods(method)
+    assert caught.value.key == "method" and reason in str(caught.value)
 
 
 def test_a_run_begins_with_the_contract(folder: Path) -> None:
     """Not with a run of two methods, either, of which one keeps it."""
     settings = {"rounds": 1, "train-images": 60, "test-images": 40, "clients": 2, "model": "mlp-bn"}
-    with pytest.raises(SettingError, match="breaks the contract of methods: changes what the"):
+    with pytest.raises(SettingError):
         fedskew.run({**settings, "method": "fedprox+my_methods:Spoiling"})
     assert not (folder / "results").exists()
     assert fedskew.run({**settings, "method": "fedprox+my_methods:Halved"}).finished
 
 
-def test_the_contract_is_checked_once_for_each_state_of_the_sources(
+def test_another_source_is_another_run_and_is_checked_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[str] = []
@@ -360,35 +306,13 @@ def test_the_contract_is_checked_once_for_each_state_of_the_sources(
 
     monkeypatch.setattr(method_checks, "check", note)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    before = parse({"method": "my_methods:Halved"}).run_id
     for _ in range(3):
         check_new_methods("fedbn+my_methods:Halved")
-    assert checked == ["halved"]
+    assert checked == ["halved"] and parse({"method": "my_methods:Halved"}).run_id == before
     fedskew.check_method("my_methods:Halved")
     assert checked == ["halved"] * 2, "asked for, it is checked anyway"
-    check_new_methods("my_methods:Renewed")
-    assert checked[2:] == ["renewed"]
     del METHODS["my_methods:Halved"], sys.modules["my_methods"]
     (folder / "my_methods.py").write_text(MODULE + "# changed\n")
     check_new_methods("my_methods:Halved")
-    assert checked[3:] == ["halved"]
-
-
-def test_the_new_name_of_a_member_is_taken() -> None:
-    """The control of Pulling and Grown: the same variant with the member's new name, and no old name is in use."""
-    (variant,) = parse({"method": "my_methods:Renewed"}).variants
-    assert variant.proximal_mu == 0.1
-    for kind in VARIANTS.values():
-        assert not [old for old in OLD_MEMBERS if hasattr(kind, old)], kind
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("my_methods:", "must be MODULE:CLASS"),
-        ("nowhere:Halved", "nowhere cannot be imported: No module named 'nowhere'"),
-        ("my_methods:Whole", "my_methods has no class Whole"),
-    ],
-)
-def test_what_cannot_be_loaded_is_said(name: str, reason: str) -> None:
-    with pytest.raises(SettingError, match=f"^method = '{name}': {reason}$"):
-        parse({"method": name})
+    assert checked == ["halved"] * 3 and parse({"method": "my_methods:Halved"}).run_id != before

@@ -1,18 +1,47 @@
-"""What every server method promises: its inputs stay as they are, and the same inputs give the same to the bit."""
+"""What every method of the registry promises through a whole run: one row per method, none written by hand."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from in_process import SERVER_SMALL, FinishedRun
+from flwr.app import Message, RecordDict
+from in_process import HEADS, FinishedRun, TamperingGrid, experiment, number_of, small
 
+from client_app.client import Variant, overrides
+from client_app.messages import kind_of
+from client_app.state import digest
+from client_app.variants import VARIANTS
+from data import SettingError
+from server_app.checkpoint import Checkpoint
 from server_app.methods import METHODS
 from strategies.core.server import Server, ServerMethod
 from strategies.registry import SERVER_METHODS
 
+Train = Callable[..., FinishedRun]
 PLACES = ("combine", "monitor", "deploy", "deploy_finally")
+TINY: dict[str, Any] = {
+    "clients": 3,
+    "participation": 0.75,
+    "rounds": 2,
+    "local_epochs": 1,
+    "train_images": 60,
+    "test_images": 20,
+    "min_samples": 2,
+    "evaluate_every": 0,
+}
+"""Two of three clients take part, so that a client's memory is older than the last round at times."""
+DEPLOYED = {
+    **{name: [name] for name in ("creff", "creff-code", "ccvr", "refit-bias", "tau-norm", *HEADS)},
+    "real-features": ["real-features"],
+    "real-blocks": ["real-blocks-1", "real-blocks-2"],
+    "ditto": ["personal-model"],
+}
+"""The models that a method has beside the average."""
+MEASURED_BY_CLIENTS = {"fedbn", "silobn", "singleset", "fedper", "fedrep"}
+"""Methods of which something that the model needs stays on the clients."""
 
 
 def tensors(value: object) -> Iterator[torch.Tensor]:
@@ -24,50 +53,149 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         yield from (tensor for item in value for tensor in tensors(item))
     elif is_dataclass(value):
-        yield from (
-            tensor for field in fields(value) for tensor in tensors(getattr(value, field.name))
-        )
+        yield from tensors([getattr(value, field.name) for field in fields(value)])
 
 
-def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    """Return whether two lists of tensors are equal to the bit."""
-    bits = (
-        (tensor.numpy().tobytes(), other.numpy().tobytes())
-        for tensor, other in zip(left, right, strict=True)
-    )
-    return all(tensor == other for tensor, other in bits)
+def bits(value: object) -> list[bytes]:
+    """Return the bits of all tensors in a value."""
+    return [tensor.numpy().tobytes() for tensor in tensors(value)]
 
 
-def method_with(name: str) -> str:
-    """Return a method that has the server method `name` as a part."""
-    return next((method.name for method in METHODS.values() if name in method.serving), "fedavg")
+@dataclass(frozen=True)
+class WatchedRun:
+    """A method's whole run, in which every server method was called twice."""
+
+    method: str
+    run: FinishedRun
+    called: set[str]
+    """The server methods of which something was called."""
+    violations: list[str]
 
 
-@pytest.mark.parametrize("name", SERVER_METHODS)
-def test_a_place_leaves_its_inputs_and_repeats(
-    name: str, train: Callable[..., FinishedRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind, called = SERVER_METHODS[name], set()
+@pytest.fixture(scope="module", params=METHODS)
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> WatchedRun:
+    """Every method's run, once for all tests of this file."""
+    called: set[str] = set()
+    violations: list[str] = []
 
-    def twice(place: str, filled: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(self: ServerMethod, server: Server, *given: object) -> Any:
-            before = list(tensors((given, server.start)))
-            first = filled(self, server, *given)
-            assert same(before, list(tensors((given, server.start)))), (
-                f"{place} changes what it is given"
-            )
-            assert same(list(tensors(first)), list(tensors(filled(self, server, *given)))), (
-                f"{place} does not repeat"
-            )
-            called.add(place)
+    def watched(kind: type[ServerMethod], place: str, original: Any) -> Callable[..., Any]:
+        def twice(self: ServerMethod, server: Server, *given: object) -> Any:
+            before = bits((given, server.start))
+            first = original(self, server, *given)
+            if bits((given, server.start)) != before:
+                violations.append(f"{kind.name}.{place} changes what it is given")
+            if bits(first) != bits(original(self, server, *given)):
+                violations.append(f"{kind.name}.{place} does not repeat")
+            called.add(type(self).name)
             return first
 
-        return checked
+        return twice
 
-    for place in PLACES:
-        if getattr(kind, place) is not getattr(ServerMethod, place):
-            monkeypatch.setattr(kind, place, twice(place, getattr(kind, place)))
-    method = method_with(name)
-    assert train(method=method).summary["rounds"] == 2
-    assert called, f"{method} does not fill a place with {name}"
-    assert set(SERVER_SMALL) <= set(METHODS)
+    filled = [
+        (kind, place, getattr(kind, place))
+        for kind in SERVER_METHODS.values()
+        for place in PLACES
+        if getattr(kind, place) is not getattr(ServerMethod, place)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, place, original in filled:
+            patch.setattr(kind, place, watched(kind, place, original))
+        run = experiment(tmp_path_factory.mktemp("whole"), method=request.param, **TINY)
+    return WatchedRun(request.param, run, called, violations)
+
+
+class Stopped(Exception):
+    """Ends a run in the middle of a round."""
+
+
+def test_the_server_half_changes_none_of_its_inputs_and_repeats_to_the_bit(
+    whole: WatchedRun,
+) -> None:
+    assert whole.violations == []
+    assert whole.called >= set(METHODS[whole.method].serving) - {"fedavg"}
+
+
+def test_every_method_resumes_to_the_same_bits(whole: WatchedRun, train: Train) -> None:
+    """A resumed run has its states from a file, and here the clients' messages as bytes as well."""
+
+    def stop(asked: Message, records: RecordDict) -> None:
+        if kind_of(asked) == "train" and number_of(asked) == TINY["rounds"]:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(grid=TamperingGrid(stop, faithful=True), method=whole.method, **TINY)
+    resumed = train(grid=TamperingGrid(faithful=True), method=whole.method, **TINY)
+    assert "resuming after round 1" in resumed.lines
+    assert resumed.summary["hash"] == whole.run.summary["hash"]
+    assert resumed.records == whole.run.records
+    assert resumed.summary["models"] == whole.run.summary["models"]
+
+
+def test_a_run_has_the_models_and_records_that_the_method_promises(whole: WatchedRun) -> None:
+    method, run = whole.method, whole.run
+    models = ["average", *DEPLOYED.get(method, [])]
+    assert sorted(run.summary["rows"]) == sorted(run.summary["models"]) == sorted(models)
+    checkpoint = Checkpoint.load(run.folder.checkpoint_file)
+    deployed = {name: digest([state]) for name, state in checkpoint.deployed.items()}
+    assert len(set(deployed.values())) == len(deployed), "each is another model"
+    units = {name for part in METHODS[method].serving for name in SERVER_METHODS[part].units}
+    numbers = {name for record in run.folder.rounds() for name in record.metrics}
+    assert numbers <= units, "every number of a method has a unit"
+    by_clients = method in MEASURED_BY_CLIENTS
+    for record in run.records:
+        is_last = record["round"] == TINY["rounds"]
+        assert len(record["clients"]) == 2 and record["failures"] == {}
+        assert (record["bytes-up"] > 0) == (record["bytes-down"] > 0) == (method != "singleset")
+        assert record["evaluated-by"] == (
+            "nobody" if not is_last else "clients" if by_clients else "server"
+        )
+        assert sorted(record["models"]) == (sorted(models) if is_last else [])
+
+
+# ---- what composes ---------------------------------------------------------------------------------------------------
+
+COMPANIONS = ("fedshift", "fedbn", "iwds")
+
+
+def corrects_prior(variant: type[Variant]) -> bool:
+    return variant.requirements.uncorrected_prior
+
+
+def draws_samples(variant: type[Variant]) -> bool:
+    return overrides(variant, "sample_weights")
+
+
+REFUSED = {
+    ("fedlc", "fedshift"),
+    ("reweighting", "fedshift"),
+    ("ratio-loss", "fedshift"),
+    ("silobn", "fedbn"),
+    ("singleset", "fedbn"),
+    ("uniform-sampling", "iwds"),
+    ("fixed-beta-sampling", "iwds"),
+    *((name, "fedbn") for name in ("ccvr", "refit-bias", "feddf", "fedbe", "ratio-loss")),
+    *((name, "fedbn") for name in ("real-features", "real-blocks", *HEADS)),
+    *((name, name) for name in COMPANIONS),
+}
+"""Pairs that are known by name, so that none loses its flag. Of methods to come, what their flags say is added."""
+for name, method in METHODS.items():
+    kinds = [VARIANTS[variant] for variant in method.variants]
+    REFUSED |= {(name, "fedshift")} if any(map(corrects_prior, kinds)) else set()
+    REFUSED |= {(name, "iwds")} if any(map(draws_samples, kinds)) else set()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_composes_with_fedshift_fedbn_and_iwds_or_says_why_not(
+    train: Train, tmp_path: Path, method: str
+) -> None:
+    """All that go with it are in one run."""
+    together = [method]
+    for companion in COMPANIONS:
+        if (method, companion) in REFUSED:
+            with pytest.raises(SettingError) as refused:
+                small(tmp_path, method=f"{method}+{companion}")
+            assert refused.value.key == "method"
+        else:
+            together.append(companion)
+    (record,) = train(method="+".join(together), **{**TINY, "rounds": 1, "local_steps": 1}).records
+    assert record["failures"] == {} and record["loss"] < float("inf")

@@ -1,14 +1,15 @@
-"""TensorBoard's event files hold what rounds.jsonl holds, once, however often the run was stopped."""
+"""TensorBoard, MLflow and Weights & Biases hold what rounds.jsonl holds, once, however often the run was stopped."""
 
 import io
 import math
-import re
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from command_line import FedSkew
-from in_process import PLACES, FinishedRun, kill, small
+from in_process import FinishedRun, cut, small
 from rich.console import Console
 
 from data import SettingError
@@ -16,16 +17,31 @@ from fedskew.engines import execute
 from fedskew.sweep import run_all
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
-from server_app.trackers import Tracker, scalars
-
-pytest.importorskip("tensorboard")
+from server_app.trackers import PROJECT, Tracker, scalars
 
 Train = Callable[..., FinishedRun]
 Curves = dict[str, list[tuple[int, float]]]
+SHORT: dict[str, Any] = {
+    "method": "creff",
+    "rounds": 3,
+    "local-epochs": 1,
+    "train-images": 60,
+    "test-images": 40,
+    "clients": 2,
+}
 
 
-def curves(folder: RunFolder) -> Curves:
-    """Return steps and values of every scalar that TensorBoard reads, by step: two starts may share a second."""
+def recorded(folder: RunFolder) -> Curves:
+    """Return every number of rounds.jsonl by its tag, with the rounds."""
+    curves: Curves = {}
+    for record in folder.rounds():
+        for tag, value in scalars(record):
+            curves.setdefault(tag, []).append((record.round, value))
+    return curves
+
+
+def of_tensorboard(folder: RunFolder) -> Curves:
+    """Return the same from TensorBoard's event files, by step: two starts may share a second."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder.path / "tensorboard"))
@@ -36,87 +52,50 @@ def curves(folder: RunFolder) -> Curves:
     }
 
 
-def recorded(folder: RunFolder) -> Curves:
-    """Return the same from rounds.jsonl."""
-    result: Curves = {}
-    for record in folder.rounds():
-        for tag, value in scalars(record):
-            result.setdefault(tag, []).append((record.round, value))
-    return result
-
-
-def assert_equal(drawn: Curves, wanted: Curves) -> None:
+def assert_drawn(folder: RunFolder) -> None:
     """Event files hold float32."""
-    assert drawn.keys() == wanted.keys()
+    drawn, wanted = of_tensorboard(folder), recorded(folder)
+    assert drawn.keys() == wanted.keys() and len(wanted) > 10
     for tag, points in wanted.items():
-        assert [step for step, _ in drawn[tag]] == [step for step, _ in points], tag
-        assert all(
-            math.isclose(a, b, rel_tol=1e-6)
-            for (_, a), (_, b) in zip(drawn[tag], points, strict=True)
-        ), tag
+        for (step, value), (round, number) in zip(drawn[tag], points, strict=True):
+            assert step == round and math.isclose(value, number, rel_tol=1e-6), tag
 
 
-def test_the_curves_are_the_records(train: Train) -> None:
-    outcome = train(method="creff", rounds=3, tensorboard=True)
-    drawn = curves(outcome.folder)
-    assert_equal(drawn, recorded(outcome.folder))
-    for tag in ("balanced-accuracy/creff", "balanced-accuracy/average", "run/loss", "run/matching-loss", "run/bytes-up",
-                "run/seconds-clients", "run/failures", "local-accuracy-worst-decile/creff"):  # fmt: skip
-        assert [step for step, _ in drawn[tag]] == [1, 2, 3]
-
-
-def test_a_run_is_the_same_with_and_without(train: Train) -> None:
-    with_curves, without = train("with", tensorboard=True), train("without")
-    assert with_curves.hash == without.hash and with_curves.records == without.records
-    assert with_curves.folder.path.name == without.folder.path.name
-    assert not (without.folder.path / "tensorboard").exists()
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_killed_run_goes_on_with_the_same_curve(train: Train, tmp_path: Path, place: str) -> None:
-    changes = {"rounds": 4, "tensorboard": True}
-    kill(tmp_path / "results", place, changes)
-    for file in (tmp_path / "results").rglob(
-        "events.out.tfevents.*"
-    ):  # which are read in the order of their seconds
-        began = re.sub(
-            r"tfevents\.(\d+)", lambda second: f"tfevents.{int(second[1]) - 1}", file.name
-        )
-        file.rename(file.with_name(began))
-    outcome = train(**changes)
-    assert any("resuming" in line for line in outcome.lines)
-    assert_equal(curves(outcome.folder), recorded(outcome.folder))
-    assert [step for step, _ in curves(outcome.folder)["run/loss"]] == [1, 2, 3, 4]
-
-
-def test_a_finished_run_can_still_be_drawn_and_a_repeated_one_begins_anew(train: Train) -> None:
-    train()
-    for changes in ({}, {}, {"overwrite": True}):
-        outcome = train(tensorboard=True, **changes)
-        assert_equal(curves(outcome.folder), recorded(outcome.folder))
+def test_the_curves_are_the_records_after_every_kind_of_start(train: Train) -> None:
+    """Of a run without them, which is finished; of one that lost its last checkpoint; of one from the beginning."""
+    pytest.importorskip("tensorboard")
+    plain = train(**SHORT)
+    assert not (plain.folder.path / "tensorboard").exists()
+    drawn = train(tensorboard=True, **SHORT)
+    assert drawn.folder.path == plain.folder.path, "it is the same run"
+    assert_drawn(drawn.folder)
+    for tag in ("balanced-accuracy/creff", "run/loss", "run/matching-loss", "run/bytes-up"):
+        assert [step for step, _ in of_tensorboard(drawn.folder)[tag]] == [1, 2, 3]
+    drawn.folder.summary_file.unlink()
+    cut(drawn.folder.checkpoint_file, 7)
+    resumed = train(tensorboard=True, **SHORT)
+    assert "resuming after round 2" in resumed.lines
+    assert_drawn(resumed.folder)
+    repeated = train(tensorboard=True, overwrite=True, **SHORT)
+    assert_drawn(repeated.folder)
+    assert repeated.hash == plain.hash and repeated.records == plain.records
 
 
 @pytest.mark.parametrize("way", ["a sweep", "ray"])
 def test_a_finished_run_is_drawn_without_being_conducted(
     train: Train, tmp_path: Path, way: str
 ) -> None:
-    outcome, config = train(), small(tmp_path / "results", tensorboard=True)
+    pytest.importorskip("tensorboard")
+    outcome, config = train(**SHORT), small(tmp_path / "results", tensorboard=True, **SHORT)
     if way == "ray":
         execute(config, "ray", print)
     else:
         run_all([config], [], Console(file=io.StringIO()))
-    assert_equal(curves(outcome.folder), recorded(outcome.folder))
-
-
-def test_the_command_has_the_option(tmp_path: Path, fedskew: FedSkew) -> None:
-    words = ("--engine", "inprocess", "--tensorboard", "--results", tmp_path, "--set", "rounds=1")
-    assert fedskew("run", *words)[0] == 0
-    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    assert_equal(curves(RunFolder(folder)), recorded(RunFolder(folder)))
+    assert_drawn(outcome.folder)
 
 
 def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[object] = []
 
@@ -139,10 +118,81 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
     assert heard == [("begin", 2, 0), None]
 
 
-def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
+def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server_app.run_settings.find_spec", lambda name: None)
-    with pytest.raises(
-        SettingError, match=r"tensorboard = True: .*pip install 'fedskew\[tensorboard\]'"
-    ):
-        parse({"tensorboard": True})
+    with pytest.raises(SettingError) as refused:
+        parse({name: True})
+    assert refused.value.key == name
+    assert refused.value.remedy == f"pip install 'fedskew[{name}]'"
     parse({})
+
+
+# ---- MLflow and Weights & Biases -------------------------------------------------------------------------------------
+
+
+def of_mlflow(results: Path, run: str) -> tuple[Curves, Any]:
+    """Return the curves from MLflow's own client, and the run."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"file://{results / 'mlruns'}")
+    experiment = client.get_experiment_by_name(PROJECT)
+    (stored,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{run}'")
+    curves = {}
+    for tag in stored.data.metrics:
+        history = client.get_metric_history(stored.info.run_id, tag)
+        curves[tag] = [(point.step, point.value) for point in history]
+    return curves, stored
+
+
+@pytest.mark.slow
+def test_mlflow_has_every_round_once_also_after_a_resumed_and_a_repeated_start(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    for changes in ({}, {}, {"overwrite": True}):
+        outcome = train(**SHORT, mlflow=True, **changes)
+        curves, stored = of_mlflow(tmp_path / "results", outcome.folder.path.name)
+        assert curves == recorded(outcome.folder) and len(curves) > 10
+        assert stored.info.status == "FINISHED" and stored.data.params["method"] == "creff"
+        outcome.folder.summary_file.unlink()  # it resumes after its last checkpoint
+    with pytest.raises(RuntimeError):
+        train(**SHORT, mlflow=True, learning_rate=1e30)
+    run = small(tmp_path / "results", **SHORT, learning_rate=1e30).run_id
+    assert of_mlflow(tmp_path / "results", run)[1].info.status == "FAILED"
+
+
+@pytest.mark.slow
+def test_weights_and_biases_has_every_round_once_and_writes_nothing_elsewhere(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An offline run of wandb's own; what it is told is noted on the way."""
+    wandb = pytest.importorskip("wandb")
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for variable in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(variable)
+    begin, curves = wandb.init, dict[str, list[tuple[int, float]]]()
+
+    def noted(**named: Any) -> Any:
+        curves.clear()
+        assert named["config"]["method"] == "creff"
+        run = begin(**named)
+
+        def log(row: dict[str, float], step: int) -> None:
+            for tag, value in row.items():
+                curves.setdefault(tag, []).append((step, value))
+            run.log(row, step=step)
+
+        return SimpleNamespace(log=log, finish=run.finish)
+
+    monkeypatch.setattr(wandb, "init", noted)
+    for changes in ({}, {}, {"overwrite": True}):
+        outcome = train(**SHORT, wandb=True, **changes)
+        assert curves == recorded(outcome.folder) and len(curves) > 10
+        (file,) = outcome.folder.path.glob("wandb/offline-run-*/*.wandb")
+        assert file.stat().st_size > 0
+        outcome.folder.summary_file.unlink()  # it resumes after its last checkpoint
+    assert not [file for file in home.rglob("*") if file.is_file()]

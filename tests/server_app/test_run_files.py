@@ -1,0 +1,230 @@
+"""The files of one finished run, read by many tests: records, summary, settings, checkpoints, kept predictions."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+from in_process import FinishedRun, TamperingGrid, drop, experiment, small
+
+from client_app.metrics import Scores
+from client_app.state import digest
+from data import DataError, federate, load
+from server_app import predictions
+from server_app.checkpoint import BrokenCheckpoint, Checkpoint
+from server_app.evaluation import metrics_from
+from server_app.predictions import VALIDATION, read_predictions, write_predictions
+from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
+from server_app.run_folder import RunFolder, line_of
+from strategies.core.update_statistics import UpdateStatistics
+
+Train = Callable[..., FinishedRun]
+CHANGES = {"method": "creff+fedshift", "validation_fraction": 0.2, "evaluate_every": 2, "rounds": 3}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """Three rounds, of which the second and the last are evaluated."""
+    return experiment(tmp_path_factory.mktemp("finished"), **CHANGES)
+
+
+# ---- one finished run ------------------------------------------------------------------------------------------------
+
+
+def test_settings_json_holds_settings_versions_and_data(finished: FinishedRun) -> None:
+    origin = json.loads(finished.folder.settings_file.read_text())
+    assert origin["settings"]["logit-shift.smoothing"] == 1.0
+    assert origin["versions"]["torch"] and origin["versions"]["code"]
+    assert origin["partition-hash"] == finished.summary["partition-hash"]
+    counts_KC = federate(small(finished.folder.path.parent, **CHANGES).data, 0).counts_KC
+    assert origin["samples"]["train"] == counts_KC.tolist()
+    assert sum(origin["samples"]["test"]) == 100
+
+
+def test_records_and_summary_agree(finished: FinishedRun) -> None:
+    assert [record["round"] for record in finished.records] == [1, 2, 3]
+    assert [record["evaluated-by"] for record in finished.records] == ["nobody", "server", "server"]
+    assert [sorted(record["models"]) for record in finished.records] == [
+        [],
+        ["average", "creff"],
+        ["average", "creff"],
+    ]
+    on_disk = finished.folder.summary()
+    assert on_disk == json.loads(json.dumps(finished.summary))
+    for name, selections in finished.summary["models"].items():
+        assert selections["last"] == finished.records[-1]["models"][name]
+        best = selections["best-validation"]
+        measured = [record["models"][name]["validation"] for record in finished.records[1:]]
+        accuracies = [numbers["balanced-accuracy"] for numbers in measured]
+        assert best["round"] == 2 + accuracies.index(max(accuracies))
+
+
+def test_the_checkpoint_is_what_the_hashes_are_of(finished: FinishedRun) -> None:
+    folder = finished.folder
+    checkpoint, previous = map(Checkpoint.load, (folder.checkpoint_file, folder.previous_file))
+    assert (checkpoint.round, previous.round) == (3, 2)
+    assert digest([checkpoint.shared]) == finished.summary["hash"]["shared"]
+    assert checkpoint.deployed.keys() == {"average", "creff"}
+    assert digest([checkpoint.deployed["average"]]) == digest([checkpoint.shared])
+    assert checkpoint.states.keys() >= {"creff", "logit-shift"}
+
+
+def test_a_checkpoint_of_another_format_is_refused(
+    finished: FinishedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server_app.checkpoint.FORMAT", 2)
+    with pytest.raises(BrokenCheckpoint):
+        Checkpoint.load(finished.folder.checkpoint_file)
+
+
+def test_kept_predictions_have_the_run_s_numbers(finished: FinishedRun) -> None:
+    recorded = finished.records[-1]["models"]
+    data = load(small(finished.folder.path.parent, **CHANGES).data)
+    for model in ("average", "creff"):
+        for before, kind in (("", "test"), (VALIDATION, "validation")):
+            kept = read_predictions(finished.folder, f"{before}{model}")
+            assert kept is not None and kept.samples_N is not None
+            numbers = recorded[model] if kind == "test" else recorded[model]["validation"]
+            scores = Scores.of_probabilities(*map(torch.from_numpy, kept[:2]))
+            assert numbers["confusion"] == scores.confusion_CC.tolist()
+            again = metrics_from(scores)
+            for name in ("auroc", "auprc", "brier", "loss"):
+                assert numbers[name] == pytest.approx(again[name]), name
+            labels_N = data.test_labels if kind == "test" else data.train_labels
+            assert kept.labels_N.tolist() == labels_N[kept.samples_N].tolist()
+            assert len({*kept.samples_N.tolist()}) == len(kept.samples_N)
+    assert read_predictions(finished.folder, "ccvr") is None
+
+
+def test_what_clients_measure_is_not_kept(train: Train) -> None:
+    outcome = train("one", method="fedbn", rounds=1)
+    assert not outcome.folder.predictions_file.exists()
+    assert "confusion" in outcome.records[-1]["models"]["average"]
+
+
+def test_predictions_that_are_too_large_or_damaged_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path)
+
+    def outputs() -> dict[str, torch.Tensor]:
+        return {"log-probabilities": torch.zeros(4, 2).double(), "labels": torch.zeros(4).long()}
+
+    both = {"average": outputs(), f"{VALIDATION}average": outputs()}
+    for most, kept in ((200, {*both}), (100, {"average"}), (64, set())):
+        monkeypatch.setattr(predictions, "LARGEST", most)
+        write_predictions(folder, both)
+        assert {name for name in both if read_predictions(folder, name)} == kept, "tests come last"
+    monkeypatch.setattr(predictions, "LARGEST", 200)
+    write_predictions(folder, both)
+    folder.predictions_file.write_bytes(folder.predictions_file.read_bytes()[:-8])
+    assert read_predictions(folder, "average") is None
+
+
+# ---- a round's record ------------------------------------------------------------------------------------------------
+
+NUMBERS = ModelNumbers(
+    {"balanced-accuracy": 0.5, "loss": 2.5},
+    [0.5, 1.0],
+    {"client-accuracy": Spread(0.5, 0.25, 0.25, [0.75, 0.25])},
+    ModelNumbers({"balanced-accuracy": 0.75}, [0.25]),
+)
+FULL = RoundRecord(
+    round=3,
+    models={"average": NUMBERS},
+    evaluated_by="clients",
+    loss=0.5,
+    clients=[0, 2],
+    used=2,
+    failures={1: "no reply"},
+    failed=1,
+    bytes_down=7,
+    bytes_up=5,
+    seconds=Seconds(1.0, 0.75, 0.5, 0.25, 2.0),
+    workers=[{"process": 1, "device": "cpu"}],
+    strays=["node 7 sent '3/model', which it was not asked for"],
+    updates=[UpdateStatistics(0, 1.5, -0.25, 40)],
+    median_norm=1.5,
+    unseen=UnseenSite(
+        "usps", 9, {"average": {"nearest": NUMBERS}}, [0], [2], 3, 4, Nearest(0, "mnist", {0: 0.5})
+    ),
+    line="round 3",
+    metrics={"matching-loss": 0.25, "class-weights": [1.0, 2.0]},
+)
+
+
+def test_a_record_comes_back_from_json() -> None:
+    written = json.loads(json.dumps(FULL.to_json(), allow_nan=False))
+    assert RoundRecord.of(written) == FULL and FULL.shortened() == FULL
+    assert written["models"]["average"]["client-accuracy"]["worst-decile"] == 0.25
+    assert written["unseen"]["nearest"]["distances"] == {"0": 0.5}
+    assert "unseen" not in RoundRecord(1).to_json(), "what is not there has no key"
+
+
+def test_what_is_no_number_is_null() -> None:
+    numbers = ModelNumbers({"auroc": math.nan}, [math.inf])
+    written = RoundRecord(1, {"average": numbers}, metrics={"x": [math.nan, 1.0]}).to_json()
+    assert (written["loss"], written["x"]) == (None, [None, 1.0])
+    assert written["models"]["average"] == {"auroc": None, "recall": [None]}
+    again = RoundRecord.of(written)
+    assert math.isnan(again.loss) and math.isnan(again.models["average"]["auroc"])
+
+
+def test_records_survive_a_cut_line_and_a_later_version_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for number in (1, 2, 3):
+        folder.add_round(RoundRecord(number))
+    with folder.rounds_file.open("a") as file:
+        file.write('{"round": 4, "lo')
+    assert [record.round for record in folder.rounds()] == [1, 2, 3]
+    folder.cut_after(2)
+    folder.add_round(RoundRecord(3, loss=0.5))
+    assert [record.round for record in folder.rounds()] == [1, 2, 3]
+    assert folder.rounds()[-1].loss == 0.5
+    folder.rounds_file.write_text(line_of({**RoundRecord(1).to_json(), "format": 4}))
+    with pytest.raises(DataError):
+        folder.rounds()
+
+
+def test_a_record_of_very_many_clients_is_short() -> None:
+    """Its means and its medians are of all clients all the same."""
+    many = 3_000
+    spread = Spread(0.5, 0.0, 0.05, [(7 * k % many) / many for k in range(many - 1)] + [math.nan])
+    numbers = ModelNumbers({}, [], {"local-accuracy": spread})
+    whole = RoundRecord(
+        1,
+        {"average": numbers},
+        clients=list(range(many)),
+        failures=dict.fromkeys(range(many), "no reply"),
+        updates=[
+            UpdateStatistics(k, 0.1 + k, math.nan if k % 3 else k / many, 40) for k in range(many)
+        ],
+    )
+    short = whole.shortened()
+    assert (short.used, short.failed, len(short.updates)) == (many, many, 100)
+    assert len(short.clients) == len(short.failures) == 100
+    values = short.models["average"].spreads["local-accuracy"]
+    assert dataclasses.replace(values, values=()) == dataclasses.replace(spread, values=())
+    assert len(values.values) == 100 and values.values[50] == pytest.approx(0.505, abs=0.001)
+    norms = [update.norm for update in short.updates]
+    assert max(norms) == many - 1 + 0.1 and min(update.cosine for update in short.updates) == 0.0
+    assert short.median_norm == pytest.approx(0.1 + (many - 1) / 2, abs=0.5)
+
+
+def test_a_run_of_many_clients_counts_them_all(train: Train) -> None:
+    def lose(asked: Message, records: RecordDict) -> None:
+        for client in range(12):
+            drop(records, client)
+
+    data = {"clients": 112, "alpha": 100.0, "train_images": 336, "min_samples": 1}
+    changes = {**data, "local_steps": 1, "min_reply_share": 0.5, "rounds": 1}
+    outcome = train(grid=TamperingGrid(lose), **changes)
+    (record,) = outcome.folder.rounds()
+    assert (record.used, len(record.clients)) == (100, 100)
+    assert (record.failed, len(record.failures), outcome.summary["failures"]) == (12, 12, 12)
+    assert len(record.models["average"].spreads["local-accuracy"].values) == 100
+    assert record.line.endswith("client 9, 2 more")
