@@ -32,8 +32,6 @@ TOLERANCE = 1e-3
 TOLERANCES = {"feddf": 1e-2, "fedbe": 1e-2, "bfloat16": 1e-2}
 """Distillation takes Adam's steps, which have the size of the rate however small the gradient is. Where a gradient is
 rounding alone, its sign differs between CPUs: 4e-3 between two Xeons. bfloat16 keeps eight bits of a number."""
-RETIRED = {"refit-bias", "fedcof", "feddisco", "fedvls"}
-"""Methods that leave the registry: nothing has to stay as it is."""
 TINY = {**SMALL, "local-epochs": 1}
 OF_OTHER_DATA = {"model": "mlp-bn", "rounds": 2, "local-epochs": 1, "device": "cpu"}
 COMBINATIONS: dict[str, dict[str, Any]] = {
@@ -53,9 +51,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 OWN = {"iwds": {"resampling.decay": 0.5}, "median": {"clients": 5}, "trimmed-mean": {"clients": 5}}
 """Without these two rounds of iwds are those of fixed-beta-sampling, and a trimmed mean of four is their median."""
 RUNS = COMBINATIONS | {
-    method: {**TINY, **OWN.get(method, {}), "method": method}
-    for method in METHODS
-    if method not in RETIRED
+    method: {**TINY, **OWN.get(method, {}), "method": method} for method in METHODS
 }
 ON_EVERY_ENGINE = ("fedshift", "fedbn", "scaffold", "creff", "ccvr", "ditto")
 """A question first, memory, uploads and broadcasts, deployed models, a question last, models that stay at clients."""
