@@ -34,7 +34,6 @@ from strategies.core.server import Deployment, Server
 from strategies.fed3r import Fed3R
 from strategies.fed_lda import FedLDA
 from strategies.fed_lda_pooled import FedLDAPooled
-from strategies.fedcof import FedCOF, covariance
 from strategies.fedncm import FedNCM
 
 CLASSES, WIDTH = 4, 6
@@ -276,17 +275,6 @@ def test_few_samples_give_finite_heads(kind: type[ClosedFormHead], counts: tuple
         assert {*held.argmax(1).tolist()} <= {*labels_N.tolist()}
 
 
-@every_head
-def test_a_head_is_computed_once_and_deployed_every_round(kind: type[ClosedFormHead]) -> None:
-    features_ND, labels_N = data_of((10, 10, 10, 10))
-    server = server_with(kind(), features_ND, labels_N, [torch.arange(40)])
-    first = deployed(kind(), server)
-    forgotten = replace(server, answers={kind.asks: server.answers[kind.asks]}, round=2)
-    again = kind().deploy(forgotten, first.state, server.start, [])
-    assert digest([again.models[kind.name]]) == digest([first.models[kind.name]])
-    assert again.state is first.state and again.metrics == {"clipped-features": 0.0}
-
-
 def test_rho_of_0_where_a_feature_is_another_s_copy_is_refused() -> None:
     features_ND, labels_N = data_of((10, 10, 10, 10))
     features_ND[:, 1] = features_ND[:, 0] = 1.0
@@ -329,19 +317,6 @@ def test_a_matrix_without_a_trace_is_regularized_to_the_identity() -> None:
     identity = torch.eye(2, dtype=torch.float64)
     assert torch.equal(regularized(0 * identity, 0.5), identity)
     assert torch.equal(regularized(4 * identity, 0.5), 6 * identity)
-
-
-def test_fedcof_takes_the_covariance_from_the_clients_means() -> None:
-    """300 clients with random samples: the estimate comes close to the covariance within the classes."""
-    features_ND, labels_N = data_of((3000, 3000))
-    order = torch.randperm(6000, generator=torch.Generator().manual_seed(1))
-    answer = server_with(FedCOF(), features_ND, labels_N, order.tensor_split(300)).answers[
-        "client-means"
-    ]
-    summed = {name: tensor.sum(0) for name, tensor in answer.items()}
-    estimate = covariance(statistics_of(summed, 1 / 512).of_held(), answer, 1 / 512)
-    exact = sum(torch.cov(features_ND[labels_N == label].double().T) for label in (0, 1)) / 2
-    assert float((estimate - exact).norm() / exact.norm()) < 0.15
 
 
 def test_weighted_samples_count_as_fewer_in_cross_validation() -> None:

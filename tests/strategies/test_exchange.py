@@ -130,19 +130,6 @@ def test_it_is_said_for_whom_a_round_waits_and_again(monkeypatch: Any) -> None:
     assert [round(seconds, -1) for _, seconds in said] == [60, 120, 230]
 
 
-def test_what_could_not_be_sent_is_not_waited_for() -> None:
-    class Full(Scripted):
-        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-            list(super().push_messages(messages))
-            return self.numbers[:1]
-
-    identify()
-    asked = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (5, 6)]
-    assert [reply.metadata.src_node_id for reply in replies(Full([(5, 0, False)]), asked, 30)] == [
-        5
-    ]
-
-
 def test_a_reply_that_cannot_be_unfolded_fails_its_own_client() -> None:
     identify()
     whole = folded(

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from client_app.client import Client
 from client_app.models import Classifier
-from client_app.optimizer import SGD, TrainingSettings, coefficient_sum
+from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, digest, weighted_mean
 from client_app.training import train_round
 from client_app.variants.control_variates import ControlVariates
 from data import Samples
-from strategies.core.server import Server, ServerMethod, Update
+from strategies.core.server import Server, Update
 from strategies.core.validation import RejectedUpdate
 from strategies.fedavg import FedAvg
 from strategies.feddyn import FedDyn
@@ -107,38 +107,6 @@ def test_fednova_of_equal_steps_is_fedavg(examples: list[int], steps: list[int])
     shared, _ = FedNova().combine(server, {}, updates)
     for name, tensor in FedAvg().combine(server, {}, updates)[0].items():
         torch.testing.assert_close(shared[name], tensor, rtol=1e-6, atol=1e-7)
-
-
-def after_a_round(method: ServerMethod, momentum: float, rate: float, start: float) -> float:
-    """Return where a round of unequal local steps leads from `start` on the mean of (x - e_i)^2 / 2, e = 0, 1, 4."""
-    centers, steps = (0.0, 1.0, 4.0), (1, 5, 20)
-    updates, shared = [], {"x": torch.tensor(start, dtype=torch.float64)}
-    for k, (center, count) in enumerate(zip(centers, steps, strict=True)):
-        x = shared["x"].clone()
-        optimizer = SGD([x], rate, momentum, 0.0)
-        for _ in range(count):
-            optimizer.step([x - center])
-        metrics = {"steps": count, "coefficient-sum": coefficient_sum(count, momentum)}
-        updates.append(Update(k, {"x": x}, 1, metrics=metrics))
-    return method.combine(server_of(shared, frozenset({"x"})), {}, updates)[0]["x"].item()
-
-
-def limit(method: ServerMethod, momentum: float, rate: float) -> float:
-    """Return where many rounds end: a round is x -> shift + factor x."""
-    shift = after_a_round(method, momentum, rate, 0.0)
-    factor = after_a_round(method, momentum, rate, 1.0) - shift
-    assert 0 < factor < 1
-    return shift / (1 - factor)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fednova_reaches_the_optimum_and_fedavg_does_not(momentum: float) -> None:
-    """The quadratic of Wang et al. (2020): the optimum is 5/3; FedAvg's fixed point follows the steps' share."""
-    assert limit(FedNova(), momentum, 1e-5) == pytest.approx(5 / 3, abs=0.005)
-    norms = [coefficient_sum(count, momentum) for count in (1, 5, 20)]
-    biased = (norms[1] + 4 * norms[2]) / sum(norms)
-    assert biased > 3
-    assert limit(FedAvg(), momentum, 1e-5) == pytest.approx(biased, abs=0.005)
 
 
 # ---- SCAFFOLD --------------------------------------------------------------------------------------------------------

@@ -61,12 +61,6 @@ def test_fedavg_is_the_weighted_mean(server: Server) -> None:
     assert state == {}
 
 
-def test_fedavg_of_equal_models_is_that_model(server: Server) -> None:
-    updates = [Update(k, random_state(3), count) for k, count in enumerate((7, 11, 1))]
-    assert digest([FedAvg().combine(server, {}, updates)[0]]) == digest([random_state(3)])
-    assert digest([FedAvg().combine(server, {}, updates[:1])[0]]) == digest([random_state(3)])
-
-
 def test_weighting_over_all_damp_the_step(server: Server) -> None:
     """w + sum_i |D_i| / |D| (w_i - w), with 60 of 100 samples taking part."""
     updates = updates_of([10, 30, 20])
