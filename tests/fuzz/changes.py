@@ -44,12 +44,12 @@ JUNK = [
     ConfigRecord({"reason": "x"}),
 ]
 DTYPES = [torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64]
-OF_MESSAGES = ["no message", "message twice", "message error", "message of nobody"]
+OF_MESSAGES = ["no message", "message twice", "message error"]
 OF_TENSORS = ["value", "value", "value", "all values", "all values", "scale", "noise", "dtype", "shape", "tensor name",
               "tensor missing", "tensor extra", "bytes", "bytes"]  # fmt: skip
 OF_ARRAYS = ["array", "array bytes"]
 OF_RECORDS = ["name", "name", "twice", "missing", "silent", "type", "error", "exchange", "metric", "metric", "metric",
-              "metrics", "worker"]  # fmt: skip
+              "metrics"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,6 @@ def arrived(stage: Stage, reply: Reply) -> list[Message]:
                 broken = copy.copy(honest)
                 broken.__dict__.update(_content=None, _error=Error(2, pick(TEXTS, change.part)))
                 messages = [broken]
-            case "message of nobody":
-                changed = copy.copy(changed)
-                changed.__dict__["_metadata"] = copy.copy(changed.metadata)
-                changed.metadata.__dict__["_src_node_id"] = 77
-                messages = [changed]
             case _:
                 change_records(stage, records, reply.client, change)
     if messages and messages[0] is changed:
@@ -162,9 +157,6 @@ def change_records(stage: Stage, records: Records, client: int, change: Change) 
             records[name] = stage.records(node_of(other)).get(f"{other}/{rest}", record)
         case "metric" | "metrics" if f"{client}/metrics" in records:
             change_metrics(records, f"{client}/metrics", change)
-        case "worker":
-            key = pick(["process", "device", "visible-gpus", "gpu", "x" * 1000], change.part)
-            with_odd(records, f"{client}/worker", key, change.odd)
         case "array" | "array bytes" if isinstance(record, ArrayRecord) and record:
             records[name] = change_array(record, change)
         case _ if isinstance(record, ArrayRecord):

@@ -10,12 +10,10 @@ hand, that keeps every rule of its kind and says something else. All that FedSke
 import builtins
 import io
 import itertools
-import json
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +207,7 @@ EXPERIMENTS = {name: SHIPPED[name] for name in ("demo-missing", "demo-tail", "de
 def written_subjects() -> list[Subject]:
     """What FedSkew writes, and what users write by hand into the same kinds of files."""
     return [
-        cache_subject(),
-        *partition_subjects(),
+        partition_subject(),
         *experiments_subjects(),
         model_subject(),
         *memory_subjects(),
@@ -218,55 +215,19 @@ def written_subjects() -> list[Subject]:
     ]
 
 
-def cache_subject() -> Subject:
-    """A file of the cached copy of a data set, which is made anew from its source."""
-    number = itertools.count()
-
-    def read_copy(folder: Path) -> Any:
-        # under a new name, as in a process that begins: it knows nothing of this copy
-        cache = folder / f"cache-{next(number)}"
-        shutil.copytree(folder / "cache", cache)
-        try:
-            settings = DataSettings(
-                f"npz:{folder / 'own.npz'}", classes="2", input_shape="1x4x4", cache=str(cache)
-            )
-            return loaded(settings)
-        finally:
-            shutil.rmtree(cache)
-
-    root = Path(tempfile.mkdtemp())
-    write(root, packed(MEMBERS))
-    settings = DataSettings(f"npz:{root / 'own.npz'}", classes="2", input_shape="1x4x4")
-    load(replace(settings, cache=str(root / "cache")))
-    files = written_by(lambda folder: shutil.copytree(root, folder, dirs_exist_ok=True))
-    shutil.rmtree(root)
-    copies = {name: content for name, content in files.items() if name.startswith("cache")}
-    changed = one_changed(copies).map(lambda changed: {**files, **changed})
-    return subject("cache", files, read_copy, changed=changed)
-
-
-def partition_subjects() -> list[Subject]:
-    """A partition file with changed bytes, and one written by hand, so without a checksum, with changed contents."""
+def partition_subject() -> Subject:
+    """A partition file with changed bytes."""
     parts = tuple(np.arange(9).reshape(3, 3))
     partition = SavedPartition("a" * 64, parts, np.arange(5), (0, 1, 0), np.array([9, 10]))
-    whole = written_by(lambda folder: save(folder / "own.json", partition))
-    tree = {key: value for key, value in json.loads(whole["own.json"]).items() if key != "checksum"}
 
     def read_file(folder: Path) -> Any:
         partition = read(str(folder / "own.json"))
         parts = [part.tolist() for part in (*partition.train, partition.test, partition.holdout)]
         return partition.content, parts, partition.domains
 
-    def whole_numbers(result: Any) -> bool:
-        return all(type(number) is int and number >= 0 for part in result[1] for number in part)
-
-    by_hand = altered(tree).map(lambda changed: {"own.json": json.dumps(changed).encode()})
-    return [
-        subject("partition file", whole, read_file),
-        subject(
-            "partition file, by hand", whole, read_file, plausible=whole_numbers, changed=by_hand
-        ),
-    ]
+    return subject(
+        "partition file", written_by(lambda folder: save(folder / "own.json", partition)), read_file
+    )
 
 
 def experiments_subjects() -> list[Subject]:

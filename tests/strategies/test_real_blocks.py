@@ -1,6 +1,5 @@
 """Blocks re-trained on real data: what a block is, that nothing else moves, and that it helps on those data."""
 
-
 import pytest
 import torch
 import torch.nn.functional as F
