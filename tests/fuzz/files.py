@@ -30,9 +30,8 @@ from site_files import agreed, site_entries
 from client_app.memory import MemoryLost, file_of, folder_of
 from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
-from client_app.models import batch_norm_names, build
 from client_app.state import digest
-from client_app.tensor_files import Damaged, write_atomically
+from client_app.tensor_files import Damaged
 from data import DataError, DataSettings, SettingError, load
 from data.agreement import read_agreement
 from data.package_files import ROOT
@@ -41,7 +40,6 @@ from data.readers.catalog import NAMED_KINDS
 from data.readers.user_data import KINDS
 from fedskew.experiments.experiments import load_experiments, load_suites
 from fedskew.experiments.plan import plan
-from fedskew.export.model_folder import MODEL_FILE, Description, ModelFolder, site_file
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.run_folder import RunFolder
@@ -209,7 +207,6 @@ def written_subjects() -> list[Subject]:
     return [
         partition_subject(),
         *experiments_subjects(),
-        model_subject(),
         *memory_subjects(),
         *run_subjects(),
     ]
@@ -245,29 +242,6 @@ def experiments_subjects() -> list[Subject]:
             "experiments.yaml, contents", whole, read_file, plausible=anything, changed=by_hand
         ),
     ]
-
-
-def model_subject() -> Subject:
-    """An exported model with a site's batch norm, with changed bytes."""
-    model = build("mlp-bn", (1, 4, 4), 2, 0)
-    private, state = batch_norm_names(model), model.state_dict()
-    about = Description(
-        "run", "fedbn", "average", "2", "mlp-bn", "0,1", "1x4x4", "0.5", "0.5", "none"
-    ).metadata()
-
-    def save_all(folder: Path) -> None:
-        shared = {name: tensor.clone() for name, tensor in state.items() if name not in private}
-        write_atomically(folder / MODEL_FILE, shared, about)
-        kept = {name: state[name].clone() for name in private}
-        of_site = {"kind": "site", "site": "a", "client": "0", "samples": "3"}
-        write_atomically(site_file(folder, "a"), kept, {**about, **of_site})
-
-    def read_folder(folder: Path) -> Any:
-        exported = ModelFolder(folder)
-        tensors = digest([exported.shared, *exported.sites.values()])
-        return tensors, exported.description, exported.samples
-
-    return subject("exported model", written_by(save_all), read_folder)
 
 
 def memory_subjects() -> list[Subject]:

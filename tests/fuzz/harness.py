@@ -226,17 +226,15 @@ ODD = st.sampled_from(
 
 @st.composite
 def altered(draw: st.DrawFn, tree: Any) -> Any:
-    """Draw a tree of lists and keys with one node replaced, dropped, doubled or under another key."""
+    """Draw a tree of lists and keys with one node replaced, dropped or under another key."""
     if not isinstance(tree, list | dict) or not tree or draw(st.integers(0, 5)) == 0:
         return draw(ODD)
     keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
     key = draw(st.sampled_from(keys))
     changed = tree.copy()
-    match draw(st.sampled_from(["deeper"] * 7 + ["drop", "double", "rename"])):
+    match draw(st.sampled_from(["deeper"] * 7 + ["drop", "rename"])):
         case "drop":
             del changed[key]
-        case "double" if isinstance(changed, list):
-            changed.insert(key, changed[key])
         case "rename" if isinstance(changed, dict):
             changed[draw(st.sampled_from([*keys, "x", "", 3, True]))] = changed.pop(key)
         case _:

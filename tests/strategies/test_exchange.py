@@ -1,7 +1,6 @@
 """Questions to nodes and their replies: which count, who is waited for, and how much of what a client says is kept."""
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +15,14 @@ from client_app.serialization import DecodeError, Expected, from_bytes, to_bytes
 from client_app.state import size
 from fedskew.engines.local import LocalGrid, identify
 from strategies.core.exchange import (
-    DirectGrid,
     Exchange,
     ExchangeSettings,
     Request,
     TooFewReplies,
     WorkersLost,
     assign,
-    collect_replies,
     replies,
 )
-from strategies.core.node_assignment import AnyNodeAssigner
 from strategies.core.reading import MOST_RECORDS, failure_in, worker_in
 from strategies.core.rounds import HEADER_BYTES, largest_record
 from strategies.core.whole_replies import SUPERLINK_NODE
@@ -199,39 +195,6 @@ def test_clients_whose_processes_died_are_unanswered_and_told_why() -> None:
     assert "two worker processes died" in exchange.failures[1]
     assert exchange.failures[3] == "site north is not connected"
     assert list(exchange.reported) == [0] and not exchange.unanswered
-
-
-class OneIsSilent(LocalGrid, DirectGrid):
-    """A grid whose client 0 never answers, and costs all of the timeout unless its worker died."""
-
-    def __init__(self, died: bool) -> None:
-        super().__init__()
-        self.died = died
-        self.asked: list[list[int]] = []
-
-    def outcomes(
-        self, request: Request, clients: Sequence[int], timeout: float
-    ) -> Iterator[tuple[int, ClientOutcome]]:
-        self.asked.append(sorted(clients))
-        for client in clients:
-            if client:
-                yield client, ClientReply(metrics={"loss": 1.0})
-        if self.died:
-            raise WorkersLost("a worker process died")
-        time.sleep(timeout)
-
-
-@pytest.mark.parametrize(("died", "asked"), [(False, [[0, 1]]), (True, [[0, 1], [0]])])
-def test_a_client_that_is_silent_for_the_whole_timeout_is_not_asked_again(
-    died: bool, asked: list[list[int]]
-) -> None:
-    identify()
-    grid = OneIsSilent(died)
-    request = Request("train", {"round": 1}, {}, "{}", {})
-    settings = ExchangeSettings(timeout=0.05, node_wait=0.0)
-    exchange = collect_replies(grid, [0, 1], request, settings, AnyNodeAssigner())
-    assert grid.asked == asked
-    assert list(exchange.answers) == [1] and list(exchange.failures) == [0]
 
 
 @pytest.mark.parametrize(

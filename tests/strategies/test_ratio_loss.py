@@ -11,14 +11,13 @@ from server_builders import (
     draws,
     samples_of,
     server_of,
-    state_of,
     updates_of,
 )
 from torch import nn
 
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
-from client_app.state import copy, digest
+from client_app.state import copy
 from client_app.variants.feature_gradients import class_gradients
 from data import SettingError
 from strategies.core.server import Server
@@ -129,16 +128,6 @@ def test_alpha_and_beta(server: Server) -> None:
     with pytest.raises(SettingError) as refused:
         monitored(server_of())
     assert refused.value.key == "holdout-per-class"
-
-
-def test_a_monitor_repeats_to_the_bit_and_mutates_nothing(server: Server) -> None:
-    updates = updates_of(1, 2)
-    before = digest([server.start, *(update.shared for update in updates)])
-    first = monitored(server)
-    server.model.load_state_dict(state_of(9))  # the scratchpad's weights have no meaning
-    assert torch.equal(monitored(server), first)
-    assert digest([server.start, *(update.shared for update in updates)]) == before
-    assert not torch.equal(monitored(replace(server, start=state_of(8))), first)
 
 
 def test_round_1_knows_nothing(server: Server) -> None:

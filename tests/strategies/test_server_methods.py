@@ -93,11 +93,7 @@ def normalized(server: Server, tau: float, shared: State) -> State:
     return TauNorm(tau).deploy(server, {}, shared, []).models["tau-norm"]
 
 
-def test_tau_0_is_the_identity(server: Server) -> None:
-    assert digest([normalized(server, 0.0, server.start)]) == digest([server.start])
-
-
-@pytest.mark.parametrize("tau", [0.5, 2.0])
+@pytest.mark.parametrize("tau", [0.0, 0.5, 2.0])
 def test_norms_after_tau_normalization(server: Server, tau: float) -> None:
     deployed, norms = normalized(server, tau, server.start), server.start["head.weight"].norm(dim=1)
     torch.testing.assert_close(deployed["head.weight"].norm(dim=1), norms ** (1 - tau))
@@ -105,13 +101,6 @@ def test_norms_after_tau_normalization(server: Server, tau: float) -> None:
     torch.testing.assert_close(direction, torch.ones(3))
     for name in deployed.keys() - {"head.weight"}:
         assert torch.equal(deployed[name], server.start[name])  # the bias is kept
-
-
-def test_a_sweep_deploys_a_head_for_each_tau(server: Server) -> None:
-    models = TauNorm(sweep="0, 0.5,1,2.0").deploy(server, {}, server.start, []).models
-    assert list(models) == ["tau-norm-0", "tau-norm-0.5", "tau-norm-1", "tau-norm-2"]
-    for tau, model in zip((0.0, 0.5, 1.0, 2.0), models.values(), strict=True):
-        assert digest([model]) == digest([normalized(server, tau, server.start)])
 
 
 def test_tau_normalization_of_a_zero_row(server: Server) -> None:
@@ -131,12 +120,13 @@ def test_tau_is_checked(tau: float) -> None:
 
 def test_sum_of_masked_integers_is_the_sum() -> None:
     """Masks that cancel modulo 2^64, however large: no sum of floats would survive them."""
-    answers = {k: {"counts": torch.tensor([k, 2**40 * k])} for k in range(4)}
     masks = torch.randint(-(2**63), 2**63 - 1, (3, 2), generator=torch.Generator().manual_seed(0))
-    last = -masks.sum(0)
-    masked = {k: {"counts": answers[k]["counts"] + mask} for k, mask in enumerate([*masks, last])}
-    assert not any(torch.equal(masked[k]["counts"], answers[k]["counts"]) for k in answers)
-    assert integer_sum(masked)["counts"].tolist() == [6, 6 * 2**40]
+    counts = torch.tensor([[k, 2**40 * k] for k in range(4)])
+    masked = counts + torch.cat([masks, -masks.sum(0, keepdim=True)])
+    assert (masked != counts).all()
+    for answers in (counts, masked):
+        total = integer_sum({k: {"counts": answer} for k, answer in enumerate(answers)})
+        assert total["counts"].tolist() == [6, 6 * 2**40]
 
 
 def test_a_method_fills_the_place_it_names(server: Server) -> None:
