@@ -27,9 +27,8 @@ from strategies.closed_form import (
     Statistics,
     cross_validated_rho,
     regularized,
-    statistics_of,
 )
-from strategies.core.questions import integer_sum, stacked
+from strategies.core.questions import integer_sum
 from strategies.core.server import Deployment, Server
 from strategies.fed3r import Fed3R
 from strategies.fed_lda import FedLDA
@@ -73,7 +72,6 @@ def server_with(
         broadcast = {LabelCounts.name: {"counts": total_C}}
         client = Client(number, model, samples, classes, broadcast=broadcast)
         answers[number] = asked.answer(client, asked.name)
-    answer = stacked(answers) if asked.by_client else integer_sum(answers)
     return Server(
         model=model,
         start=copy(model.state_dict()),
@@ -82,7 +80,7 @@ def server_with(
         seed=0,
         training=TrainingSettings(),
         variants={asked.name: asked},
-        answers={asked.name: answer},
+        answers={asked.name: integer_sum(answers)},
     )
 
 
@@ -90,16 +88,12 @@ def deployed(head: ClosedFormHead, server: Server) -> Deployment:
     return head.deploy(server, {}, server.start, [])
 
 
-def pooled(head: ClosedFormHead, features_ND: Tensor, labels_N: Tensor) -> dict[str, Head]:
-    """Return the float64 heads of one client that has all samples."""
+def pooled(head: ClosedFormHead, features_ND: Tensor, labels_N: Tensor) -> Head:
+    """Return the head, in float64, that is deployed where one client has all samples."""
     server = server_with(head, features_ND, labels_N, [torch.arange(len(labels_N))])
-    answer = server.answers[head.asks]
-    summed = {
-        name: tensor.sum(0) if head.asks == "client-means" else tensor
-        for name, tensor in answer.items()
-    }
-    statistics = statistics_of(summed, 1 / 512, head.weights(summed["counts"]))
-    return head.heads(statistics.of_held(), answer, 1 / 512)
+    wide = {name: tensor.double() for name, tensor in server.start.items()}
+    state = deployed(head, replace(server, start=wide)).models[head.name]
+    return state["head.weight"], state["head.bias"]
 
 
 def scores(head: Head, features_ND: Tensor) -> np.ndarray[Any, Any]:
@@ -113,7 +107,7 @@ def scores(head: Head, features_ND: Tensor) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("rho", ["0.001", "30"])
 def test_fed3r_is_ridge_regression_on_all_samples(rho: str) -> None:
     features_ND, labels_N = data_of((40, 30, 20, 10))
-    head = pooled(Fed3R(rho=rho, prior="global"), features_ND, labels_N)["fed3r"]
+    head = pooled(Fed3R(rho=rho, prior="global"), features_ND, labels_N)
     inputs_ND = features_ND.double().numpy()
     centered_ND = inputs_ND - inputs_ND.mean(0)
     strength = float(rho) * (centered_ND**2).sum() / WIDTH  # rho tr(S) / D
@@ -124,8 +118,8 @@ def test_fed3r_is_ridge_regression_on_all_samples(rho: str) -> None:
 
 def test_fed3r_with_a_uniform_prior_divides_by_the_root_of_the_share() -> None:
     features_ND, labels_N = data_of((40, 30, 20, 10))
-    plain = pooled(Fed3R(rho="0.3", prior="global"), features_ND, labels_N)["fed3r"]
-    uniform = pooled(Fed3R(rho="0.3"), features_ND, labels_N)["fed3r"]
+    plain = pooled(Fed3R(rho="0.3", prior="global"), features_ND, labels_N)
+    uniform = pooled(Fed3R(rho="0.3"), features_ND, labels_N)
     expected = scores(plain, features_ND) / np.sqrt([0.4, 0.3, 0.2, 0.1])
     np.testing.assert_allclose(scores(uniform, features_ND), expected, rtol=0, atol=1e-10)
 
@@ -152,13 +146,13 @@ def test_plain_fed_lda_is_scikit_learn_s_discriminant_analysis(
     inputs_ND = features_ND.double().numpy()
     lda = LinearDiscriminantAnalysis(solver="lsqr", priors=priors).fit(inputs_ND, labels_N.numpy())
     expected = lda.decision_function(inputs_ND)
-    ours = scores(pooled(head, features_ND, labels_N)[head.name], features_ND)
+    ours = scores(pooled(head, features_ND, labels_N), features_ND)
     np.testing.assert_allclose(ours - ours[:, :1], expected - expected[:, :1], rtol=1e-6, atol=1e-6)
 
 
 def test_fedncm_is_the_nearest_centroid() -> None:
     features_ND, labels_N = data_of((40, 30, 20, 1))
-    head = pooled(FedNCM(), features_ND, labels_N)["fedncm"]
+    head = pooled(FedNCM(), features_ND, labels_N)
     centroid = NearestCentroid().fit(features_ND.double().numpy(), labels_N.numpy())
     np.testing.assert_array_equal(head[0], centroid.centroids_)
     others_ND, _ = data_of((50, 50, 50, 50), seed=9)
@@ -199,7 +193,7 @@ def test_fed_lda_is_its_docstring_s_equations(kind: type[FedLDA], prior: str) ->
     bias = -(squares - shrunk**2 * trace / counts) / 2 - weight @ center
     if prior == "global":
         bias = bias + np.log(counts / counts.sum())
-    head = pooled(kind(prior=prior), features_ND, labels_N)[kind.name]
+    head = pooled(kind(prior=prior), features_ND, labels_N)
     np.testing.assert_allclose(head[0], weight, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(head[1], bias, rtol=1e-9, atol=1e-9)
 
