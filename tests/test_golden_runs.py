@@ -105,6 +105,7 @@ def test_a_run_gives_the_numbers_and_the_bits_that_it_gave_before(
     name: str, tmp_path: Path
 ) -> None:
     table = json.loads(TABLE.read_text())
+    assert name in table["numbers"], f"{name} is new: write the table anew"
     before = table["numbers"][name]
     now, code = outcome_of(name, tmp_path)
     tolerance = TOLERANCES.get(name, TOLERANCE)

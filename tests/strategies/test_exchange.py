@@ -200,8 +200,8 @@ def test_clients_whose_processes_died_are_unanswered_and_told_why() -> None:
 @pytest.mark.parametrize(
     ("asked", "good", "share", "enough"),
     [
-        (20, 11, 0.55, True),
-        (20, 10, 0.55, False),
+        (100, 7, 0.07, True),
+        (100, 6, 0.07, False),
         (3, 3, 1.0, True),
         (3, 2, 1.0, False),
         (100, 1, 0.001, True),
@@ -211,7 +211,7 @@ def test_clients_whose_processes_died_are_unanswered_and_told_why() -> None:
 def test_so_many_of_those_asked_must_reply(
     asked: int, good: int, share: float, enough: bool
 ) -> None:
-    """0.55 * 20 is a little more than 11 in floating point; one reply is the least. The failures are named."""
+    """0.07 * 100 is a little more than 7 in floating point; one reply is the least. The failures are named."""
     exchange = Exchange(range(asked), answers={client: ClientReply() for client in range(good)})
     assert exchange.enough(share) == enough
     exchange.close()

@@ -142,6 +142,17 @@ def test_a_client_has_the_data_of_its_first_answer_and_says_what_it_remembers(
     assert list(rounds.last.failures) == [2] and not rounds.memory_rounds
 
 
+def test_as_many_nodes_as_are_set_must_be_there_at_first_and_one_later(tmp_path: Path) -> None:
+    rounds = rounds_of(tmp_path, exchange=ExchangeSettings(nodes=2, node_wait=0.0))
+    grid = Replies({0: reply(rounds, 1.0, 10)})
+    with pytest.raises(TimeoutError):
+        rounds.ask(grid, [0], rounds.training_request())
+    grid.get_node_ids = lambda: [1, 2]  # type: ignore[method-assign]
+    rounds.ask(grid, [0], rounds.training_request())
+    del grid.get_node_ids
+    assert list(rounds.ask(grid, [0], rounds.training_request()).answers) == [0]
+
+
 def test_clients_are_sent_the_sums_that_their_training_needs_and_no_others(tmp_path: Path) -> None:
     rounds = rounds_of(tmp_path, LabelCounts(), ClassMeans(), LogitShift())
     assert list(rounds.training_request().states) == ["model"], "nothing was asked yet"
