@@ -206,7 +206,7 @@ EDITS = st.builds(
 
 
 def mutated(whole: bytes) -> SearchStrategy[bytes]:
-    """Return the bytes with one to four changes."""
+    """Return the bytes with one to four changes; as often with one bit changed, at any byte alike."""
 
     def change(edits: list[Edit]) -> bytes:
         changed = whole
@@ -214,7 +214,9 @@ def mutated(whole: bytes) -> SearchStrategy[bytes]:
             changed = edit.apply(changed)
         return changed
 
-    return st.lists(EDITS, min_size=1, max_size=4).map(change)
+    places = st.integers(0, max(0, len(whole) - 1))
+    flips = places.map(lambda k: [Edit("flip", (k + 0.5) / max(1, len(whole)), k, b"")])
+    return (st.lists(EDITS, min_size=1, max_size=4) | flips).map(change)
 
 
 ODD = st.sampled_from(

@@ -37,7 +37,7 @@ def check(tallies: dict[str, Tally]) -> None:
 
 @pytest.mark.parametrize("kind", READERS)
 def test_no_changed_file_is_more_than_refused_or_plausible(kind: str) -> None:
-    check(fuzz_files(kind, 6))
+    check(fuzz_files(kind, 6 if kind == "data" else 60))  # data are written into a cache each time
 
 
 @pytest.mark.parametrize("name", ["fedavg", *OWN_UPLOADS])
