@@ -8,21 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import Error, Message, RecordDict
 from in_process import ManyNodes, small
-from sklearn.datasets import load_digits
 
+from client_app.client import Variant
 from client_app.state import State, digest
 from data import federate
 from server_app.app import Run
 from server_app.evaluation import of_clients
 from server_app.record import to_json
 from server_app.run_folder import RunFolder
-from server_app.unseen_site import ask as ask_for_norms
 from strategies.core.flower_adapter import Strategy
-from strategies.core.questions import ask_class_prior, ask_finally, ask_question
+from strategies.core.questions import ask_class_prior, ask_finally
 from strategies.core.scoring import evaluate_on_clients
 
 CLIENTS, NODES = 3, {3: (0, 2), 10: (1,)}
@@ -31,6 +29,11 @@ Records = dict[str, Any]
 """A node's records by name, as a reply holds them."""
 Made = tuple[Mapping[int, str], Sequence[State], Any]
 """Why clients were left out, and the tensors and numbers that the server made."""
+
+
+def node_of(client: int) -> int:
+    """Return the node that runs a client."""
+    return next(node for node, clients in NODES.items() if client in clients)
 
 
 @dataclass
@@ -49,15 +52,6 @@ class Stage:
         """Return a node's honest records."""
         return dict(self.replies[node].content.items())
 
-    def of(self, client: int) -> Records:
-        """Return a client's honest records, by what they are."""
-        whole = next(self.records(node) for node, clients in NODES.items() if client in clients)
-        return {
-            name.split("/", 1)[1]: record
-            for name, record in whole.items()
-            if name.startswith(f"{client}/")
-        }
-
     def outcome(self, messages: Iterable[Message]) -> tuple[Mapping[int, str], str]:
         """Return who is left out, and a hash of what the server makes of the messages, all of which is finite."""
         failures, states, numbers = self.take(copied(self.rounds), Replay(messages))
@@ -71,12 +65,10 @@ class Stage:
         if clients not in self.codes:
             messages = []
             for node in NODES:
-                kept = {
-                    n: r
-                    for n, r in self.records(node).items()
-                    if int(n.split("/")[0]) not in clients
-                }
-                messages.append(message_of(self.replies[node], kept))
+                records = self.records(node)
+                for name in [name for name in records if int(name.split("/")[0]) in clients]:
+                    del records[name]
+                messages.append(message_of(self.replies[node], records))
             failures, code = self.outcome(messages)
             assert sorted(failures) == sorted(clients)
             self.codes[clients] = code
@@ -95,13 +87,13 @@ class Replay:
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Give the messages the numbers that the replies speak of, and, for every reply beyond, none."""
         self.asked = list(messages)
-        nodes = {
+        numbers = {
             reply.metadata.src_node_id: reply.metadata.reply_to_message_id
             for reply in self.messages
         }
         for message in self.asked:
-            number = nodes.get(message.metadata.dst_node_id, str(message.metadata.dst_node_id))
-            message.metadata.__dict__["_message_id"] = number
+            node = message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = numbers.get(node, str(node))
         return [message.metadata.message_id for message in self.asked]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -146,7 +138,15 @@ def message_of(honest: Message, records: Records) -> Message:
 
 def stages(root: Path, method: str, **more: Any) -> list[Stage]:
     """Play a method honestly and return its stages, as the server waits for the replies of each."""
-    settings = small(root, method=method, local_epochs=1, min_reply_share=0.3, **more)
+    settings = small(
+        root,
+        method=method,
+        clients=CLIENTS,
+        train_images=150,
+        local_epochs=1,
+        min_reply_share=0.3,
+        **more,
+    )
     federation, result = federate(settings.data, settings.general.seed), list[Stage]()
     with Recorder(2, faithful=True) as grid:
         run = Run(grid, settings, federation, RunFolder(settings.folder), lambda line: None)
@@ -160,46 +160,35 @@ def stages(root: Path, method: str, **more: Any) -> list[Stage]:
                 result.append(Stage(f"{method}: {name}", waiting, replies, take))
 
         def evaluation(rounds: Strategy, grid: Any) -> Made:
-            scores, failures, _ = evaluate_on_clients(
-                rounds, grid, federation.dataset.num_classes, run.evaluation.tested
-            )
-            numbers = {
-                kind: {
-                    name: of_clients(by_client, run.evaluation.counts_KC, run.evaluation.groups)
-                    for name, by_client in models.items()
-                }
-                for kind, models in scores.items()
-            }
+            classes = federation.dataset.num_classes
+            scores, failures, _ = evaluate_on_clients(rounds, grid, classes, run.evaluation.tested)
+            counts, groups = run.evaluation.counts_KC, run.evaluation.groups
+            numbers = [
+                of_clients(by_client, counts, groups)
+                for models in scores.values()
+                for by_client in models.values()
+            ]
             return failures, [], numbers
 
-        def norms(rounds: Strategy, grid: Any) -> Made:
-            whole = run.model.state_dict()
-            private = {
-                name: tensor.clone() for name, tensor in whole.items() if name not in rounds.shared
-            }
-            answers = ask_for_norms(partial(ask_question, rounds, grid), rounds, private)
-            return (
-                answers.failures,
-                [answers.states[client] for client in sorted(answers.states)],
-                answers.refused,
-            )
-
-        stage("class prior", prior)
-        for number in (1, 2):
-            rounds.begin_round(number, rounds.shared)
-            if number == 2:
-                stage("training", training)
-            else:
-                training(rounds, grid)
+        asked = [variant for variant in rounds.variants if variant.upload.question]
+        for variant in sorted(asked, key=lambda variant: bool(variant.upload.question_needs)):
+            stage(f"question of {variant.name}", partial(question, variant))
+        rounds.begin_round(1, rounds.shared)
+        training(rounds, grid)
+        rounds.begin_round(2, rounds.shared)
+        stage("training", training)
         stage("evaluation", evaluation)
         stage("final question", final)
-        if "unseen_domain" in more:
-            stage("norm statistics", norms)
     return result
 
 
-def prior(rounds: Strategy, grid: Any) -> Made:
-    ask_class_prior(rounds, grid)
+def question(variant: Variant, rounds: Strategy, grid: Any) -> Made:
+    """Ask one variant's question, as the server does before round 1; every client must answer."""
+    every, rounds.variants = rounds.variants, [variant]
+    try:
+        ask_class_prior(rounds, grid)
+    finally:
+        rounds.variants = every
     return {}, list(rounds.states.values()), []
 
 
@@ -212,11 +201,8 @@ def training(rounds: Strategy, grid: Any) -> Made:
     json.dumps(to_json(whole), allow_nan=False)  # all of it can be recorded
     assert all(len(sentence) < 20_000 and sentence.isprintable() for sentence in last.unsolicited)
     states = [rounds.shared, *rounds.states.values(), *rounds.deployed.values()]
-    return (
-        exchange.failures,
-        states,
-        [last.loss, last.metrics, sorted(rounds.memory_rounds.items())],
-    )
+    numbers = [last.loss, last.metrics, sorted(rounds.memory_rounds.items())]
+    return exchange.failures, states, numbers
 
 
 def final(rounds: Strategy, grid: Any) -> Made:
@@ -224,28 +210,3 @@ def final(rounds: Strategy, grid: Any) -> Made:
         return {}, [], []
     ask_finally(rounds, grid)
     return rounds.last.failures, [*rounds.states.values(), *rounds.deployed.values()], []
-
-
-def scanners(root: Path) -> dict[str, Any]:
-    """Return settings whose data are digits from four scanners, the last of which is unseen."""
-    digits, files = load_digits(), []
-    for number in range(CLIENTS + 1):
-        images, labels = digits.images[number::12].astype(np.uint8) * 15, digits.target[number::12]
-        file = root / f"scanner{number}.npz"
-        np.savez(
-            file,
-            train_images=images[:40],
-            train_labels=labels[:40],
-            test_images=images[40:],
-            test_labels=labels[40:],
-        )
-        files.append(f"npz:{file}")
-    data = {
-        "dataset": f"domains:{','.join(files)}",
-        "classes": "10",
-        "input-shape": "1x8x8",
-        "clients": 0,
-    }
-    usual = {"alpha": 0.1, "min_samples": 10, "train_images": 0, "test_images": 0}
-    norms = {"unseen_domain": f"scanner{CLIENTS}", "local-batch-norm.share-norm-statistics": True}
-    return {**data, **usual, **norms}

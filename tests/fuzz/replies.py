@@ -1,17 +1,16 @@
 """Every reply that a client may send, changed at random, and what becomes of it.
 
-Every method is run honestly by three clients on two nodes, up to the replies of each exchange: the question before
-round 1, the second round's training, its evaluation, and the question after the last round. There one client's reply is
-changed, half of the time it goes through flwr's protobuf, and the server goes on. A client that is refused must be as
-good as silent: what the server makes then is compared with what it makes of the others alone.
+Every method of the registry is run honestly by three clients on two nodes, up to the replies of each exchange: the
+question before round 1, the second round's training, its evaluation, and the question after the last round. There one
+client's reply is changed, half of the time it goes through flwr's protobuf, and the server goes on. A client that is
+refused must be as good as silent: what the server makes then is compared with what it makes of the others alone.
 
-Other but plausible is what `believable` says, without asking the gateway: a reply whose names, types and shapes are the
+Other but plausible is what `believable` says, without asking the server: a reply whose names, types and shapes are the
 honest ones, whose values are finite and within the limits, and which says nothing else of what the server knows.
 """
 
 import builtins
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 from changes import REPLIES, Reply, arrived
-from federation import CLIENTS, NODES, Stage, scanners, stages
+from federation import CLIENTS, NODES, Stage, node_of, stages
 from flwr.app import Message
 from harness import Subject, Tally, fuzz
 
@@ -28,6 +27,13 @@ from client_app.state import State, seed_of
 from server_app.methods import METHODS
 from strategies.core.exchange import TooFewReplies
 
+DIAGONAL = "ccvr, diagonal"
+SUBJECTS = (*METHODS, DIAGONAL)
+"""What is fuzzed: every method, and what only settings bring."""
+LIMITS = {"loss": 1e30 * 2**31, "num_batches_tracked": 2.0**53}
+"""Largest absolute values by the last part of a tensor's name; of any other one it is 1e10."""
+NOT_NEGATIVE = ("running_var", "num_batches_tracked", "counts", "confusion", "loss")
+
 
 class LeftOut(Exception):
     """The client is refused by name, and nothing that it sent has counted."""
@@ -35,36 +41,24 @@ class LeftOut(Exception):
 
 def believable(stage: Stage, client: int, messages: Sequence[Message]) -> bool:
     """Return whether what a client sent keeps every rule, and so nobody can tell it from honest."""
-    node = next(node for node, clients in NODES.items() if client in clients)
-    first = next(
-        (m for m in messages if m.metadata.src_node_id == node and not m.has_error()), None
-    )
-    if first is None:
-        return False
-    sent = {
-        n.split("/", 1)[1]: record
-        for n, record in first.content.items()
-        if n.startswith(f"{client}/")
-    }
-    honest = stage.of(client)
-    read = [name for name in honest if name not in ("worker", "digests")]
-    if any(name not in sent for name in read) or not digests_believable(sent):
-        return False
-    return all(
-        numbers_believable(dict(sent[name]), dict(honest[name]))
-        if name == "metrics"
-        else state_believable(name, unpack(sent[name]), unpack(honest[name]))
-        for name in read
-    )
-
-
-def digests_believable(sent: Mapping[str, Any]) -> bool:
-    """Return whether a reply tells digests that are some, and that of its memory if it says that it remembers."""
-    codes = dict(sent.get("digests", {}))
-    read = [codes[kind] for kind in ("memory", "data") if kind in codes]
-    if any(not isinstance(code, str) or not re.fullmatch("[0-9a-f]{64}", code) for code in read):
-        return False
-    return "memory" in codes or "metrics" not in sent or dict(sent["metrics"]).get("remembers") != 1
+    prefix, node = f"{client}/", node_of(client)
+    honest = {name: r for name, r in stage.records(node).items() if name.startswith(prefix)}
+    came = [m for m in messages if m.metadata.src_node_id == node and not m.has_error()]
+    sent = dict(came[0].content.items()) if came else {}
+    for name, record in honest.items():
+        rest = name.removeprefix(prefix)
+        if rest in ("worker", "digests"):
+            continue
+        if name not in sent:
+            return False
+        is_right = (
+            numbers_believable(dict(sent[name]), dict(record))
+            if rest == "metrics"
+            else state_believable(unpack(sent[name]), unpack(record))
+        )
+        if not is_right:
+            return False
+    return True
 
 
 def numbers_believable(sent: Mapping[str, Any], honest: Mapping[str, Any]) -> bool:
@@ -73,58 +67,28 @@ def numbers_believable(sent: Mapping[str, Any], honest: Mapping[str, Any]) -> bo
         return False
     same = all(sent[key] == honest[key] for key in ("num-examples", "steps"))
     close = math.isclose(sent["coefficient-sum"], honest["coefficient-sum"], rel_tol=1e-5)
-    return (
-        same
-        and close
-        and 0 <= sent["loss"] <= 1e30
-        and 0 <= sent["seconds"] <= 1e7
-        and sent["remembers"] in (0, 1)
-    )
+    in_range = 0 <= sent["loss"] <= 1e30 and 0 <= sent["seconds"] <= 1e7
+    return same and close and in_range and sent["remembers"] in (0, 1)
 
 
-def state_believable(name: str, sent: State, honest: State) -> bool:
+def state_believable(sent: State, honest: State) -> bool:
     """Return whether tensors are such as the client could have sent."""
-    if sent.keys() == {"refused"}:
-        return True
-    rows = len(sent["classes"]) if "classes" in sent and sent["classes"].dim() == 1 else -1
-    by_class = "classes" in honest
     if sent.keys() != honest.keys():
-        return False
+        return sent.keys() == {"refused"}
     for key, tensor in sent.items():
-        shape = (rows, *honest[key].shape[1:]) if by_class else tuple(honest[key].shape)
-        wrong = (
-            tensor.dtype != honest[key].dtype
-            or tuple(tensor.shape) != shape
-            or not torch.isfinite(tensor).all()
-        )
-        most = {"loss": 1e30 * 2**31}.get(key, 2**53 if "num_batches" in key else 1e10)
-        if wrong or (tensor.numel() and tensor.double().abs().max() > most):
+        own, last = honest[key], key.rpartition(".")[2]
+        # of the classes that a client holds, it may send any
+        shape = (*tensor.shape[:1], *own.shape[1:]) if "classes" in honest else own.shape
+        if (tensor.dtype, tensor.shape) != (own.dtype, shape) or not torch.isfinite(tensor).all():
             return False
-        if (
-            key.endswith(("running_var", "num_batches_tracked", "counts", "confusion"))
-            and (tensor < 0).any()
-        ):
+        if tensor.numel() and tensor.double().abs().max() > LIMITS.get(last, 1e10):
             return False
-    if by_class:
-        classes, width = sent["classes"].tolist(), 10
-        if classes != sorted({*classes}) or any(not 0 <= label < width for label in classes):
+        if last in NOT_NEGATIVE and (tensor < 0).any():
             return False
-    if "covariances" in sent:
-        diagonal = (
-            sent["covariances"].diagonal(dim1=-2, dim2=-1)
-            if sent["covariances"].dim() == 3
-            else sent["covariances"]
-        )
-        return bool((diagonal >= 0).all()) and int(sent["counts"].sum()) <= int(
-            honest["counts"].sum()
-        )
-    if "counts" in sent:
-        return int(sent["counts"].sum()) == int(honest["counts"].sum())
     if "confusion" in sent:
-        return torch.equal(sent["confusion"].sum(1), honest["confusion"].sum(1)) and bool(
-            (sent["loss"] >= 0).all()
-        )
-    return True
+        return torch.equal(sent["confusion"].sum(1), honest["confusion"].sum(1))
+    by_client = "counts" in sent and "classes" not in sent
+    return not by_client or torch.equal(sent["counts"].sum(), honest["counts"].sum())
 
 
 @dataclass
@@ -140,7 +104,7 @@ def subject_of(stage: Stage) -> Subject:
 
     def read(reply: Reply, folder: Path) -> Taken:
         messages = arrived(stage, reply)
-        node = next(clients for clients in NODES.values() if reply.client in clients)
+        node = NODES[node_of(reply.client)]
         try:
             failures, code = stage.outcome(messages)
         except TooFewReplies as error:
@@ -150,46 +114,16 @@ def subject_of(stage: Stage) -> Subject:
         finally:
             assert not hasattr(builtins, "executed"), "a pickle was executed"
         assert {*failures} <= {*node}, f"others are refused: {failures}"
-        assert all(len(text) < 20_000 and text.isprintable() for text in failures.values()), (
-            "an endless sentence"
-        )
+        for text in failures.values():
+            assert len(text) < 20_000 and text.isprintable(), "an endless sentence"
         if failures and code == stage.without(tuple(sorted(failures))):
-            raise LeftOut(
-                "; ".join(
-                    f"client {client}: {text[:200]}" for client, text in sorted(failures.items())
-                )
-            )
-        return Taken(
-            code,
-            all(believable(stage, client, messages) for client in node if client not in failures),
-        )
+            raise LeftOut("; ".join(f"{k}: {text[:200]}" for k, text in sorted(failures.items())))
+        others = [client for client in node if client not in failures]
+        return Taken(code, all(believable(stage, client, messages) for client in others))
 
-    refusals = (LeftOut, TooFewReplies) if stage.name.endswith("class prior") else (LeftOut,)
-    return Subject(
-        stage.name,
-        REPLIES,
-        read,
-        Taken(stage.without(()), True),
-        refusals,
-        lambda taken: taken.possible,
-    )
-
-
-NORMS, DIAGONAL = "fedbn with an unseen site", "ccvr, diagonal"
-SUBJECTS = (*METHODS, NORMS, DIAGONAL)
-"""What is fuzzed: every method, and what only settings bring."""
-
-
-def subjects(name: str, root: Path) -> list[Subject]:
-    """Return what is fuzzed under a name; the run's files go into `root`."""
-    usual = {"clients": CLIENTS, "train_images": 150}
-    if name == NORMS:
-        recorded = stages(root, "fedbn", **scanners(root))
-    elif name == DIAGONAL:
-        recorded = stages(root, "ccvr", **usual, class_statistics__covariance="diagonal")
-    else:
-        recorded = stages(root, name, **usual)
-    return [subject_of(stage) for stage in recorded]
+    refusals = (LeftOut, TooFewReplies) if ": question of " in stage.name else (LeftOut,)
+    genuine = Taken(stage.without(()), True)
+    return Subject(stage.name, REPLIES, read, genuine, refusals, lambda taken: taken.possible)
 
 
 def fuzz_replies(name: str, examples: int, number: int, root: Path) -> dict[str, Tally]:
@@ -198,7 +132,8 @@ def fuzz_replies(name: str, examples: int, number: int, root: Path) -> dict[str,
     The same ones for the same seed `number`; `root` is an empty folder.
     """
     (root / "run").mkdir()
-    every = subjects(name, root / "run")
+    more = {"class_statistics__covariance": "diagonal"} if name == DIAGONAL else {}
+    every = [subject_of(stage) for stage in stages(root / "run", name.partition(",")[0], **more)]
     share = -(-examples // len(every))
     return {
         subject.name: fuzz(subject, share, root / str(place), seed_of(number, subject.name))

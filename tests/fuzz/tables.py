@@ -15,35 +15,28 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
-from files import fuzz_all
-from harness import BAD, Tally, table
+from files import READERS, fuzz_files
+from harness import Tally, table
 from replies import SUBJECTS, fuzz_replies
+
+FILE_SUBJECTS = 16
+"""About as many subjects of files there are."""
 
 
 def fuzz_one(kind: str, name: str, examples: int, number: int) -> tuple[dict[str, Tally], float]:
-    """Return what became of so many files, or of so many replies to one method, and the processor's seconds."""
+    """Return what became of so many files of a kind, or replies to a method, and the processor's seconds."""
     torch.set_num_threads(1)
-    logging.getLogger("fedskew").setLevel(
-        logging.CRITICAL
-    )  # who is left out, and what the cache mends
+    # who is left out, and what the cache mends
+    logging.getLogger("fedskew").setLevel(logging.CRITICAL)
     began = time.process_time()
+    if kind == "files":
+        return fuzz_files(name, examples, number), time.process_time() - began
     with tempfile.TemporaryDirectory() as root:
-        tallies = (
-            fuzz_all(examples, number)
-            if kind == "files"
-            else fuzz_replies(name, examples, number, Path(root))
-        )
-    return tallies, time.process_time() - began
-
-
-def grouped(tallies: dict[str, Tally]) -> dict[str, Tally]:
-    """Return the tallies of replies by method, that of all exchanges together."""
-    result: dict[str, Tally] = {}
-    for name, tally in tallies.items():
-        whole = result.setdefault(name.rpartition(": ")[0], Tally())
-        whole.counts += tally.counts
-        whole.bad += tally.bad
-    return result
+        whole = Tally()
+        for tally in fuzz_replies(name, examples, number, Path(root)).values():
+            whole.counts += tally.counts
+            whole.bad += tally.bad
+    return {name: whole}, time.process_time() - began
 
 
 def main() -> None:
@@ -53,48 +46,37 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=Path)
     stated = parser.parse_args()
-    share, seconds = -(-stated.replies // len(SUBJECTS)), 0.0
+    of_files = -(-stated.files // FILE_SUBJECTS)
+    of_replies = -(-stated.replies // len(SUBJECTS))
+    tasks = [("files", name, of_files) for name in READERS]
+    tasks += [("replies", name, of_replies) for name in SUBJECTS]
     tallies: dict[str, dict[str, Tally]] = {"replies": {}, "files": {}}
-    tasks = [("files", "", stated.files), *(("replies", name, share) for name in SUBJECTS)]
+    seconds = 0.0
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = [
-            (kind, name, pool.submit(fuzz_one, kind, name, examples, stated.seed))
-            for kind, name, examples in tasks
-        ]
-        for kind, name, future in waiting:
+        waiting = [(task, pool.submit(fuzz_one, *task, stated.seed)) for task in tasks]
+        for (kind, name, _), future in waiting:
             outcomes, took = future.result()
-            tallies[kind] |= (
-                {f"{name}: {key.rpartition(': ')[2]}": tally for key, tally in outcomes.items()}
-                if name
-                else outcomes
-            )
+            tallies[kind] |= outcomes
             seconds += took
-            for tally in outcomes.values():
-                for line in tally.bad:
-                    print(line, file=sys.stderr, flush=True)
+            for line in (line for tally in outcomes.values() for line in tally.bad):
+                print(line, file=sys.stderr)
             print(f"{kind} {name}: {took:.0f} s", file=sys.stderr, flush=True)
-    parts = [
-        f"`make fuzz` with seed {stated.seed}, {seconds / 60:.0f} minutes of one core in all.",
-        "Replies, by method:",
-        table(grouped(tallies["replies"])),
-        "Files, by reader:",
-        table(tallies["files"]),
-    ]
-    text = "\n\n".join(parts)
+    text = "\n\n".join(
+        [
+            f"`make fuzz` with seed {stated.seed}, {seconds / 60:.0f} minutes of one core in all.",
+            "Replies, by method:",
+            table(tallies["replies"]),
+            "Files, by reader:",
+            table(tallies["files"]),
+        ]
+    )
     print(text)
     if stated.write:
         before, begin, rest = stated.write.read_text().partition("<!-- make fuzz -->\n")
         _, end, after = rest.partition("<!-- end of make fuzz -->")
         assert begin and end, f"{stated.write} has no place for the tables"
         stated.write.write_text(f"{before}{begin}{text}\n{end}{after}")
-    sys.exit(
-        any(
-            tally.counts[outcome]
-            for outcomes in tallies.values()
-            for tally in outcomes.values()
-            for outcome in BAD
-        )
-    )
+    sys.exit(any(tally.bad for outcomes in tallies.values() for tally in outcomes.values()))
 
 
 if __name__ == "__main__":

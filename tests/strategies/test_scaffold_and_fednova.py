@@ -1,4 +1,4 @@
-"""SCAFFOLD's and FedNova's server sides against their equations, and the optima that they reach."""
+"""Server sides against drift (FedNova, SCAFFOLD, FedDyn, FedExP) against their equations, and the optima they reach."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,14 +9,16 @@ from torch import Tensor, nn
 
 from client_app.client import Client
 from client_app.models import Classifier
-from client_app.optimizer import SGD, TrainingSettings, coefficient_sum
+from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, digest, weighted_mean
 from client_app.training import train_round
 from client_app.variants.control_variates import ControlVariates
 from data import Samples
-from strategies.core.server import Server, ServerMethod, Update
+from strategies.core.server import Server, Update
 from strategies.core.validation import RejectedUpdate
 from strategies.fedavg import FedAvg
+from strategies.feddyn import FedDyn
+from strategies.fedexp import FedExP
 from strategies.fednova import FedNova
 from strategies.scaffold import Scaffold
 
@@ -107,82 +109,6 @@ def test_fednova_of_equal_steps_is_fedavg(examples: list[int], steps: list[int])
         torch.testing.assert_close(shared[name], tensor, rtol=1e-6, atol=1e-7)
 
 
-def test_fednova_never_shortens_a_common_displacement() -> None:
-    """sum_i p_i tau_eff / ‖a_i‖ is at least 1: an arithmetic mean over a harmonic one, equal for equal steps."""
-    server, moved = server_of(random_state(0)), random_state(1)
-    for norms, stretch in (([3.0, 3.0], 1.0), ([1.0, 4.0], (1 + 3 * 4) / 4 * (1 + 3 / 4) / 4)):
-        metrics = [{"steps": 1, "coefficient-sum": norm} for norm in norms]
-        updates = [
-            Update(k, moved, n, metrics=m)
-            for k, (n, m) in enumerate(zip([10, 30], metrics, strict=True))
-        ]
-        shared, _ = FedNova().combine(server, {}, updates)
-        assert stretch >= 1
-        for name in PARAMETERS:
-            expected = server.start[name] + stretch * (moved[name] - server.start[name])
-            torch.testing.assert_close(shared[name], expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fednova_s_step_is_proportional_to_the_clients_rate(momentum: float) -> None:
-    """Under constant slopes g_i the step is rate tau_eff sum p_i g_i: the norms know nothing of the rate."""
-    slopes, steps, examples = (1.0, -3.0, 0.5), (1, 5, 20), (10, 30, 20)
-    norms = [coefficient_sum(count, momentum) for count in steps]
-    effective = sum(n / 60 * norm for n, norm in zip(examples, norms, strict=True))
-    slope = sum(n / 60 * g for n, g in zip(examples, slopes, strict=True))
-    server = server_of({"x": torch.zeros(1, dtype=torch.float64)}, frozenset({"x"}))
-    for rate in (0.01, 0.5):
-        updates = []
-        for k, (g, count, norm) in enumerate(zip(slopes, steps, norms, strict=True)):
-            x = server.start["x"].clone()
-            optimizer = SGD([x], rate, momentum, 0.0)
-            for _ in range(count):
-                optimizer.step([torch.full_like(x, g)])
-            metrics = {"steps": count, "coefficient-sum": norm}
-            updates.append(Update(k, {"x": x}, examples[k], metrics=metrics))
-        moved = FedNova().combine(server, {}, updates)[0]["x"].item()
-        assert moved == pytest.approx(-rate * effective * slope, rel=1e-12)
-
-
-def test_fednova_where_nothing_is_a_shared_parameter() -> None:
-    server, updates = server_of(random_state(0), frozenset()), updates_of([3, 9], [1, 4])
-    assert digest([FedNova().combine(server, {}, updates)[0]]) == digest(
-        [FedAvg().combine(server, {}, updates)[0]]
-    )
-
-
-def after_a_round(method: ServerMethod, momentum: float, rate: float, start: float) -> float:
-    """Return where a round of unequal local steps leads from `start` on the mean of (x - e_i)^2 / 2, e = 0, 1, 4."""
-    centers, steps = (0.0, 1.0, 4.0), (1, 5, 20)
-    updates, shared = [], {"x": torch.tensor(start, dtype=torch.float64)}
-    for k, (center, count) in enumerate(zip(centers, steps, strict=True)):
-        x = shared["x"].clone()
-        optimizer = SGD([x], rate, momentum, 0.0)
-        for _ in range(count):
-            optimizer.step([x - center])
-        metrics = {"steps": count, "coefficient-sum": coefficient_sum(count, momentum)}
-        updates.append(Update(k, {"x": x}, 1, metrics=metrics))
-    return method.combine(server_of(shared, frozenset({"x"})), {}, updates)[0]["x"].item()
-
-
-def limit(method: ServerMethod, momentum: float, rate: float) -> float:
-    """Return where many rounds end: a round is x -> shift + factor x."""
-    shift = after_a_round(method, momentum, rate, 0.0)
-    factor = after_a_round(method, momentum, rate, 1.0) - shift
-    assert 0 < factor < 1
-    return shift / (1 - factor)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fednova_reaches_the_optimum_and_fedavg_does_not(momentum: float) -> None:
-    """The quadratic of Wang et al. (2020): the optimum is 5/3; FedAvg's fixed point follows the steps' share."""
-    assert limit(FedNova(), momentum, 1e-5) == pytest.approx(5 / 3, abs=0.005)
-    norms = [coefficient_sum(count, momentum) for count in (1, 5, 20)]
-    biased = (norms[1] + 4 * norms[2]) / sum(norms)
-    assert biased > 3
-    assert limit(FedAvg(), momentum, 1e-5) == pytest.approx(biased, abs=0.005)
-
-
 # ---- SCAFFOLD --------------------------------------------------------------------------------------------------------
 
 
@@ -238,38 +164,29 @@ def table_client(
     return Client(0, model, samples, 2, start=copy(shared), broadcast=broadcast, memory=memory)
 
 
-def trained(
-    tables: Sequence[Sequence[Sequence[int]]], scaffold: bool, rounds: int, option: str = "II"
-) -> tuple[State, list[list[State]], list[State]]:
-    """Return the weights after rounds of ten full batches, and every round's clients' controls and server's c."""
+def trained(scaffold: bool, rounds: int, option: str = "II") -> State:
+    """Return the weights after rounds of ten full batches at both clients."""
     model = Classifier(nn.Flatten(), nn.Linear(2, 2)).double()
     shared: State = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
-    server = server_of(shared, frozenset(shared), len(tables))
+    server = server_of(shared, frozenset(shared), len(LIKELIHOODS))
     method, variants = Scaffold(), [ControlVariates(option)] if scaffold else []
     state = method.initial_state(server)
-    memories: list[dict[str, State]] = [{} for _ in tables]
-    variates: list[list[State]] = []
-    controls: list[State] = []
+    memories: list[dict[str, State]] = [{} for _ in LIKELIHOODS]
+    settings = TrainingSettings(local_steps=10, batch_size=1000, learning_rate=0.5, momentum=0.0)
     for _ in range(rounds):
-        server = replace(server, start=shared)
         sent = method.broadcast(server, state)[Scaffold.consumes]
-        settings = TrainingSettings(
-            local_steps=10, batch_size=1000, learning_rate=0.5, momentum=0.0
-        )
         clients = [
             table_client(cells, shared, sent, memory)
-            for cells, memory in zip(tables, memories, strict=True)
+            for cells, memory in zip(LIKELIHOODS, memories, strict=True)
         ]
         reports = [train_round(client, variants, settings) for client in clients]
         if scaffold:
             memories = [dict(report.memory) for report in reports]
-            variates.append([memory[Scaffold.consumes] for memory in memories])
             updates = [Update(k, r.shared, r.examples, r.uploads) for k, r in enumerate(reports)]
-            shared, state = method.combine(server, state, updates)
-            controls.append(state)
+            shared, state = method.combine(replace(server, start=shared), state, updates)
         else:
             shared = weighted_mean([report.shared for report in reports], [1] * len(reports))
-    return shared, variates, controls
+    return shared
 
 
 def pooled_gradient(shared: State) -> float:
@@ -288,22 +205,57 @@ def pooled_gradient(shared: State) -> float:
 
 def test_scaffold_reaches_the_optimum_and_fedavg_does_not() -> None:
     for option in ("I", "II"):
-        assert pooled_gradient(trained(LIKELIHOODS, True, 50, option)[0]) < 1e-7
-    assert pooled_gradient(trained(LIKELIHOODS, False, 50)[0]) > 1e-3
+        assert pooled_gradient(trained(True, 40, option)) < 1e-6
+    assert pooled_gradient(trained(False, 40)) > 1e-3
 
 
 def test_first_round_is_the_uniform_mean_to_the_bit() -> None:
-    assert digest([trained(LIKELIHOODS, True, 1)[0]]) == digest([trained(LIKELIHOODS, False, 1)[0]])
-    assert digest([trained(LIKELIHOODS, True, 2)[0]]) != digest([trained(LIKELIHOODS, False, 2)[0]])
+    assert digest([trained(True, 1)]) == digest([trained(False, 1)])
+    assert digest([trained(True, 2)]) != digest([trained(False, 2)])
 
 
-def test_identical_clients_are_not_corrected() -> None:
-    shared, variates, controls = trained([LIKELIHOODS[0]] * 3, True, 4)
-    for clients, server in zip(variates, controls, strict=True):
-        for state in clients:
-            assert all(
-                torch.allclose(state[name], server[name], rtol=0, atol=1e-14) for name in server
-            )
-    plain = trained([LIKELIHOODS[0]] * 3, False, 4)[0]
-    assert all(torch.allclose(shared[name], plain[name], rtol=0, atol=1e-13) for name in plain)
-    assert max(tensor.abs().max().item() for tensor in controls[-1].values()) > 1e-3
+# ---- FedDyn and FedExP -----------------------------------------------------------------------------------------------
+
+
+def test_feddyn_is_its_algorithm_over_rounds() -> None:
+    """h <- h - alpha / K sum (w_i - w), w <- mean - h / alpha: alpha, here 3, cancels from the weights."""
+    start = random_state(0, torch.float64)
+    method, state = FedDyn(), FedDyn().initial_state(server_of(start))
+    h = {name: torch.zeros_like(start[name]) for name in PARAMETERS}
+    for round in range(3):
+        seeds = range(10 * round + 1, 10 * round + 4)
+        updates = [Update(k, random_state(k, torch.float64), k) for k in seeds]
+        shared, state = method.combine(server_of(start, clients=5), state, updates)
+        running_mean = torch.stack([u.shared["features.running_mean"] for u in updates]).mean(0)
+        torch.testing.assert_close(shared["features.running_mean"], running_mean)
+        for name in PARAMETERS:
+            ends = torch.stack([update.shared[name] for update in updates])
+            h[name] = h[name] - 3.0 / 5 * (ends - start[name]).sum(0)
+            expected = ends.mean(0) - h[name] / 3.0
+            torch.testing.assert_close(shared[name], expected, atol=1e-12, rtol=0)
+            torch.testing.assert_close(state[name], -h[name] / 3.0, atol=1e-12, rtol=0)
+        start = dict(shared)
+
+
+def test_fedexp_is_its_equation() -> None:
+    """eta = max(1, sum p |d|^2 / (2 (|sum p d|^2 + epsilon))), norms over all parameters; p = 1/4 and 3/4."""
+    ends = {"v": (0.0, 0.0), "w": (0.0,), "b": (0.0,)}, {"v": (3.0, 0.0), "w": (1.0,), "b": (8.0,)}, {
+        "v": (-3.0, 1.0), "w": (1.0,), "b": (4.0,),
+    }  # fmt: skip
+    start, *states = ({name: torch.tensor(v).double() for name, v in end.items()} for end in ends)
+    server = server_of(start, frozenset({"v", "w"}))
+    updates = [
+        Update(k, state, n) for k, (state, n) in enumerate(zip(states, (10, 30), strict=True))
+    ]
+    shared = FedExP(epsilon=0.25).combine(server, {}, updates)[0]
+    eta = (10 * 1 + 11 * 3) / 4 / (2 * (1.5**2 + 0.75**2 + 1 + 0.25))
+    assert eta > 1
+    torch.testing.assert_close(shared["v"], eta * torch.tensor([-1.5, 0.75], dtype=torch.float64))
+    torch.testing.assert_close(shared["w"], eta * torch.ones(1, dtype=torch.float64))
+    assert shared["b"].item() == 5.0  # a buffer is averaged
+
+
+def test_fedexp_of_clients_that_agree_is_fedavg_to_the_bit() -> None:
+    server, updates = server_of(random_state(0)), updates_of([10, 30, 20])
+    fedavg = digest([FedAvg().combine(server, {}, updates)[0]])
+    assert digest([FedExP(epsilon=1e9).combine(server, {}, updates)[0]]) == fedavg

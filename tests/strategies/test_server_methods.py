@@ -1,7 +1,6 @@
-"""FedAvg, the server optimizer, tau-normalization and the sum of integers, against their equations."""
+"""FedAvg, tau-normalization and the sum of integers, against their equations."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,9 +12,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.state import State, digest
 from data import SettingError
 from strategies.core.questions import integer_sum
-from strategies.core.server import Server, ServerMethod, Update
-from strategies.core.server_optimizer import FORMS, ServerOptimizer
-from strategies.core.validation import RejectedUpdate, differences, expected_of, not_finite
+from strategies.core.server import Server, Update
 from strategies.fedavg import FedAvg
 from strategies.tau_norm import TauNorm
 
@@ -64,17 +61,6 @@ def test_fedavg_is_the_weighted_mean(server: Server) -> None:
     assert state == {}
 
 
-def test_fedavg_of_equal_models_is_that_model(server: Server) -> None:
-    updates = [Update(k, random_state(3), count) for k, count in enumerate((7, 11, 1))]
-    assert digest([FedAvg().combine(server, {}, updates)[0]]) == digest([random_state(3)])
-    assert digest([FedAvg().combine(server, {}, updates[:1])[0]]) == digest([random_state(3)])
-
-
-def test_fedavg_does_not_depend_on_the_weights_scale(server: Server) -> None:
-    shared = [FedAvg().combine(server, {}, updates_of([k, 3 * k, 2 * k]))[0] for k in (1, 8)]
-    assert digest(shared[:1]) == digest(shared[1:])
-
-
 def test_weighting_over_all_damp_the_step(server: Server) -> None:
     """w + sum_i |D_i| / |D| (w_i - w), with 60 of 100 samples taking part."""
     updates = updates_of([10, 30, 20])
@@ -94,71 +80,10 @@ def test_weighting_over_all_agree_with_full_participation(server: Server) -> Non
 
 
 def test_weighting_over_all_need_the_number_of_samples(server: Server) -> None:
-    with pytest.raises(SettingError, match=r"fedavg\.weighting.*needs to know"):
-        FedAvg(weighting="all").combine(
-            replace(server, examples_by_client={}), {}, updates_of([1, 2])
-        )
-
-
-# ---- server optimizer ------------------------------------------------------------------------------------------------
-
-
-def test_rate_1_without_momentum_is_the_combined_model(server: Server) -> None:
-    combined = random_state(4)
-    shared, state = ServerOptimizer().step(server, {}, combined)
-    assert digest([shared]) == digest([combined]) and state == {}
-
-
-@pytest.mark.parametrize(("rate", "momentum"), [(0.5, 0.0), (1.0, 0.9), (0.3, 0.5)])
-def test_server_step_is_its_equation(server: Server, rate: float, momentum: float) -> None:
-    combined, velocity = (
-        random_state(4),
-        {name: random_state(8)[name] for name in server.parameters},
-    )
-    shared, state = ServerOptimizer(rate, momentum).step(server, velocity, combined)
-    for name in server.parameters:
-        expected = momentum * velocity[name] + combined[name] - server.start[name]
-        torch.testing.assert_close(state[name], expected)
-        torch.testing.assert_close(shared[name], server.start[name] + rate * expected)
-    for name in combined.keys() - server.parameters:
-        assert torch.equal(shared[name], combined[name])  # buffers are taken as combined
-    assert state.keys() == server.parameters
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.3])
-def test_forms_of_the_momentum(server: Server, rate: float) -> None:
-    """Two rounds by hand: nesterov moves by delta + beta v, a damped velocity is (1 - beta) times the heavy ball's."""
-    combined, beta = random_state(4), 0.8
-    runs = {}
-    for form in FORMS:
-        optimizer, state = ServerOptimizer(rate, beta, form), {}
-        for _ in range(2):
-            shared, state = optimizer.step(server, state, combined)
-        runs[form] = shared, state
-    for name in server.parameters:
-        start, delta = server.start[name], combined[name] - server.start[name]
-        torch.testing.assert_close(runs["heavy-ball"][1][name], (1 + beta) * delta)
-        torch.testing.assert_close(runs["nesterov"][1][name], (1 + beta) * delta)
-        torch.testing.assert_close(runs["damped"][1][name], (1 - beta) * (1 + beta) * delta)
-        for form, factor in (
-            ("heavy-ball", 1 + beta),
-            ("nesterov", 1 + beta + beta**2),
-            ("damped", 1 - beta**2),
-        ):
-            torch.testing.assert_close(runs[form][0][name], start + rate * factor * delta)
-
-
-def test_constant_displacement(server: Server) -> None:
-    """v is the displacement in the first round and tends to displacement / (1 - momentum)."""
-    optimizer, state = ServerOptimizer(1.0, 0.8), {}
-    combined = {**server.start, **{name: server.start[name] + 0.25 for name in server.parameters}}
-    for round in range(60):
-        _, state = optimizer.step(server, state, combined)
-        if round == 0:
-            torch.testing.assert_close(state["head.bias"], torch.full((3,), 0.25))
-    torch.testing.assert_close(
-        state["head.bias"], torch.full((3,), 0.25 / (1 - 0.8)), rtol=1e-4, atol=0
-    )
+    unknown = replace(server, examples_by_client={})
+    with pytest.raises(SettingError) as refused:
+        FedAvg(weighting="all").combine(unknown, {}, updates_of([1, 2]))
+    assert refused.value.key == "fedavg.weighting"
 
 
 # ---- tau-normalization -----------------------------------------------------------------------------------------------
@@ -168,11 +93,7 @@ def normalized(server: Server, tau: float, shared: State) -> State:
     return TauNorm(tau).deploy(server, {}, shared, []).models["tau-norm"]
 
 
-def test_tau_0_is_the_identity(server: Server) -> None:
-    assert digest([normalized(server, 0.0, server.start)]) == digest([server.start])
-
-
-@pytest.mark.parametrize("tau", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("tau", [0.0, 0.5, 2.0])
 def test_norms_after_tau_normalization(server: Server, tau: float) -> None:
     deployed, norms = normalized(server, tau, server.start), server.start["head.weight"].norm(dim=1)
     torch.testing.assert_close(deployed["head.weight"].norm(dim=1), norms ** (1 - tau))
@@ -182,94 +103,36 @@ def test_norms_after_tau_normalization(server: Server, tau: float) -> None:
         assert torch.equal(deployed[name], server.start[name])  # the bias is kept
 
 
-@pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
-def test_tau_normalization_of_a_head_times_a_factor(server: Server, tau: float) -> None:
-    """The rows are multiplied by factor^(1 - tau), so that without biases the prediction stays."""
-    weight_CD, factor = server.start["head.weight"], 3.0
-    once, times = (
-        normalized(server, tau, {**server.start, "head.weight": weight_CD * by})["head.weight"]
-        for by in (1.0, factor)
-    )
-    torch.testing.assert_close(times, factor ** (1 - tau) * once)
-    features_ND = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
-    assert torch.equal((features_ND @ times.T).argmax(1), (features_ND @ once.T).argmax(1))
-
-
-def test_a_sweep_deploys_a_head_for_each_tau(server: Server) -> None:
-    models = TauNorm(sweep="0, 0.5,1,2.0").deploy(server, {}, server.start, []).models
-    assert list(models) == ["tau-norm-0", "tau-norm-0.5", "tau-norm-1", "tau-norm-2"]
-    for tau, model in zip((0.0, 0.5, 1.0, 2.0), models.values(), strict=True):
-        assert digest([model]) == digest([normalized(server, tau, server.start)])
-
-
 def test_tau_normalization_of_a_zero_row(server: Server) -> None:
     shared = {**server.start, "head.weight": torch.tensor([[0.0] * 4, [1.0] * 4, [2.0] * 4])}
     assert torch.isfinite(normalized(server, 1.0, shared)["head.weight"]).all()
 
 
-@pytest.mark.parametrize("tau", [-0.1, math.inf, math.nan])
+@pytest.mark.parametrize("tau", [-0.1, math.inf])
 def test_tau_is_checked(tau: float) -> None:
-    with pytest.raises(SettingError, match=r"tau-norm\.tau"):
+    with pytest.raises(SettingError) as refused:
         TauNorm(tau)
+    assert refused.value.key == "tau-norm.tau"
 
 
 # ---- integers, and what a state may be -------------------------------------------------------------------------------
 
 
-def test_sum_of_integers() -> None:
-    answers = {k: {"counts": torch.tensor([k, 2**40 * k])} for k in range(4)}
-    assert integer_sum(answers)["counts"].tolist() == [6, 6 * 2**40]
-
-
 def test_sum_of_masked_integers_is_the_sum() -> None:
     """Masks that cancel modulo 2^64, however large: no sum of floats would survive them."""
-    answers = {k: {"counts": torch.tensor([k, 2**40 * k])} for k in range(4)}
     masks = torch.randint(-(2**63), 2**63 - 1, (3, 2), generator=torch.Generator().manual_seed(0))
-    last = -masks.sum(0)
-    masked = {k: {"counts": answers[k]["counts"] + mask} for k, mask in enumerate([*masks, last])}
-    assert not any(torch.equal(masked[k]["counts"], answers[k]["counts"]) for k in answers)
-    assert integer_sum(masked)["counts"].tolist() == [6, 6 * 2**40]
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda s: s, ""),
-        (lambda s: {n: t for n, t in s.items() if n != "head.bias"}, "head.bias is missing"),
-        (lambda s: {**s, "z": torch.ones(1)}, "'z' is not expected"),
-        (
-            lambda s: {**s, "head.bias": torch.ones(4)},
-            "head.bias is float32 of 4, not float32 of 3",
-        ),
-        (
-            lambda s: {**s, "head.bias": torch.ones(())},
-            "head.bias is float32 of one value, not float32 of 3",
-        ),
-        (
-            lambda s: {**s, "head.bias": torch.ones(3).half()},
-            "head.bias is float16 of 3, not float32 of 3",
-        ),
-    ],
-)
-def test_differences(change: Callable[[State], State], reason: str) -> None:
-    assert differences(change(random_state(1)), expected_of(random_state(1))) == reason
-
-
-def test_not_finite() -> None:
-    assert not_finite(random_state(1)) == ""
-    assert (
-        not_finite({"a": torch.tensor([3e38, 3e38]), "n": torch.tensor(3)}) == ""
-    )  # only its sum overflows
-    assert not_finite({"a": torch.tensor([3e38, 3e38]), "b": torch.tensor([math.nan])}) == "b"
-    assert not_finite({"a": torch.tensor([math.inf, -math.inf])}) == "a"
+    counts = torch.tensor([[k, 2**40 * k] for k in range(4)])
+    masked = counts + torch.cat([masks, -masks.sum(0, keepdim=True)])
+    assert (masked != counts).all()
+    for answers in (counts, masked):
+        total = integer_sum({k: {"counts": answer} for k, answer in enumerate(answers)})
+        assert total["counts"].tolist() == [6, 6 * 2**40]
 
 
 def test_a_method_fills_the_place_it_names(server: Server) -> None:
-    with pytest.raises(TypeError, match="tau-norm does not combine"):
+    with pytest.raises(TypeError):
         TauNorm().combine(server, {}, [])
-    with pytest.raises(TypeError, match="fedavg does not monitor"):
+    with pytest.raises(TypeError):
         FedAvg().monitor(server, {}, [])
-    with pytest.raises(TypeError, match="fedavg does not deploy"):
+    with pytest.raises(TypeError):
         FedAvg().deploy(server, {}, {}, [])
-    ServerMethod().accepts(server, {})
-    assert issubclass(RejectedUpdate, ValueError)

@@ -1,7 +1,6 @@
 """Norm and cosine of every update, against the textbook's lines."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ def steps_of(updates: list[Update]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "limit"), [("CHUNK", 7), ("CHUNK", 2**16), ("VALUES", 30), ("VALUES", 1), ("KEPT", 0)]
+    ("name", "limit"), [("CHUNK", 7), ("VALUES", 30), ("VALUES", 1), ("KEPT", 0)]
 )
 def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, limit: int) -> None:
     monkeypatch.setattr(statistics_module, name, limit)
@@ -47,22 +46,6 @@ def test_norms_and_cosines_by_hand(monkeypatch: pytest.MonkeyPatch, name: str, l
         )
 
 
-def test_a_model_in_float64_is_looked_at_as_well() -> None:
-    wide = [
-        replace(u, shared={n: t.double() for n, t in u.shared.items()}) for u in updates_of(1, 2)
-    ]
-    server = replace(
-        server_of(), start={name: tensor.double() for name, tensor in server_of().start.items()}
-    )
-    for before, after in zip(
-        update_statistics(server_of(), updates_of(1, 2)),
-        update_statistics(server, wide),
-        strict=True,
-    ):
-        assert after.norm == pytest.approx(before.norm, rel=1e-5)
-        assert after.cosine == pytest.approx(before.cosine, abs=1e-5)
-
-
 def test_many_clients_take_no_more_memory_than_few() -> None:
     start = {"weight": torch.zeros(40_000)}
     sizes = [part.shape for part in steps(start, [start] * 5000, ["weight"])]
@@ -72,39 +55,11 @@ def test_many_clients_take_no_more_memory_than_few() -> None:
     )
 
 
-def test_a_larger_update_and_a_turned_one_stand_out() -> None:
-    """Honest clients that agree, one whose step is a thousand times theirs, and one that goes the other way."""
-    server = server_of()
-    honest = [Update(k, mixed(7, 20 + k), 10) for k in range(5)]
-    steps = difference(honest[0].shared, server.start)
-    scaled = {
-        **honest[0].shared,
-        **{name: server.start[name] + 1000 * step for name, step in steps.items()},
-    }
-    turned = {
-        **honest[0].shared,
-        **{name: server.start[name] - step for name, step in steps.items()},
-    }
-    updates = [
-        *honest,
-        replace(honest[0], client=5, shared=scaled),
-        replace(honest[0], client=6, shared=turned),
-    ]
-    *friends, large, opposite = update_statistics(server, updates)
-    assert large.norm > 900 * max(friend.norm for friend in friends)
-    assert opposite.cosine < -0.5 < 0.5 < min(friend.cosine for friend in friends)
-
-
-def mixed(common: int, private: int) -> dict[str, torch.Tensor]:
-    """Return a state that shares most of its step with every other one of `common`."""
-    shared, other = state_of(common), state_of(private)
-    return {n: t + 0.1 * other[n] if t.is_floating_point() else t for n, t in shared.items()}
-
-
 def test_nobody_to_compare_with_and_nothing_moved() -> None:
     (alone,) = update_statistics(server_of(), updates_of(1))
     assert math.isnan(alone.cosine) and alone.norm > 0
     still, moving = update_statistics(server_of(), [Update(0, state_of(50), 1), *updates_of(1)])
+    assert median_norm([]) == 0.0
     assert still.norm == 0 and math.isnan(still.cosine) and math.isnan(moving.cosine)
 
 
@@ -123,7 +78,3 @@ def test_a_hundred_updates_are_told_one_by_one_and_of_more_the_furthest_out() ->
     assert noteworthy(hundred) == hundred
     further = [*hundred, moved(100, 0.5, cosine=0.99)]
     assert [statistics.client for statistics in noteworthy(further)] == [*range(100)]
-
-
-def test_the_median_norm_without_an_update_is_zero() -> None:
-    assert median_norm([]) == 0.0
