@@ -1,6 +1,6 @@
 """docs/guides/add-a-method.md: FedLC's lines are in the sources; three edits add a method with an upload to a copy."""
 
-import importlib
+import os
 import shutil
 import subprocess
 import sys
@@ -8,9 +8,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
-from client_app.client import Variant
-from client_app.discovery import parts_in
 
 ROOT = Path(__file__).parents[1]
 SHOWN = (ROOT / "docs" / "guides" / "add-a-method.md").read_text()
@@ -85,7 +82,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "scripts",
     ):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "experiments.yaml"):
+    for name in ("pyproject.toml", "README.md", "mkdocs.yml", "experiments.yaml"):
         shutil.copy(ROOT / name, folder)
     (folder / "client_app" / "variants" / "tempered_reweighting.py").write_text(SOURCE)
     for name, before, more in ((LIST, "    for method in (\n", LINE), (ROWS, "ROWS = [\n", ROW)):
@@ -95,69 +92,46 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-PLAY = """
+TRIAL = """
 import pathlib, runpy, sys
 import pytest
 import fedskew, server_app.settings
 from client_app.models import build
 from client_app.variants import VARIANTS
-from client_app.client import affects_training
 
 server_app.settings.write_toml(pathlib.Path("pyproject.toml"))
 runpy.run_path("scripts/method_tables.py", run_name="__main__")
 settings = {"method": "tempered+fedbn", "model": "mlp-bn", "rounds": 1, "local-epochs": 1,
             "tempered-reweighting.power": 0.25}
-added = VARIANTS["tempered-reweighting"]
-uploaded = added().upload.bytes(build("mlp-bn", (1, 8, 8), 10, 0), 3)
-print(fedskew.run(settings).finished, affects_training(added), uploaded)
+uploaded = VARIANTS["tempered-reweighting"]().upload.bytes(build("mlp-bn", (1, 8, 8), 10, 0), 3)
+print(fedskew.run(settings).finished, uploaded)
 sys.exit(pytest.main(["-p", "no:cacheprovider", "-p", "no:xdist", "-k", sys.argv[1], *sys.argv[2:]]))
 """
 """In one process, as each takes seconds to import torch: `make config`, a run, the rows of the tests."""
 
 
-@pytest.fixture(scope="module")
-def printed(copy: Path) -> str:
-    """What PLAY prints in the copy, whose packages go before all others."""
-    tests = [
-        "test_variant_contract.py",
-        "test_settings.py",
-        "test_fixed_points.py",
-        "test_method_tables.py",
+@pytest.mark.slow
+def test_a_file_a_line_and_a_row_are_a_method_with_settings_contract_and_place_in_the_lists(
+    copy: Path,
+) -> None:
+    words = "tempered or list_of_methods"
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        TRIAL,
+        words,
+        ROWS,
+        "tests/test_reference_pages.py",
     ]
-    files = [str(file.relative_to(copy)) for name in tests for file in (copy / "tests").rglob(name)]
-    assert len(files) == len(tests)
-    words = "tempered or every_variant or every_key or toml or written_from"
-    command = [sys.executable, "-W", "ignore", "-c", PLAY, words, *files]
     environment = {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "HOME": str(copy)}
+    environment["PATH"] = os.environ["PATH"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=copy, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_its_contract_row_its_bytes_and_its_settings_hold(printed: str) -> None:
-    assert int(printed.split(" passed")[0].split()[-1]) >= 20 and "skipped" not in printed
-
-
-@pytest.mark.slow
-def test_its_name_works_wherever_a_method_s_does(copy: Path, printed: str) -> None:
-    assert printed.startswith("True True 80\n")
+    assert done.stdout.startswith("True 80\n") and "skipped" not in done.stdout
+    assert int(done.stdout.split(" passed")[0].split()[-1]) >= 8
     config = tomllib.loads((copy / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert config["tempered-reweighting"] == {"smoothing": 1.0, "power": 0.5}
-    assert (
-        "| `tempered` | weights to a power | made up |"
-        in (copy / "docs" / "reference" / "method-list.md").read_text()
-    )
-
-
-def test_a_file_in_the_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "parts"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "mine.py").write_text(
-        "from client_app.client import Variant\n"
-        "class Mine(Variant):\n    name = 'mine'\n"
-        "class Nameless(Variant):\n    pass\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    assert list(parts_in(importlib.import_module("parts"), Variant)) == ["mine"]
+    lists = (copy / "docs" / "reference" / "method-list.md").read_text()
+    assert "| `tempered` | weights to a power | made up |" in lists
