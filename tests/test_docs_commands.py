@@ -274,7 +274,8 @@ def is_parsed(block: Block) -> bool:
     """Return whether the commands of a block are checked: it is not run, and its programs are known."""
     if block.language not in SHELL or block.is_run:
         return False
-    reads_file = "dataset=sites:" in block.text  # a plan reads the federation's files
+    # A plan reads the federation's files, and the user's own modules.
+    reads_file = "dataset=sites:" in block.text or "my_methods:" in block.text
     return not reads_file and programs_of(block.text) <= CHECKS.keys()
 
 

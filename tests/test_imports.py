@@ -11,6 +11,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("data", "client_app", "site_agent", "strategies", "server_app", "fedskew")
 ENTRY_POINTS = {
@@ -130,6 +132,7 @@ assert "torch" not in sys.modules
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_needs_neither_flwr_nor_torchvision_nor_torch_s_compiler() -> None:
     """They took three quarters of the time of `fedskew run creff-table1 --dry-run`."""
     script = """

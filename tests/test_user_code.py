@@ -76,15 +76,15 @@ def test_own_methods_and_an_own_model_run_on_two_engines_and_stand_in_a_report(
     settings = [word for key, value in stated.items() for word in ("--set", f"{key}={value}")]
     words = ["fedskew", "run", "--method", method, "--json", *settings]
     hashes = set()
-    for engine in ("inprocess", "workers"):
+    for engine in ("inprocess", "ray"):
         summary = json.loads(
             call(folder, installed, *words, "--engine", engine, "--results", engine)
         )
         hashes.add((summary["run"], summary["hash"]["all"]))
     assert len(hashes) == 1
-    (file,) = folder.glob("workers/*/settings.json")
+    (file,) = folder.glob("ray/*/settings.json")
     assert json.loads(file.read_text())["method's-files"].keys() == set(method.split("+"))
-    page = call(folder, installed, "fedskew", "report", "--results", "workers", "--markdown")
+    page = call(folder, installed, "fedskew", "report", "--results", "ray", "--markdown")
     assert "my_methods:Tempered" in page and "even-mean" in page
     rows = json.loads(call(folder, installed, "fedskew", "list", "methods", "--json"))
     assert {"tempered", "even-mean"} <= {row["method"] for row in rows}
