@@ -12,33 +12,17 @@ from hypothesis import strategies as st
 
 from data import DataError
 from site_agent.app_files import app_files, app_hash, build, packed_files, staged
-
-PROJECT = """
-[project]
-name = "small"
-version = "1.0.0"
-description = "An app."
-license = {text = "Apache-2.0"}
-[tool.flwr.app]
-publisher = "nobody"
-[tool.flwr.app.components]
-serverapp = "small.server:app"
-clientapp = "small.client:app"
-"""
+from tests.site_agent.hospital import write_app
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "small-app"
-    for name, text in (
-        ("pyproject.toml", PROJECT),
-        ("small/client.py", "app = 1\n"),
-        ("small/server.py", "app = 2\n"),
-    ):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    (folder / "samples.csv").write_text("no part of the app")
-    return folder
+    files = {
+        "small/client.py": "app = 1\n",
+        "small/server.py": "app = 2\n",
+        "samples.csv": "no part of the app",
+    }
+    return write_app(tmp_path / "small-app", files, "small.client:app")
 
 
 def packed(files: dict[str, bytes], level: int = 6) -> bytes:
@@ -59,53 +43,34 @@ def test_a_folder_and_its_fab_have_one_hash(folder: Path, tmp_path: Path) -> Non
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern")
 def test_what_flwr_sees_of_a_clone_is_what_its_app_names(folder: Path, tmp_path: Path) -> None:
-    including = PROJECT.replace('"nobody"', '"nobody"\nfab-include = ["small/**", "/README.md"]')
-    texts = {
-        "pyproject.toml": including,
-        ".gitignore": "notes.txt",
-        "README.md": "An app.",
-        "small/notes.txt": "None's.",
-    }
-    for name, text in {
-        **texts,
-        ".venv/bin/python": "",
-        "results/run/rounds.jsonl": "",
-        "small/deep/a.py": "",
-    }.items():
+    project = folder / "pyproject.toml"
+    plain = project.read_text()
+
+    def include(patterns: str) -> Path:
+        named = f'publisher = "nobody"\nfab-include = {patterns}'
+        project.write_text(plain.replace('publisher = "nobody"', named))
+        return staged(folder, tmp_path / "seen")
+
+    # An app that names no folders is left where it is.
+    for patterns in ('["**/*.py"]', '["small/*.py"]', "[]", '["../small/**"]', "]"):
+        assert include(patterns) == folder and not (tmp_path / "seen").exists()
+    for name in (
+        ".venv/bin/python",
+        "results/run/rounds.jsonl",
+        "small/deep/a.py",
+        "small/notes.txt",
+        "README.md",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+        (folder / name).write_text("")
+    (folder / ".gitignore").write_text("notes.txt")
     (folder / "small" / "link.py").symlink_to(folder / "small" / "client.py")
-    seen = staged(folder, tmp_path / "seen")
-    assert sorted(path.name for path in seen.iterdir()) == [
-        ".gitignore",
-        "README.md",
-        "pyproject.toml",
-        "small",
-    ]
+    seen = include('["small/**", "/README.md"]')
+    names = {".gitignore", "README.md", "pyproject.toml", "small"}
+    assert {path.name for path in seen.iterdir()} == names
     assert build_fab_from_disk(seen) == build_fab_from_disk(folder)
-    assert sorted(app_files(folder)) == [
-        "README.md",
-        "pyproject.toml",
-        *(f"small/{n}.py" for n in ("client", "deep/a", "server")),
-    ]
-
-
-@pytest.mark.parametrize(
-    "included",
-    [
-        'fab-include = ["**/*.py"]',
-        'fab-include = ["small/*.py"]',
-        "fab-include = []",
-        'fab-include = ["../small/**"]',
-        "",
-        "]",
-    ],
-)
-def test_an_app_that_names_no_folders_is_left_where_it_is(
-    folder: Path, tmp_path: Path, included: str
-) -> None:
-    (folder / "pyproject.toml").write_text(PROJECT.replace('"nobody"', f'"nobody"\n{included}'))
-    assert staged(folder, tmp_path / "seen") == folder and not (tmp_path / "seen").exists()
+    sources = {f"small/{name}.py" for name in ("client", "deep/a", "server")}
+    assert app_files(folder).keys() == {"README.md", "pyproject.toml", *sources}
 
 
 def test_another_zip_has_the_same_hash_and_another_byte_does_not(folder: Path) -> None:
@@ -114,13 +79,10 @@ def test_another_zip_has_the_same_hash_and_another_byte_does_not(folder: Path) -
     assert other != build(folder) and app_hash(packed_files(other)) == app_hash(files)
     for name in files:
         assert app_hash(files | {name: files[name] + b" "}) != app_hash(files)
+    about = packed(files | {".info/CONTENT": b"what flwr says of the zip"})
+    assert app_hash(packed_files(about)) == app_hash(files)
     renamed = {name.replace("client", "clienu"): content for name, content in files.items()}
     assert app_hash(renamed) != app_hash(files)
-
-
-def test_what_flwr_says_about_the_zip_is_no_part_of_the_app(folder: Path) -> None:
-    files = app_files(folder)
-    assert app_hash(packed_files(packed(files | {".info/CONTENT": b"anything"}))) == app_hash(files)
 
 
 @pytest.mark.parametrize(
@@ -137,38 +99,37 @@ def test_what_flwr_says_about_the_zip_is_no_part_of_the_app(folder: Path) -> Non
     ],
 )
 def test_a_path_that_leads_out_of_the_app_is_refused(name: str) -> None:
-    with pytest.raises(DataError, match="no plain path"):
+    with pytest.raises(DataError):
         packed_files(packed({name: b""}))
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate")
 def test_a_link_and_a_file_that_is_there_twice_are_refused() -> None:
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as zipped:
-        link = zipfile.ZipInfo("a.py")
-        link.external_attr = (stat.S_IFLNK | 0o777) << 16
-        zipped.writestr(link, "/etc/passwd")
-    with pytest.raises(DataError, match="is a link"):
-        packed_files(whole.getvalue())
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as zipped, pytest.warns(UserWarning, match="Duplicate"):
-        zipped.writestr("a.py", "1")
-        zipped.writestr("a.py", "2")
-    with pytest.raises(DataError, match="is there twice"):
-        packed_files(whole.getvalue())
+    for is_link in (True, False):
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w") as zipped:
+            file = zipfile.ZipInfo("a.py")
+            if is_link:
+                file.external_attr = (stat.S_IFLNK | 0o777) << 16
+            zipped.writestr(file, "1")
+            if not is_link:
+                zipped.writestr("a.py", "2")
+        with pytest.raises(DataError):
+            packed_files(whole.getvalue())
 
 
 def test_too_large_an_app_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("site_agent.app_files.LARGEST", 1000)
+    packed_files(packed({"a.py": b"0" * 1000}))
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it is unpacked"))
-    with pytest.raises(DataError, match="at most"):
+    with pytest.raises(DataError):
         packed_files(packed({"a.py": b"0" * 1001}))
 
 
-def test_no_app_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="flwr cannot pack"):
-        app_files(tmp_path)
-    with pytest.raises(DataError, match="cannot be read"):
-        app_files(tmp_path / "missing.fab")
+def test_no_app_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing.fab"):
+        with pytest.raises(DataError):
+            app_files(path)
 
 
 @settings(max_examples=80, deadline=None)

@@ -92,6 +92,7 @@ def test_no_supernode_outlives_its_keeper(tmp_path: Path, number: signal.Signals
             kept.kill()
 
 
+@pytest.mark.slow
 def test_a_supernode_that_gives_up_ends_with_its_status_and_does_not_stay_as_a_server() -> None:
     """flwr returns from its main thread and leaves a thread that is no daemon: the process would never end."""
     begin = "import sys, threading, flwr.supernode.cli as cli\ncli.flower_supernode = lambda: "
