@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from data import DataError
 from site_agent.app_files import app_files, app_hash, build, packed_files, staged
@@ -124,21 +122,3 @@ def test_too_large_an_app_is_refused_before_it_is_unpacked(monkeypatch: pytest.M
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it is unpacked"))
     with pytest.raises(DataError):
         packed_files(packed({"a.py": b"0" * 1001}))
-
-
-def test_no_app_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing.fab"):
-        with pytest.raises(DataError):
-            app_files(path)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.data())
-def test_a_damaged_fab_is_refused_and_nothing_else_happens(data: st.DataObject) -> None:
-    whole = bytearray(packed({"client_app/a.py": b"import this\n" * 30, "b.toml": b"x = 1"}))
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        packed_files(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
-    except DataError:
-        return

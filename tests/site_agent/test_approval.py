@@ -1,7 +1,6 @@
 """A site approves one federation.toml and one app by their hashes: what is shown, kept, refused, and answered for."""
 
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -306,60 +305,40 @@ def test_another_release_needs_a_start(hospital: Hospital, install: Install) -> 
     assert answered(running(hospital), second) == second  # the control: started again
 
 
-def test_a_former_approval_is_kept_for_at_most_a_month(
-    hospital: Hospital, fedskew_site: FedSkewSite
+def test_a_former_approval_is_kept_for_some_hours_where_it_can_be_answered(
+    hospital: Hospital, clock: Clock, install: Install
 ) -> None:
-    words = ["approve", hospital.federation, hospital.app, "--site", hospital.site_file, "--yes"]
-    assert fedskew_site(*words)[0] == 0
-    assert fedskew_site(*words, "--keep-former", 1)[0] == 2, "there is no other one"
-    hospital.receive(min_sites=3)
-    for hours, code in ((-1, 2), (720.1, 2), ("nan", 2), (720, 0), (0, 0)):
-        assert fedskew_site(*words, "--keep-former", hours)[0] == code
-    assert former_status(hospital.site) is None
+    def keeps_none(hours: float) -> bool:
+        with pytest.raises(DataError) as refused:
+            hospital.approve(hours)
+        return refused.value.key == "--keep-former"
 
-
-def test_a_kept_approval_is_answered_until_its_end(
-    hospital: Hospital, clock: Clock, fedskew_site: FedSkewSite
-) -> None:
-    first = hospital.receive()
+    first = hospital.receive(site=with_mask_keys(("north", "east", "south", "west")))
+    assert keeps_none(1), "there is no other one"
     hospital.approve()
-    second = hospital.receive(min_sites=3)
-    assert "2026-11-26 14:00:00 UTC" in line_of(hospital.approve(hours=2), "former")
+    second, next_app = hospital.receive(), hospital.folder / "next"
+    install(write_app(next_app, {**CODE, "client_app/app.py": "app = 2\n"}))
+    hospital.app, before = next_app, hospital.app
+    hospital.receive()
+    assert keeps_none(1), "another release cannot answer the former text"
+    install(before)
+    hospital.app = before
+    assert hospital.receive() == second and keeps_none(-1) and keeps_none(720.1)
+    shown = hospital.approve(hours=2)
+    assert "2026-11-26 14:00:00 UTC" in line_of(shown, "former") and "west" in line_of(
+        shown, "(!) sites"
+    )
     entry = hospital.entries()[-1]
     assert (entry["former"], entry["until"]) == (first, "2026-11-26T14:00:00+00:00")
     texts = running(hospital)
     clock.advance(hours=1, minutes=59, seconds=59)
     assert answered(texts, first) == first and answered(texts, second) == second
     status = former_status(hospital.site)
-    assert status and status.is_valid and not status.is_warning
+    assert status and status.is_valid and status.is_warning and "west" in status.text
+    install(next_app)
+    status = former_status(hospital.site)
+    assert status and status.is_valid and status.is_warning and "west" not in status.text
     clock.advance(seconds=1)
     assert not answered(texts, first) and answered(texts, second) == second
     status = former_status(hospital.site)
-    assert status and not status.is_valid
-    assert f"former     {status.text}\n" in fedskew_site("status", "--site", hospital.site_file)[1]
-
-
-def test_a_former_approval_that_cannot_be_answered_is_not_kept(
-    hospital: Hospital, clock: Clock, install: Install
-) -> None:
-    four = with_mask_keys(("north", "east", "south", "west"))
-    hospital.receive(site=four, sums="masked")
-    hospital.approve()
-    before = hospital.app
-    hospital.app = write_app(hospital.folder / "next", {**CODE, "client_app/app.py": "app = 2\n"})
-    install(hospital.app)
-    hospital.receive(sums="masked")
-    with pytest.raises(DataError) as refused:
-        hospital.approve(hours=1)
-    assert refused.value.key == "--keep-former"
-    record = json.loads((hospital.approved / "approval.json").read_text())
-    assert record["app"] != hospital.site.agreement.app, "nothing is approved"
-    install(before)  # the control: what runs at the site is the same
-    hospital.app = before
-    hospital.receive(sums="masked")
-    assert "west" in line_of(hospital.approve(hours=1), "(!) sites")
-    status = former_status(hospital.site)
-    assert status and status.is_valid and status.is_warning and "west" in status.text
-    install(hospital.folder / "next")
-    status = former_status(hospital.site)
-    assert status and status.is_valid and status.is_warning and "west" not in status.text
+    assert status and not status.is_valid and not status.is_warning

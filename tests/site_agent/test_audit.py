@@ -1,7 +1,6 @@
 """The audit log: every line follows from the one before, and what a loss of power leaves is no change of it."""
 
 import json
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 from data import DataError
 from site_agent.audit import FIRST, Audit
 from site_agent.config import read_site
-from site_agent.run_facts import facts_of, round_of
 from tests.site_agent.conftest import FedSkewSite
-from tests.site_files import site_entries, site_folders, write
+from tests.site_files import site_folders
 
 TORN = {
     "nothing": b"",
@@ -141,27 +139,7 @@ def test_writers_at_the_same_time_take_turns(audit: Audit) -> None:
     assert audit.verify() == 24
 
 
-def test_a_message_says_run_methods_and_round() -> None:
-    text = json.dumps({"folder": "sites-chest-a", "variants": {"logit-shift": {}}})
-    assert facts_of(text) == {"name": "sites-chest-a", "method": "logit-shift"}
-    assert facts_of('{"folder": "a", "variants": {}}')["method"] == "plain training"
-    assert round_of({"round": 3}) == {"round": 3}
-    for wrong in ("", "no json", "[]", "7", '{"folder": "a"}', '{"variants": {}}', "[" * 10**5):
-        assert facts_of(wrong) == {}
-    text = json.dumps({"folder": "../../etc", "variants": {"x" * 10**4: 1}})
-    assert facts_of(text) == {"method": "x" * 200}
-    assert round_of({"round": True}) == round_of({"round": "3"}) == round_of({}) == {}
-
-
-def test_lines_go_to_syslog_as_well_and_into_the_page_of_a_month(
-    site_file: Path, fedskew_site: FedSkewSite
-) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
-        daemon.bind(str(site_file.with_name("log")))
-        write(site_file, site_entries(syslog=str(site_file.with_name("log"))))
-        read_site(site_file).audit.write("run", run=7, settings="ab", text="a run's")
-        received = daemon.recv(65536)
-    assert received.startswith(b"<86>fedskew-site: ") and b"a run's" not in received
+def test_the_page_of_a_month_says_what_left(site_file: Path, fedskew_site: FedSkewSite) -> None:
     status, page, _ = fedskew_site("report", "--site", site_file)
     assert status == 0 and "32 bytes left this site, in 4 answered messages" in page
     assert fedskew_site("report", "--month", "2026-13", "--site", site_file)[0] == 2

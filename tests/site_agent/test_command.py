@@ -13,7 +13,6 @@ from data.agreement import mask_key_text
 from site_agent.audit import Audit
 from site_agent.config import read_site
 from site_agent.keys import make_key, read_mask_key
-from site_agent.preflight import data_of
 from site_agent.run_approval import check_approved
 from site_agent.service import only_one
 from tests.site_agent.conftest import FedSkewSite
@@ -145,32 +144,6 @@ def test_check_looks_at_everything_and_says_what_is_to_be_done(
     labels = {**arrays(0), "train_labels": np.full(24, 3)}
     np.savez(hospital.folder / "data.npz", **labels)  # type: ignore[arg-type]
     finds("data", "train_labels")
-
-
-def test_check_warns_of_small_updates_and_of_test_samples_that_are_trained_on(
-    site_file: Path, fedskew_site: FedSkewSite
-) -> None:
-    def warnings() -> set[str]:
-        federate.cache_clear()
-        output = fedskew_site("check", "--site", site_file)[1]
-        return {subject for subject, word in rows_of(output).items() if word == "(!)"}
-
-    usual = warnings()
-    assert not usual & {"policy", "copies"}
-    for policy, is_small in (
-        ({"min-batch-size": 3}, True),
-        ({"min-update-samples": 3}, True),
-        ({}, False),
-    ):
-        write(site_file, site_entries(policy=policy))
-        assert ("policy" in warnings()) == is_small
-    held = arrays(0)
-    for number, holds in ((3, True), (12, False)):
-        held["test_images"][:number] = held["train_images"][:number]
-        np.savez(site_file.with_name("data.npz"), **held)  # type: ignore[arg-type]
-        federate.cache_clear()
-        (row,) = [row for row in data_of(read_site(site_file)) if row.subject == "copies"]
-        assert row.holds == row.warning == holds
 
 
 def test_a_run_is_deleted_with_the_copy_of_the_data(

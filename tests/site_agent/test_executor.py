@@ -19,10 +19,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from client_app.app import records_of
 from client_app.handlers import ClientFailure
 from client_app.messages import FOLDED, NONCE, NONCE_BYTES, pack, unfolded, unpack
-from client_app.polling import PollingClient
 from site_agent import executor as module
 from site_agent.app_files import app_hash, packed_files
-from site_agent.approved_texts import ApprovedText, TextNotApproved
+from site_agent.approved_texts import ApprovedText
 from site_agent.audit import Audit
 from site_agent.executor import CLIENT_TASK, TASKS, Executor, push_message
 from site_agent.pending_task import MessageRecorder, PendingTask
@@ -235,53 +234,28 @@ def test_a_runs_settings_stand_in_the_audit_log_before_anything_is_answered(
         assert (entry["name"], entry["method"]) == ("sites-a", "logit-shift")
 
 
-class Texts:
-    """What a site has approved: a text with its code, and no other."""
-
-    def __init__(self) -> None:
-        app = app_hash(packed_files(fab()))
-        self.current = ApprovedText(A, app, times(3))
-        self.other = ApprovedText(B, app, times(2))
-
-    def chosen(self, stated: str, app: str) -> ApprovedText:
-        return (self.other if stated == B else self.current).chosen(stated, app)
-
-
-def test_a_message_is_answered_under_the_text_that_it_states(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = Site(tmp_path, monkeypatch, never)
-    texts: Any = Texts()
-    site.executor.texts = texts
-    for code, expected in ((A, [3, 6]), (B, [2, 4]), (A, [3, 6])):
-        settings = json.dumps({"data": {"dataset": f"sites:{code}"}})
-        assert answer(site.serve(assignment=settings)) == expected
-        assert site.entries()[-1]["federation"] == code
-    assert text_of('{"data": {"dataset": "sites:' + A + '"}}') == A
-    for wrong in (f"npz:{A}", "sites:" + "A" * 64, "sites:", f"sites:../{A}", 7, None):
-        assert text_of(json.dumps({"data": {"dataset": wrong}})) == ""
-    for other in ("", "{", "[]", "7", '{"data": []}', "[" * 100_000):
-        assert text_of(other) == ""
-
-
 def test_a_text_that_is_not_approved_is_a_failure_of_the_site_s_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server reads it as this site's, and asks no second time; where no client is named it is an error."""
-    site = Site(tmp_path, monkeypatch, never)
-    texts: Any = Texts()
-    site.executor.texts = texts
-    with pytest.raises(TextNotApproved) as refusal:
-        texts.chosen("c" * 64, texts.current.app)
-    settings = json.dumps({"data": {"dataset": "sites:" + "c" * 64}})
-    reply = site.serve(assignment=settings, clients=[2])
+    site = Site(tmp_path, monkeypatch, times(2))
+    site.executor.texts = ApprovedText(A, app_hash(packed_files(fab())))
+
+    def stating(code: str, **task: Any) -> Message:
+        settings = json.dumps({"data": {"dataset": f"sites:{code}"}})
+        return site.serve(assignment=settings, **task)
+
+    assert answer(stating(A)) == [2, 4] and site.entries()[-1]["federation"] == A
+    reply = stating(B, clients=[2])
     exchange = Exchange([0, 2])
     exchange.receive([reply], {reply.metadata.src_node_id: [2]})
-    assert exchange.failures == {2: f"agreement: {refusal.value}"}
-    assert exchange.reported[2].kind == "agreement" and site.ended == ["completed"]
-    assert site.entries()[-1]["event"] == "refused" and site.pool.process is None
-    assert site.serve(assignment=settings).error.code == 7
-    assert site.serve(assignment=settings, clients=["two"]).error.code == 7
+    assert exchange.reported[2].kind == "agreement" and B[:16] in exchange.failures[2]
+    assert site.ended == ["completed"] * 2 and site.entries()[-1]["event"] == "refused"
+    assert stating(B).error.code == stating(B, clients=["two"]).error.code == 7
+    for wrong in (f"npz:{A}", "sites:" + "A" * 64, f"sites:../{A}", 7, None):
+        assert text_of(json.dumps({"data": {"dataset": wrong}})) == ""
+    for other in ("", "[]", '{"data": []}', "[" * 100_000):
+        assert text_of(other) == ""
 
 
 # ---- processes that end ----------------------------------------------------------------------------------------------
@@ -338,9 +312,8 @@ class Away(BaseException):
     """Ends a serving that goes on for ever."""
 
 
-@pytest.mark.parametrize("noted", [False, True])
 def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """flwr's SuperNode waits for ever for a message that nobody has pulled of a task that has begun, else a minute."""
     waiting = SimpleNamespace(messages_list=[message_to_proto(asked())])
@@ -354,11 +327,10 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     site, tokens = Site(tmp_path, monkeypatch, times(2)), list[str]()
     pending = site.executor.pending_task
     pending.write("the token")
-    if noted:  # its message was pulled, and is not there a second time
-        MessageRecorder(node, lambda message: pending.write("the token", message)).PullMessages(
-            None
-        )
-        waiting.messages_list = []
+    # Its message was pulled, and is not there a second time.
+    recorder = MessageRecorder(node, lambda message: pending.write("the token", message))
+    recorder.PullMessages(None)
+    waiting.messages_list = []
     assert (tmp_path / "task").stat().st_mode & 0o77 == 0
     monkeypatch.setattr(module, "connect", lambda *_: node)
     monkeypatch.setattr(module, "RuntimeTokenHttpInterceptor", tokens.append)
@@ -375,57 +347,3 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
 def test_a_note_cut_short_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "task").write_text(text, encoding="latin-1")
     assert PendingTask(tmp_path / "task").read() is None
-
-
-def test_a_message_that_stops_half_way_is_given_up_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A ServerApp was killed while it sent. flwr's own answer for the task would hold up the next one's reply."""
-    monkeypatch.setattr("client_app.polling.POLL", 0.0)
-    monkeypatch.setattr(module, "LOOK", 0.0)
-    site = Site(tmp_path, monkeypatch, times(2))
-    half = SimpleNamespace(object_found=True, object_available=False)
-    monkeypatch.setattr(site, "PullObject", lambda request: half, raising=False)
-
-    class Node:
-        """Has a second task from the fourth look on, and ends the executor after it."""
-
-        looks = 0
-
-        def AcquireTask(self, request: object) -> Any:
-            if site.ended[-1:] == ["completed"]:
-                raise Away
-            self.looks += 1
-            is_there = self.looks > 3
-            task = SimpleNamespace(type=CLIENT_TASK)
-            return SimpleNamespace(task=task, token="second", HasField=lambda name: is_there)
-
-    def pull(client: Any) -> Any:
-        if not site.ended:
-            client.PullObject("an object")
-        return site.pull(client)
-
-    monkeypatch.setattr(module, "pull_task_input", pull)
-    monkeypatch.setattr(site.executor, "link", Node())
-    site.executor.serve(SimpleNamespace(type=CLIENT_TASK), "first")  # type: ignore[arg-type]
-    with pytest.raises(Away):
-        site.executor.run()
-    site.pool.end()
-    assert site.ended == ["failed", "completed"] and len(site.pushed) == 1
-
-
-def test_objects_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_app.polling.POLL", 0.0)
-    answers = [(True, False), (True, False), (True, True), (False, False), (True, False)]
-    waits: list[int] = []
-
-    def pull(request: object) -> Any:
-        found, available = answers.pop(0)
-        return SimpleNamespace(object_found=found, object_available=available)
-
-    incoming = PollingClient(SimpleNamespace(PullObject=pull), lambda: waits.append(1))
-    assert incoming.PullObject("an object").object_available and len(waits) == 2
-    assert not incoming.PullObject("another").object_found and len(waits) == 2
-    incoming.close()
-    with pytest.raises(TimeoutError):
-        incoming.PullObject("a third")

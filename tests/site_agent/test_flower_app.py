@@ -193,23 +193,3 @@ def test_an_app_that_cannot_be_run_as_it_was_approved_is_refused(
         InstalledApp(site(tmp_path, app_hash(files)), files)
     names = {"data/__init__.py": "data", "random.py": "random"}
     assert refused.value.key == names.get(name, "clientapp")
-
-
-@pytest.mark.parametrize(
-    "entries, key",
-    [
-        ({"policy": {"max-norm": 1.0}}, "policy"),
-        ({"device": "cuda"}, "device"),
-        ({"app": {"max-norm": -1.0}}, "max-norm"),
-        ({"app": {"min-samples": 0}}, "min-samples"),
-        ({"app": {"node-config": {"a": [1]}}}, "node-config"),
-    ],
-)
-def test_site_toml_says_nothing_that_has_no_effect(
-    tmp_path: Path, entries: dict[str, Any], key: str
-) -> None:
-    site(tmp_path, "0" * 64)  # the control
-    file = write(tmp_path / "site.toml", site_entries(data="folder:data", **{"app": {}, **entries}))
-    with pytest.raises(DataError) as refused:
-        read_site(file)
-    assert refused.value.key == key

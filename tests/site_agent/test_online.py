@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from flwr.proto.fleet_pb2 import ActivateNodeResponse
 
-from fedskew.federation import certificates
 from fedskew.federation.certificates import write_authority, write_server
 from site_agent.config import Link
 from site_agent.keys import make_key
@@ -35,7 +34,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Gateway(ThreadingHTTPServer):
-    """Answers as the gateway does: 404 with a date to who looks, a status to who signs in; knows CONNECT as a proxy."""
+    """Answers as the gateway does: 404 with a date to who looks, a status to who signs in."""
 
     daemon_threads = True
     ahead, status = 0.0, 200
@@ -43,7 +42,6 @@ class Gateway(ThreadingHTTPServer):
     def __init__(self, server: Pair | None = None) -> None:
         """`server` has the certificate and its key; None is plain HTTP."""
         super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[str] = []
         if server:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*server)
@@ -72,11 +70,6 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
         self.answer(self.server.status, ActivateNodeResponse(node_id=7).SerializeToString())
-
-    def do_CONNECT(self) -> None:
-        """Name what was asked for and close: which way a request takes shows at the first one."""
-        self.server.asked.append(self.path)
-        self.answer(502, b"")
 
     def answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -133,45 +126,6 @@ def test_a_way_that_is_open_holds(tmp_path: Path, listen: Listen) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", ["ended", "not yet", "another name", "another authority", "plain HTTP", "nobody"]
-)
-def test_what_is_wrong_with_the_certificate_or_the_address_is_said(
-    tmp_path: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    if fault == "another name":
-        monkeypatch.setattr(certificates, "LOCAL", ())
-    ca, server = certified(tmp_path / "here", "gateway.example.org")
-    days = {"ended": -500, "not yet": 2}.get(fault)
-    if days:
-
-        class Then(datetime):
-            @classmethod
-            def now(cls, tz: object = None) -> "Then":  # type: ignore[override]
-                return datetime.now(UTC) + timedelta(days=days)  # type: ignore[return-value]
-
-        with monkeypatch.context() as patch:
-            patch.setattr(certificates, "datetime", Then)
-            write_server("four hospitals", [], (ca, ca.with_suffix(".key")), *server)
-    if fault == "another authority":
-        ca, _ = certified(tmp_path / "there")
-    with socket.socket() as held:  # bound, and not listening
-        held.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{held.getsockname()[1]}"
-        if fault != "nobody":
-            address = listen(None if fault == "plain HTTP" else server).address
-        rows = looked(address, ca, tmp_path)
-    said = {"ended": "set the clock", "not yet": "look at this machine's clock", "another name": "link.address",
-            "another authority": "link.ca", "plain HTTP": "plain HTTP", "nobody": "nobody listens"}[fault]  # fmt: skip
-    assert not rows["tls"].holds and said in rows["tls"].text and "clock" not in rows
-
-
-@pytest.mark.parametrize("address", ["gateway.example.org", "gateway:https", ":8443"])
-def test_an_address_that_is_none(tmp_path: Path, address: str) -> None:
-    (row,) = online(SITE, Link(address, tmp_path, tmp_path))
-    assert row.subject == "address" and not row.holds
-
-
-@pytest.mark.parametrize(
     ("ahead", "holds"), [(-4.0, True), (-8.0, False), (290.0, True), (310.0, False)]
 )
 def test_a_clock_that_is_off_comes_before_the_key(
@@ -187,40 +141,53 @@ def test_a_clock_that_is_off_comes_before_the_key(
 
 
 @pytest.mark.parametrize(
-    ("status", "check", "said"),
+    ("fault", "subject", "said"),
     [
-        (200, "as north", "yes"),
-        (401, "send the lines", "yes"),  # a SuperLink that is asked of no node answers so
-        (403, "send the lines", "no: "),
-        (503, "does not answer", "not asked"),
-        (409, "not registered", "yes"),
+        ("another authority", "tls", "link.ca"),
+        ("plain HTTP", "tls", "plain HTTP"),
+        ("nobody listens", "tls", "nobody listens"),
+        ("no port", "address", ""),
     ],
 )
-def test_a_key_that_is_refused_is_said_by_check_and_by_status(
-    tmp_path: Path, listen: Listen, fedskew_site: FedSkewSite, status: int, check: str, said: str
+def test_what_is_wrong_with_the_way_is_said(
+    tmp_path: Path, listen: Listen, fault: str, subject: str, said: str
+) -> None:
+    ca, server = certified(tmp_path / "here")
+    address = listen(None if fault == "plain HTTP" else server).address
+    if fault == "another authority":
+        ca, _ = certified(tmp_path / "there")
+    if fault == "no port":
+        address = "gateway.example.org"
+    with socket.socket() as held:  # bound, and not listening
+        held.bind(("127.0.0.1", 0))
+        if fault == "nobody listens":
+            address = f"127.0.0.1:{held.getsockname()[1]}"
+        rows = looked(address, ca, tmp_path)
+    assert not rows[subject].holds and said in rows[subject].text and "clock" not in rows
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, "send the lines"), (503, "does not answer"), (409, "not registered")]
+)
+def test_a_key_that_is_refused_is_said(
+    tmp_path: Path, listen: Listen, status: int, said: str
 ) -> None:
     ca, server = certified(tmp_path / "here")
     gateway = listen(server)
     gateway.status = status
     row = looked(gateway.address, ca, tmp_path)["key known"]
-    assert row.holds == (status == 200) and check in row.text
-    site_file = site_folders(tmp_path / "sites") / "north/site.toml"
-    for address, answer in ((gateway.address, said), ("127.0.0.1:1", "not asked")):
-        link = {"address": address, "key": str(tmp_path / "node.key"), "ca": str(ca)}
-        write(site_file, site_entries(link=link))
-        code, output, _ = fedskew_site("status", "--site", site_file)
-        assert code == 0 and f"key known  {answer}" in output
+    assert not row.holds and said in row.text
 
 
-def test_a_proxy_is_gone_through_unless_it_is_gone_past(
-    tmp_path: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch
+def test_a_site_whose_key_was_revoked_says_so_in_its_status(
+    tmp_path: Path, listen: Listen, fedskew_site: FedSkewSite
 ) -> None:
+    """The gateway knows no revoked key, and answers 403; a SuperLink that is asked of no node answers 401."""
     ca, server = certified(tmp_path / "here")
-    gateway, proxy = listen(server), listen()
-    monkeypatch.setenv("https_proxy", f"http://{proxy.address}")
-    rows = looked(gateway.address, ca, tmp_path)
-    assert proxy.asked == [gateway.address] and proxy.address in rows["proxy"].text
-    assert not rows["tls"].holds
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    rows = looked(gateway.address, ca, tmp_path)
-    assert len(proxy.asked) == 1 and all(row.holds for row in rows.values())
+    make_key(tmp_path / "node.key")
+    gateway = listen(server)
+    site_file = site_folders(tmp_path / "sites") / "north/site.toml"
+    link = {"address": gateway.address, "key": str(tmp_path / "node.key"), "ca": str(ca)}
+    write(site_file, site_entries(link=link))
+    for gateway.status, said in ((403, "no: "), (401, "yes"), (503, "not asked")):
+        assert f"key known  {said}" in fedskew_site("status", "--site", site_file)[1]

@@ -15,9 +15,7 @@ from client_app.local_site import RunNotSigned
 from client_app.messages import handing_over
 from client_app.models import build
 from client_app.runtime import site_runtime
-from data import DataError
 from data.agreement import read_agreement
-from fedskew.engines import execute
 from fedskew.engines.local import identify
 from server_app.settings import parse
 from site_agent.approval import summary
@@ -35,7 +33,7 @@ from site_agent.run_signature import (
 from strategies.core.exchange import EVALUATE, QUERY, TRAIN, Request
 from strategies.core.flower_adapter import Strategy
 from strategies.fedavg import FedAvg
-from tests.site_files import agreed, public_key, site_entries, site_folders, write
+from tests.site_files import agreed, site_entries, site_folders, write
 
 KEY = ec.derive_private_key(7, ec.SECP384R1())
 OTHER = ec.derive_private_key(8, ec.SECP384R1())
@@ -94,11 +92,6 @@ def test_a_signed_run_is_answered_and_one_without_signature_is_not(folder: Path,
     assert ask(folder, kind, run_signature=right_signature(folder)) == ""
 
 
-def test_a_federation_without_run_key_takes_every_run(tmp_path: Path) -> None:
-    assert ask(site_folders(tmp_path / "sites"), run_signature="any") == ""
-    install({})
-
-
 def test_a_signature_is_of_one_key_one_federation_and_one_runs_settings(folder: Path) -> None:
     agreement = read_agreement(folder / "federation.toml")
     settings, other = settings_text(folder), settings_text(folder, seed=1)
@@ -138,12 +131,6 @@ def test_a_run_that_nobody_has_signed_reads_no_data_and_waits_for_no_approval(fo
     assert len(waiting(site)) == 1
 
 
-def test_a_rehearsal_needs_no_signature(folder: Path, tmp_path: Path) -> None:
-    stated = {**HONEST, "rounds": 1, "dataset": f"sites:{folder}/federation.toml"}
-    chosen = parse({**stated, "results": str(tmp_path / "results")})
-    assert execute(chosen, "inprocess", lambda line: None, sites=str(folder))["hash"]
-
-
 def test_a_run_of_another_app_is_signed_for_its_sites_and_its_run_config(folder: Path) -> None:
     agreement = read_agreement(folder / "federation.toml")
     config = {"rounds": 3, "rate": 0.1, "fast": True, "name": "é"}
@@ -163,36 +150,13 @@ def test_a_run_of_another_app_is_signed_for_its_sites_and_its_run_config(folder:
             check_app_signed(agreement, site, run_config)
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["AAAA", RUN_KEY.replace("ecdsa-sha2-nistp384 ", "ssh-ed25519 "), public_key("north"), 7],
-)
-def test_a_run_key_that_none_can_be(tmp_path: Path, key: object) -> None:
-    with pytest.raises(DataError) as refused:
-        read_agreement(write(tmp_path / "federation.toml", agreed(run_key=key)))
-    assert refused.value.key == "run-key"
-    good = write(tmp_path / "federation.toml", agreed(run_key=f"{RUN_KEY} a comment"))
-    assert read_agreement(good).run_key == RUN_KEY
-
-
-def test_who_approves_is_shown_whose_runs_the_site_takes(folder: Path, tmp_path: Path) -> None:
-    """A new text without the key, or with another one, is not approved unseen."""
-    other = public_text(OTHER.public_key())
-    for key, before, warns in (
-        (RUN_KEY, RUN_KEY, False),
-        (None, None, False),
-        (None, RUN_KEY, True),
-        (RUN_KEY, other, True),
-    ):
-        sites = (
-            site_folders(tmp_path / "other", run_key=key)
-            if key
-            else site_folders(tmp_path / "other")
-        )
-        approved = agreed(run_key=before) if before else agreed()
-        write(sites / "north/state/approved/federation.toml", approved)
-        lines = summary(read_site(sites / "north/site.toml"), "app").splitlines()
+def test_who_approves_is_shown_whose_runs_the_site_takes(folder: Path) -> None:
+    """A new text with another key is not approved unseen."""
+    approved = folder / "north/state/approved/federation.toml"
+    for before, warns in ((RUN_KEY, False), (public_text(OTHER.public_key()), True)):
+        write(approved, agreed(run_key=before))
+        lines = summary(read_site(folder / "north/site.toml"), "app").splitlines()
         (line,) = [line for line in lines if line.startswith("runs ")]
-        assert (RUN_KEY in line) == bool(key)
-        warning = [line for line in lines if line.startswith("(!) runs")]
-        assert bool(warning) == warns and all(str(before) in line for line in warning)
+        assert RUN_KEY in line
+        warnings = [line for line in lines if line.startswith("(!) runs")]
+        assert bool(warnings) == warns and all(before in line for line in warnings)

@@ -98,25 +98,3 @@ def test_a_site_checks_itself_and_trains_a_round_with_them_alone(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.splitlines()[-1].split()
     assert {"torch", "flwr"} <= {*loaded} and not NOT_AT_A_SITE & {*loaded}
-
-
-COMMAND = "import sys; from fedskew.cli.main import main; sys.argv[0] = 'fedskew'; main()"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "package", "extra"),
-    [
-        (["diagnose", "digits"], "scipy", "simulation"),
-        (["federation", "up", "."], "psutil", "coordinator"),
-        (["list", "methods"], "", ""),
-    ],
-)
-def test_a_command_names_the_extra_that_it_needs(
-    tmp_path: Path, words: list[str], package: str, extra: str
-) -> None:
-    done = hidden(tmp_path, COMMAND, *words)
-    assert done.returncode == (2 if package else 0), done.stderr
-    if package:
-        assert done.stderr.count("\n") == 1 and package in done.stderr
-        assert f"pip install 'fedskew[{extra}]'" in done.stderr

@@ -90,14 +90,3 @@ def test_no_supernode_outlives_its_keeper(tmp_path: Path, number: signal.Signals
         keeper.kill()
         if kept.is_running():
             kept.kill()
-
-
-@pytest.mark.slow
-def test_a_supernode_that_gives_up_ends_with_its_status_and_does_not_stay_as_a_server() -> None:
-    """flwr returns from its main thread and leaves a thread that is no daemon: the process would never end."""
-    begin = "import sys, threading, flwr.supernode.cli as cli\ncli.flower_supernode = lambda: "
-    main = "\nimport site_agent.supernode\nsite_agent.supernode.main()\n"
-    stays = "threading.Thread(target=threading.Event().wait).start()"
-    for given_up, status in ((stays, 1), ("sys.exit(7)", 7)):
-        command = [sys.executable, "-c", f"{begin}{given_up}{main}"]
-        assert subprocess.run(command, timeout=60).returncode == status
