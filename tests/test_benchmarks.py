@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-import benchmarks.peers.__main__ as peers
 from benchmarks import race_scores
 from benchmarks.__main__ import SUITE, table, write
 from benchmarks.figures import figure, seconds
@@ -71,17 +70,6 @@ def test_fedskew_s_networks_of_the_peers_are_the_others() -> None:
                 our_tensor.copy_(tensor)
         inputs = torch.rand(3, *work.shape)
         assert torch.allclose(ours(inputs), plain(inputs), atol=1e-6), work.model
-
-
-def test_the_peers_table_says_who_is_slower_and_who_does_not_learn_alike() -> None:
-    results = {
-        peers.REFERENCE: peers.Measurement("1", [1.0, 2.0, 3.0], [5.0] * 3, [100.0] * 3, [0.5] * 3),
-        peers.BARE: peers.Measurement("2", [2.0, 2.0, 9.0], [1.0] * 3, [50.0] * 3, [0.52] * 3),
-        "FedJAX": peers.Measurement("3", [4.0, 8.0, 12.0], [1.0] * 3, [50.0] * 3, [0.9] * 3),
-    }
-    lines = "\n".join(peers.table("tiny", results, {}))
-    assert "| FedJAX 3 | 1 | 8 (4 to 12) | 4 (4 to 4) | 1 | 50 | 0.900, **not alike** |" in lines
-    assert "| bare PyTorch loop 2 | 1 | 2 (2 to 9) | 2 (1 to 3) | 1 | 50 | 0.520 |" in lines
 
 
 def test_what_a_choice_loses_follows_from_the_scores_at_the_federation_s_own_rate(

@@ -298,13 +298,6 @@ def test_the_commands_of_a_block_exist(
     check(block.text)
 
 
-@pytest.mark.parametrize(
-    "unit", sorted((ROOT / "deploy").glob("*.service")), ids=lambda unit: unit.name
-)
-def test_the_commands_of_a_systemd_unit_exist(unit: Path) -> None:
-    commands = re.findall(r"^ExecStart\w*=(.+)$", unit.read_text(), re.MULTILINE)
-    assert commands
-    check("\n".join(commands))
 
 
 @pytest.mark.parametrize(
