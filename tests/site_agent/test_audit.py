@@ -84,19 +84,6 @@ def test_what_a_loss_of_power_leaves_of_a_line_makes_room_for_the_next(
     assert audit.verify() == 5 and audit.path.read_bytes().startswith(whole)
 
 
-@pytest.mark.parametrize("damage", [b"no JSON\n", b"[1]\n", b"\xff\n", bytes(9) + b"\n", b"\n"])
-def test_a_damaged_line_among_others_is_named_and_hides_no_other(
-    site_file: Path, audit: Audit, damage: bytes, fedskew_site: FedSkewSite
-) -> None:
-    """It is no torn line: others were written after it."""
-    lines = audit.path.read_bytes().splitlines(keepends=True)
-    audit.path.write_bytes(b"".join([*lines[:2], damage, *lines[2:]]))
-    for words in (["log"], ["log", "--verify"]):
-        status, output, errors = fedskew_site(*words, "--site", site_file)
-        assert status == 2 and f"{audit.path}: line 3 " in errors
-        assert output.count("answered") == (4 if words == ["log"] else 0)
-
-
 def test_a_kill_between_a_line_and_its_hash_is_no_change(audit: Audit) -> None:
     last = audit.last.read_text()
     audit.write("answered")

@@ -118,18 +118,6 @@ def test_only_what_the_policy_names_leaves(
     assert refused == key
 
 
-def test_an_error_with_a_text_of_the_apps_stays_and_an_answer_needs_no_samples() -> None:
-    asked = message()
-    with pytest.raises(RunNotAllowed):
-        check_reply(AppPolicy(), Message(Error(2, "a patient's name"), reply_to=asked), asked)
-    question = message(kind="query")
-    content = RecordDict({"metrics": MetricRecord({"counts": [1, 2]})})
-    check_reply(AppPolicy(), Message(content, reply_to=question), question)
-    # A step counter is not in the norm of a change, as it is in flwr's: 50 steps would hide an update of norm 5.
-    rows = {row["name"]: row for row in leaving(reply(asked), asked)}
-    assert rows["arrays"]["norm"] == 5 and rows["metrics"]["bytes"] > 0
-
-
 def test_the_approved_copy_is_run_with_the_sites_node_config_and_no_other(
     tmp_path: Path, app: Path
 ) -> None:
@@ -157,6 +145,12 @@ def test_the_approved_copy_is_run_with_the_sites_node_config_and_no_other(
         assert answered(message()).error.reason == "policy: app"
     finally:
         pool.end()
+
+
+def test_an_error_with_a_text_of_the_apps_stays() -> None:
+    asked = message()
+    with pytest.raises(RunNotAllowed):
+        check_reply(AppPolicy(), Message(Error(2, "a patient's name"), reply_to=asked), asked)
 
 
 def test_an_app_is_approved_by_its_hash(tmp_path: Path, app: Path) -> None:
