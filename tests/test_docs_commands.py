@@ -298,8 +298,6 @@ def test_the_commands_of_a_block_exist(
     check(block.text)
 
 
-
-
 @pytest.mark.parametrize(
     ("script", "message"),
     [
