@@ -74,8 +74,6 @@ LEFT_OUT = ("VariableInserter", "VariableReplacer", "Is_Eq", "IsNot_NotEq", "Eq_
 GUARDS = ("strict", "frozen")
 """Arguments of zip and dataclass that stop mistakes of later code; no correct call reaches them."""
 BEGIN, END = "<!-- make mutants -->", "<!-- end of make mutants -->"
-CONSTANTS = "tests/test_constants.py::test_constants_are_those_of_the_table"
-"""The test that compares every constant and default. It executes no line of them, as imports did so before."""
 START_UP_S = 30
 """Seconds that a test process gets beyond its tests' own time."""
 SLOWER = 4
@@ -510,17 +508,14 @@ def selected(
 ) -> tuple[list[str], float]:
     """Return the tests for a mutant and the seconds that they take without it.
 
-    These are the tests that execute a changed line. For a line that only imports execute, they are those that execute
-    anything of the file, after the test of constants. Tests named after the file come first, then quick ones, until
-    `budget` seconds are full.
+    These are the tests that execute a changed line; for a line that only imports execute, those that execute anything
+    of the file. Tests named after the file come first, then quick ones, until `budget` seconds are full.
     """
     lines = tests_by_line.get(mutant.path, {})
     span = range(mutant.start[0], mutant.end[0] + 1)
     tests = set().union(*(lines.get(line, set()) for line in span))
-    first: list[str] = []
-    if lines and not tests:
-        tests = set().union(*lines.values()) - {CONSTANTS}
-        first = [CONSTANTS]
+    if not tests:
+        tests = set().union(*lines.values())
     stem = Path(mutant.path).stem
 
     def by_nearness(test: str) -> tuple[bool, float, str]:
@@ -528,7 +523,7 @@ def selected(
 
     chosen: list[str] = []
     total = 0.0
-    for test in [*first, *sorted(tests, key=by_nearness)]:
+    for test in sorted(tests, key=by_nearness):
         if total + seconds_by_test[test] <= budget:
             chosen.append(test)
             total += seconds_by_test[test]

@@ -1,4 +1,4 @@
-"""What holds for every test: one thread, and nobody's real cache."""
+"""What holds for every test: one thread, and nobody's real cache, flwr home or SuperLink."""
 
 import logging
 import multiprocessing
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built_wheel import fresh_environment  # noqa: F401
 from command_line import fedskew  # noqa: F401
+from flower_command import own_superlink
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,6 +80,9 @@ def torch_is_imported_once(cache_of_the_session: None) -> None:
 def cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user-cache")))
+        # By default `flwr run` joins whatever SuperLink listens on a fixed port, of any program on the machine.
+        for name, value in own_superlink(tmp_path_factory.mktemp("flwr-home")).items():
+            patch.setenv(name, value)
         yield
 
 

@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENT = """
 mine:
   title: Three methods on two kinds of digits
-  settings: {rounds: 3, clients: 2, train-images: 60, test-images: 40, local-steps: 2, model: mlp-bn, min-samples: 5}
+  settings: {rounds: 8, clients: 2, train-images: 60, test-images: 40, local-steps: 2, model: mlp-bn, min-samples: 5}
   methods: [fedavg, fedbn, iwds]
   columns: {plain: {dataset: digits}, noisy: {dataset: digits-noisy}}
-  seeds: [0, 1, 2]
+  seeds: [0]
 """
 
 
@@ -62,20 +62,20 @@ def test_it_is_run_killed_run_reported_exported_and_used_and_nothing_else_is_wri
             command("run", "mine"), cwd=work, env=environment, stdout=log, stderr=log
         )
         deadline = time.monotonic() + 900
-        while len(list(work.glob("results/*/summary.json"))) < 2 and time.monotonic() < deadline:
+        while len(list(work.glob("results/*/summary.json"))) < 1 and time.monotonic() < deadline:
             time.sleep(0.05)
         children = psutil.Process(killed.pid).children(recursive=True)
         killed.kill()
         killed.wait()
         assert not psutil.wait_procs(children, timeout=20)[1]
     finished = len(list(work.glob("results/*/summary.json")))
-    assert 2 <= finished < 18, (tmp_path / temporary / "log").read_text()
+    assert 1 <= finished < 6, (tmp_path / temporary / "log").read_text()
 
     output, errors = call("run", "mine", "--json")
-    assert len(json.loads(output)) == 18
+    assert len(json.loads(output)) == 6
     assert (
         "read from ./experiments.yaml: mine" in errors
-        and f"{finished} of 18 runs finished earlier" in errors
+        and f"{finished} of 6 runs finished earlier" in errors
     )
     (document,) = json.loads(call("report", "mine", "--json")[0])
     assert document["experiment"] == "mine"

@@ -1,4 +1,4 @@
-"""The pages of commands and settings are what the code says, and the index and the site list every page."""
+"""Generated pages are what the code says, README names every method, and the index and the site list every page."""
 
 import runpy
 from pathlib import Path
@@ -6,36 +6,41 @@ from pathlib import Path
 import pytest
 import yaml
 
+from server_app.methods import METHODS
 from server_app.settings import defaults
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "reference_pages.py"))
+DOCS = ROOT / "docs"
+REFERENCE = runpy.run_path(str(ROOT / "scripts" / "reference_pages.py"))
+METHOD_LISTS = runpy.run_path(str(ROOT / "scripts" / "method_tables.py"))
 
 
-@pytest.mark.parametrize("file", SCRIPT["PAGES"], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", REFERENCE["PAGES"], ids=lambda file: file.name)
 def test_the_page_is_written_from_the_code(file: Path) -> None:
-    assert file.read_text() == SCRIPT["PAGES"][file](), SCRIPT["REMEDY"]
+    assert file.read_text() == REFERENCE["PAGES"][file](), "make config writes it"
+
+
+@pytest.mark.parametrize("file", METHOD_LISTS["TABLES"], ids=lambda file: file.name)
+def test_the_list_of_methods_is_written_from_the_code(file: Path) -> None:
+    text = file.read_text()
+    assert text == METHOD_LISTS["written"](file, METHOD_LISTS["TABLES"][file]()), "make config"
+    assert all(f"| `{name}` |" in text or f"| {name} |" in text for name in METHODS)
 
 
 def test_every_setting_stands_in_the_page_with_a_meaning() -> None:
     rows = [
         line.strip("| ").split(" | ")
-        for line in SCRIPT["settings_page"]().splitlines()
+        for line in (DOCS / "reference" / "settings.md").read_text().splitlines()
         if "`" in line
     ]
     meanings = {row[0].strip("`"): row[-1] for row in rows}
     assert not [key for key in defaults() if len(meanings.get(key, "")) < 10]
 
 
-def test_every_parameter_says_what_it_does() -> None:
-    """Arguments as well: click 8.5 would drop the help of typer's."""
-    silent = [
-        f"{command.name} {parameter.spelling}"
-        for command in SCRIPT["commands"]()
-        for parameter in command.parameters
-        if not parameter.help
-    ]
-    assert not silent
+def test_readme_names_every_method_in_order() -> None:
+    readme = (ROOT / "README.md").read_text()
+    section = readme.partition("## Methods\n")[2].strip().partition("\n\n")[0]
+    assert section.replace("\n", " ").split(", ") == list(METHODS)
 
 
 def pages_in(navigation: object) -> set[str]:
@@ -46,7 +51,15 @@ def pages_in(navigation: object) -> set[str]:
     return set().union(*map(pages_in, below))
 
 
-def test_the_site_has_every_page() -> None:
-    docs = ROOT / "docs"
-    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    assert pages_in(navigation) == {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+def test_the_site_and_the_index_have_every_page() -> None:
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]) == pages
+    decisions = "explanation/decisions/"
+    index, of_decisions = ((DOCS / place / "index.md").read_text() for place in ("", decisions))
+    missing = []
+    for page in pages - {"index.md", f"{decisions}index.md"}:
+        listed = f"]({page})" in index
+        in_own_index = page.startswith(decisions) and f"]({Path(page).name})" in of_decisions
+        if not listed and not in_own_index:
+            missing.append(page)
+    assert not missing

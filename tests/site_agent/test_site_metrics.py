@@ -1,12 +1,9 @@
 """A site's metrics are what its audit log says, as Prometheus reads it."""
 
 import json
-import shutil
 from pathlib import Path
 
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from site_agent.metrics import SiteMetrics
@@ -19,102 +16,56 @@ class Scraped:
         self.registry = CollectorRegistry()
         self.registry.register(SiteMetrics(state))
 
-    def families(self) -> list[Metric]:
-        """Return what one scrape gives."""
-        return [*text_string_to_metric_families(generate_latest(self.registry).decode())]
-
     def values(self) -> dict[str, float]:
-        """Return the value of every series."""
+        """Return the value of every series, without the room on the disk."""
         values = {}
-        for family in self.families():
+        for family in text_string_to_metric_families(generate_latest(self.registry).decode()):
             for sample in family.samples:
                 labels = ",".join(f"{key}={value}" for key, value in sample.labels.items())
-                values[f"{sample.name}{{{labels}}}"] = sample.value
+                values[f"{sample.name.removeprefix('fedskew_site_')}{{{labels}}}"] = sample.value
+        assert values.pop("disk_free_bytes{}") > 0
         return values
 
 
-def read(state: Path) -> tuple[dict[str, float], dict[str, str]]:
-    """Return every series' value, and every metric's type."""
-    scraped = Scraped(state)
-    return scraped.values(), {family.name: family.type for family in scraped.families()}
+def lines(*entries: dict[str, object]) -> str:
+    return "".join(json.dumps(entry) + "\n" for entry in entries)
 
 
-def write_log(state: Path, *entries: dict[str, object]) -> None:
-    lines = [json.dumps(entry) + "\n" for entry in entries]
-    (state / "audit.jsonl").write_text("".join(lines))
-
-
-def test_events_seconds_and_bytes_are_summed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_events_seconds_and_bytes_of_lines_are_summed_and_a_coordinator_makes_no_series(
+    tmp_path: Path,
 ) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=7))
+    """It chooses the messages' types, and each label's value is a series that Prometheus keeps."""
+    log, scraped = tmp_path / "audit.jsonl", Scraped(tmp_path)
+    assert scraped.values() == {"sent_bytes_total{}": 0, "last_exchange_timestamp_seconds{}": 0}
     rows = [{"name": "0/model", "bytes": 100, "norm": 1.0}, {"name": "0/metrics", "bytes": 10}]
     answered = {"event": "answered", "kind": "train", "seconds": 1.5, "left": rows}
-    write_log(
-        tmp_path,
-        {"event": "started"},
-        answered | {"time": "2026-01-01T00:00:00+00:00"},
-        answered | {"time": "2026-01-01T00:00:10+00:00", "kind": "query.x", "seconds": 0.25},
-        {"event": "refused", "kind": "train", "time": "2026-01-01T00:00:20+00:00"},
+    refused = {"event": "refused", "time": "2026-01-01T00:00:20+00:00", "seconds": 1.0}
+    log.write_text(
+        lines(
+            {"event": "started"},
+            answered | {"time": "2026-01-01T00:00:00+00:00"},
+            answered | {"time": "2026-01-01T00:00:10+00:00", "kind": "query.x", "seconds": 0.25},
+            *(refused | {"kind": f"made-up-{number}"} for number in range(3)),
+        )
     )
-    values, types = read(tmp_path)
-    assert values == {
-        "fedskew_site_events_total{event=answered}": 2,
-        "fedskew_site_events_total{event=refused}": 1,
-        "fedskew_site_events_total{event=started}": 1,
-        "fedskew_site_seconds_total{kind=query}": 0.25,
-        "fedskew_site_seconds_total{kind=train}": 1.5,
-        "fedskew_site_sent_bytes_total{}": 220,
-        "fedskew_site_last_exchange_timestamp_seconds{}": 1767225620,
-        "fedskew_site_disk_free_bytes{}": 7,
+    expected = {
+        "events_total{event=answered}": 2,
+        "events_total{event=refused}": 3,
+        "events_total{event=started}": 1,
+        "seconds_total{kind=query}": 0.25,
+        "seconds_total{kind=train}": 1.5,
+        "seconds_total{kind=other}": 3,
+        "sent_bytes_total{}": 220,
+        "last_exchange_timestamp_seconds{}": 1767225620,
     }
-    assert types == {
-        "fedskew_site_events": "counter",
-        "fedskew_site_seconds": "counter",
-        "fedskew_site_sent_bytes": "counter",
-        "fedskew_site_last_exchange_timestamp_seconds": "gauge",
-        "fedskew_site_disk_free_bytes": "gauge",
-    }
-
-
-def test_a_coordinator_cannot_make_series(tmp_path: Path) -> None:
-    """It chooses the messages' types, and each label's value is a series that Prometheus keeps."""
-    refused = {"event": "refused", "time": "2026-01-01T00:00:00+00:00", "seconds": 1.0}
-    write_log(tmp_path, *(refused | {"kind": f"made-up-{number}"} for number in range(50)))
-    values, _ = read(tmp_path)
-    assert [name for name in values if "kind" in name] == ["fedskew_site_seconds_total{kind=other}"]
-    assert values["fedskew_site_seconds_total{kind=other}"] == 50
-
-
-def test_a_log_of_nothing_has_metrics(tmp_path: Path) -> None:
-    assert read(tmp_path)[0]["fedskew_site_sent_bytes_total{}"] == 0
-
-
-def test_a_scrape_reads_the_lines_that_are_new(tmp_path: Path) -> None:
-    entries = [{"event": f"event-{number}"} for number in range(3)]
-    log = tmp_path / "audit.jsonl"
-    write_log(tmp_path, *entries[:2])
-    scraped = Scraped(tmp_path)
-    counts = {f"fedskew_site_events_total{{event=event-{number}}}": 1 for number in range(3)}
-    scraped.values()
-    with log.open("r+b") as file:  # what was counted is not read again
+    assert scraped.values() == expected
+    with log.open("r+b") as file:  # what was counted is not read again, and half a line not yet
         file.write(b"-" * 5)
-    with log.open("a") as file:
-        file.write(json.dumps(entries[2]) + "\n")
-    assert counts.items() <= scraped.values().items()
-
-
-@pytest.mark.parametrize("entries", [1, 5])
-def test_another_log_in_its_place_is_counted_from_its_first_line(
-    tmp_path: Path, entries: int
-) -> None:
-    """As after a restore from a backup, whether it is shorter or longer."""
-    write_log(tmp_path, *[{"event": "before"}] * 3)
-    scraped = Scraped(tmp_path)
-    scraped.values()
-    (tmp_path / "audit.jsonl").rename(tmp_path / "kept")
-    write_log(tmp_path, *[{"event": "after"}] * entries)
-    values = scraped.values()
-    assert values["fedskew_site_events_total{event=after}"] == entries
-    assert "fedskew_site_events_total{event=before}" not in values
+        file.seek(0, 2)
+        file.write(lines({"event": "started"}).encode() + b'{"event": "st')
+    assert scraped.values() == expected | {"events_total{event=started}": 2}
+    # Another log in its place, as after a restore from a backup, is counted from its first line.
+    log.rename(tmp_path / "kept")
+    log.write_text(lines({"event": "after"}))
+    assert scraped.values()["events_total{event=after}"] == 1
+    assert "events_total{event=started}" not in scraped.values()
