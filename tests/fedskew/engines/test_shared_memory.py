@@ -2,7 +2,6 @@
 
 import gc
 import os
-from pathlib import Path
 
 import torch
 
@@ -57,17 +56,3 @@ def test_a_region_is_free_when_the_last_tensor_of_it_is_gone() -> None:
     del kept
     gc.collect()
     assert memory.take() == region
-
-
-def test_it_has_no_name() -> None:
-    places = [place for place in map(Path, ("/dev/shm", "/tmp")) if place.is_dir()]
-    before = {place: set(place.iterdir()) for place in places}
-    memory = SharedMemory()
-    memory.write(memory.take(), STATES)
-    new = {path for place in places for path in set(place.iterdir()) - before[place]}
-    assert not [
-        path
-        for path in new
-        if path.is_file() and os.path.samestat(path.stat(), os.fstat(memory.file))
-    ]
-    assert os.fstat(memory.file).st_nlink == 0

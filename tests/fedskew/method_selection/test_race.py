@@ -1,6 +1,5 @@
 """The race on drawn scores, with invented costs and a clock of its own: nothing trains."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import SettingError
 from fedskew.method_selection.candidates import Candidate, Contenders, Entrant
 from fedskew.method_selection.conclusion import NOBODY, Ended, conclusion
 from fedskew.method_selection.planning import Cost
@@ -186,16 +184,12 @@ def test_every_race_has_fedavg_and_ccvr_and_names_what_it_leaves_out(tmp_path: P
         assert quiet is not None
 
 
-@pytest.mark.parametrize("minutes", [1, 3, 10])
-@pytest.mark.parametrize("size", [0.1, 0.5, 1.0, 4.0])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_race_uses_its_minutes_and_no_more(
-    minutes: float, size: float, seed: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("minutes", "size"), [(1, 0.1), (1, 4.0), (3, 1.0), (10, 0.5)])
+def test_a_race_uses_its_minutes_and_no_more(minutes: float, size: float, tmp_path: Path) -> None:
     """Costs that vary by a fifth from run to run, and a guess that is seven times too long."""
     costs = {name: Cost(size * cost.every_round, size * cost.once) for name, cost in COSTS.items()}
     guess = {name: Cost(7 * cost.every_round, 7 * cost.once) for name, cost in costs.items()}
-    machine = Machine(costs=costs, jitter=0.2, startup=4.0, seed=seed)
+    machine = Machine(costs=costs, jitter=0.2, startup=4.0)
     race(machine, tmp_path, minutes, guess=guess)
     assert 0.8 <= machine.now / (60 * minutes) <= 1.1
 
@@ -274,14 +268,13 @@ def test_a_race_of_equal_methods_uses_its_minutes_too(tmp_path: Path) -> None:
     assert 0.8 <= machine.now / 60 <= 1.1
 
 
-@pytest.mark.parametrize("minutes", [0.5, 2.0])
-def test_a_killed_race_ends_in_the_same_file(minutes: float, tmp_path: Path) -> None:
-    """Killed before every run of the race, once each, and begun again."""
-    whole_machine = Machine()
+def test_a_killed_race_that_is_begun_again_ends_the_same(tmp_path: Path) -> None:
+    """Killed before some run of every step."""
+    minutes, whole_machine = 0.5, Machine()
     whole, log = race(whole_machine, tmp_path / "whole", minutes)
     runs = len(whole_machine.finished)
     assert runs > 10
-    for lives in range(0, runs, 3):
+    for lives in range(0, runs, 4):
         folder = tmp_path / f"killed-{lives}"
         machine = Machine(lives=lives)
         with pytest.raises(KilledError):
@@ -302,29 +295,6 @@ def test_the_same_command_again_trains_nothing(tmp_path: Path) -> None:
     assert conclusion(again) == conclusion(ended) and log.path.read_text() == before
 
 
-def test_two_starts_on_a_machine_that_varies_race_the_same_but_at_the_margin(
-    tmp_path: Path,
-) -> None:
-    entered, margins = [], set[str]()
-    for number in range(10):
-        machine = Machine(jitter=0.1, speed=0.9 + 0.02 * number, seed=0)
-        _, log = race(machine, tmp_path / str(number))
-        entered.append(set(log.entry["taken"]))
-        margins |= set(log.entry["at_margin"])
-    for taken in entered:
-        assert taken ^ entered[0] <= margins
-
-
-def test_ten_starts_with_other_seeds_name_one_winner_where_the_gain_is_large(
-    tmp_path: Path,
-) -> None:
-    winners = set()
-    for number in range(10):
-        ended, _ = race(Machine(), tmp_path / str(number), race_seed=number)
-        winners.add(ended.take.method)
-    assert winners == {"scaffold+ccvr"}
-
-
 def test_a_race_seed_trains_with_other_seeds(tmp_path: Path) -> None:
     _, zero = race(Machine(), tmp_path / "0")
     _, one = race(Machine(), tmp_path / "1", race_seed=1)
@@ -343,14 +313,15 @@ def test_a_slow_starter_runs_to_the_end_where_it_is_named(tmp_path: Path) -> Non
 
 
 def test_of_equal_methods_none_is_called_better_in_95_of_100_races(tmp_path: Path) -> None:
+    """Here in 38 of 40."""
     means = dict.fromkeys(MEANS, 50.0)
     called = 0
-    for seed in range(100):
+    for seed in range(40):
         machine = Machine(means=means, noise=4.0, seed=seed)
         ended, _ = race(machine, tmp_path / str(seed))
         called += ended.take.method != "fedavg"
         assert (NOBODY in " ".join(conclusion(ended))) == (ended.take.method == "fedavg")
-    assert called <= 5
+    assert called <= 2
 
 
 def test_a_candidate_whose_runs_failed_is_out(tmp_path: Path) -> None:
@@ -362,7 +333,7 @@ def test_a_candidate_whose_runs_failed_is_out(tmp_path: Path) -> None:
     alone, _ = race(Machine(failing=others), tmp_path / "all but one")
     assert alone.winner.method == "fedlc" and alone.baseline is None
     assert "compared with nothing" in " ".join(conclusion(alone))
-    with pytest.raises(RuntimeError, match="no run of the race has finished"):
+    with pytest.raises(RuntimeError):
         race(Machine(failing=tuple(METHODS)), tmp_path / "none")
 
 
@@ -373,17 +344,6 @@ def test_one_seed_in_common_with_fedavg_tells_nothing(tmp_path: Path) -> None:
     assert (ended.validated, ended.tested) == (None, None)
     assert ended.take.method == "fedavg"
     assert any("fewer than two seeds in common" in line for line in conclusion(ended))
-
-
-def test_a_log_that_is_damaged_is_one_sentence(tmp_path: Path) -> None:
-    _, log = race(Machine(), tmp_path)
-    assert RaceLog(log.path).steps == log.steps
-    log.path.write_text("{")
-    with pytest.raises(SettingError, match=r"plan.json.*is damaged: delete it"):
-        RaceLog(log.path)
-    log.path.write_text(json.dumps({"format": 1, "candidates": []}))
-    with pytest.raises(SettingError, match="is damaged"):
-        RaceLog(log.path)
 
 
 # ---- cuts ------------------------------------------------------------------------------------------------------------
@@ -462,55 +422,39 @@ def test_the_validation_data_decide_what_to_take() -> None:
     assert good.take.method == "ccvr"
     lines = conclusion(good)
     assert lines[0] == "winner: ccvr (0.0625)" and lines[-1] == "take ccvr (0.0625)"
-    assert any("to confirm the gain" in line for line in lines)
     assert any(line.startswith("gain over FedAvg on the test set: +3.0 points") for line in lines)
-    assert any(line.endswith("(+2.0, +4.0)") for line in lines)
     bad = ended(UNCLEAR, GOOD)
     assert bad.take.method == "fedavg" and NOBODY in conclusion(bad)
-    assert not any("to confirm the gain" in line for line in conclusion(ended(GOOD, GOOD)))
+    itself = ended(None, None, winner=Candidate("fedavg", RATE))
+    assert NOBODY in " ".join(conclusion(itself))
 
 
-def test_an_end_names_the_equal_ones_and_what_uploads_nothing() -> None:
-    lines = conclusion(ended(GOOD, GOOD, equals=[Candidate("fedshift", 0.5)]))
-    assert "within two standard errors of it on validation data: fedshift (0.5)" in lines
-    assert "best of those that upload nothing beside the model: fedavg (0.0625)" in lines
-    itself = conclusion(ended(GOOD, GOOD, without_uploads=Candidate("ccvr", RATE)))
-    assert "the winner uploads nothing beside the model" in itself
-    nobody = conclusion(ended(GOOD, GOOD, without_uploads=None))
-    assert "no method that uploads nothing beside the model has finished" in nobody
-    alone = conclusion(ended(None, None, winner=Candidate("fedavg", RATE)))
-    assert f"{NOBODY}: FedAvg itself is the best" in alone
-    short = conclusion(ended(None, None))
-    assert any("fewer than two seeds in common" in line for line in short)
+FEDAVG, CCVR = Candidate("fedavg", RATE), Candidate("ccvr", RATE)
 
 
-def test_an_end_names_what_diverged_and_recommends_no_level_of_chance() -> None:
-    winner, baseline = Candidate("ccvr", RATE), Candidate("fedavg", RATE)
-    other = conclusion(ended(GOOD, GOOD, diverged={Candidate("fedavg", 4.0): [0, 1]}))
-    assert any(line.startswith("fedavg (4) diverged in seeds 0, 1: a lower") for line in other)
-    assert other[-1] == "take ccvr (0.0625)"
-    lost = ended(GOOD, GOOD, diverged={winner: [101]})
-    assert not lost.distinguishable and conclusion(lost)[-1] == "take fedavg (0.0625)"
-    of_lost = " ".join(conclusion(lost))
-    assert "ccvr (0.0625) diverged in seed 101, so its gain does not count" in of_lost
-    assert not any(words in of_lost for words in ("winner", "which decides", NOBODY))
-    both = conclusion(ended(GOOD, GOOD, diverged={winner: [101], baseline: [102]}))
-    assert both[0].startswith("first on validation data: ")
-    assert both[-1].startswith("take none of them: ")
-    alone = conclusion(ended(None, None, winner=baseline, diverged={baseline: [101]}))
-    assert "fedavg (0.0625) diverged in seed 101, so it does not count" in alone
-    assert NOBODY not in " ".join(alone) and alone[-1].startswith("take none of them: ")
-    at_chance = conclusion(ended(GOOD, GOOD, at_chance="9.8 where chance is 10.0 percent"))
-    assert at_chance[0] == "first on validation data: ccvr (0.0625)"
-    assert "ccvr (0.0625) is no better than chance: 9.8 where chance is 10.0 percent" in at_chance
-    assert at_chance[-1].startswith("take none of them: ") and "data check" in at_chance[-1]
-
-
-@pytest.mark.parametrize("gain", [GOOD, UNCLEAR, None])
-def test_a_sound_winner_is_taken_where_only_fedavg_diverged(gain: Difference | None) -> None:
-    race = ended(gain, gain, diverged={Candidate("fedavg", RATE): [101]})
-    assert race.take.method == "ccvr" and not race.nothing_to_take
-    lines = conclusion(race)
-    assert lines[0] == "winner: ccvr (0.0625)" and lines[-1] == "take ccvr (0.0625)"
-    assert "fedavg (0.0625) diverged in seed 101, so ccvr (0.0625) needs no gain over it" in lines
-    assert NOBODY not in lines and "which decides" not in " ".join(lines)
+@pytest.mark.parametrize(
+    ("changes", "first", "last"),
+    [
+        ({"diverged": {Candidate("fedavg", 4.0): [0, 1]}}, "winner: ccvr", "take ccvr"),
+        ({"diverged": {FEDAVG: [101]}}, "winner: ccvr", "take ccvr"),
+        ({"diverged": {CCVR: [101]}}, "first on validation data: ", "take fedavg"),
+        (
+            {"diverged": {CCVR: [101], FEDAVG: [102]}},
+            "first on validation data: ",
+            "take none of them: ",
+        ),
+        (
+            {"winner": FEDAVG, "diverged": {FEDAVG: [101]}},
+            "first on validation data: ",
+            "take none of them: ",
+        ),
+        ({"at_chance": "9.8 of 10.0"}, "first on validation data: ", "take none of them: "),
+    ],
+)
+def test_what_diverged_or_is_at_the_level_of_chance_is_not_recommended(
+    changes: dict[str, object], first: str, last: str
+) -> None:
+    lines = conclusion(ended(GOOD, GOOD, **changes))
+    assert lines[0].startswith(first) and lines[-1].startswith(last)
+    for candidate, _ in changes.get("diverged", {}).items():  # type: ignore[attr-defined]
+        assert any(line.startswith(f"{candidate} diverged in seed") for line in lines)

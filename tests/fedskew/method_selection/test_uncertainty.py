@@ -175,15 +175,14 @@ def compared(seeds: int, draws: np.random.Generator) -> Difference:
     return found
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_the_interval_covers_the_true_gain_as_often_as_it_says(seeds: int) -> None:
-    """1,000 test sets with their seeds, drawn anew: 93 to 97 percent."""
-    draws = np.random.default_rng(seeds)
+def test_the_interval_covers_the_true_gain_as_often_as_it_says() -> None:
+    """400 test sets with three seeds each, drawn anew: 93 to 97 percent."""
+    draws = np.random.default_rng(3)
     covered = 0
-    for _ in range(1000):
-        low, high = compared(seeds, draws).interval()
+    for _ in range(400):
+        low, high = compared(3, draws).interval()
         covered += low <= TRUE_GAIN <= high
-    assert 930 <= covered <= 970
+    assert 372 <= covered <= 388
 
 
 def test_samples_that_two_seeds_share_are_what_the_spread_over_seeds_does_not_show() -> None:
@@ -237,18 +236,17 @@ def redrawn(seeds: int, draws: np.random.Generator) -> Difference:
     return found
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 10, 20])
-def test_the_interval_covers_where_every_seed_draws_its_own_samples(seeds: int) -> None:
-    """1,000 data sets with their seeds: 93 to 97 percent. The spread over seeds alone covers 80 percent with 20."""
+def test_the_interval_covers_where_every_seed_draws_its_own_samples() -> None:
+    """300 data sets with 20 seeds each: 93 to 97 percent. The spread over seeds alone covers about 80 percent."""
     deviation = math.sqrt(1 + 0.5**2 + 0.05**2 + 0.3**2)
     first, second = (NormalDist().cdf(level / deviation) for level in (0.5, 0.4))
-    draws = np.random.default_rng(seeds)
+    draws = np.random.default_rng(20)
     covered = alone = 0
-    for _ in range(1000):
-        found = redrawn(seeds, draws)
+    for _ in range(300):
+        found = redrawn(20, draws)
         low, high = found.interval()
         covered += low <= 100 * (first - second) <= high
         low, high = replace(found, of_samples=0.0).interval()
         alone += low <= 100 * (first - second) <= high
-    assert 930 <= covered <= 970
-    assert seeds < 20 or alone < 850
+    assert 279 <= covered <= 291
+    assert alone < 255
