@@ -12,7 +12,7 @@ from fedskew.method_selection.conclusion import NOBODY, Ended, conclusion
 from fedskew.method_selection.planning import Cost
 from fedskew.method_selection.race import Conditions, Race, Results
 from fedskew.method_selection.race_log import FIRST, FULL, LAST, RATES, RaceLog
-from fedskew.method_selection.standing import best_without_uploads, cut, one_rate_each, rank, shown
+from fedskew.method_selection.standing import cut, one_rate_each, rank, shown
 from fedskew.method_selection.uncertainty import Difference, Measurement
 
 METHODS = {
@@ -166,22 +166,11 @@ def test_the_best_wins_and_is_compared_by_seeds_that_the_race_has_not_seen(tmp_p
     assert [step.purpose for step in log.steps][:4] == ["pace", FIRST, FULL, RATES]
     of_race = {seed for step in log.steps if step.purpose != LAST for seed in step.seeds}
     of_last = {seed for step in log.steps if step.purpose == LAST for seed in step.seeds}
-    assert of_last and not of_race & of_last
+    assert (min(of_race), min(of_last)) == (0, 100) and not of_race & of_last
     first = next(step for step in log.steps if step.purpose == FIRST)
     full = next(step for step in log.steps if step.purpose == FULL)
     assert (first.rounds, full.rounds) == (4, 12)
     assert len(full.seeds) >= 2, "a second seed before other rates"
-
-
-def test_every_race_has_fedavg_and_ccvr_and_names_what_it_leaves_out(tmp_path: Path) -> None:
-    ended, log = race(Machine(), tmp_path)
-    methods = {candidate.method for candidate in ended.standings[0].means}
-    assert {"fedavg", "ccvr", "scaffold", "scaffold+ccvr"} <= methods
-    assert log.entry["left_out"] == ("creff",) and "creff" not in methods
-    for standing in ended.standings:
-        assert any(candidate.method == "fedavg" for candidate in standing.means)
-        quiet = best_without_uploads(standing.means, QUIET)
-        assert quiet is not None
 
 
 @pytest.mark.parametrize(("minutes", "size"), [(1, 0.1), (1, 4.0), (3, 1.0), (10, 0.5)])
@@ -293,13 +282,6 @@ def test_the_same_command_again_trains_nothing(tmp_path: Path) -> None:
     before = log.path.read_text()
     again, _ = race(Machine(lives=0, finished=machine.finished), tmp_path)
     assert conclusion(again) == conclusion(ended) and log.path.read_text() == before
-
-
-def test_a_race_seed_trains_with_other_seeds(tmp_path: Path) -> None:
-    _, zero = race(Machine(), tmp_path / "0")
-    _, one = race(Machine(), tmp_path / "1", race_seed=1)
-    seeds = [{seed for step in log.steps for seed in step.seeds} for log in (zero, one)]
-    assert not seeds[0] & seeds[1] and min(seeds[1]) == 10_000
 
 
 def test_a_slow_starter_runs_to_the_end_where_it_is_named(tmp_path: Path) -> None:

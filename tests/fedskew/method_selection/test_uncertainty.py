@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -211,42 +209,3 @@ def test_samples_that_two_seeds_share_are_what_the_spread_over_seeds_does_not_sh
     careful = difference(unknown, zeros)
     assert careful is not None and careful.of_samples == pytest.approx(0.2 * 10)
     assert careful.of_seeds == pytest.approx(1 / 3)
-
-
-POOL, SHARE = 1000, 0.2
-
-
-def redrawn(seeds: int, draws: np.random.Generator) -> Difference:
-    """Return the difference of two methods, each seed on a fifth of the samples, drawn anew."""
-    ease_N = draws.normal(0, 1, POOL)
-    own_ease_MN = draws.normal(0, 0.5, (2, POOL))
-    labels_N = np.zeros(int(SHARE * POOL), np.int64)
-    measured: tuple[dict[int, Measurement], dict[int, Measurement]] = ({}, {})
-    for seed in range(seeds):
-        units_U = np.sort(draws.choice(POOL, len(labels_N), replace=False))
-        for method, level in enumerate((0.5, 0.4)):
-            of_seed = draws.normal(0, 0.05) + draws.normal(0, 0.3, len(units_U))
-            right_N = ease_N[units_U] + own_ease_MN[method, units_U] + of_seed + level > 0
-            outputs_NC = np.where(right_N[:, None], [[0.0, -1.0]], [[-1.0, 0.0]])
-            parts_U = parts_of_recalls(outputs_NC, labels_N, np.array([1.0]))
-            score = 100 * float(right_N.mean())
-            measured[method][seed] = Measurement(score, parts_U, "by number", units_U=units_U)
-    found = difference(*measured)
-    assert found is not None
-    return found
-
-
-def test_the_interval_covers_where_every_seed_draws_its_own_samples() -> None:
-    """300 data sets with 20 seeds each: 93 to 97 percent. The spread over seeds alone covers about 80 percent."""
-    deviation = math.sqrt(1 + 0.5**2 + 0.05**2 + 0.3**2)
-    first, second = (NormalDist().cdf(level / deviation) for level in (0.5, 0.4))
-    draws = np.random.default_rng(20)
-    covered = alone = 0
-    for _ in range(300):
-        found = redrawn(20, draws)
-        low, high = found.interval()
-        covered += low <= 100 * (first - second) <= high
-        low, high = replace(found, of_samples=0.0).interval()
-        alone += low <= 100 * (first - second) <= high
-    assert 279 <= covered <= 291
-    assert alone < 255
