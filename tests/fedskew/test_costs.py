@@ -1,6 +1,5 @@
 """What runs cost: the bytes that real runs send, rounds that were observed, and what cannot fit."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from data import DataSettings, Samples, SettingError, resolve
 from fedskew.costs import forecast as forecasts
 from fedskew.costs import pace as paces
 from fedskew.costs import sizes
-from fedskew.costs.estimate import Cost, cost_of, rounds_left, work_of
+from fedskew.costs.estimate import Cost, cost_of, rounds_left
 from fedskew.costs.footprint import (
     disk_of,
     down_of,
@@ -32,7 +31,7 @@ from fedskew.costs.footprint import (
     refuse_what_cannot_fit,
     server_of,
 )
-from fedskew.costs.forecast import Entry, Forecast, as_json, forecast
+from fedskew.costs.forecast import Entry, Forecast
 from fedskew.costs.pace import Pace, Rates, Records, timed
 from fedskew.costs.sizes import Sizes, mean_steps, sizes_of
 from fedskew.scheduling import Allocation
@@ -228,17 +227,6 @@ def test_finished_rounds_of_the_same_kind_are_the_pace(tmp_path: Path) -> None:
     assert Records(tmp_path / "nothing").pace(same) is None
 
 
-def test_work_counts_what_trains_a_whole_model(tmp_path: Path) -> None:
-    """2 of 4 clients of 30 samples, 3 epochs, 5 rounds; distilling adds its steps and teachers, a head is nothing."""
-    shape = {"rounds": 5, "clients": 4, "participation": 0.5, "batch_size": 10, "local_epochs": 3}
-    held = Sizes(train=(30,) * 4, held=(10,) * 4, test=10, own_tests=False, holdout=60)
-    expected = {"fedavg": 0, "ccvr": 0, "fedavgm": 0, "feddf": 7 * 16 + 2 * 60 / 3}
-    more = {"feddf": {"feddf__steps": 7, "feddf__batch_size": 16}}
-    for method, server in expected.items():
-        settings = small(tmp_path, **shape, method=method, **more.get(method, {}))
-        assert work_of(settings, held) == 5 * (2 * 3 * 30 + server), method
-
-
 # ---- memory, and what cannot fit -------------------------------------------------------------------------------------
 
 
@@ -285,32 +273,6 @@ def test_what_cannot_fit_is_refused_by_the_setting_to_change(
 
 
 # ---- the forecast ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("unclocked")
-def test_a_forecast_names_finished_runs_missing_data_and_refusals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=32 * 2**30))
-    experiment(tmp_path, seed=1)
-    gone = {"dataset": "mnist", "model": "small-cnn", "data_root": str(tmp_path), "train_images": 0}
-    planned = [
-        small(tmp_path),
-        small(tmp_path, seed=1),
-        small(tmp_path, **gone),
-        imagenet(results=str(tmp_path)),
-    ]
-    names = {settings.run_id: f"run {number}" for number, settings in enumerate(planned)}
-    whole = forecast(planned, names, "inprocess", 2)
-    first, second, third, fourth = whole.entries
-    assert first.cost is not None and first.cost.left == 2 and not first.missing and first.recorded
-    assert second.cost is not None and (second.cost.left, second.cost.seconds) == (0, 0.0)
-    assert third.missing and third.cost is not None, "its size is known"
-    assert not third.recorded
-    assert fourth.missing and fourth.refused and fourth.cost is None
-    assert whole.refusals == [fourth.refused]
-    labels = [entry["label"] for entry in json.loads(json.dumps(as_json(whole)))]
-    assert labels == list(names.values())
 
 
 def test_a_full_disk_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

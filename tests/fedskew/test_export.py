@@ -18,7 +18,7 @@ from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.models import batch_norm_names, build
 from data import DataError, SettingError
-from fedskew.export import from_run, onnx_file
+from fedskew.export import onnx_file
 from fedskew.export.from_run import TrainedRun, chosen, export
 from fedskew.export.model_folder import ModelFolder
 from server_app.checkpoint import Checkpoint
@@ -278,24 +278,14 @@ def test_an_export_that_was_killed_can_be_repeated(
     assert list(ModelFolder(folder).sites) == ["bright", "dark"]
 
 
-def test_every_file_of_an_export_is_for_its_user_alone(
-    creff: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The card has scores, and ONNX holds the weights that safetensors hold."""
-    monkeypatch.setattr(from_run, "require_onnx", lambda: None)
-    monkeypatch.setattr(
-        from_run, "onnx_files", lambda folder: {folder.path / "model.onnx": b"graph"}
-    )
+def test_every_file_of_an_export_is_for_its_user_alone(creff: RunFolder, tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        folder = exported(creff, tmp_path / "model", onnx=True)
-        (folder / "model.onnx").chmod(0o644)  # as earlier versions left it
-        exported(creff, folder, onnx=True)
+        folder = exported(creff, tmp_path / "model")
     finally:
         assert os.umask(before) == 0o022
     modes = {path.name: f"{path.stat().st_mode & 0o777:o}" for path in (folder, *folder.iterdir())}
-    closed = dict.fromkeys(("README.md", "model.onnx", "model.safetensors"), "600")
-    assert modes == {"model": "700", **closed}
+    assert modes == {"model": "700", "README.md": "600", "model.safetensors": "600"}
 
 
 def test_onnx_without_its_packages_is_one_sentence(

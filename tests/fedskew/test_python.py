@@ -154,15 +154,6 @@ def test_the_notebook_goes_from_arrays_to_a_report(tmp_path: Path) -> None:
     assert "fedshift" in (tmp_path / "report.html").read_text()
 
 
-def test_the_notebook_uses_public_names_alone() -> None:
-    cells = json.loads((ROOT / "docs" / "start" / "own-data.ipynb").read_text())["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    imported = re.findall(r"^(?:from|import) (\S+)", code, re.MULTILINE)
-    assert set(imported) == {"numpy", "fedskew"}
-    names = set(re.findall(r"fedskew\.(\w+)", code))
-    assert names and names <= set(fedskew.__all__)
-
-
 @pytest.mark.slow
 def test_the_scripts_in_the_docs_run(tmp_path: Path) -> None:
     """The command and the first script in one file without a main guard, the comparison, and the parts alone."""

@@ -19,11 +19,8 @@ from fedskew.method_selection.candidates import (
 from fedskew.method_selection.conduct import Runs, Trained
 from fedskew.method_selection.counts import partition_by_counts
 from fedskew.method_selection.targets import TARGETS, scores_of, target_of
-from fedskew.method_selection.uncertainty import difference
 from fedskew.method_selection.uploads import excluded, permissions_of
-from server_app.predictions import Predictions, read_predictions
 from server_app.record import ModelNumbers, Spread
-from server_app.run_folder import RunFolder
 from server_app.run_settings import Scalar
 
 NUMBERS = ModelNumbers(
@@ -140,40 +137,6 @@ def test_a_measurement_s_samples_are_those_of_its_score(
         assert by_record == pytest.approx(1e4 * weights_C**2 @ biased_C)
         of_recalls = 100 * weights_C @ np.nan_to_num(np.array(one.numbers.recall))
         assert of_recalls == pytest.approx(measurement.score)
-
-
-def test_two_heads_of_one_training_are_measured_on_the_same_samples(
-    trained: dict[str, Trained],
-) -> None:
-    average = trained["fedavg"].evaluated("accuracy")
-    ccvr = trained["ccvr"].evaluated("accuracy")
-    assert average.sample_set == ccvr.sample_set
-    gain = difference({0: ccvr}, {0: average})
-    assert gain is not None and gain.covers == "samples"
-    assert average.parts_U is not None and ccvr.parts_U is not None
-    paired = float(np.square(ccvr.parts_U - average.parts_U).sum())
-    assert gain.error**2 == pytest.approx(paired)
-
-
-def test_a_measurement_has_one_part_for_all_samples_of_a_subject(
-    trained: dict[str, Trained], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, target = trained["ccvr"], "balanced-accuracy"
-    of_samples = one.evaluated(target)
-    assert of_samples.parts_U is not None
-    subjects_N = np.arange(len(of_samples.parts_U)) // 3
-
-    def with_subjects(folder: RunFolder, model: str) -> Predictions | None:
-        predictions = read_predictions(folder, model)
-        return None if predictions is None else predictions._replace(subjects_N=subjects_N)
-
-    monkeypatch.setattr("fedskew.method_selection.conduct.read_predictions", with_subjects)
-    of_subjects = one.evaluated(target)
-    assert of_subjects.score == of_samples.score and of_subjects.parts_U is not None
-    for subject in range(subjects_N[-1] + 1):
-        part = of_samples.parts_U[subjects_N == subject].sum()
-        assert of_subjects.parts_U[subject] == pytest.approx(part)
-    assert len(of_subjects.parts_U) == subjects_N[-1] + 1 < len(subjects_N)
 
 
 def test_the_diagnosis_is_of_the_sites_or_said_to_be_of_a_simulation() -> None:

@@ -199,30 +199,6 @@ def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
     assert labels([config], []) == {config.run_id: "fedavg, seed 3"}
 
 
-def test_experiments_of_a_suite_are_told_apart(tmp_path: Path) -> None:
-    first = cells_of(tmp_path, methods=["fedavg"])
-    second = [
-        replace(cell, experiment="two")
-        for cell in cells_of(tmp_path, methods=["fedavg"], settings={"alpha": 0.3})
-    ]
-    cells = [*first, *second]
-    assert list(labels(runs(cells), cells).values()) == [
-        "one, fedavg, seed 0",
-        "two, fedavg, seed 0",
-    ]
-    numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 10}
-    models = {"models": {"average": {"last": numbers, "best-test": numbers}}}
-    shown = lines(cells, runs(cells), {config.run_id: models for config in runs(cells)})
-    headings = [column.header for column in results_table(shown).columns]
-    assert headings[:2] == ["experiment", "method"]
-    assert list(results_table(shown).columns[0].cells) == ["one", "two"]
-    assert "experiment" not in [column.header for column in results_table(shown[:1]).columns]
-    again = [*first, replace(first[0], experiment="two")]
-    assert len(lines(again, runs(again), {config.run_id: models for config in runs(again)})) == 2, (
-        "a run of both is shown in both"
-    )
-
-
 def test_classes_are_called_by_their_names_or_by_numbers_with_a_legend(tmp_path: Path) -> None:
     names = ["normal", "pneumonia", "pneumothorax"]
     config = small(tmp_path)

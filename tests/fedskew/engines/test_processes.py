@@ -5,14 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Listener
 from pathlib import Path
 
 import pytest
 
-from fedskew.engines import workers
 from fedskew.engines.processes import (
     LAUNCHER,
     OWNER,
@@ -28,7 +25,6 @@ from fedskew.engines.processes import (
     marked,
     note_owner,
 )
-from fedskew.engines.workers import temporary_folder
 from server_app.lock import FolderBusy
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
@@ -126,22 +122,6 @@ def test_temporary_folders_of_killed_commands_are_deleted_and_no_others(
         clear_leftovers()
         user.kill()
     assert sorted(folder.name for folder in tmp_path.iterdir()) == sorted(folders.keys() - {"dead"})
-
-
-@pytest.mark.parametrize("name", ["short", "long" * 20])
-def test_sockets_go_elsewhere_where_the_usual_folder_has_a_long_name(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
-        usual = Path(parent, name)
-        usual.mkdir()
-        monkeypatch.setattr("tempfile.tempdir", str(usual))
-        monkeypatch.setattr(workers, "get_temp_dir", lambda: tempfile.mkdtemp(prefix="pymp-"))
-        folder = temporary_folder()
-        with Listener(str(folder / "listener-xxxxxxxx")):
-            assert folder.parent == (usual if name == "short" else Path("/tmp"))
-        assert tempfile.gettempdir() == str(usual)
-        folder.rmdir()
 
 
 LOCKING = """

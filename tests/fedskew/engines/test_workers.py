@@ -1,15 +1,17 @@
 """Clients in worker processes: workers that die or dawdle, and how clients are shared among them."""
 
+import gc
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import torch
 from in_process import FinishedRun
 
 from client_app.handlers import ClientOutcome, ClientReply
+from fedskew.engines.shared_memory import SharedMemory
 from fedskew.engines.workers import WorkersGrid, chunks
 from strategies.core.exchange import TRAIN, Request, TooFewReplies
 
@@ -78,3 +80,18 @@ def test_a_chunk_is_no_more_than_its_share_of_the_samples() -> None:
     examples = {client: 1000 // (client + 1) for client in range(100)}
     for part in chunks(range(100), examples, 2):
         assert len(part) == 1 or sum(map(examples.__getitem__, part)) <= sum(examples.values()) / 8
+
+
+def test_shared_memory_is_free_when_the_last_tensor_of_it_is_gone() -> None:
+    memory = SharedMemory()
+    region = memory.take()
+    first, second = memory.read(
+        region, memory.write(region, [{"a": torch.ones(2)}, {"b": torch.ones(2)}]), frees=True
+    )
+    kept = first.pop("a")[:1]
+    del first, second
+    gc.collect()
+    assert memory.take() != region
+    del kept
+    gc.collect()
+    assert memory.take() == region

@@ -42,13 +42,12 @@ class DrawnContenders(Contenders):
         return frozenset(QUIET)
 
 
-def contenders(slow: Sequence[str] = (), continued: Sequence[str] = ()) -> Contenders:
+def contenders(slow: Sequence[str] = ()) -> Contenders:
     return DrawnContenders(
         METHODS,
         {},
         always=("fedavg", *slow),
         slow=tuple(slow),
-        continued=frozenset(continued),
     )
 
 
@@ -76,8 +75,6 @@ class Machine:
     now: float = 0.0
     finished: set[tuple[Entrant, int, int, bool]] = field(default_factory=set)
     failing: tuple[str, ...] = ()
-    continued: tuple[str, ...] = ()
-    """Trainings whose longer runs continue the shorter ones."""
     failing_last: tuple[str, ...] = ()
     """Trainings of which the first run of the last comparison alone succeeds."""
 
@@ -111,14 +108,6 @@ class Machine:
             costs[entrant.training] = Cost(self.speed * cost.every_round, self.speed * cost.once)
         return Results(validated, tested, costs)
 
-    def shared(self, entrant: Entrant, rounds: int, seed: int, last: bool) -> int:
-        """Return the rounds that a run takes over from the longest shorter one: all but its last."""
-        if entrant.training not in self.continued:
-            return 0
-        of_run = (entrant, seed, last)
-        shorter = [r for e, r, s, on in self.finished if (e, s, on) == of_run and r < rounds]
-        return max(shorter, default=1) - 1
-
     def charge(self, entrant: Entrant, rounds: int, seed: int, last: bool) -> None:
         run = (entrant, rounds, seed, last)
         if run in self.finished:
@@ -128,8 +117,7 @@ class Machine:
         self.lives -= 1
         draws = np.random.default_rng([self.seed, seed, rounds, len(self.finished)])
         factor = self.speed * (1 + self.jitter * draws.uniform(-1, 1)) / self.at_once
-        trained = rounds - self.shared(entrant, rounds, seed, last)
-        self.now += self.costs[entrant.training].of(trained, factor)
+        self.now += self.costs[entrant.training].of(rounds, factor)
         self.finished.add(run)
 
     def drawn(self, candidate: Candidate, rounds: int, seed: int, where: str) -> Measurement:
@@ -152,8 +140,7 @@ def race(
     """Run a race, or what is left of it."""
     log = RaceLog(folder / "plan.json")
     conditions = Conditions(minutes, machine.rounds, RATE, machine.at_once, race_seed)
-    racing = contenders(slow, machine.continued)
-    running = Race(racing, conditions, guess or COSTS, machine, log, clock=machine.clock)
+    running = Race(contenders(slow), conditions, guess or COSTS, machine, log, clock=machine.clock)
     return running.run(), log
 
 
@@ -224,31 +211,6 @@ def test_the_steps_of_a_race_whose_costs_are_known(
     assert log.used == pytest.approx(machine.now)
 
 
-def test_rounds_that_a_run_takes_over_are_neither_planned_nor_counted_twice(tmp_path: Path) -> None:
-    """FedAvg's first run has 4 rounds and its full one 12, of which 3 are taken over; the others start anew."""
-    machine = Machine(noise=0.0, continued=("fedavg",))
-    ended, log = race(machine, tmp_path, minutes=3)
-    for step in log.steps:
-        assert step.seconds == pytest.approx(step.predicted)
-    anew, _ = race(Machine(noise=0.0), tmp_path / "anew", minutes=3)
-    assert ended.winner == anew.winner
-    first, full = (
-        next(step for step in log.steps if step.purpose == kind) for kind in (FIRST, FULL)
-    )
-    again = Race(
-        contenders(continued=machine.continued),
-        Conditions(3, machine.rounds, RATE),
-        COSTS,
-        machine,
-        RaceLog(tmp_path / "plan.json"),
-        clock=machine.clock,
-    )
-    again.run()
-    rounds = again.all_rounds()
-    assert rounds["rounds-taken-over"] == len({*first.seeds} & {*full.seeds}) * 3 > 0
-    assert rounds["all-rounds"] == sum(run_rounds for _, run_rounds, _, _ in machine.finished)
-
-
 def test_a_race_of_equal_methods_uses_its_minutes_too(tmp_path: Path) -> None:
     means = dict.fromkeys(MEANS, 50.0) | {"fedavg": 58.0}
     machine = Machine(means=means)
@@ -274,14 +236,6 @@ def test_a_killed_race_that_is_begun_again_ends_the_same(tmp_path: Path) -> None
         assert conclusion(again) == conclusion(whole)
         assert [one.means for one in again.standings] == [one.means for one in whole.standings]
         assert (folder / "plan.json").read_text() == log.path.read_text(), lives
-
-
-def test_the_same_command_again_trains_nothing(tmp_path: Path) -> None:
-    machine = Machine()
-    ended, log = race(machine, tmp_path)
-    before = log.path.read_text()
-    again, _ = race(Machine(lives=0, finished=machine.finished), tmp_path)
-    assert conclusion(again) == conclusion(ended) and log.path.read_text() == before
 
 
 def test_a_slow_starter_runs_to_the_end_where_it_is_named(tmp_path: Path) -> None:
