@@ -70,18 +70,6 @@ def test_each_site_has_a_file_of_what_it_keeps(fedbn: RunFolder, tmp_path: Path)
     assert ModelFolder(folder).samples == {"bright": 40, "dark": 40}
 
 
-def test_sites_go_by_their_domain_only_where_it_is_theirs_alone(tmp_path: Path) -> None:
-    parts = trained_on_domains(tmp_path, rounds=1, **{"parts-per-domain": 2})[1]
-    assert [site.name for site in TrainedRun(parts).sites()] == [
-        "bright-0",
-        "dark-1",
-        "bright-2",
-        "dark-3",
-    ]
-    labels = trained_on_digits(tmp_path / "labels", "fedbn", model="mlp-bn", rounds=1)[1]
-    assert [site.name for site in TrainedRun(labels).sites()] == ["0", "1", "2"]
-
-
 @pytest.mark.parametrize("method", ["silobn", "singleset"])
 def test_whatever_sites_keep_completes_the_model(tmp_path: Path, method: str) -> None:
     folder = ModelFolder(

@@ -12,7 +12,6 @@ from in_process import jobs_of, small
 from data import SettingError
 from fedskew import scheduling as jobs_module
 from fedskew.scheduling import Job, allocate, ordered
-from fedskew.sweep.queue import room
 
 
 @pytest.mark.parametrize(
@@ -103,30 +102,3 @@ def test_runs_of_the_same_data_come_after_one_another(tmp_path: Path) -> None:
         "fedavg 1",
         "fedshift 1",
     ]
-
-
-class Busy:
-    """A worker whose process has taken some memory."""
-
-    def __init__(self, job: Job, taken: int) -> None:
-        self.job, self.taken = job, taken
-
-    def memory_bytes(self) -> int:
-        return self.taken
-
-
-@pytest.mark.parametrize(
-    ("free", "taken", "fits"), [(10, 0, False), (14, 0, True), (10, 4, True), (5, 9, False)]
-)
-def test_the_queue_waits_for_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, taken: int, fits: bool
-) -> None:
-    """A run of 4 GB is under way and has taken a part of it; another one needs 8, a third of 10 would do alone."""
-
-    class Memory:
-        available = free
-
-    monkeypatch.setattr("psutil.virtual_memory", Memory)
-    busy: Any = [Busy(Job(small(tmp_path), "", 4 + 2), taken)]
-    assert room(8, busy) is fits
-    assert room(100, []), "alone it may always begin"

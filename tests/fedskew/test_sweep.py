@@ -20,7 +20,6 @@ from rich.console import Console
 
 import server_app.lock
 from data import DataError, SettingError
-from fedskew.cli.results_table import lines, results_table
 from fedskew.experiments.plan import Cell, runs
 from fedskew.sweep import labels, run_all
 from server_app.lock import locked
@@ -76,13 +75,24 @@ def test_a_fresh_run_whose_folder_is_busy_fails_alone(
     assert "is working on" in failed[f"fedavg, seed 0 ({planned[0].run_id})"]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The hashes of runs that nobody kills."""
+    results = tmp_path_factory.mktemp("whole")
+    shape = {"rounds": 10, "local_epochs": 4}
+    return {
+        method: experiment(results, method=method, **shape).summary["hash"]
+        for method in ("fedbn", "fedshift")
+    }
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_run_whose_worker_is_killed_goes_on_in_another_one_once(
-    tmp_path: Path, times: int
+    tmp_path: Path, times: int, whole: dict[str, Any]
 ) -> None:
     """A thread kills (kill -9) the worker of the first run as soon as it has recorded a round."""
-    shape = {"rounds": 25, "local-epochs": 2}
-    cells = cells_of(tmp_path / "sweep", methods=["fedbn", "fedshift"], settings=shape)
+    shape = {"rounds": 10, "local-epochs": 4}
+    cells = cells_of(tmp_path, methods=list(whole), settings=shape)
     folder, killed = RunFolder(cells[0].run.folder), list[int]()
 
     def kill() -> None:
@@ -103,9 +113,7 @@ def test_a_run_whose_worker_is_killed_goes_on_in_another_one_once(
     assert [len(done), len(failed)] == [3 - times, times - 1]
     assert all("SIGKILL" in reason for reason in failed.values())
     done, _, _ = conducted(cells, at_once=1)
-    for cell in cells:
-        alone = experiment(tmp_path / "alone", method=cell.row, rounds=25, local_epochs=2)
-        assert done[cell.run.run_id]["hash"] == alone.summary["hash"]
+    assert {cell.row: done[cell.run.run_id]["hash"] for cell in cells} == whole
 
 
 @pytest.mark.slow
@@ -197,20 +205,3 @@ def test_labels_name_rows_column_and_seed(tmp_path: Path) -> None:
     ]
     config = small(tmp_path, seed=3)
     assert labels([config], []) == {config.run_id: "fedavg, seed 3"}
-
-
-def test_classes_are_called_by_their_names_or_by_numbers_with_a_legend(tmp_path: Path) -> None:
-    names = ["normal", "pneumonia", "pneumothorax"]
-    config = small(tmp_path)
-    config = replace(config, data=replace(config.data, classes=",".join(names)))
-    numbers = {"balanced-accuracy": 0.5, "macro-f1": 0.5, "recall": [0.5] * 3}
-    models = {
-        "models": {"average": {"last": numbers, "best-test": numbers}},
-        "rows": {"average": "fedavg"},
-    }
-    shown = lines([], [config], {config.run_id: models})
-    assert [column.header for column in results_table(shown).columns][-3:] == names
-    numbered = results_table(shown, full_names=False)
-    assert [column.header for column in numbered.columns][-3:] == ["0", "1", "2"]
-    assert numbered.caption == "Classes: 0 normal, 1 pneumonia, 2 pneumothorax"
-    assert results_table(shown, by_class=False).columns[-1].header == "F1"

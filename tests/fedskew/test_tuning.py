@@ -142,13 +142,6 @@ def test_what_cannot_be_tuned_is_refused(entry: Mapping[str, Any], place: str) -
     assert ": ".join(filter(None, [caught.value.where, caught.value.key])) == place
 
 
-def test_a_section_that_no_row_uses_cannot_be_tuned() -> None:
-    tune = {"key": "proximal.mu", "values": [0.1, 1.0], "seed": 9}
-    with pytest.raises(SettingError):
-        plan(built(tune=tune))
-    assert plan(built(tune=tune, methods=["fedavg", "fedprox"]))
-
-
 def test_the_report_reads_the_trials_and_shows_what_they_chose(tmp_path: Path) -> None:
     entry = built(settings={**SMALL, "results": str(tmp_path)})
     tried = trials(entry, {})
