@@ -25,7 +25,9 @@ from fedskew.cli.run_selection import Choice, choose
 from fedskew.experiments.plan import runs
 
 QUICK = "--engine inprocess --set rounds=1 --set local-steps=1 --set model=linear"
-SUMMARY = ["run", "method", "rows", "rounds", "models", "failures", "hash", "partition-hash", "seconds-of-this-start"]  # fmt: skip
+SUMMARY = [
+    "run", "method", "rows", "rounds", "models", "failures", "hash", "partition-hash", "seconds-of-this-start",
+]  # fmt: skip
 REPORT = [
     "experiment", "title", "headline", "what-was-run", "warnings", "numbers", "claims", "not-judged", "assumed",
     "runs", "command",
@@ -206,7 +208,7 @@ def test_a_selection_ends_with_what_to_take(tmp_path: Path, fedskew: FedSkew) ->
     assert {run["seed"] for run in stated} - tested, "no choice is made by the test set"
 
 
-# ---- starting ---------------------------------------------------------------------------------------------------------
+# ---- starting -------------------------------------------------------------------------------
 
 
 CALLED = """
@@ -338,7 +340,7 @@ def test_a_shell_is_proposed_what_goes_on_so(
     assert (status, output.split(), errors) == (0, proposals, "")
 
 
-# ---- runs -------------------------------------------------------------------------------------------------------------
+# ---- runs -----------------------------------------------------------------------------------
 
 
 def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(
