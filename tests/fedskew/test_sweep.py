@@ -2,12 +2,10 @@
 
 import io
 import json
-import os
 import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -75,45 +73,49 @@ def test_a_fresh_run_whose_folder_is_busy_fails_alone(
     assert "is working on" in failed[f"fedavg, seed 0 ({planned[0].run_id})"]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The hashes of runs that nobody kills."""
-    results = tmp_path_factory.mktemp("whole")
-    shape = {"rounds": 10, "local_epochs": 4}
-    return {
-        method: experiment(results, method=method, **shape).summary["hash"]
-        for method in ("fedbn", "fedshift")
-    }
+DEADLY = """
+import os, signal
+from pathlib import Path
+from torch import nn
+from client_app.models import Classifier
+
+class Deadly(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        Deadly.calls += 1
+        marks = sorted(Path(MARKS).iterdir())
+        if Deadly.calls == 40 and marks:
+            marks[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x.flatten(1)
+
+def build(shape, classes):
+    return Classifier(nn.Sequential(Deadly(), nn.BatchNorm1d(64)), nn.Linear(64, classes))
+"""
+"""A model that kills its process (kill -9) in the third round, as often as there are marks."""
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_run_whose_worker_is_killed_goes_on_in_another_one_once(
-    tmp_path: Path, times: int, whole: dict[str, Any]
+    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread kills (kill -9) the worker of the first run as soon as it has recorded a round."""
-    shape = {"rounds": 10, "local-epochs": 4}
-    cells = cells_of(tmp_path, methods=list(whole), settings=shape)
-    folder, killed = RunFolder(cells[0].run.folder), list[int]()
-
-    def kill() -> None:
-        while len(killed) < times and not folder.summary_file.exists():
-            recorded = folder.rounds_file.read_text() if folder.rounds_file.exists() else ""
-            if recorded.endswith("\n"):
-                worker = json.loads(recorded.splitlines()[-1])["workers"][0]["process"]
-                if worker not in killed:
-                    killed.append(worker)
-                    os.kill(worker, signal.SIGKILL)
-            time.sleep(0.01)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    for number in range(times):
+        (marks / str(number)).touch()
+    (tmp_path / f"deadly{times}.py").write_text(DEADLY.replace("MARKS", repr(str(marks))))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shape: dict[str, Any] = {"model": f"deadly{times}:build", "rounds": 8}
+    cells = cells_of(tmp_path / "sweep", methods=["fedbn", "fedshift"], settings=shape)
     done, failed, _ = conducted(cells, at_once=1)
-    killer.join()
-    assert len(killed) == times
+    assert not list(marks.iterdir())
     assert [len(done), len(failed)] == [3 - times, times - 1]
     assert all("SIGKILL" in reason for reason in failed.values())
     done, _, _ = conducted(cells, at_once=1)
-    assert {cell.row: done[cell.run.run_id]["hash"] for cell in cells} == whole
+    for cell in cells:
+        alone = experiment(tmp_path / "alone", method=cell.row, **shape)
+        assert done[cell.run.run_id]["hash"] == alone.summary["hash"]
 
 
 @pytest.mark.slow
