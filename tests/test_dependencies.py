@@ -22,7 +22,10 @@ PRIVATE = {
         "tests/test_packaging.py",
     ],
     "flwr.cli.utils": ["tests/test_packaging.py"],
-    "flwr.common.config": ["fedskew/federation/flower_internals.py"],
+    "flwr.common.config": [
+        "fedskew/federation/flower_internals.py",
+        "tests/fedskew/engines/test_launcher.py",
+    ],
     "flwr.common.constant": ["fedskew/federation/flower_internals.py"],
     "flwr.common.serde": [
         "client_app/flower_internals.py",
