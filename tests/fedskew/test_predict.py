@@ -325,15 +325,19 @@ def test_a_dicom_tree_is_predicted_with_the_labels_of_a_table_or_an_element(
     for number in range(3):
         file = tmp_path / "pacs" / f"PAT{number}" / "ST0" / f"IM{number}"
         write_image(file, number, PatientID=f"id-{number}", StudyID=str(number + 4))
-    table, out = tmp_path / "labels.csv", tmp_path / "p.csv"
-    table.write_text("PatientID,label\nid-2,6\nid-0,4\n")
-    predict = ("predict", digits / "average", tmp_path / "pacs", "--output", out, "--set")
-    for labels, expected in ((table, ["4", "", "6"]), ("StudyID", ["4", "5", "6"])):
-        status, output, errors = fedskew(*predict, f"labels={labels}")
-        assert status == 0 and "accuracy" in output, errors
-        rows = list(csv.DictReader(out.read_text().splitlines()))
-        assert [row["label"] for row in rows] == expected
-        assert [row["PatientID"] for row in rows] == ["id-0", "id-1", "id-2"]
+    predict = ("predict", digits / "average", tmp_path / "pacs", "--json")
+    unlabeled = json.loads(fedskew(*predict)[1])
+    assert unlabeled.keys() == {"predictions"}
+    first, _, third = [row["prediction"] for row in unlabeled["predictions"]]
+    table = tmp_path / "labels.csv"
+    table.write_text(f"PatientID,label\nid-2,{third}\nid-0,{first}\n")
+    answer = json.loads(fedskew(*predict, "--set", f"labels={table}")[1])
+    rows = answer["predictions"]
+    assert [row.get("label") for row in rows] == [first, None, third]
+    assert [row["columns"]["PatientID"] for row in rows] == ["id-0", "id-1", "id-2"]
+    assert answer["metrics"]["accuracy"] == 1, "what has no label does not count"
+    answer = json.loads(fedskew(*predict, "--set", "labels=StudyID")[1])
+    assert [row["label"] for row in answer["predictions"]] == ["4", "5", "6"]
 
 
 def test_all_rows_of_a_table_of_images_are_predicted(
