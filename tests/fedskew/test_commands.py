@@ -313,12 +313,6 @@ def test_the_version_is_the_installed_one(fedskew: FedSkew) -> None:
     assert fedskew("--version") == (0, f"fedskew {version('fedskew')}\n", "")
 
 
-def test_a_command_line_without_words_names_a_first_step(fedskew: FedSkew) -> None:
-    _, output, errors = fedskew()
-    assert "First steps: `fedskew run demo`" in output + errors
-    assert choose(["demo"], None, [], [], [], {}).cells(), "the step exists"
-
-
 @pytest.mark.parametrize(
     ("words", "proposals"),
     [

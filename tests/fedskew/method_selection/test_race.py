@@ -12,7 +12,7 @@ from fedskew.method_selection.conclusion import NOBODY, Ended, conclusion
 from fedskew.method_selection.planning import Cost
 from fedskew.method_selection.race import Conditions, Race, Results
 from fedskew.method_selection.race_log import FIRST, FULL, LAST, RATES, RaceLog
-from fedskew.method_selection.standing import cut, one_rate_each, rank, shown
+from fedskew.method_selection.standing import best_third, cut, one_rate_each, rank, shown
 from fedskew.method_selection.uncertainty import Difference, Measurement
 
 METHODS = {
@@ -160,13 +160,18 @@ def test_the_best_wins_and_is_compared_by_seeds_that_the_race_has_not_seen(tmp_p
     assert len(full.seeds) >= 2, "a second seed before other rates"
 
 
-@pytest.mark.parametrize(("minutes", "size"), [(1, 0.1), (1, 4.0), (3, 1.0), (10, 0.5)])
-def test_a_race_uses_its_minutes_and_no_more(minutes: float, size: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("minutes", "size", "first_rounds"), [(1, 0.1, 4), (1, 4.0, 1), (3, 1.0, 4), (10, 0.5, 4)]
+)
+def test_a_race_uses_its_minutes_and_no_more(
+    minutes: float, size: float, first_rounds: int, tmp_path: Path
+) -> None:
     """Costs that vary by a fifth from run to run, and a guess that is seven times too long."""
     costs = {name: Cost(size * cost.every_round, size * cost.once) for name, cost in COSTS.items()}
     guess = {name: Cost(7 * cost.every_round, 7 * cost.once) for name, cost in costs.items()}
     machine = Machine(costs=costs, jitter=0.2, startup=4.0)
-    race(machine, tmp_path, minutes, guess=guess)
+    _, log = race(machine, tmp_path, minutes, guess=guess)
+    assert log.steps[0].rounds == first_rounds, "fewer where a third might take too long"
     assert 0.8 <= machine.now / (60 * minutes) <= 1.1
 
 
@@ -306,6 +311,12 @@ def test_a_cut_keeps_what_two_standard_errors_do_not_tell_from_the_last_one_kept
     certain = {"a": (70, 70), "b": (60, 60), "c": (58, 58), "d": (40, 40)}
     assert kept(certain, 2) == ["a", "b"], "without any spread 2 points are told"
     assert kept(certain, 4) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(("candidates", "best"), [(2, 2), (3, 2), (6, 2), (7, 3)])
+def test_the_best_third_is_two_candidates_at_least(candidates: int, best: int) -> None:
+    found = measured({f"m{number}": (90 - 10 * number,) * 2 for number in range(candidates)})
+    assert len(best_third(rank(found, found), found)) == best
 
 
 def test_one_unlucky_seed_does_not_cut_a_method() -> None:
