@@ -181,6 +181,8 @@ def add(
     samples = samples if samples is not None else printed_samples
     mask_key = mask_key or printed_mask_key
     federation = FederationFolder(folder)
+    if not federation.agreement_file.is_file():
+        raise DataError("there is no such file", where=str(federation.agreement_file))
     check_is_new(federation, site_key)
     warning = ""
     try:
@@ -290,6 +292,8 @@ def coordinator_key(
     from site_agent.app_files import app_files
 
     federation = FederationFolder(folder)
+    if not federation.agreement_file.is_file():
+        raise DataError("there is no such file", where=str(federation.agreement_file))
     if not takes_signature(app_files(federation.app)):
         rule = f"needs {DECLARED} under [tool.flwr.app.config] for its runs to be signed"
         raise DataError(rule, where=str(federation.app))

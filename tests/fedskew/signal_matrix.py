@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -173,36 +172,8 @@ class Command:
         shutil.rmtree(self.temporary)
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A signal that reaches a command at a moment."""
-
-    engine: str
-    moment: str
-    number: signal.Signals
-    whom: str
-
-    def row(self, command: Command, within: float) -> tuple[str, bool]:
-        """Send the signal to the halted command; return a row of the table, and whether all is as it should be."""
-        begun = time.monotonic()
-        command.signal(self.number, self.whom)
-        status, errors = command.ended()
-        seconds = time.monotonic() - begun
-        left = command.left(max(1.0, within - seconds))
-        good = status == 130 and errors == SENTENCE.decode() and seconds <= within and not left
-        said = "" if errors == SENTENCE.decode() else f"; said {errors[-300:]!r}"
-        cells = (
-            self.engine,
-            self.moment,
-            self.number.name,
-            self.whom,
-            f"{seconds:.1f}",
-            f"{status}{said}",
-        )
-        return (
-            f"| {' | '.join(cells)} | {', '.join(left) or 'nothing'} | {'' if good else 'MISS'} |",
-            good,
-        )
+Cell = tuple[str, signal.Signals, str]
+"""A moment, a signal, and whom it reaches."""
 
 
 def cells(engine: str) -> list[Cell]:
@@ -211,70 +182,53 @@ def cells(engine: str) -> list[Cell]:
     What differs from another engine only in who conducts it meets every moment, and every signal once.
     """
     if engine in ("sweep of workers", "sweep on ray"):
-        return [Cell(engine, moment, *PAIRS[place]) for place, moment in enumerate(MOMENTS)]
-    every = [Cell(engine, moment, *pair) for moment in MOMENTS for pair in PAIRS]
-    return [*every, Cell(engine, "round", signal.SIGINT, WHOM[2])]
+        return [(moment, *PAIRS[place]) for place, moment in enumerate(MOMENTS)]
+    every = [(moment, *pair) for moment in MOMENTS for pair in PAIRS]
+    return [*every, ("round", signal.SIGINT, WHOM[2])]
+
+
+def row(command: Command, engine: str, cell: Cell, within: float) -> tuple[str, bool]:
+    """Send the signal to the halted command; return a row of the table, and whether all is as it should be."""
+    moment, number, whom = cell
+    begun = time.monotonic()
+    command.signal(number, whom)
+    status, errors = command.ended()
+    seconds = time.monotonic() - begun
+    left = command.left(max(1.0, within - seconds))
+    good = status == 130 and errors == SENTENCE.decode() and seconds <= within and not left
+    said = "" if errors == SENTENCE.decode() else f"; said {errors[-300:]!r}"
+    columns = [engine, moment, number.name, whom, f"{seconds:.1f}", f"{status}{said}"]
+    columns += [", ".join(left) or "nothing", "" if good else "MISS"]
+    return f"| {' | '.join(columns)} |", good
 
 
 def main() -> int:
     """Print the table; the exit status is 1 when anything is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "engines", nargs="*", default=[*ENGINES], choices=[*ENGINES, []], metavar="ENGINE"
-    )
-    parser.add_argument("--moment", choices=MOMENTS, help="only that moment")
-    parser.add_argument(
-        "--pair",
-        type=int,
-        choices=range(len(PAIRS)),
-        help="only that signal and whom it is sent to",
-    )
-    parser.add_argument(
-        "--within", type=float, default=5.0, help="seconds; more on a machine with other work"
-    )
-    parser.add_argument(
-        "--at-once", type=int, default=2, help="commands that start together, and are ended in turn"
-    )
+    parser.add_argument("engines", nargs="*", default=[*ENGINES], metavar="ENGINE")
+    help_of_within = "seconds; more on a machine with other work"
+    parser.add_argument("--within", type=float, default=5.0, help=help_of_within)
     asked = parser.parse_args()
-    for number in (
-        signal.SIGINT,
-        signal.SIGHUP,
-    ):  # a shell has what it starts in the background ignore them
+    # A shell has what it starts in the background ignore these.
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda *given: sys.exit(1))  # so that what was started is ended
-    chosen = [
-        cell
-        for engine in asked.engines
-        for cell in cells(engine)
-        if asked.moment in (None, cell.moment)
-    ]
-    if asked.pair is not None:
-        chosen = [cell for cell in chosen if (cell.number, cell.whom) == PAIRS[asked.pair]]
     heads = ("engine", "moment", "signal", "to", "seconds", "exit", "left over", "")
     print(f"| {' | '.join(heads)} |\n{'| --- ' * len(heads)}|")
-    missed = 0
-    for start in range(0, len(chosen), asked.at_once):
-        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-            commands = []
-            for cell in chosen[start : start + asked.at_once]:
-                (inside := Path(folder, str(len(commands)))).mkdir()
-                commands.append((cell, Command(inside, ENGINES[cell.engine], cell.moment)))
-                stack.callback(commands[-1][1].clear)
-            lost = {}
-            for cell, command in commands:  # all are at rest before the first is ended
+    results = []
+    for engine in asked.engines:
+        for cell in cells(engine):
+            with tempfile.TemporaryDirectory() as folder:
+                command = Command(Path(folder), ENGINES[engine], cell[0])
                 try:
                     command.halted()
-                except AssertionError as error:
-                    lost[cell] = str(error)
-            for cell, command in commands:
-                row, good = (
-                    (f"| {cell} | {lost[cell]} | MISS |", False)
-                    if cell in lost
-                    else cell.row(command, asked.within)
-                )
-                print(row, flush=True)
-                missed += not good
-    print(f"\n{len(chosen)} signals, {missed} missed")
+                    text, good = row(command, engine, cell, asked.within)
+                finally:
+                    command.clear()
+            print(text, flush=True)
+            results.append(good)
+    missed = results.count(False)
+    print(f"\n{len(results)} signals, {missed} missed")
     return min(missed, 1)
 
 

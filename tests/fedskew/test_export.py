@@ -2,12 +2,10 @@
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -19,9 +17,8 @@ from safetensors.torch import load_file
 from client_app.memory import folder_of
 from client_app.memory import load as load_memory
 from client_app.models import batch_norm_names, build
-from client_app.models.classifier import in_batches
-from data import DataError, Samples, SettingError, federate
-from fedskew.export import from_run, onnx_file
+from data import DataError, SettingError
+from fedskew.export import onnx_file
 from fedskew.export.from_run import TrainedRun, chosen, export
 from fedskew.export.model_folder import ModelFolder
 from server_app.checkpoint import Checkpoint
@@ -59,29 +56,6 @@ def test_the_model_file_is_the_deployed_state_and_says_what_it_is(
         }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"model": "resnet-8", "width": 8, "method": "fedavg"},
-        {"model": "random-conv", "lift": 50, "method": "fed-lda", "rounds": 0},
-    ],
-    ids=["width", "lift"],
-)
-def test_the_model_file_says_how_wide_the_model_is(
-    tmp_path: Path, settings: dict[str, object]
-) -> None:
-    config, folder = trained_on_digits(tmp_path, **{"rounds": 1, **settings})  # type: ignore[arg-type]
-    model = ModelFolder(exported(folder, tmp_path / "model"))
-    ((name, last),) = json.loads(folder.summary_file.read_text())["models"].items()
-    federation = federate(config.data, 0)
-    test = federation.at("test", federation.global_test, "cpu")
-    model.model.load_state_dict(model.shared)
-    model.model.eval()
-    predicted = in_batches(model.model, test).argmax(1)
-    accuracy = (predicted == test.labels_N).double().mean().item()
-    assert accuracy == pytest.approx(last["last"]["accuracy"], abs=1e-9), name
-
-
 def test_each_site_has_a_file_of_what_it_keeps(fedbn: RunFolder, tmp_path: Path) -> None:
     folder, checkpoint = exported(fedbn, tmp_path / "model"), Checkpoint.load(fedbn.checkpoint_file)
     names = batch_norm_names(build("mlp-bn", (1, 8, 8), 4, 0))
@@ -94,18 +68,6 @@ def test_each_site_has_a_file_of_what_it_keeps(fedbn: RunFolder, tmp_path: Path)
         assert state.keys() == kept.keys() == names
         assert all(torch.equal(tensor, kept[tensor_name]) for tensor_name, tensor in state.items())
     assert ModelFolder(folder).samples == {"bright": 40, "dark": 40}
-
-
-def test_sites_go_by_their_domain_only_where_it_is_theirs_alone(tmp_path: Path) -> None:
-    parts = trained_on_domains(tmp_path, rounds=1, **{"parts-per-domain": 2})[1]
-    assert [site.name for site in TrainedRun(parts).sites()] == [
-        "bright-0",
-        "dark-1",
-        "bright-2",
-        "dark-3",
-    ]
-    labels = trained_on_digits(tmp_path / "labels", "fedbn", model="mlp-bn", rounds=1)[1]
-    assert [site.name for site in TrainedRun(labels).sites()] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("method", ["silobn", "singleset"])
@@ -122,29 +84,25 @@ def test_whatever_sites_keep_completes_the_model(tmp_path: Path, method: str) ->
     assert (len(folder.shared) == 0) == (method == "singleset")
 
 
-def test_the_card_is_one(creff: RunFolder, fedbn: RunFolder, tmp_path: Path) -> None:
+def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(
+    creff: RunFolder, fedbn: RunFolder, tmp_path: Path
+) -> None:
     card = (exported(creff, tmp_path / "creff") / "README.md").read_text()
     front = yaml.safe_load(card.split("---\n")[1])
-    last = json.loads(creff.summary_file.read_text())["models"]["creff"]["last"]
+    score = json.loads(creff.summary_file.read_text())["models"]["creff"]["last"][
+        "balanced-accuracy"
+    ]
     (result,) = front["model-index"][0]["results"]
-    assert result["metrics"][0] == {
-        "type": "balanced_accuracy", "value": round(last["balanced-accuracy"], 4), "name": "balanced accuracy"
-    }  # fmt: skip
+    balanced = {"type": "balanced_accuracy", "value": round(score, 4), "name": "balanced accuracy"}
+    assert result["metrics"][0] == balanced
     assert front["pipeline_tag"] == "image-classification" and front["datasets"] == ["digits"]
-    assert (
-        f"| **creff** | {100 * last['balanced-accuracy']:.1f} |" in card and "| fedavg | " in card
-    )
+    assert f"| **creff** | {100 * score:.1f} |" in card and "| fedavg | " in card
     for words in ("Shang et al., IJCAI 2022", "head gradients of each class held", "lda over 3 clients",
-                  "`creff.distance`", "200, by class 20, 20", "torch 2", "## Intended use"):  # fmt: skip
+                  "`creff.distance`", "200, by class 20, 20", "## Intended use"):  # fmt: skip
         assert words in card
-    assert "not finished" not in card and "site-" not in card and str(creff.path.parent) not in card
-    assert "fedskew predict FOLDER images.npz" in card
+    assert "not finished" not in card and str(creff.path.parent) not in card
     card = (exported(fedbn, tmp_path / "fedbn") / "README.md").read_text()
-    assert (
-        "bright, dark" in card
-        and 'load_file("site-bright.safetensors")' in card
-        and "--site bright" in card
-    )
+    assert 'load_file("site-bright.safetensors")' in card and "--site bright" in card
     assert str(fedbn.path.parent.parent) not in card, "where the files lay is nobody's business"
 
 
@@ -152,40 +110,35 @@ def test_which_model_is_a_question_only_where_there_are_several() -> None:
     assert chosen(["average"], "") == "average"
     assert chosen(["average", "ccvr"], "") == "ccvr"
     for deployed, model in ((["average", "ccvr", "creff"], ""), (["average", "creff"], "ccvr")):
-        with pytest.raises(
-            SettingError, match=f"--model = '{model}': must be one of .*: {', '.join(deployed)}"
-        ):
+        with pytest.raises(SettingError) as caught:
             chosen(deployed, model)
+        assert (caught.value.key, caught.value.value) == ("--model", model)
 
 
-def test_damaged_records_are_no_finished_run_s(creff: RunFolder, tmp_path: Path) -> None:
-    folder = copied(creff, tmp_path)
-    first, second = folder.rounds_file.read_text().splitlines()
-    folder.rounds_file.write_text(f"{first}\n{second[:-9]}\n")
-    with pytest.raises(
-        DataError, match=r"rounds.jsonl is damaged after round 1 \(round 2 of 2\): .* mends it.*"
-    ):
-        TrainedRun(folder)
-    export(TrainedRun(folder, unfinished=True), tmp_path / "model")
-    assert "The run was not finished" in (tmp_path / "model" / "README.md").read_text()
-
-
-def test_without_records_the_card_says_that_there_are_no_numbers(
-    creff: RunFolder, tmp_path: Path
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda run: run.summary_file.unlink(),
+        lambda run: run.rounds_file.unlink(),
+        lambda run: cut(run.rounds_file),
+    ],
+    ids=["no summary", "no records", "records cut"],
+)
+def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(
+    creff: RunFolder, tmp_path: Path, harm: Callable[[RunFolder], object]
 ) -> None:
     folder = copied(creff, tmp_path)
-    folder.rounds_file.unlink()
-    with pytest.raises(
-        DataError, match=r"rounds.jsonl is missing \(round 2 of 2\): .* mends it.*--unfinished"
-    ):
+    harm(folder)
+    with pytest.raises(DataError):
         TrainedRun(folder)
     export(TrainedRun(folder, unfinished=True), tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "The run was not finished" in card and "**There are no numbers**" in card
-    assert (
-        "On the test data" not in card
-        and yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"] == []
-    )
+    assert "**The run was not finished**" in card
+    results = yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"]
+    assert bool(results) == folder.rounds_file.exists()
+    folder.checkpoint_file.unlink()
+    with pytest.raises(DataError):
+        TrainedRun(folder, unfinished=True)
 
 
 def copied(folder: RunFolder, place: Path) -> RunFolder:
@@ -194,43 +147,26 @@ def copied(folder: RunFolder, place: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    ("harm", "sentence"),
+    ("harm", "words"),
     [
-        (
-            lambda run: cut(run.checkpoint_file),
-            r"checkpoint.safetensors is damaged: .*: delete it, and the run's own command makes",
-        ),
-        (
-            lambda run: run.checkpoint_file.unlink(),
-            r": checkpoint.safetensors is missing: the run's own command mends it",
-        ),
-        (
-            lambda run: cut(next(run.path.glob("memory/*1/*2.safe*"))),
-            r"000002.safetensors is damaged: .*: overwrite = true",
-        ),
-        (
-            lambda run: shutil.rmtree(run.path / "memory"),
-            r"^the memory of round 2 is not at .*: overwrite = true repeats",
-        ),
-        (
-            lambda run: (run.rounds_file.unlink(), run.rounds_file.mkdir()),
-            r"rounds.jsonl: cannot be read: Is a dir",
-        ),
+        (lambda run: cut(run.checkpoint_file), "checkpoint.safetensors is damaged"),
+        (lambda run: run.checkpoint_file.unlink(), "checkpoint.safetensors is missing"),
+        (lambda run: cut(next(run.path.glob("memory/*1/*2.safe*"))), "2.safetensors is damaged"),
+        (lambda run: shutil.rmtree(run.path / "memory"), "the memory of round 2 is not at "),
     ],
-    ids=["checkpoint cut", "checkpoint lost", "memory cut", "memory lost", "records are a folder"],
+    ids=["checkpoint cut", "checkpoint lost", "memory cut", "memory lost"],
 )
 def test_what_a_run_has_lost_is_one_sentence_and_nothing_is_written(
     fedbn: RunFolder,
     tmp_path: Path,
     harm: Callable[[RunFolder], object],
-    sentence: str,
+    words: str,
     fedskew: FedSkew,
 ) -> None:
     run = copied(fedbn, tmp_path)
     harm(run)
     status, out, errors = fedskew("export", run.path, "--output", tmp_path / "model")
-    assert status == 2 and out == "" and errors.count("\n") == 1
-    assert re.search(sentence, errors.removeprefix("fedskew: ").rstrip())
+    assert (status, out, errors.count("\n")) == (2, "", 1) and words in errors
     assert not (tmp_path / "model").exists()
 
 
@@ -242,33 +178,16 @@ def settings_told(folder: RunFolder, **samples: object) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "a/b", "a\nb", "a\0b"])
+@pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "a\0b"])
 def test_a_client_s_name_does_not_lead_out_of_the_folder(
     fedbn: RunFolder, tmp_path: Path, name: str
 ) -> None:
     run = copied(fedbn, tmp_path / "results")
     settings_told(run, clients=[f"0 {name}", "1 dark"])
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(
-        DataError, match=r"settings.json: samples: clients: .* is no name of a site"
-    ):
+    with pytest.raises(DataError):
         export(TrainedRun(run), tmp_path / "a" / "b" / "model")
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_settings_that_are_no_run_s_are_one_sentence(fedbn: RunFolder, tmp_path: Path) -> None:
-    run = copied(fedbn, tmp_path)
-    settings_told(run, clients=["0 bright"])
-    with pytest.raises(
-        DataError, match=r"settings.json: samples: must list every client and its samples"
-    ):
-        export(TrainedRun(run), tmp_path / "model")
-    origin = run.origin()
-    run.settings_file.write_text(
-        line_of({**origin, "settings": {**origin["settings"], "rounds": "2", "model": None}})
-    )
-    with pytest.raises(DataError, match=r"settings: model, rounds: is missing or of another type"):
-        TrainedRun(run)
 
 
 def test_names_are_text_in_the_card(fedbn: RunFolder, tmp_path: Path) -> None:
@@ -295,42 +214,14 @@ def cut(file: Path) -> None:
 
 
 def test_an_earlier_export_stays_where_the_new_one_is_refused(
-    creff: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model that is not finite, a card or an ONNX graph that cannot be made: nothing is written then."""
-    folder, run = exported(creff, tmp_path / "model"), TrainedRun(creff)
-    (folder / "model.onnx").write_bytes(b"earlier")
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
-
-    def fail(*given: object) -> None:
-        raise RuntimeError("in vain")
-
-    for name in ("model_card", "onnx_files"):
-        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="in vain"):
-            patch.setattr(from_run, "require_onnx", lambda: None)
-            patch.setattr(from_run, name, fail)
-            export(run, folder, onnx=True)
-    next(iter(run.shared.values())).fill_(torch.nan)
-    with pytest.raises(DataError, match=f"{creff.path.name}: cannot be exported.*is not finite"):
-        export(run, folder)
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
-
-
-def test_an_unfinished_run_is_exported_only_on_demand_and_says_so(
     creff: RunFolder, tmp_path: Path
 ) -> None:
-    folder = copied(creff, tmp_path)
-    folder.summary_file.unlink()
-    with pytest.raises(DataError, match=r"is not finished \(round 2 of 2\).*--unfinished"):
-        TrainedRun(folder)
-    export(TrainedRun(folder, unfinished=True), tmp_path / "model")
-    assert "**The run was not finished**" in (tmp_path / "model" / "README.md").read_text()
-    folder.checkpoint_file.unlink()
-    with pytest.raises(DataError, match="no round of the run is finished"):
-        TrainedRun(folder, unfinished=True)
-    for nothing in (tmp_path, folder.rounds_file):
-        with pytest.raises(DataError, match="is no run's folder"):
-            TrainedRun(RunFolder(nothing))
+    folder, run = exported(creff, tmp_path / "model"), TrainedRun(creff)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    next(iter(run.shared.values())).fill_(torch.nan)
+    with pytest.raises(DataError):
+        export(run, folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else(
@@ -343,13 +234,13 @@ def test_an_earlier_export_is_replaced_and_nothing_else(
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("five years")
     for taken in (tmp_path / "thesis", tmp_path / "thesis" / "thesis.tex"):
-        with pytest.raises(SettingError, match="--output"):
+        with pytest.raises(SettingError) as caught:
             exported(creff, taken)
+        assert caught.value.key == "--output"
     assert (tmp_path / "thesis" / "thesis.tex").read_text() == "five years"
 
 
-@pytest.mark.parametrize("place", range(4))
-@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize(("place", "earlier"), [(0, False), (2, True), (3, True)])
 def test_an_export_that_was_killed_can_be_repeated(
     fedbn: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, earlier: bool
 ) -> None:
@@ -375,71 +266,40 @@ def test_an_export_that_was_killed_can_be_repeated(
     assert list(ModelFolder(folder).sites) == ["bright", "dark"]
 
 
-def test_every_file_of_an_export_is_for_its_user_alone(
-    creff: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The card has scores, and ONNX holds the weights that safetensors hold."""
-    monkeypatch.setattr(from_run, "require_onnx", lambda: None)
-    monkeypatch.setattr(
-        from_run, "onnx_files", lambda folder: {folder.path / "model.onnx": b"graph"}
-    )
+def test_every_file_of_an_export_is_for_its_user_alone(creff: RunFolder, tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        folder = exported(creff, tmp_path / "model", onnx=True)
-        (folder / "model.onnx").chmod(0o644)  # as earlier versions left it
-        exported(creff, folder, onnx=True)
+        folder = exported(creff, tmp_path / "model")
     finally:
         assert os.umask(before) == 0o022
     modes = {path.name: f"{path.stat().st_mode & 0o777:o}" for path in (folder, *folder.iterdir())}
-    closed = dict.fromkeys(("README.md", "model.onnx", "model.safetensors"), "600")
-    assert modes == {"model": "700", **closed}
+    assert modes == {"model": "700", "README.md": "600", "model.safetensors": "600"}
 
 
 def test_onnx_without_its_packages_is_one_sentence(
     creff: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_file, "PACKAGES", ("no_such_package",))
-    with pytest.raises(SettingError, match=r"needs no_such_package: pip install 'fedskew\[onnx\]'"):
+    with pytest.raises(SettingError):
         exported(creff, tmp_path / "model", onnx=True)
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("method", ["creff", "fedbn"])
-def test_onnx_gives_the_models_outputs(
-    request: pytest.FixtureRequest, tmp_path: Path, method: str, logits: Callable[..., torch.Tensor]
-) -> None:
+def test_onnx_gives_each_site_s_model_s_outputs(fedbn: RunFolder, tmp_path: Path) -> None:
     """For one image and for many, from pixels that are not normalized."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    folder = ModelFolder(exported(request.getfixturevalue(method), tmp_path / "model", onnx=True))
-    files = (
-        {"": "model.onnx"}
-        if method == "creff"
-        else {site: f"site-{site}.onnx" for site in ("bright", "dark")}
-    )
-    assert {file.name for file in folder.path.glob("*.onnx")} == {*files.values()}
-    for site, file in files.items():
-        session = runtime.InferenceSession(folder.path / file, providers=["CPUExecutionProvider"])
+    folder = ModelFolder(exported(fedbn, tmp_path / "model", onnx=True))
+    about = folder.description
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (about.means, about.stds))
+    assert {file.stem for file in folder.path.glob("*.onnx")} == {"site-bright", "site-dark"}
+    for site in ("bright", "dark"):
+        file = folder.path / f"site-{site}.onnx"
+        session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        folder.model.load_state_dict({**folder.shared, **folder.sites[site]})
         for count in (1, 5):
-            pixels = (
-                np.random.default_rng(count).integers(0, 256, (count, 1, 8, 8)).astype(np.uint8)
-            )
-            (outputs,) = session.run(["logits"], {"pixels": pixels.astype(np.float32) / 255})
-            assert np.abs(outputs - logits(folder, site, pixels).numpy()).max() < 1e-5
-
-
-@pytest.fixture
-def logits() -> Callable[..., torch.Tensor]:
-    """Return the torch model's logits at a site of uint8 images, normalized as in training."""
-
-    def of(folder: ModelFolder, site: str, pixels: np.ndarray) -> torch.Tensor:
-        about, count = folder.description, len(pixels)
-        folder.model.load_state_dict({**folder.shared, **folder.sites.get(site, {})})
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (about.means, about.stds))
-        samples = Samples(
-            torch.from_numpy(pixels), torch.zeros(count, dtype=torch.int64), mean, std
-        )
-        with torch.no_grad():
-            return folder.model.eval()(samples.batch(torch.arange(count)))
-
-    return of
+            pixels = torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(count))
+            (outputs,) = session.run(["logits"], {"pixels": pixels.numpy()})
+            with torch.no_grad():
+                logits = folder.model.eval()((pixels - mean) / std)
+            assert (torch.from_numpy(outputs) - logits).abs().max() < 1e-5

@@ -1,6 +1,5 @@
 """How a machine is shared among a sweep's runs: cores, GPUs, memory, and the order of the runs."""
 
-import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +12,6 @@ from in_process import jobs_of, small
 from data import SettingError
 from fedskew import scheduling as jobs_module
 from fedskew.scheduling import Job, allocate, ordered
-from fedskew.sweep.queue import room
 
 
 @pytest.mark.parametrize(
@@ -22,11 +20,8 @@ from fedskew.sweep.queue import room
         (2, 4, {}, ("inprocess", 2, 1)),
         (16, 4, {}, ("workers", 4, 4)),
         (16, 3, {}, ("workers", 3, 5)),
-        (1, 4, {}, ("inprocess", 1, 1)),
         (8, 40, {}, ("inprocess", 8, 1)),
         (8, 40, {"at_once": 2}, ("workers", 2, 4)),
-        (8, 40, {"at_once": 20}, ("inprocess", 20, 1)),
-        (8, 40, {"engine": "inprocess"}, ("inprocess", 8, 1)),
         (8, 40, {"engine": "workers", "workers": 4}, ("workers", 2, 4)),
         (8, 40, {"engine": "ray"}, ("ray", 1, 0)),
     ],
@@ -44,16 +39,10 @@ def test_cores_are_shared_without_idle_ones(
     assert (allocation.engine, allocation.jobs, allocation.workers) == expected
 
 
-def test_only_cores_that_this_process_may_use_are_shared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 5, 6}, raising=False)
-    assert allocate(jobs_of(tmp_path, 40)).jobs == 3
-
-
 def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"--jobs = 2.*ray"):
+    with pytest.raises(SettingError) as caught:
         allocate(jobs_of(tmp_path), "ray", at_once=2)
+    assert (caught.value.key, caught.value.value) == ("--jobs", 2)
 
 
 def test_gpus_take_as_many_runs_as_their_memory_holds(
@@ -67,25 +56,6 @@ def test_gpus_take_as_many_runs_as_their_memory_holds(
         "more processes a run would need more memory"
     )
     assert allocate(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
-
-
-def test_gpus_are_dealt_by_what_each_holds() -> None:
-    slots, held = ("0", "0", "0", "3"), []
-    for _ in slots:
-        held.append(jobs_module.emptiest(slots, held))
-    assert held[:2] == ["0", "3"], "spread first"
-    assert sorted(held) == sorted(slots)
-    assert jobs_module.emptiest((), [None]) is None
-
-
-def test_a_gpu_of_unknown_memory_takes_one_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, [N/A]\n")
-    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
-    monkeypatch.setattr("torch.version.cuda", "12.4")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert allocate(jobs_of(tmp_path, 4, device="auto")).gpus == ("0",)
 
 
 @pytest.mark.parametrize(
@@ -132,33 +102,3 @@ def test_runs_of_the_same_data_come_after_one_another(tmp_path: Path) -> None:
         "fedavg 1",
         "fedshift 1",
     ]
-
-
-class Busy:
-    """A worker whose process has taken some memory."""
-
-    def __init__(self, job: Job, taken: int) -> None:
-        self.job, self.taken = job, taken
-
-    def memory_bytes(self) -> int:
-        return self.taken
-
-
-@pytest.mark.parametrize(
-    ("free", "taken", "fits"), [(10, 0, False), (14, 0, True), (10, 4, True), (5, 9, False)]
-)
-def test_the_queue_waits_for_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, taken: int, fits: bool
-) -> None:
-    """A run of 4 GB is under way and has taken a part of it; another one needs 8, a third of 10 would do alone."""
-
-    class Memory:
-        available = free
-
-    monkeypatch.setattr("psutil.virtual_memory", Memory)
-    busy: Any = [Busy(Job(small(tmp_path), "", 4 + 2), taken)]
-    assert room(8, busy) is fits
-    assert room(100, []), "alone it may always begin"
-
-
-# ---- what is seen ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from fedskew.engines.local import LocalGrid
 from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan
 from fedskew.experiments.tuning import Tuned, trials, values_of_rows
-from fedskew.report.document import document
 from fedskew.report.results import gather
 from server_app.app import run
 
@@ -68,12 +67,6 @@ def test_each_row_and_column_has_the_value_that_its_trials_chose() -> None:
     }
 
 
-def test_without_trials_a_plan_has_the_first_value_as_costs_and_data_are_the_same() -> None:
-    cells = plan(built())
-    assert set(rates(cells).values()) == {RATES[0]}
-    assert len(cells) == 4
-
-
 def test_trials_are_the_runs_of_the_table_with_each_value_on_the_seed_of_their_own() -> None:
     tried = trials(built(columns={"a": {}, "b": {"alpha": 0.5}}), {})
     assert [(trial.row, trial.column, trial.value) for trial in tried] == [
@@ -96,8 +89,9 @@ def test_a_value_on_the_command_line_is_the_only_one_and_tunes_nothing() -> None
 
 
 def test_the_seed_of_the_trials_is_none_of_the_table_s() -> None:
-    with pytest.raises(SettingError, match=r"seed = 9: is the seed of one's trials"):
+    with pytest.raises(SettingError) as caught:
         plan(built(), {}, [0, 9])
+    assert (caught.value.key, caught.value.value) == ("seed", 9)
     assert len(plan(built(), {}, [0, 8])) == 4
     # A table without trials may have that seed.
     assert len(plan(built(), {"learning-rate": 0.7}, [0, 9])) == 4
@@ -129,46 +123,23 @@ def test_of_a_number_that_should_be_low_the_lowest_is_chosen(metric: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("entry", "words"),
+    ("entry", "place"),
     [
-        ({"tune": {**TUNE, "key": "learnig-rate"}}, "tune: key = 'learnig-rate'"),
-        ({"tune": {**TUNE, "key": "seed"}}, "tune: key = 'seed'"),
-        ({"tune": {**TUNE, "values": [0.1]}}, "must be two or more, each once"),
-        ({"tune": {**TUNE, "values": [0.1, 0.1]}}, "must be two or more, each once"),
-        ({"tune": {**TUNE, "values": ["0.1", 0.2]}}, "tune: values: learning-rate"),
-        ({"tune": {**TUNE, "values": 0.1}}, "must be a list"),
-        ({"tune": {**TUNE, "seed": 1}}, "none of the table's seeds"),
-        ({"tune": {"key": "learning-rate", "values": RATES}}, "seed is missing"),
-        ({"tune": {**TUNE, "sead": 1}}, "sead is no key"),
-        ({"tune": [0.1, 0.2]}, "tune = "),
-        ({"methods": [{"fedavg": {"learning-rate": 0.1}}]}, "methods: fedavg: learning-rate = 0.1"),
-        ({"columns": {"a": {"learning-rate": 0.1}}}, "columns: a: learning-rate = 0.1"),
+        ({"tune": {**TUNE, "key": "learnig-rate"}}, "one: tune: key"),
+        ({"tune": {**TUNE, "key": "seed"}}, "one: tune: key"),
+        ({"tune": {**TUNE, "values": [0.1, 0.1]}}, "one: tune: values"),
+        ({"tune": {**TUNE, "values": ["0.1", 0.2]}}, "one: tune: values: learning-rate"),
+        ({"tune": {**TUNE, "seed": 1}}, "one: tune: seed"),
+        ({"tune": {"key": "learning-rate", "values": RATES}}, "one: tune: seed"),
+        ({"tune": [0.1, 0.2]}, "one: tune"),
+        ({"methods": [{"fedavg": {"learning-rate": 0.1}}]}, "one: methods: fedavg: learning-rate"),
+        ({"columns": {"a": {"learning-rate": 0.1}}}, "one: columns: a: learning-rate"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(entry: Mapping[str, Any], words: str) -> None:
-    with pytest.raises(SettingError) as error:
+def test_what_cannot_be_tuned_is_refused(entry: Mapping[str, Any], place: str) -> None:
+    with pytest.raises(SettingError) as caught:
         built(**entry)
-    assert words in str(error.value)
-
-
-def test_a_section_that_no_row_uses_cannot_be_tuned() -> None:
-    tune = {"key": "proximal.mu", "values": [0.1, 1.0], "seed": 9}
-    with pytest.raises(SettingError, match=r"proximal.mu.*has no effect"):
-        plan(built(tune=tune))
-    assert plan(built(tune=tune, methods=["fedavg", "fedprox"]))
-
-
-def test_an_experiment_about_a_loss_takes_the_rate_of_the_lowest_loss(tmp_path: Path) -> None:
-    entry = built(settings={**SMALL, "results": str(tmp_path)}, methods=["fedavg"], metric="loss")
-    tried = trials(entry, {})
-    losses: dict[float, float] = {}
-    with LocalGrid() as grid:
-        for trial in tried:
-            summary = run(grid, trial.cell.run, lambda line: None)
-            losses[float(trial.value)] = summary["models"]["average"]["last"]["loss"]
-    (tuned,) = gather(entry, {}).tuned
-    assert tuned.value == min(losses, key=lambda rate: losses[rate])
-    assert tuned.value != max(losses, key=lambda rate: losses[rate])
+    assert ": ".join(filter(None, [caught.value.where, caught.value.key])) == place
 
 
 def test_the_report_reads_the_trials_and_shows_what_they_chose(tmp_path: Path) -> None:
@@ -194,17 +165,7 @@ def test_the_report_reads_the_trials_and_shows_what_they_chose(tmp_path: Path) -
     assert results.trial_runs == {trial.cell.run.run_id for trial in tried}
     assert "Trials that have not finished do not count: fednova (0.3)." in results.warnings
 
-    with LocalGrid() as grid:
-        run(grid, results.cells[0].run, lambda line: None)
-    (section,) = [part for part in document(gather(entry, {})).sections if part.key == "tuning"]
-    ((fedavg, fednova),) = [table.rows for table in section.tables]
-    (strong,) = [number for number, cell in enumerate(fedavg) if cell.strong]
-    assert RATES[strong - 1] == best["fedavg"]
-    assert fedavg[strong].text.startswith(f"{recorded['fedavg'][best['fedavg']] * 100:.1f}")
-    assert fednova[-1].text == "\N{EM DASH}"
 
-
-@pytest.mark.slow
 def test_one_command_makes_the_trials_and_then_the_table(tmp_path: Path, fedskew: FedSkew) -> None:
     entry = {
         "title": "Tuned",
@@ -221,19 +182,15 @@ def test_one_command_makes_the_trials_and_then_the_table(tmp_path: Path, fedskew
     assert status == 0
     assert len(json.loads(out)) == 3 + 1
 
-    status, out, _ = fedskew("run", *words, "--jobs", 1)
+    words += ["--engine", "inprocess", "--jobs", 1]
+    status, out, _ = fedskew("run", *words)
     assert status == 0  # a rate that is too large is no failure of the command
     assert "does not count, as the trial failed" in out
     assert "one, fedavg: learning-rate = 0.05" in out
-    status, out, _ = fedskew("run", *words, "--jobs", 1, "--json")
-    (summary,) = json.loads(out)  # the trials are none of the table's results
+    (summary,) = json.loads(fedskew("run", *words, "--json")[1])  # trials are no results
     origin = json.loads((tmp_path / "results" / summary["run"] / "settings.json").read_text())
     assert origin["settings"]["learning-rate"] == 0.05
-    status, out, _ = fedskew("report", "--experiments", file, "--results", tmp_path / "results")
-    assert status == 0
-    assert "Runs on " not in out
 
     file.write_text(yaml.safe_dump({"one": {**entry, "tune": {**TUNE, "values": [1e30, 1e31]}}}))
-    status, _, err = fedskew("run", *words, "--jobs", 1)
-    assert status == 1
-    assert "one, fedavg: none of its trials has finished" in err
+    status, _, errors = fedskew("run", *words)
+    assert status == 1 and "one, fedavg: none of its trials has finished" in errors

@@ -1,6 +1,5 @@
 """The race on drawn scores, with invented costs and a clock of its own: nothing trains."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import SettingError
 from fedskew.method_selection.candidates import Candidate, Contenders, Entrant
 from fedskew.method_selection.conclusion import NOBODY, Ended, conclusion
 from fedskew.method_selection.planning import Cost
 from fedskew.method_selection.race import Conditions, Race, Results
 from fedskew.method_selection.race_log import FIRST, FULL, LAST, RATES, RaceLog
-from fedskew.method_selection.standing import best_without_uploads, cut, one_rate_each, rank, shown
+from fedskew.method_selection.standing import best_third, cut, one_rate_each, rank, shown
 from fedskew.method_selection.uncertainty import Difference, Measurement
 
 METHODS = {
@@ -44,13 +42,12 @@ class DrawnContenders(Contenders):
         return frozenset(QUIET)
 
 
-def contenders(slow: Sequence[str] = (), continued: Sequence[str] = ()) -> Contenders:
+def contenders(slow: Sequence[str] = ()) -> Contenders:
     return DrawnContenders(
         METHODS,
         {},
         always=("fedavg", *slow),
         slow=tuple(slow),
-        continued=frozenset(continued),
     )
 
 
@@ -78,8 +75,6 @@ class Machine:
     now: float = 0.0
     finished: set[tuple[Entrant, int, int, bool]] = field(default_factory=set)
     failing: tuple[str, ...] = ()
-    continued: tuple[str, ...] = ()
-    """Trainings whose longer runs continue the shorter ones."""
     failing_last: tuple[str, ...] = ()
     """Trainings of which the first run of the last comparison alone succeeds."""
 
@@ -113,14 +108,6 @@ class Machine:
             costs[entrant.training] = Cost(self.speed * cost.every_round, self.speed * cost.once)
         return Results(validated, tested, costs)
 
-    def shared(self, entrant: Entrant, rounds: int, seed: int, last: bool) -> int:
-        """Return the rounds that a run takes over from the longest shorter one: all but its last."""
-        if entrant.training not in self.continued:
-            return 0
-        of_run = (entrant, seed, last)
-        shorter = [r for e, r, s, on in self.finished if (e, s, on) == of_run and r < rounds]
-        return max(shorter, default=1) - 1
-
     def charge(self, entrant: Entrant, rounds: int, seed: int, last: bool) -> None:
         run = (entrant, rounds, seed, last)
         if run in self.finished:
@@ -130,8 +117,7 @@ class Machine:
         self.lives -= 1
         draws = np.random.default_rng([self.seed, seed, rounds, len(self.finished)])
         factor = self.speed * (1 + self.jitter * draws.uniform(-1, 1)) / self.at_once
-        trained = rounds - self.shared(entrant, rounds, seed, last)
-        self.now += self.costs[entrant.training].of(trained, factor)
+        self.now += self.costs[entrant.training].of(rounds, factor)
         self.finished.add(run)
 
     def drawn(self, candidate: Candidate, rounds: int, seed: int, where: str) -> Measurement:
@@ -154,8 +140,7 @@ def race(
     """Run a race, or what is left of it."""
     log = RaceLog(folder / "plan.json")
     conditions = Conditions(minutes, machine.rounds, RATE, machine.at_once, race_seed)
-    racing = contenders(slow, machine.continued)
-    running = Race(racing, conditions, guess or COSTS, machine, log, clock=machine.clock)
+    running = Race(contenders(slow), conditions, guess or COSTS, machine, log, clock=machine.clock)
     return running.run(), log
 
 
@@ -168,35 +153,25 @@ def test_the_best_wins_and_is_compared_by_seeds_that_the_race_has_not_seen(tmp_p
     assert [step.purpose for step in log.steps][:4] == ["pace", FIRST, FULL, RATES]
     of_race = {seed for step in log.steps if step.purpose != LAST for seed in step.seeds}
     of_last = {seed for step in log.steps if step.purpose == LAST for seed in step.seeds}
-    assert of_last and not of_race & of_last
+    assert (min(of_race), min(of_last)) == (0, 100) and not of_race & of_last
     first = next(step for step in log.steps if step.purpose == FIRST)
     full = next(step for step in log.steps if step.purpose == FULL)
     assert (first.rounds, full.rounds) == (4, 12)
     assert len(full.seeds) >= 2, "a second seed before other rates"
 
 
-def test_every_race_has_fedavg_and_ccvr_and_names_what_it_leaves_out(tmp_path: Path) -> None:
-    ended, log = race(Machine(), tmp_path)
-    methods = {candidate.method for candidate in ended.standings[0].means}
-    assert {"fedavg", "ccvr", "scaffold", "scaffold+ccvr"} <= methods
-    assert log.entry["left_out"] == ("creff",) and "creff" not in methods
-    for standing in ended.standings:
-        assert any(candidate.method == "fedavg" for candidate in standing.means)
-        quiet = best_without_uploads(standing.means, QUIET)
-        assert quiet is not None
-
-
-@pytest.mark.parametrize("minutes", [1, 3, 10])
-@pytest.mark.parametrize("size", [0.1, 0.5, 1.0, 4.0])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("minutes", "size", "first_rounds"), [(1, 0.1, 4), (1, 4.0, 1), (3, 1.0, 4), (10, 0.5, 4)]
+)
 def test_a_race_uses_its_minutes_and_no_more(
-    minutes: float, size: float, seed: int, tmp_path: Path
+    minutes: float, size: float, first_rounds: int, tmp_path: Path
 ) -> None:
     """Costs that vary by a fifth from run to run, and a guess that is seven times too long."""
     costs = {name: Cost(size * cost.every_round, size * cost.once) for name, cost in COSTS.items()}
     guess = {name: Cost(7 * cost.every_round, 7 * cost.once) for name, cost in costs.items()}
-    machine = Machine(costs=costs, jitter=0.2, startup=4.0, seed=seed)
-    race(machine, tmp_path, minutes, guess=guess)
+    machine = Machine(costs=costs, jitter=0.2, startup=4.0)
+    _, log = race(machine, tmp_path, minutes, guess=guess)
+    assert log.steps[0].rounds == first_rounds, "fewer where a third might take too long"
     assert 0.8 <= machine.now / (60 * minutes) <= 1.1
 
 
@@ -241,31 +216,6 @@ def test_the_steps_of_a_race_whose_costs_are_known(
     assert log.used == pytest.approx(machine.now)
 
 
-def test_rounds_that_a_run_takes_over_are_neither_planned_nor_counted_twice(tmp_path: Path) -> None:
-    """FedAvg's first run has 4 rounds and its full one 12, of which 3 are taken over; the others start anew."""
-    machine = Machine(noise=0.0, continued=("fedavg",))
-    ended, log = race(machine, tmp_path, minutes=3)
-    for step in log.steps:
-        assert step.seconds == pytest.approx(step.predicted)
-    anew, _ = race(Machine(noise=0.0), tmp_path / "anew", minutes=3)
-    assert ended.winner == anew.winner
-    first, full = (
-        next(step for step in log.steps if step.purpose == kind) for kind in (FIRST, FULL)
-    )
-    again = Race(
-        contenders(continued=machine.continued),
-        Conditions(3, machine.rounds, RATE),
-        COSTS,
-        machine,
-        RaceLog(tmp_path / "plan.json"),
-        clock=machine.clock,
-    )
-    again.run()
-    rounds = again.all_rounds()
-    assert rounds["rounds-taken-over"] == len({*first.seeds} & {*full.seeds}) * 3 > 0
-    assert rounds["all-rounds"] == sum(run_rounds for _, run_rounds, _, _ in machine.finished)
-
-
 def test_a_race_of_equal_methods_uses_its_minutes_too(tmp_path: Path) -> None:
     means = dict.fromkeys(MEANS, 50.0) | {"fedavg": 58.0}
     machine = Machine(means=means)
@@ -274,14 +224,13 @@ def test_a_race_of_equal_methods_uses_its_minutes_too(tmp_path: Path) -> None:
     assert 0.8 <= machine.now / 60 <= 1.1
 
 
-@pytest.mark.parametrize("minutes", [0.5, 2.0])
-def test_a_killed_race_ends_in_the_same_file(minutes: float, tmp_path: Path) -> None:
-    """Killed before every run of the race, once each, and begun again."""
-    whole_machine = Machine()
+def test_a_killed_race_that_is_begun_again_ends_the_same(tmp_path: Path) -> None:
+    """Killed before some run of every step."""
+    minutes, whole_machine = 0.5, Machine()
     whole, log = race(whole_machine, tmp_path / "whole", minutes)
     runs = len(whole_machine.finished)
     assert runs > 10
-    for lives in range(0, runs, 3):
+    for lives in range(0, runs, 4):
         folder = tmp_path / f"killed-{lives}"
         machine = Machine(lives=lives)
         with pytest.raises(KilledError):
@@ -292,44 +241,6 @@ def test_a_killed_race_ends_in_the_same_file(minutes: float, tmp_path: Path) -> 
         assert conclusion(again) == conclusion(whole)
         assert [one.means for one in again.standings] == [one.means for one in whole.standings]
         assert (folder / "plan.json").read_text() == log.path.read_text(), lives
-
-
-def test_the_same_command_again_trains_nothing(tmp_path: Path) -> None:
-    machine = Machine()
-    ended, log = race(machine, tmp_path)
-    before = log.path.read_text()
-    again, _ = race(Machine(lives=0, finished=machine.finished), tmp_path)
-    assert conclusion(again) == conclusion(ended) and log.path.read_text() == before
-
-
-def test_two_starts_on_a_machine_that_varies_race_the_same_but_at_the_margin(
-    tmp_path: Path,
-) -> None:
-    entered, margins = [], set[str]()
-    for number in range(10):
-        machine = Machine(jitter=0.1, speed=0.9 + 0.02 * number, seed=0)
-        _, log = race(machine, tmp_path / str(number))
-        entered.append(set(log.entry["taken"]))
-        margins |= set(log.entry["at_margin"])
-    for taken in entered:
-        assert taken ^ entered[0] <= margins
-
-
-def test_ten_starts_with_other_seeds_name_one_winner_where_the_gain_is_large(
-    tmp_path: Path,
-) -> None:
-    winners = set()
-    for number in range(10):
-        ended, _ = race(Machine(), tmp_path / str(number), race_seed=number)
-        winners.add(ended.take.method)
-    assert winners == {"scaffold+ccvr"}
-
-
-def test_a_race_seed_trains_with_other_seeds(tmp_path: Path) -> None:
-    _, zero = race(Machine(), tmp_path / "0")
-    _, one = race(Machine(), tmp_path / "1", race_seed=1)
-    seeds = [{seed for step in log.steps for seed in step.seeds} for log in (zero, one)]
-    assert not seeds[0] & seeds[1] and min(seeds[1]) == 10_000
 
 
 def test_a_slow_starter_runs_to_the_end_where_it_is_named(tmp_path: Path) -> None:
@@ -343,14 +254,15 @@ def test_a_slow_starter_runs_to_the_end_where_it_is_named(tmp_path: Path) -> Non
 
 
 def test_of_equal_methods_none_is_called_better_in_95_of_100_races(tmp_path: Path) -> None:
+    """Here in 38 of 40."""
     means = dict.fromkeys(MEANS, 50.0)
     called = 0
-    for seed in range(100):
+    for seed in range(40):
         machine = Machine(means=means, noise=4.0, seed=seed)
         ended, _ = race(machine, tmp_path / str(seed))
         called += ended.take.method != "fedavg"
         assert (NOBODY in " ".join(conclusion(ended))) == (ended.take.method == "fedavg")
-    assert called <= 5
+    assert called <= 2
 
 
 def test_a_candidate_whose_runs_failed_is_out(tmp_path: Path) -> None:
@@ -362,7 +274,7 @@ def test_a_candidate_whose_runs_failed_is_out(tmp_path: Path) -> None:
     alone, _ = race(Machine(failing=others), tmp_path / "all but one")
     assert alone.winner.method == "fedlc" and alone.baseline is None
     assert "compared with nothing" in " ".join(conclusion(alone))
-    with pytest.raises(RuntimeError, match="no run of the race has finished"):
+    with pytest.raises(RuntimeError):
         race(Machine(failing=tuple(METHODS)), tmp_path / "none")
 
 
@@ -373,17 +285,6 @@ def test_one_seed_in_common_with_fedavg_tells_nothing(tmp_path: Path) -> None:
     assert (ended.validated, ended.tested) == (None, None)
     assert ended.take.method == "fedavg"
     assert any("fewer than two seeds in common" in line for line in conclusion(ended))
-
-
-def test_a_log_that_is_damaged_is_one_sentence(tmp_path: Path) -> None:
-    _, log = race(Machine(), tmp_path)
-    assert RaceLog(log.path).steps == log.steps
-    log.path.write_text("{")
-    with pytest.raises(SettingError, match=r"plan.json.*is damaged: delete it"):
-        RaceLog(log.path)
-    log.path.write_text(json.dumps({"format": 1, "candidates": []}))
-    with pytest.raises(SettingError, match="is damaged"):
-        RaceLog(log.path)
 
 
 # ---- cuts ------------------------------------------------------------------------------------------------------------
@@ -410,6 +311,12 @@ def test_a_cut_keeps_what_two_standard_errors_do_not_tell_from_the_last_one_kept
     certain = {"a": (70, 70), "b": (60, 60), "c": (58, 58), "d": (40, 40)}
     assert kept(certain, 2) == ["a", "b"], "without any spread 2 points are told"
     assert kept(certain, 4) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(("candidates", "best"), [(2, 2), (3, 2), (6, 2), (7, 3)])
+def test_the_best_third_is_two_candidates_at_least(candidates: int, best: int) -> None:
+    found = measured({f"m{number}": (90 - 10 * number,) * 2 for number in range(candidates)})
+    assert len(best_third(rank(found, found), found)) == best
 
 
 def test_one_unlucky_seed_does_not_cut_a_method() -> None:
@@ -462,55 +369,39 @@ def test_the_validation_data_decide_what_to_take() -> None:
     assert good.take.method == "ccvr"
     lines = conclusion(good)
     assert lines[0] == "winner: ccvr (0.0625)" and lines[-1] == "take ccvr (0.0625)"
-    assert any("to confirm the gain" in line for line in lines)
     assert any(line.startswith("gain over FedAvg on the test set: +3.0 points") for line in lines)
-    assert any(line.endswith("(+2.0, +4.0)") for line in lines)
     bad = ended(UNCLEAR, GOOD)
     assert bad.take.method == "fedavg" and NOBODY in conclusion(bad)
-    assert not any("to confirm the gain" in line for line in conclusion(ended(GOOD, GOOD)))
+    itself = ended(None, None, winner=Candidate("fedavg", RATE))
+    assert NOBODY in " ".join(conclusion(itself))
 
 
-def test_an_end_names_the_equal_ones_and_what_uploads_nothing() -> None:
-    lines = conclusion(ended(GOOD, GOOD, equals=[Candidate("fedshift", 0.5)]))
-    assert "within two standard errors of it on validation data: fedshift (0.5)" in lines
-    assert "best of those that upload nothing beside the model: fedavg (0.0625)" in lines
-    itself = conclusion(ended(GOOD, GOOD, without_uploads=Candidate("ccvr", RATE)))
-    assert "the winner uploads nothing beside the model" in itself
-    nobody = conclusion(ended(GOOD, GOOD, without_uploads=None))
-    assert "no method that uploads nothing beside the model has finished" in nobody
-    alone = conclusion(ended(None, None, winner=Candidate("fedavg", RATE)))
-    assert f"{NOBODY}: FedAvg itself is the best" in alone
-    short = conclusion(ended(None, None))
-    assert any("fewer than two seeds in common" in line for line in short)
+FEDAVG, CCVR = Candidate("fedavg", RATE), Candidate("ccvr", RATE)
 
 
-def test_an_end_names_what_diverged_and_recommends_no_level_of_chance() -> None:
-    winner, baseline = Candidate("ccvr", RATE), Candidate("fedavg", RATE)
-    other = conclusion(ended(GOOD, GOOD, diverged={Candidate("fedavg", 4.0): [0, 1]}))
-    assert any(line.startswith("fedavg (4) diverged in seeds 0, 1: a lower") for line in other)
-    assert other[-1] == "take ccvr (0.0625)"
-    lost = ended(GOOD, GOOD, diverged={winner: [101]})
-    assert not lost.distinguishable and conclusion(lost)[-1] == "take fedavg (0.0625)"
-    of_lost = " ".join(conclusion(lost))
-    assert "ccvr (0.0625) diverged in seed 101, so its gain does not count" in of_lost
-    assert not any(words in of_lost for words in ("winner", "which decides", NOBODY))
-    both = conclusion(ended(GOOD, GOOD, diverged={winner: [101], baseline: [102]}))
-    assert both[0].startswith("first on validation data: ")
-    assert both[-1].startswith("take none of them: ")
-    alone = conclusion(ended(None, None, winner=baseline, diverged={baseline: [101]}))
-    assert "fedavg (0.0625) diverged in seed 101, so it does not count" in alone
-    assert NOBODY not in " ".join(alone) and alone[-1].startswith("take none of them: ")
-    at_chance = conclusion(ended(GOOD, GOOD, at_chance="9.8 where chance is 10.0 percent"))
-    assert at_chance[0] == "first on validation data: ccvr (0.0625)"
-    assert "ccvr (0.0625) is no better than chance: 9.8 where chance is 10.0 percent" in at_chance
-    assert at_chance[-1].startswith("take none of them: ") and "data check" in at_chance[-1]
-
-
-@pytest.mark.parametrize("gain", [GOOD, UNCLEAR, None])
-def test_a_sound_winner_is_taken_where_only_fedavg_diverged(gain: Difference | None) -> None:
-    race = ended(gain, gain, diverged={Candidate("fedavg", RATE): [101]})
-    assert race.take.method == "ccvr" and not race.nothing_to_take
-    lines = conclusion(race)
-    assert lines[0] == "winner: ccvr (0.0625)" and lines[-1] == "take ccvr (0.0625)"
-    assert "fedavg (0.0625) diverged in seed 101, so ccvr (0.0625) needs no gain over it" in lines
-    assert NOBODY not in lines and "which decides" not in " ".join(lines)
+@pytest.mark.parametrize(
+    ("changes", "first", "last"),
+    [
+        ({"diverged": {Candidate("fedavg", 4.0): [0, 1]}}, "winner: ccvr", "take ccvr"),
+        ({"diverged": {FEDAVG: [101]}}, "winner: ccvr", "take ccvr"),
+        ({"diverged": {CCVR: [101]}}, "first on validation data: ", "take fedavg"),
+        (
+            {"diverged": {CCVR: [101], FEDAVG: [102]}},
+            "first on validation data: ",
+            "take none of them: ",
+        ),
+        (
+            {"winner": FEDAVG, "diverged": {FEDAVG: [101]}},
+            "first on validation data: ",
+            "take none of them: ",
+        ),
+        ({"at_chance": "9.8 of 10.0"}, "first on validation data: ", "take none of them: "),
+    ],
+)
+def test_what_diverged_or_is_at_the_level_of_chance_is_not_recommended(
+    changes: dict[str, object], first: str, last: str
+) -> None:
+    lines = conclusion(ended(GOOD, GOOD, **changes))
+    assert lines[0].startswith(first) and lines[-1].startswith(last)
+    for candidate, _ in changes.get("diverged", {}).items():  # type: ignore[attr-defined]
+        assert any(line.startswith(f"{candidate} diverged in seed") for line in lines)

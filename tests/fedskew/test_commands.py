@@ -1,0 +1,483 @@
+"""Every command: exit status, `--json`, one sentence for a wrong call; how `fedskew run` is asked and answers."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import psutil
+import pytest
+from command_line import FedSkew
+
+import fedskew as workbench
+from fedskew.cli import terminal
+from fedskew.cli.application import COMMANDS, loaded
+from fedskew.cli.run_selection import Choice, choose
+from fedskew.experiments.plan import runs
+
+QUICK = "--engine inprocess --set rounds=1 --set local-steps=1 --set model=linear"
+SUMMARY = [
+    "run", "method", "rows", "rounds", "models", "failures", "hash", "partition-hash", "seconds-of-this-start",
+]  # fmt: skip
+REPORT = [
+    "experiment", "title", "headline", "what-was-run", "warnings", "numbers", "claims", "not-judged", "assumed",
+    "runs", "command",
+]  # fmt: skip
+DIAGNOSIS = [
+    "of", "skews", "failing", "try-first", "line", "remark", "small-sites", "without-samples", "statistics", "moments",
+]  # fmt: skip
+WORTH = ["head", "target", "features", "all-features", "orders", "everybody", "guess", "sites"]
+Good = tuple[str, list[str]]
+GOOD: dict[str, list[Good]] = {
+    "run": [
+        (f"{QUICK} --results results --json", SUMMARY),
+        (f"mine {QUICK} --results results --json", SUMMARY),
+        ("mine --dry-run --json", ["run", "label", "rounds", "missing", "refused", "cost"]),
+    ],
+    "list": [
+        ("methods --json", ["method", "what", "parts", "uploads beside the model", "paper"]),
+        ("settings --json", ["key", "default", "meaning"]),
+        ("models --json", ["model", "what"]),
+        ("experiments --json", ["experiment", "what"]),
+    ],
+    "data cache": [("--list --cache cache", [])],
+    "data check": [("own.csv", [])],
+    "data export-sites": [("digits sites --sites 2", [])],
+    "data list": [("--json", ["dataset", "classes", "input-shape", "there", "what"])],
+    "data save-partition": [("partition.json --set clients=3", [])],
+    "data show": [("--json", ["hash", "classes", "counts"])],
+    "diagnose": [("counts.csv --json", DIAGNOSIS)],
+    "worth": [("--set dataset=digits --set model=linear --set clients=2 --json", WORTH)],
+    "report": [("--results trained --json", REPORT)],
+    "keep": [("papers --results results --records kept", [])],
+    "export": [("RUN --output model", [])],
+    "predict": [("exported images.npz --json", ["predictions", "metrics"])],
+    "federation new": [
+        ("study --name study --address example.org:9092 --classes a,b --input-shape 1x8x8", []),
+    ],
+    "federation runs": [("study --json", [])],
+    "federation down": [("study", [])],
+}
+"""By command: good calls, and the keys that its JSON has, or each element of it; without keys, it prints text."""
+ELSEWHERE = {
+    "select", "verify",
+    *(f"federation {name}" for name in (
+        "add", "alive", "backup", "coordinator-key", "follow", "register", "rekey", "remove", "rename", "renew",
+        "restore", "run", "serve", "sign", "status", "stop", "submit", "up", "update",
+    )),
+}  # fmt: skip
+"""Commands whose good calls take minutes, kept records, or a federation: below, in report/ and in federation/."""
+BAD = {
+    "run": "--set rouns=3",
+    "list": "experiments --experiments no.yaml",
+    "data cache": "--cache cache",
+    "data check": "no.csv",
+    "data export-sites": "no.csv sites",
+    "data list": "--nothing",
+    "data save-partition": "partition.json --set clients=ten",
+    "data show": "--png table.jpg",
+    "diagnose": "no-experiment",
+    "select": "--minutes 1 --target best",
+    "worth": "--set dataset=digits",
+    "report": "no-experiment",
+    "keep": "demo",
+    "verify": "papers --records kept",
+    "export": "no-run",
+    "predict": "no-model images.npz",
+    "federation add": "nowhere north KEY",
+    "federation alive": "nowhere",
+    "federation backup": "nowhere backup.tar",
+    "federation coordinator-key": "nowhere",
+    "federation down": "study --nothing",
+    "federation follow": "nowhere 1",
+    "federation new": "study --name study --address nobody --classes a,b --input-shape 1x8x8",
+    "federation register": "nowhere",
+    "federation rekey": "nowhere north KEY",
+    "federation remove": "nowhere north",
+    "federation rename": "nowhere north south",
+    "federation renew": "nowhere",
+    "federation restore": "no.tar study",
+    "federation run": "nowhere",
+    "federation runs": "study --nothing",
+    "federation serve": "nowhere superlink",
+    "federation sign": "nowhere",
+    "federation status": "nowhere",
+    "federation stop": "nowhere 1",
+    "federation submit": "nowhere",
+    "federation up": "nowhere",
+    "federation update": "nowhere",
+}
+"""By command: a call that is refused."""
+
+
+def all_commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command that help shows, with its words."""
+    for name in COMMANDS:
+        command = loaded(name)
+        if not isinstance(command, click.Group):
+            yield name, command
+            continue
+        for word, below in command.commands.items():
+            if not below.hidden:
+                yield f"{name} {word}", below
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the folder `trained` of a finished run, its exported model, and inputs."""
+    folder = tmp_path_factory.mktemp("trained")
+    settings = {"rounds": 1, "local-steps": 1, "model": "linear"}
+    result = workbench.run({**settings, "results": str(folder / "trained")})
+    result.export(folder / "exported")
+    images = np.zeros((3, 8, 8), np.uint8)
+    np.savez(folder / "images.npz", images=images, labels=np.arange(3))
+    (folder / "run.txt").write_text(str(result.folder))
+    rows = [f"{number},{number % 7},{'ab'[number % 2]}" for number in range(60)]
+    (folder / "own.csv").write_text("\n".join(["age,weight,label", *rows]))
+    (folder / "counts.csv").write_text("site,a,b\nx,10,90\ny,90,10\n")
+    entry = {"title": "Mine", "methods": ["fedavg"], "seeds": [0]}
+    (folder / "experiments.yaml").write_text(json.dumps({"mine": entry}))
+    return folder
+
+
+@pytest.fixture
+def room(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the inputs of all calls."""
+    for name in ("trained", "exported", "images.npz", "own.csv", "counts.csv", "experiments.yaml"):
+        (tmp_path / name).symlink_to(trained / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_command_has_a_good_and_a_bad_call() -> None:
+    commands = dict(all_commands())
+    assert commands.keys() == BAD.keys() == {*GOOD, *ELSEWHERE}
+    for name, calls in GOOD.items():
+        options = {option for parameter in commands[name].params for option in parameter.opts}
+        assert ("--json" in options) == any("--json" in words for words, _ in calls), name
+
+
+@pytest.mark.parametrize(("command", "calls"), GOOD.items(), ids=list(GOOD))
+def test_a_good_call_ends_with_0_and_prints_json_where_it_is_asked_to(
+    command: str, calls: list[Good], room: Path, trained: Path, fedskew: FedSkew
+) -> None:
+    for words, keys in calls:
+        words = words.replace("RUN", (trained / "run.txt").read_text())
+        status, output, errors = fedskew(*command.split(), *shlex.split(words))
+        assert status == 0, errors
+        if "--json" in words:
+            printed = json.loads(output)
+            shown: dict[str, Any] = printed if isinstance(printed, dict) else dict(*printed[:1])
+            assert list(shown) == keys
+        else:
+            assert output
+
+
+@pytest.mark.parametrize(("command", "words"), BAD.items(), ids=list(BAD))
+def test_a_bad_call_ends_with_2_and_one_sentence(
+    command: str, words: str, room: Path, fedskew: FedSkew
+) -> None:
+    status, output, errors = fedskew(*command.split(), *words.split())
+    assert (status, output) == (2, "")
+    if "--nothing" in words:  # it has no other option or argument that could be wrong
+        assert "No such option" in errors
+    else:
+        assert errors.startswith("fedskew: ") and errors.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_selection_ends_with_what_to_take(tmp_path: Path, fedskew: FedSkew) -> None:
+    words = "select --minutes 1 --method fedshift,ccvr --set model=mlp-bn --set train-images=200 --set rounds=1"
+    words += " --set local-epochs=1 --set min-samples=5 --results"
+    status, output, errors = fedskew(*words.split(), tmp_path)
+    assert status == 0, errors
+    (file,) = tmp_path.glob("race-*/result.json")
+    result = json.loads(file.read_text())
+    last = result["lines"][-1]
+    assert last.startswith(f"take {result['take']['method']} (") and last in output
+    stated = [json.loads(path.read_text())["settings"] for path in tmp_path.glob("*/settings.json")]
+    tested = [run["seed"] for run in stated if run["tested-on"] == "test"]
+    assert all(seed >= 100 for seed in tested), "the race's own runs never look at the test set"
+
+
+# ---- starting -------------------------------------------------------------------------------
+
+
+CALLED = """
+import contextlib, io, json, sys
+from fedskew.cli.main import main
+ended = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["fedskew", *words]
+    printed = io.StringIO()
+    status = 0
+    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main()
+        except SystemExit as error:
+            status = error.code
+    ended.append([status, printed.getvalue(), sorted({"torch", "flwr"} & {*sys.modules})])
+print(json.dumps(ended))
+"""
+MISTAKES = {
+    "run --set dataset=csv:no.csv": "no.csv: there is no such file or folder",
+    "run --set dataset=domains:folder:no,mnist": "no: there is no such file or folder",
+    "run --set dataset=digit": "did you mean 'digits'?",
+    "run --set weights=no.safetensors": "weights = 'no.safetensors': there is no such file",
+    "run --set partition-file=no.json": "no.json",
+    "run --set alpha=-1": "alpha = -1.0",
+    "run --method fedshfit": "did you mean fedshift",
+    "run --set method=fedbn+fedshfit": "did you mean fedshift",
+    "run quikc": "did you mean quick",
+    "run quick --set lerning-rate=1": "did you mean learning-rate",
+    "run --cluster nobody:1": "is for several runs",
+    "report quikc": "did you mean quick",
+    "data check here.csv --set split-seed=x": "split-seed = 'x'",
+    "data save-partition out.json --from no.csv": "--from = 'no.csv': there is no such file",
+    "diagnose --set dataset=csv:no.csv": "no.csv: there is no such file or folder",
+    "select --minutes 1 --set dataset=csv:no.csv": "no.csv: there is no such file or folder",
+    "select --minutes 1 --match-counts no.csv": "no.csv",
+    "predict . here.csv --round first": "--round = 'first'",
+}
+"""Command lines, each with words of the sentence that refuses it."""
+
+
+def test_help_and_a_mistake_need_neither_torch_nor_flwr(tmp_path: Path) -> None:
+    (tmp_path / "here.csv").write_text("age,label\n1,a\n2,b\n")
+    good = [
+        "list methods",
+        "list experiments",
+        *(f"{name} --help" for name in COMMANDS if name != "worth"),
+    ]
+    lines = json.dumps([line.split() for line in [*good, *MISTAKES]])
+    words = [sys.executable, "-c", CALLED, lines]
+    ended = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, check=True)
+    for line, (status, printed, modules) in zip(
+        [*good, *MISTAKES], json.loads(ended.stdout), strict=True
+    ):
+        assert modules == [] and status == (2 if line in MISTAKES else 0), (line, printed)
+        assert MISTAKES.get(line, "") in printed, line
+    assert [file.name for file in tmp_path.iterdir()] == ["here.csv"]
+
+
+def test_a_terminal_is_told_what_takes_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stderr:
+        """A terminal or a file."""
+
+        def __init__(self, on_terminal: bool) -> None:
+            self.on_terminal = on_terminal
+            self.said = ""
+            self.written = threading.Event()
+
+        def isatty(self) -> bool:
+            return self.on_terminal
+
+        def write(self, text: str) -> None:
+            self.said += text
+            self.written.set()
+
+    monkeypatch.setattr(terminal, "SILENT_SECONDS", 0.0)
+    for on_terminal in (True, False):
+        errors = Stderr(on_terminal)
+        monkeypatch.setattr(sys, "stderr", errors)
+        terminal.status_line.begin("loading ...")
+        if on_terminal:
+            assert errors.written.wait(60)
+        terminal.status_line.end()
+        assert errors.said.startswith("fedskew: loading ...") == on_terminal
+
+
+def test_a_mistyped_command_is_asked_about_once(fedskew: FedSkew) -> None:
+    """click names the nearest command itself from 8.4 on, and typer did so again."""
+    for words, nearest in ((["reprt"], "'report'"), (["data", "lst"], "'list'")):
+        status, _, complaint = fedskew(*words)
+        assert status == 2
+        assert complaint.count("Did you mean") == 1 and complaint.count(nearest) == 1
+
+
+def test_the_overview_says_of_each_command_what_its_own_help_says() -> None:
+    for name, (_, line) in COMMANDS.items():
+        assert (loaded(name).help or "").split("\n\n")[0] == line
+
+
+def test_the_version_is_the_installed_one(fedskew: FedSkew) -> None:
+    assert fedskew("--version") == (0, f"fedskew {version('fedskew')}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "proposals"),
+    [
+        ("fedskew r", ["run", "report"]),
+        ("fedskew report demo-m", ["demo-missing", "demo-missing-converged"]),
+        ("fedskew run --set learning-rate-decay-", ["learning-rate-decay-every="]),
+        ("fedskew select --set overwrite=", ["overwrite=true", "overwrite=false"]),
+        ("fedskew run --method fedavg,creff-", ["fedavg,creff-code"]),
+        ("fedskew run no-such-experiment", []),
+    ],
+)
+def test_a_shell_is_proposed_what_goes_on_so(
+    fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch, words: str, proposals: list[str]
+) -> None:
+    monkeypatch.setenv("_FEDSKEW_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    status, output, errors = fedskew()
+    assert (status, output.split(), errors) == (0, proposals, "")
+
+
+# ---- runs -----------------------------------------------------------------------------------
+
+
+def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    words = ["run", *QUICK.split(), "--set", "method=creff", "--results", tmp_path]
+    words += ["--set", "creff.head-steps=1"]
+    status, output, errors = fedskew(*words)
+    assert status == 0, errors
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    for word in ("round   1/1", "fedavg", "creff", "balanced", str(folder)):
+        assert word in output
+    left = {file.name for file in folder.iterdir()}
+    assert {"settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"} <= left
+    assert "finished earlier" not in output and "finished earlier" in fedskew(*words)[1]
+    assert "finished earlier" not in fedskew(*words, "--overwrite")[1]
+
+
+@pytest.mark.parametrize(("names", "failures"), [([], 0), (["--seed", "0,1"], 2)])
+def test_a_run_that_fails_says_why_and_exits_with_1(
+    tmp_path: Path, fedskew: FedSkew, names: list[str], failures: int
+) -> None:
+    words = ["--set", "learning-rate=1e38", "--results", tmp_path]
+    status, _, errors = fedskew("run", *names, *QUICK.split(), *words)
+    assert status == 1
+    assert errors.startswith(f"fedskew: {failures} of {failures} runs failed") == bool(failures)
+    assert "diverged in round 1: " in errors.splitlines()[-1]
+
+
+@pytest.fixture
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with 40 images, with a label that does not exist, and with no labels at all."""
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    labels = np.arange(40) % 10
+    test = {"test_images": 255 - images, "test_labels": labels}
+    np.savez(tmp_path / "forty.npz", train_images=images, train_labels=labels, **test)
+    np.savez(tmp_path / "ten.npz", train_images=images, train_labels=labels + 1, **test)
+    np.savez(tmp_path / "bare.npz", train_images=images, test_images=images)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+OWN = "classes=10 input-shape=1x8x8"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("roundz=3", "did you mean rounds"),
+        ("rounds=many", "integer"),
+        ("method=fedbn", "batch norm"),
+        ("method=feddf+fedbe", "combine"),
+        ("method=feddf", "holdout-per-class = 0"),
+        ("method=fedshift+reweighting", "class prior"),
+        (f"dataset=npz:forty.npz {OWN} clients=50", "40"),
+        (f"dataset=npz:ten.npz {OWN}", "ten.npz"),
+        (f"dataset=npz:bare.npz {OWN}", "train_labels"),
+        (f"dataset=folder:nowhere {OWN}", "nowhere"),
+        ("dataset=mnist data-root=empty", "download"),
+        ("dataset=./ten.npz", "did you mean 'npz:./ten.npz'?"),
+        ("rounds=1 rounds=2", "is stated twice"),
+        ("method=fedavg,iwds", "`--method fedavg,iwds`: a run of each"),
+        ("results=forty.npz/below", "cannot be written"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["inprocess", "ray"])
+def test_bad_settings_are_one_sentence_before_any_engine_starts(
+    own_data: Path, fedskew: FedSkew, settings: str, words: str, engine: str
+) -> None:
+    pairs = [word for setting in settings.split() for word in ("--set", setting)]
+    status, _, errors = fedskew("run", "--engine", engine, *pairs)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith("fedskew: ") and words in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--results a --results b", "--results is given 2 times and counts once"),
+        ("--seed 0,1 --seed 1", "--seed = '0,1,1': must state each once"),
+        ("--seed 0,x", "--seed = 'x': must be an integer"),
+        ("--seed \uff11", "--seed = '\uff11': must be an integer"),
+        ("--seed 0 --set seed=1", "--seed = '0': --set states it as well"),
+        ("--method fedavg,,iwds", "must be values separated by commas"),
+        ("demo --method fedavg", "does not go with experiments"),
+        ("fails --set rounds=-1", "fails-fedshift-one-class: rounds = -1: must be 0 to 1000000"),
+        ("--jobs 2", "--jobs = 2: is for several runs"),
+        ("--workers -1", "-1 is not in the range x>=0."),
+        ("--results=", "results = '': must name a folder"),
+    ],
+)
+def test_an_option_that_would_be_dropped_or_is_out_of_range_is_refused(
+    fedskew: FedSkew, words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where --results "" would be
+    for more in ([], ["--dry-run"]):
+        status, _, errors = fedskew("run", *words.split(), *more)
+        assert status == 2 and sentence in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_methods_and_seeds_make_an_experiment_on_the_spot() -> None:
+    settings = ["resampling.decay=0.5", "rounds=1"]
+    choice = choose([], None, settings, ["fedavg,tau-norm", "iwds"], ["0,2"], {"results": "here"})
+    cells = choice.cells()
+    assert [(cell.row, cell.seed) for cell in cells] == [
+        (method, seed) for seed in (0, 2) for method in ("fedavg", "tau-norm", "iwds")
+    ]
+    assert len(runs(cells)) == 4 and {cell.run.general.rounds for cell in cells} == {1}
+    one = Choice([], {"method": "iwds", "seed": 1}, ())
+    assert choose([], None, [], ["iwds"], ["1"], {"overwrite": None}) == one
+
+
+def test_a_module_of_the_user_s_that_is_called_data(tmp_path: Path) -> None:
+    """The command line finds FedSkew's own; a script, which may mean its own, is told in one sentence."""
+    (tmp_path / "data.py").write_text("SCANS = 3\n")
+    python = [sys.executable, "-m", "fedskew", "list", "experiments"]
+    listed = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
+    assert listed.returncode == 0 and "demo-tail" in listed.stdout, listed.stderr
+    script = [sys.executable, str(tmp_path / "script.py")]
+    (tmp_path / "script.py").write_text("import fedskew\n")
+    refused = subprocess.run(script, capture_output=True, text=True)
+    assert f"ImportError: {tmp_path / 'data.py'} has the name of FedSkew's" in refused.stderr
+    (tmp_path / "data.py").rename(tmp_path / "scans.py")
+    assert subprocess.run(script, capture_output=True).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_worker_and_the_same_command_ends_the_same(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "fedskew", "run", "--workers", "2", "--json"]
+    words += ["--set", "rounds=20", "--set", "local-epochs=1"]
+    command = [*words, "--engine", "workers", "--results", str(tmp_path / "killed")]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list((tmp_path / "killed").glob("*/rounds.jsonl")):
+        assert running.poll() is None, "the run ended before its first round"
+        time.sleep(0.02)
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(children) >= 2
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert not psutil.wait_procs(children, timeout=60)[1]
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "resuming after round" in again.stderr
+    command = [*words, "--engine", "inprocess", "--results", str(tmp_path / "whole")]
+    whole = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout)["hash"] == json.loads(whole.stdout)["hash"]
