@@ -232,7 +232,7 @@ def write_pcp(
     return series
 
 
-# ---- a stand-in for the datasets library, which only `make slow` installs ---------------------------------------------
+# ---- a stand-in for the datasets library, which only `make slow` installs ------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def arrays(**more: Any) -> Callable[[Path], Path]:
 
 
 VECTORS = np.arange(30, dtype=np.float32).reshape(10, 3) ** 2 / 8
-WITH_GAPS = np.where(VECTORS == VECTORS[4, 1], np.nan, VECTORS)
+WITH_GAPS = np.where(VECTORS[4, 1] == VECTORS, np.nan, VECTORS)
 LABELS = np.arange(10) % 2
 HALVES = {"train_labels": LABELS[:7], "test_labels": LABELS[7:], "columns": np.array(list("xyz"))}
 SPREAD = noise(7, 20, 6, 5).astype(np.int16) - 100
