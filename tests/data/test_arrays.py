@@ -1,0 +1,308 @@
+"""npz files and MedMNIST: what can mean one thing alone is converted, what cannot be used is refused by its array.
+
+Files that are small on disk and large in memory are refused before memory is taken.
+"""
+
+import io
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from layouts import noise, write_npz
+
+from data import DataError, DataSettings, federate, load
+from data.errors import SetOption, options_of
+from data.readers.user_data import guess_settings
+
+
+def npz(folder: Path, shape: str = "1x6x5", classes: str = "2", **changed: Any) -> DataSettings:
+    """Ten grey training and five test images of two classes, with other arrays; None leaves one out."""
+    arrays = write_npz(folder / "own.npz", (6, 5), 10, 5, classes=2, **changed)
+    kept = {key: array for key, array in arrays.items() if array is not None}
+    np.savez(folder / "own.npz", **kept)
+    return DataSettings(f"npz:{folder}/own.npz", classes=classes, input_shape=shape)
+
+
+def refused(settings: DataSettings, *words: str) -> DataError:
+    """Return the error of a file, which is one line that names it and holds the words."""
+    with pytest.raises(DataError) as caught:
+        load(settings)
+    said = str(caught.value)
+    assert settings.dataset.split(":")[1] in said and "\n" not in said and len(said) < 1500
+    assert not [word for word in words if word not in said], said
+    return caught.value
+
+
+def test_a_relative_path_lies_below_data_root(tmp_path: Path) -> None:
+    settings = npz(tmp_path)
+    below = replace(settings, dataset="npz:own.npz", data_root=str(tmp_path))
+    assert load(below).content == load(settings).content
+
+
+def contents(folder: Path, settings: DataSettings) -> str:
+    return load(replace(settings, cache=str(folder / "cache"))).content
+
+
+LABELS = {"train_labels": np.arange(10) % 2, "test_labels": np.arange(5) % 2}
+IMAGES = {"train_images": noise(0, 10, 6, 5), "test_images": noise(1, 5, 6, 5)}
+FLOATS = {key: (part / 255).astype(np.float32) for key, part in IMAGES.items()}
+SAME: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "labels (N, 1)": ({key: part[:, None] for key, part in LABELS.items()}, {}, {}),
+    "labels as floats": ({key: part.astype(float) for key, part in LABELS.items()}, {}, {}),
+    "one-hot labels": ({key: np.eye(2)[part] for key, part in LABELS.items()}, {}, {}),
+    "labels true and false": ({key: part.astype(bool) for key, part in LABELS.items()}, {}, {}),
+    "names": (
+        {key: np.array(["cat", "dog"])[part] for key, part in LABELS.items()}, {"classes": "cat,dog"}, {}
+    ),
+    "names in another order": (
+        {key: np.array(["cat", "dog"])[1 - part] for key, part in LABELS.items()}, {"classes": "dog,cat"}, {}
+    ),
+    "labels from 1": ({key: part + 1 for key, part in LABELS.items()}, {"first_label": 1}, {}),
+    "channels first": ({key: part[:, None] for key, part in IMAGES.items()}, {}, {}),
+    "bytes as int64": ({key: part.astype(np.int64) for key, part in IMAGES.items()}, {}, {}),
+    "doubles": ({key: part.astype(float) for key, part in FLOATS.items()}, {}, FLOATS),
+    "16 bits": ({key: part.astype(np.uint16) * 257 for key, part in IMAGES.items()}, {}, FLOATS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_what_can_mean_one_thing_alone_is_converted(tmp_path: Path, case: str) -> None:
+    changed, stated, expected = SAME[case]
+    plain = contents(
+        tmp_path, npz(tmp_path, **IMAGES, **LABELS) if not expected else npz(tmp_path, **expected)
+    )
+    changed = {**IMAGES, **LABELS, **changed}
+    assert contents(tmp_path, replace(npz(tmp_path, **changed), **stated)) == plain
+
+
+def test_a_stated_range_cuts_what_is_outside(tmp_path: Path) -> None:
+    ct = np.linspace(-1200, 300, 300).reshape(10, 6, 5).astype(np.int16)
+    settings = npz(tmp_path, train_images=ct, test_images=ct[:5])
+    read = load(replace(settings, pixel_range="-1000,200")).train_inputs[:, 0]
+    assert read.dtype == np.float32
+    assert np.array_equal(read, np.clip((ct.astype(np.float32) + 1000) / np.float32(1200), 0, 1))
+
+
+NAN = np.zeros((10, 6, 5), np.float32)
+NAN[4, 2, 1] = np.nan
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "too large a label": ({"train_labels": np.arange(10)}, "train_labels: label 2"),
+    "a negative label": ({"test_labels": np.arange(5) - 1}, "test_labels: label -1"),
+    "broken labels": ({"train_labels": np.arange(10) / 2}, "train_labels: dtype float64"),
+    "several labels": ({"train_labels": np.ones((10, 2), int)}, "train_labels: shape (10, 2)"),
+    "an unknown name": ({"train_labels": np.array(["cat", "dog"] * 5)}, "train_labels: 'cat'"),
+    "a missing name": ({"train_labels": np.array(["0", "nan"] * 5)}, "'nan' at index 1"),
+    "another length": ({"train_labels": np.zeros(9, int)}, "train_images: 10 images and 9 labels"),
+    "not a number": ({"train_images": NAN, "test_images": NAN[5:]}, "train_images: NaN"),
+    "complex": ({"train_images": np.zeros((10, 6, 5), complex)}, "train_images: dtype complex128"),
+    "vectors of bytes": ({"train_images": np.zeros((10, 6), np.uint8)}, "train_images: shape (10, 6)"),
+    "five axes": ({"train_images": np.zeros((10, 4, 4, 1, 1), np.uint8)}, "train_images: shape"),
+    "two channels": ({"train_images": np.zeros((10, 6, 5, 2), np.uint8)}, "2 channels"),
+    "another shape": ({"train_images": np.zeros((10, 9), np.float32)}, "(9,)"),
+    "no image": (
+        {"train_images": np.zeros((0, 6, 5), np.uint8), "train_labels": np.zeros(0, int)}, "train_images: no image"
+    ),
+    "no arrays": ({"train_images": None, "test_labels": None}, "train_images, test_labels missing"),
+    "half of validation": ({"val_images": np.zeros((1, 6, 5), np.uint8)}, "val_labels missing"),
+    "two types": ({"test_images": np.zeros((5, 6, 5), np.float32)}, "test_images: float32 and uint8"),
+    "objects": ({"train_labels": np.array([{}] * 10, object)}, "Object arrays"),
+    "subjects on two sides": (
+        {"train_subjects": np.arange(10), "test_subjects": np.array([20, 3, 22, 23, 24])}, "train_subjects: 3"
+    ),
+    "subjects of another length": ({"train_subjects": np.arange(3)}, "train_subjects: dtype int64"),
+    "broken subjects": ({"train_subjects": np.full(10, 0.5)}, "train_subjects: dtype float64"),
+    "subjects of two classes": ({"test_subjects": np.zeros(5, int)}, "test_subjects: 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_arrays_that_cannot_be_used_are_refused_by_name(tmp_path: Path, case: str) -> None:
+    """The control is the table of what is converted."""
+    changed, words = REFUSED[case]
+    refused(npz(tmp_path, **changed), words)
+
+
+def test_a_refusal_names_the_setting_that_would_help(tmp_path: Path) -> None:
+    ct = np.linspace(-1000, 400, 300).reshape(10, 6, 5).astype(np.int16)
+    (option,) = options_of(refused(npz(tmp_path, train_images=ct)).remedy)
+    assert option == SetOption("pixel-range", "-1000,400")
+    text = tmp_path / "own.npz"
+    text.write_text("label,x\na,1\nb,2\n")
+    settings = DataSettings(f"npz:{text}", classes="2", input_shape="1x6x5")
+    assert options_of(refused(settings).remedy) == [SetOption("dataset", f"csv:{text}")]
+
+
+HEADS = {
+    "a Python pickle": b"\x80\x04", "an HDF5 file": b"\x89HDF", "empty": b"", "": b"not an archive"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_file_of_another_kind_is_called_what_it_is(tmp_path: Path, kind: str) -> None:
+    settings = npz(tmp_path)
+    (tmp_path / "own.npz").write_bytes(HEADS[kind])
+    refused(settings, kind)
+    (tmp_path / "own.npz").unlink()
+    refused(settings)
+    with (tmp_path / "own.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    refused(settings, "one array")
+
+
+# ---- subjects and columns --------------------------------------------------------------------------------------------
+
+
+def same_subjects(groups: np.ndarray, names: np.ndarray) -> bool:
+    """Whether groups are the subjects of these names, up to their numbers."""
+    pairs = set(zip(groups.tolist(), names.tolist(), strict=True))
+    return len(pairs) == len(np.unique(groups)) == len(np.unique(names))
+
+
+def test_subjects_are_those_of_the_file(tmp_path: Path) -> None:
+    train = {"train_subjects": np.arange(10) % 4 + 50}
+    test = {"test_subjects": np.array([7, 9, 7, 9, 7])}
+    data = load(npz(tmp_path, **train, **test))
+    assert same_subjects(data.train_groups, train["train_subjects"])
+    assert data.test_groups.tolist() == data.test_subjects.tolist() == [0, 1, 0, 1, 0]
+    unsaid = load(npz(tmp_path, **test))
+    assert unsaid.train_groups is None and unsaid.test_subjects is not None
+    assert unsaid.content == data.content  # partition files know data of earlier versions by it
+    row_by_row = load(npz(tmp_path, **train))
+    assert row_by_row.test_groups is None
+    assert same_subjects(row_by_row.train_groups, train["train_subjects"])
+    assert federate(replace(npz(tmp_path), partition="pooled"), 0).subjects(0) is None
+
+
+def test_gaps_in_vectors_are_refused_dropped_or_filled(tmp_path: Path) -> None:
+    train = np.arange(20, dtype=np.float32).reshape(10, 2)
+    train[2, 1] = np.nan
+    settings = npz(
+        tmp_path, "2", train_images=train, test_images=train[:5], columns=np.array(["age", "bmi"])
+    )
+    options = options_of(refused(settings, "row 2", "bmi").remedy)
+    assert options[:2] == [SetOption("missing", "drop"), SetOption("missing", "median")]
+    assert len(load(replace(settings, missing="drop")).train_labels) == 9
+    data = load(replace(settings, missing="median"))
+    assert data.medians == {"age": 9.0, "bmi": 11.0}
+    assert data.train_inputs[2, 1] == data.test_inputs[2, 1] == 11.0
+    for names in (np.array(["age"]), np.array(["age", "age"]), np.arange(2)):
+        changed = npz(tmp_path, "2", train_images=train, test_images=train[:5], columns=names)
+        refused(replace(changed, missing="drop"), "columns: ")
+
+
+# ---- hostile files ---------------------------------------------------------------------------------------------------
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def write(path: Path, images: bytes, method: int = zipfile.ZIP_DEFLATED) -> DataSettings:
+    """Write an npz file of two classes of 4x4 images, with the bytes of the training images."""
+    members = {"train_images": images, "train_labels": npy(np.array([0, 1, 0, 1]))}
+    members |= {"test_images": npy(noise(0, 4, 4, 4)), "test_labels": members["train_labels"]}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return DataSettings(f"npz:{path}", classes="2", input_shape="1x4x4")
+
+
+GOOD = npy(noise(1, 4, 4, 4))
+BROKEN = {
+    "a shape that is no tuple": GOOD.replace(b"(4, 4, 4)", b"(9**9, 4)"),
+    "more than there is": GOOD.replace(b"(4, 4, 4), }          ", b"(999999999, 999999), }"),
+    "less than there is": GOOD.replace(b"(4, 4, 4)", b"(2, 4, 4)"),
+    "broken head": GOOD.replace(b"{'descr'", b"{'descr}"),
+    "unknown type": GOOD.replace(b"'|u1'", b"'|q1'"),
+    "no array": b"words",
+    "another version": GOOD[:6] + b"\3\0" + GOOD[8:],
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_array_is_refused(tmp_path: Path, case: str) -> None:
+    load(write(tmp_path / "own.npz", GOOD))
+    refused(write(tmp_path / "own.npz", BROKEN[case]))
+
+
+def test_a_broken_archive_is_refused_and_bounds_what_it_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    settings = write(path, npy(noise(1, 99, 4, 4)), zipfile.ZIP_STORED)
+    content = bytearray(path.read_bytes())
+    content[26:28] = (60_000).to_bytes(2, "little")  # the length of the first member's name
+    path.write_bytes(content)
+    refused(settings)
+    settings = write(path, GOOD)
+    content = bytearray(path.read_bytes())
+    place = content.index(b"train_images.npy") + 16
+    content[place : place + 8] = b"\xff" * 8  # of the compressed stream
+    path.write_bytes(content)
+    refused(settings)
+
+
+def test_a_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path: Path) -> None:
+    """Heads alone are read: the stream of this one is broken."""
+    settings = write(tmp_path / "own.npz", npy(np.zeros((4, 512, 1024), np.uint8)))
+    settings = replace(settings, input_shape="1x512x1024")
+    assert load(replace(settings, max_unpacked_mib=3)).train_labels.size == 4
+    content = bytearray((tmp_path / "own.npz").read_bytes())
+    place = content.index(b"train_images.npy") + 500
+    content[place : place + 8] = b"\xff" * 8
+    (tmp_path / "own.npz").write_bytes(content)
+    refused(replace(settings, max_unpacked_mib=2), "max-unpacked-mib = 2")
+
+
+def test_a_mat_file_is_refused_before_it_unpacks_to_more_than_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scipy.io import savemat
+
+    (tmp_path / "SVHN").mkdir()
+    for name in ("train", "test"):
+        arrays = {"X": np.zeros((32, 32, 3, 50)), "y": np.ones((50, 1), np.uint8)}
+        savemat(tmp_path / "SVHN" / f"{name}_32x32.mat", arrays, do_compression=True)
+    monkeypatch.setattr("scipy.io.loadmat", lambda *given, **more: pytest.fail("unpacked"))
+    with pytest.raises(DataError) as caught:
+        load(DataSettings("svhn", str(tmp_path), max_unpacked_mib=1))
+    assert "max-unpacked-mib = 1" in caught.value.rule
+
+
+# ---- MedMNIST --------------------------------------------------------------------------------------------------------
+
+
+def test_medmnist_is_read_from_data_root_or_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = DataSettings("medmnist:toymnist", str(tmp_path), classes="2", input_shape="1x6x5")
+    assert options_of(refused(settings).remedy) == [SetOption("download", "true")]
+    write_npz(tmp_path / ".medmnist/toymnist.npz", (6, 5), classes=2)
+    data = load(settings)
+    (tmp_path / ".medmnist/toymnist.npz").rename(tmp_path / "toymnist.npz")
+    assert load(settings).content == data.content
+
+
+def test_medmnist_is_downloaded_by_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the package, which writes what the real one downloads."""
+
+    def fetch(split: str, download: bool, root: str, size: int) -> None:
+        assert download and size == 64
+        write_npz(Path(root) / "toymnist_64.npz", (6, 5), classes=2)
+
+    info = {"toymnist": {"python_class": "ToyMNIST", "label": {"1": "disease", "0": "normal"}}}
+    monkeypatch.setitem(sys.modules, "medmnist", SimpleNamespace(INFO=info, ToyMNIST=fetch))
+    settings = DataSettings("medmnist:toymnist_64", str(tmp_path), download=True)
+    proposed = {"classes": "normal,disease", "input-shape": "1x6x5"}
+    assert guess_settings(settings.dataset, settings).settings == proposed
+    monkeypatch.setitem(sys.modules, "medmnist", None)
+    stated = {"classes": "2", "input_shape": "1x6x5"}
+    refused(replace(settings, dataset="medmnist:other", **stated), "fedskew[medmnist]")
