@@ -168,39 +168,31 @@ def read(folder: Path, name: str, write: Write, expected: Array, **stated: str) 
     return image / 255 if image.dtype == np.uint8 else image
 
 
-@pytest.mark.parametrize("orientation", ORIENTED)
-@pytest.mark.parametrize(
-    "kind", ["grey.png", "rgb.png", "wide.png", "rgb.webp", "rgb.jpg", "grey.tif", "wide.tif"]
-)
-def test_an_orientation_turns_the_image(tmp_path: Path, kind: str, orientation: int) -> None:
-    name, ending = kind.split(".")
-    pixels = {"grey": GREY, "rgb": COLOR, "wide": WIDE}[name]
-    if ending == "tif":
-        write = tiff(pixels, t274=orientation)
-    elif ending == "jpg":
-        pixels = np.kron(COLOR[:2], np.ones((16, 16, 1), np.uint8))  # JPEG keeps squares of 16
-        write = pil(pixels, quality=100, subsampling=0, exif=exif(orientation))
-    else:
-        options = {"lossless": True} if ending == "webp" else {}
-        write = pil(pixels, exif=exif(orientation), **options)
-    expected = ORIENTED[orientation](pixels) / np.iinfo(pixels.dtype).max
-    image = read(tmp_path / "own", f"0.{ending}", write, expected)
-    assert np.allclose(image, expected, atol=0.02 if ending == "jpg" else 1e-6)
+KINDS: dict[str, Callable[[int], Write]] = {
+    "png": lambda turn: pil(COLOR, exif=exif(turn)),
+    "webp": lambda turn: pil(COLOR, exif=exif(turn), lossless=True),
+    "jpg": lambda turn: pil(SQUARES, exif=exif(turn), quality=100, subsampling=0),
+    "tif": lambda turn: tiff(WIDE, t274=turn),
+}
+SQUARES = np.kron(COLOR[:2], np.ones((16, 16, 1), np.uint8))
+"""JPEG keeps squares of 16."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_orientation_turns_the_image(tmp_path: Path, kind: str) -> None:
+    pixels = {"jpg": SQUARES, "tif": WIDE}.get(kind, COLOR)
+    for orientation, turned in ORIENTED.items():
+        expected = turned(pixels) / np.iinfo(pixels.dtype).max
+        folder = tmp_path / f"{orientation}"
+        image = read(folder, f"0.{kind}", KINDS[kind](orientation), expected)
+        assert np.allclose(image, expected, atol=0.02 if kind == "jpg" else 1e-6), orientation
 
 
 PALETTE = np.stack([np.arange(256), 255 - np.arange(256), np.arange(256) // 2], -1).astype(np.uint8)
 FRAMES = [GREY, 255 - GREY, GREY[::-1], 255 - GREY[::-1]]
 STEPS = {"duration": 100}
 FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
-    "TIFF 8 bits": ("0.tif", tiff(GREY), GREY / 255, {}),
     "TIFF white is 0, 8 bits": ("0.tif", tiff(GREY, t262=0), 1 - GREY / 255, {}),
-    "TIFF white is 0, 16 bits": ("0.tif", tiff(WIDE, t262=0), 1 - WIDE / 65535, {}),
-    "TIFF white is 0, floats": (
-        "0.tif",
-        tiff(GREY.astype(np.float32), t262=0, t339=3),
-        1 - GREY / 255,
-        {"pixel_range": "0,255"},
-    ),
     "TIFF white is 0, turned": (
         "0.tif",
         tiff(WIDE, t262=0, t274=6),
@@ -228,7 +220,6 @@ FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
         GREY / 255,
         {},
     ),
-    "TIFF color": ("0.tif", tiff(COLOR), COLOR / 255, {}),
     "TIFF color in planes": ("0.tif", tiff(COLOR, t284=2), COLOR / 255, {}),
     "TIFF palette": (
         "0.tif",
@@ -242,36 +233,16 @@ FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
         GREY / 255,
         {},
     ),
-    "TIFF grey times transparency": (
-        "0.tif",
-        tiff(np.stack([GREY, 0 * GREY + 255], -1), t262=1, t338=1),
-        GREY / 255,
-        {},
-    ),
-    "PNG 16 bits": ("0.png", png(16, 0, WIDE), WIDE / 65535, {}),
     "PNG 16 bits with a transparent grey": (
         "0.png",
         png(16, 0, WIDE, (b"tRNS", b"\0\0")),
         WIDE / 65535,
         {},
     ),
-    "PNG palette": (
-        "0.png",
-        png(8, 3, GREY, (b"PLTE", PALETTE.tobytes())),
-        PALETTE[GREY] / 255,
-        {},
-    ),
     "PNG palette with transparency": (
         "0.png",
         png(8, 3, GREY, (b"PLTE", PALETTE.tobytes()), (b"tRNS", bytes(range(256)))),
         PALETTE[GREY] / 255,
-        {},
-    ),
-    "PNG with a transparent grey": ("0.png", png(8, 0, GREY, (b"tRNS", b"\0\x14")), GREY / 255, {}),
-    "PNG with a transparent color": (
-        "0.png",
-        png(8, 2, COLOR, (b"tRNS", b"\0\0\0\xf0\0\xff")),
-        COLOR / 255,
         {},
     ),
     "PNG color with transparency": ("0.png", png(8, 6, alpha_over(COLOR, GREY)), COLOR / 255, {}),
@@ -281,9 +252,7 @@ FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
         0 * COLOR / 255,
         {},
     ),
-    "GIF frame 1": ("0.gif", several(*FRAMES, **STEPS), FRAMES[1] / 255, {"frame": "1"}),
     "GIF frame middle": ("0.gif", several(*FRAMES, **STEPS), FRAMES[2] / 255, {"frame": "middle"}),
-    "GIF of one image": ("0.gif", pil(GREY), GREY / 255, {}),
     "WebP frame 1": (
         "0.webp",
         several(COLOR, 255 - COLOR, COLOR[::-1], lossless=True, **STEPS),
@@ -311,27 +280,12 @@ def test_what_a_file_states_is_followed(tmp_path: Path, case: str) -> None:
 SHADES = GREY + np.uint8(10)
 REFUSED: dict[str, tuple[str, Write, tuple[str, ...]]] = {
     "PNG color of 16 bits": ("0.png", png(16, 2, COLOR), ("PNG", "16 bits", "cuts to 8")),
-    "PNG color of 16 bits with transparency": (
-        "0.png",
-        png(16, 6, alpha_over(COLOR, GREY)),
-        ("PNG", "16 bits"),
-    ),
     "PNG grey of 16 bits with transparency": (
         "0.png",
         png(16, 4, np.stack([GREY, GREY], -1)),
         ("PNG", "16 bits"),
     ),
     "TIFF color of 16 bits": ("0.tif", tiff(COLOR.astype(np.uint16)), ("TIFF", "16 bits")),
-    "TIFF color of 16 bits in planes": (
-        "0.tif",
-        tiff(COLOR.astype(np.uint16), t284=2),
-        ("TIFF", "16 bits"),
-    ),
-    "TIFF color of 16 bits, big-endian": (
-        "0.tif",
-        tiff(COLOR.astype(np.uint16), ">"),
-        ("TIFF", "16 bits"),
-    ),
     "TIFF of signed bytes": (
         "0.tif",
         tiff(GREY.astype(np.int8), t339=2),
@@ -354,19 +308,9 @@ REFUSED: dict[str, tuple[str, Write, tuple[str, ...]]] = {
         png(8, 6, alpha_over(0 * COLOR, SHADES)),
         ("in its transparency",),
     ),
-    "a picture in alpha, grey PNG": (
-        "0.png",
-        png(8, 4, np.stack([0 * GREY, SHADES], -1)),
-        ("in its transparency",),
-    ),
     "a picture in alpha, palette": (
         "0.png",
         png(8, 3, GREY, (b"PLTE", b"\x05" * 768), (b"tRNS", bytes(range(256)))),
-        ("in its transparency",),
-    ),
-    "a picture in alpha, WebP": (
-        "0.webp",
-        pil(alpha_over(0 * COLOR + 255, SHADES), lossless=True, exact=True),
         ("in its transparency",),
     ),
     "a picture in alpha, TIFF": (
@@ -378,11 +322,6 @@ REFUSED: dict[str, tuple[str, Write, tuple[str, ...]]] = {
         "0.gif",
         several(*FRAMES, **STEPS),
         ("holds 4 images", "--set frame=middle"),
-    ),
-    "WebP of several images": (
-        "0.webp",
-        several(COLOR, 255 - COLOR, **STEPS),
-        ("holds 2 images", "--set frame=middle"),
     ),
     "APNG of several images": (
         "0.png",
@@ -405,34 +344,12 @@ def test_what_would_be_lost_is_refused_by_file(tmp_path: Path, case: str) -> Non
     assert not [word for word in words if word not in sentence], sentence
 
 
-def test_a_frame_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"0\.gif: holds images 0\.\.3, and frame = 4"):
-        read(tmp_path / "own", "0.gif", several(*FRAMES, **STEPS), GREY, frame="4")
-
-
 def test_the_check_says_once_what_is_done_to_images(tmp_path: Path, fedskew: FedSkew) -> None:
     color, grey = np.tile(COLOR, (2, 2, 1)), np.tile(GREY, (2, 2))
     folder = dataset(tmp_path / "own", "0.png", pil(color, exif=exif(6)), color.shape)
     pil(color[::-1], exif=exif(3))(folder / "train" / "b" / "0.png")
     png(8, 6, alpha_over(color, grey))(folder / "test" / "a" / "0.png")
-    status, output, errors = fedskew("data", "check", folder)
-    assert status == 0 and "input-shape=3x8x6" in output, (
-        errors
-    )  # of the first image, as it is shown
-    assert (
-        output.count(
-            "2 of the 7 images looked at are turned as their Exif or TIFF orientation says"
-        )
-        == 1
-    )
-    assert output.count("1 of the 7 images looked at have transparency, which is left out") == 1
-    plain = dataset(tmp_path / "plain", "0.png", pil(color), color.shape)
-    status, output, _ = fedskew("data", "check", plain)
-    assert status == 0 and "looked at" not in output
-
-
-def test_the_check_refuses_in_one_line(tmp_path: Path, fedskew: FedSkew) -> None:
-    folder = dataset(tmp_path / "own", "0.png", png(16, 2, COLOR), COLOR.shape)
-    status, output, errors = fedskew("data", "check", folder)
-    assert (status, output, errors.count("\n")) == (2, "", 1)
-    assert "0.png: is a PNG image of 16 bits a channel" in errors
+    status, output, _ = fedskew("data", "check", folder)
+    assert status == 0 and "input-shape=3x8x6" in output  # of the first image, as it is shown
+    assert output.count("2 of the 7 images looked at are turned") == 1
+    assert output.count("1 of the 7 images looked at have transparency") == 1
