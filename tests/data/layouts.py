@@ -4,7 +4,7 @@ import bz2
 import pickle
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -18,11 +18,11 @@ from PIL import Image as Pillow
 from data.readers.catalog import KNOWN
 
 
-def noise(seed: int, *shape: int) -> np.ndarray:
+def noise(seed, *shape):
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 
-def write_image(file: Path, size=(8, 8), mode="RGB", seed=0) -> np.ndarray:
+def write_image(file, size=(8, 8), mode="RGB", seed=0):
     """Write a random image in the format of its suffix; a PNG comes back as written."""
     pixels = noise(seed, size[1], size[0], *([] if mode == "L" else [3]))
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -30,9 +30,7 @@ def write_image(file: Path, size=(8, 8), mode="RGB", seed=0) -> np.ndarray:
     return pixels
 
 
-def write_classes(
-    folder: Path, classes: Iterable[str], number: int, size=(8, 8), seed=0, mode="RGB"
-) -> None:
+def write_classes(folder, classes, number, size=(8, 8), seed=0, mode="RGB"):
     """Write `number` PNG files into a folder of each class. No two images of different seeds are the same."""
     for label, name in enumerate(classes):
         for index in range(number):
@@ -40,9 +38,9 @@ def write_classes(
             write_image(file, size, mode, 1_000_000 * seed + 1000 * label + index)
 
 
-def write_npz(file: Path, shape=(28, 28), train=20, test=10, seed=0, classes=10, **more: Any):
+def write_npz(file, shape=(28, 28), train=20, test=10, seed=0, classes=10, **more):
     """Write an npz file of images, with labels that run through the classes, and return its arrays."""
-    arrays: dict[str, Any] = {}
+    arrays = {}
     for place, (key, number) in enumerate((("train", train), ("test", test))):
         arrays[f"{key}_images"] = noise(2 * seed + place, number, *shape)
         arrays[f"{key}_labels"] = np.arange(number) % classes
@@ -52,7 +50,7 @@ def write_npz(file: Path, shape=(28, 28), train=20, test=10, seed=0, classes=10,
     return arrays
 
 
-def write_mat(file: Path, number: int, first: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def write_mat(file, number, first, seed):
     """X (32, 32, 3, N) uint8 and y (N, 1) uint8 from `first` on, as of SVHN (1..10) and SynthDigits (0..9)."""
     from scipy.io import savemat
 
@@ -63,7 +61,7 @@ def write_mat(file: Path, number: int, first: int, seed: int) -> tuple[np.ndarra
     return np.moveaxis(images, -1, 0), labels.ravel()
 
 
-def write_idx(root: Path, name: str) -> None:
+def write_idx(root, name):
     """Files of yann.lecun.com, as torchvision unpacks them."""
     raw = root / name / "raw"
     raw.mkdir(parents=True)
@@ -75,7 +73,7 @@ def write_idx(root: Path, name: str) -> None:
         (raw / f"{prefix}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
 
 
-def write_usps(root: Path) -> None:
+def write_usps(root):
     """USPS's text: a label from 1 to 10, then numbers from -1 to 1."""
     (root / "USPS").mkdir()
     for name, label in (("usps.bz2", 1), ("usps.t.bz2", 10)):
@@ -83,7 +81,7 @@ def write_usps(root: Path) -> None:
         (root / "USPS" / name).write_bytes(bz2.compress(f"{label} {pixels} \n".encode()))
 
 
-def write_cifar(root: Path, patch: pytest.MonkeyPatch, name: str, lists: Sequence[str]) -> None:
+def write_cifar(root, patch, name, lists):
     """CIFAR-10's or CIFAR-100's pickles, the last of `lists` for testing.
 
     torchvision checks the official files' checksums, which tiny ones cannot have.
@@ -105,7 +103,7 @@ def write_cifar(root: Path, patch: pytest.MonkeyPatch, name: str, lists: Sequenc
     patch.setattr(official, "meta", {"filename": "meta", "key": meta, "md5": None})
 
 
-def write_mnist_m(root: Path) -> None:
+def write_mnist_m(root):
     """Images in a folder of each side, and lines of names and digits in no order."""
     for key, number in (("train", 5), ("test", 3)):
         lines = []
@@ -116,13 +114,13 @@ def write_mnist_m(root: Path) -> None:
         (root / "mnist_m" / f"mnist_m_{key}_labels.txt").write_text("".join(lines))
 
 
-def write_cinic(root: Path) -> None:
+def write_cinic(root):
     for seed, side in enumerate(("train", "valid", "test")):
         folder = root / "CINIC-10" / side
         write_classes(folder, KNOWN["cinic10"].class_names, 1, (32, 32), seed)
 
 
-def write_tiny_imagenet(root: Path) -> None:
+def write_tiny_imagenet(root):
     """Four of the 200 classes. The list of their ids has no order, and an image is grey."""
     folder = root / "tiny-imagenet-200"
     wnids = [f"n{number:08d}" for number in range(4)]
@@ -137,24 +135,24 @@ def write_tiny_imagenet(root: Path) -> None:
     (folder / "wnids.txt").write_text("\n".join(reversed(wnids)) + "\n")
 
 
-def write_office(root: Path, domains: Mapping[str, int]) -> None:
+def write_office(root, domains):
     """Office-Caltech10's folders, with so many images of each class."""
     for seed, (domain, number) in enumerate(domains.items()):
         folder = root / "office_caltech_10" / domain
         write_classes(folder, KNOWN["office-dslr"].class_names, number, seed=seed)
 
 
-def write_pacs(root: Path, number: int) -> None:
+def write_pacs(root, number):
     for seed, domain in enumerate(("art_painting", "cartoon", "photo", "sketch")):
         write_classes(root / "PACS" / domain, KNOWN["pacs-photo"].class_names, number, seed=seed)
 
 
-def write_domainnet(root: Path, number: int, lists: bool = True) -> None:
+def write_domainnet(root, number, lists=True):
     """Two domains of DomainNet with two more of its 345 classes; the last quarter of each class is for testing."""
     classes = ("aircraft_carrier", *KNOWN["domainnet-real"].class_names, "zigzag")
     for seed, domain in enumerate(("clipart", "sketch")):
         write_classes(root / "DomainNet" / domain, classes, number, seed=seed)
-        lines: dict[str, list[str]] = {"train": [], "test": []}
+        lines = {"train": [], "test": []}
         for label, name in enumerate(classes):
             for index in range(number):
                 key = "train" if index < 3 * number // 4 else "test"
@@ -163,7 +161,7 @@ def write_domainnet(root: Path, number: int, lists: bool = True) -> None:
             (root / "DomainNet" / f"{domain}_{key}.txt").write_text("".join(lines[key]))
 
 
-def write_imagenet_lt(root: Path, size: int) -> None:
+def write_imagenet_lt(root, size):
     """Twelve images for training, four for testing, two for validation, of classes 0, 400 and 800."""
     folder = root / "ImageNet"
     for key, numbers in (("train", range(12)), ("test", range(12, 16)), ("val", range(16, 18))):
@@ -178,7 +176,7 @@ def write_imagenet_lt(root: Path, size: int) -> None:
 ABIDE_SITES = ("NYU", "UM_1", "USM", "UCLA_1")
 
 
-def write_site(file: Path, subjects=10, regions=5, shortest=40, seed=0) -> dict[str, np.ndarray]:
+def write_site(file, subjects=10, regions=5, shortest=40, seed=0):
     """One ABIDE site: time series of random lengths, every second subject with label 1."""
     draws = np.random.default_rng(seed)
     length = draws.integers(shortest, shortest + 10, subjects).astype(np.int32)
@@ -194,7 +192,7 @@ def write_site(file: Path, subjects=10, regions=5, shortest=40, seed=0) -> dict[
     return arrays
 
 
-def write_abide(root: Path, subjects=10) -> list[np.ndarray]:
+def write_abide(root, subjects=10):
     """Write all four sites, each with one subject more, and return the lengths of their series."""
     lengths = []
     for number, site in enumerate(ABIDE_SITES):
@@ -208,9 +206,7 @@ CSV_HEADER = (
 )
 
 
-def write_pcp(
-    folder: Path, site="NYU", subjects=10, first=50952, kind="cpac/filt_noglobal"
-) -> list[np.ndarray]:
+def write_pcp(folder, site="NYU", subjects=10, first=50952, kind="cpac/filt_noglobal"):
     """ABIDE_pcp as nilearn's fetch_abide_pcp leaves it: the csv of phenotypes and a .1D file a subject.
 
     The even subjects have autism; a subject without a file, which the csv names no_filename, precedes each of them.
@@ -246,11 +242,11 @@ class Image:
 class ClassLabel:
     """The library's type of a column of numbers that stand for names."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names):
         self.names = list(names)
         self.num_classes = len(self.names)
 
-    def int2str(self, number: int) -> str:
+    def int2str(self, number):
         return self.names[number]
 
 
@@ -265,31 +261,31 @@ class Sequences:
 class Part:
     """One split of a data set."""
 
-    def __init__(self, features: Mapping[str, object], rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, features, rows):
         self.features = features
         self.rows = rows
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.rows)
 
     def __iter__(self):
         return iter(self.rows)
 
-    def __getitem__(self, key: str | int) -> Any:
+    def __getitem__(self, key):
         return [row[key] for row in self.rows] if isinstance(key, str) else self.rows[key]
 
-    def select(self, places: Iterable[int]) -> "Part":
+    def select(self, places):
         return Part(self.features, [self.rows[place] for place in places])
 
-    def select_columns(self, names: Sequence[str]) -> "Part":
+    def select_columns(self, names):
         return self
 
-    def cast_column(self, name: str, feature: object) -> "Part":
+    def cast_column(self, name, feature):
         assert feature == Image(decode=False)
         return self
 
 
-def part_of(images: Sequence[np.ndarray], **columns: tuple[object, Sequence[Any]]) -> Part:
+def part_of(images, **columns):
     """Images as TIFF files, and the other columns by name: their types and values."""
     rows = []
     for place, pixels in enumerate(images):
@@ -300,7 +296,7 @@ def part_of(images: Sequence[np.ndarray], **columns: tuple[object, Sequence[Any]
     return Part({"image": Image(), **{name: kind for name, (kind, _) in columns.items()}}, rows)
 
 
-def save_parts(folder: Path, patch: pytest.MonkeyPatch, parts: Part | Mapping[str, Part]) -> Path:
+def save_parts(folder, patch, parts):
     """Let the library find these splits in a folder that its save_to_disk would have left."""
     folder.mkdir(parents=True)
     (folder / "state.json").write_text("{}")

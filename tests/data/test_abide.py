@@ -1,11 +1,9 @@
 """ABIDE: windows of a subject's series and their correlations, from npz files and as nilearn leaves it."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +23,11 @@ from data.readers.abide import (
 )
 
 
-def settings(root: Path, **more: Any) -> DataSettings:
+def settings(root, **more):
     return DataSettings("abide-nyu", str(root), input_shape="10", **more)
 
 
-def test_a_window_is_the_upper_triangle_of_fisher_s_z() -> None:
+def test_a_window_is_the_upper_triangle_of_fisher_s_z():
     series = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
     actual = window_correlations(series, 32, 3)
     assert actual.shape == ((50 - 32) // 3 + 1, 15) and actual.dtype == np.float32
@@ -40,7 +38,7 @@ def test_a_window_is_the_upper_triangle_of_fisher_s_z() -> None:
         assert np.allclose(actual[window], expected, atol=1e-5)
 
 
-def test_constant_and_equal_regions_stay_finite() -> None:
+def test_constant_and_equal_regions_stay_finite():
     series = np.random.default_rng(0).normal(size=(40, 3))
     series[:, 1] = series[:, 0]
     series[:, 2] = 7.0
@@ -48,7 +46,7 @@ def test_constant_and_equal_regions_stay_finite() -> None:
     assert np.allclose(actual, np.tile([np.arctanh(1 - 1e-6), 0, 0], (9, 1)), atol=1e-3)
 
 
-def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path: Path) -> None:
+def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path):
     arrays = write_site(tmp_path / "NYU.npz", subjects=13)
     tested = []
     for fold in range(5):
@@ -66,14 +64,14 @@ def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path: Pat
     assert sorted(tested) == list(range(13))
 
 
-def test_folds_have_equal_shares_of_each_label() -> None:
+def test_folds_have_equal_shares_of_each_label():
     labels = np.random.default_rng(1).integers(0, 2, 163)
     parts = folds(labels, "NYU")
     assert np.ptp([len(part) for part in parts]) <= 1
     assert np.ptp([labels[part].sum() for part in parts]) <= 1
 
 
-def test_sites_are_domains_and_no_two_share_a_subject(tmp_path: Path) -> None:
+def test_sites_are_domains_and_no_two_share_a_subject(tmp_path):
     lengths = write_abide(tmp_path)
     stated = DataSettings("abide", str(tmp_path), input_shape="10")
     federation = federate(stated, 0)
@@ -94,7 +92,7 @@ def test_sites_are_domains_and_no_two_share_a_subject(tmp_path: Path) -> None:
     assert federation.train(0).groups_N is None
 
 
-def test_a_site_s_folder_says_whose_its_samples_are(tmp_path: Path) -> None:
+def test_a_site_s_folder_says_whose_its_samples_are(tmp_path):
     write_abide(tmp_path, 20)
     stated = DataSettings("abide", str(tmp_path), input_shape="10", validation_fraction=0.3)
     federation = federate(stated, 0)
@@ -119,7 +117,7 @@ def test_a_site_s_folder_says_whose_its_samples_are(tmp_path: Path) -> None:
     ],
     ids=["too short", "another length", "no label", "another label"],
 )
-def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
+def test_a_file_that_does_not_fit_is_refused(tmp_path, changed):
     file = tmp_path / "abide" / "NYU.npz"
     arrays = write_site(file)
     load(settings(tmp_path))
@@ -134,7 +132,7 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, changed: dict[str, 
 # ---- as nilearn leaves it --------------------------------------------------------------------------------------------
 
 
-def test_series_and_diagnoses(tmp_path: Path) -> None:
+def test_series_and_diagnoses(tmp_path):
     series = write_pcp(tmp_path)
     write_pcp(tmp_path, "UM_1", 4, 50272)
     site = read_pcp(tmp_path, "NYU")
@@ -153,15 +151,15 @@ def test_series_and_diagnoses(tmp_path: Path) -> None:
 SCAN = "cpac/filt_noglobal/NYU_0050953_rois_ho.1D"
 
 
-def rewrite(file: str, change: Callable[[str], str]) -> Callable[[Path], object]:
+def rewrite(file, change):
     return lambda folder: (folder / file).write_text(change((folder / file).read_text()))
 
 
-def without_lines(word: str) -> Callable[[str], str]:
+def without_lines(word):
     return lambda text: "\n".join(line for line in text.splitlines() if word not in line)
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
+CHANGES = {
     "two pipelines": lambda folder: write_pcp(folder, subjects=2, kind="ccs/nofilt_global"),
     "not in the csv": rewrite(PHENOTYPES, without_lines("0050953")),
     "diagnosis": rewrite(PHENOTYPES, lambda text: text.replace("NYU_0050953,2", "NYU_0050953,-9")),
@@ -176,7 +174,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_files_that_do_not_fit_are_refused(tmp_path: Path, change: str) -> None:
+def test_files_that_do_not_fit_are_refused(tmp_path, change):
     write_pcp(tmp_path / "ABIDE_pcp")
     load(settings(tmp_path))
     CHANGES[change](tmp_path / "ABIDE_pcp")
@@ -185,11 +183,11 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, change: str) -> None:
     assert str(caught.value).startswith(str(tmp_path))
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, fetch: Callable[[Path], object]) -> list[dict]:
+def stand_in(monkeypatch, fetch):
     """Let `fetch` stand for nilearn's fetcher, and return the list of its calls."""
-    calls: list[dict] = []
+    calls = []
 
-    def called(**options: Any) -> None:
+    def called(**options):
         calls.append(options)
         fetch(Path(options["data_dir"]) / "ABIDE_pcp")
 
@@ -197,9 +195,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, fetch: Callable[[Path], object]) -
     return calls
 
 
-def test_a_download_asks_nilearn_once_for_the_federated_study_s_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_asks_nilearn_once_for_the_federated_study_s_files(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "nilearn.datasets", None)
     with pytest.raises(DataError) as caught:
         load(settings(tmp_path, download=True))
@@ -212,9 +208,7 @@ def test_a_download_asks_nilearn_once_for_the_federated_study_s_files(
     assert load(settings(tmp_path, download=True)).content == data.content and len(calls) == 1
 
 
-def test_an_interrupted_download_is_resumed_and_a_failing_one_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_download_is_resumed_and_a_failing_one_refused(tmp_path, monkeypatch):
     folder = tmp_path / "ABIDE_pcp"
     assert incomplete(folder, ABIDE_SITES[0])
     write_pcp(folder)
@@ -222,7 +216,7 @@ def test_an_interrupted_download_is_resumed_and_a_failing_one_refused(
     (folder / SCAN).unlink()
     assert incomplete(folder, "NYU")
 
-    def offline(folder: Path) -> None:
+    def offline(folder):
         raise OSError("no network")
 
     stand_in(monkeypatch, offline)

@@ -9,7 +9,6 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from data.errors import SetOption, options_of
 from data.readers.user_data import guess_settings
 
 
-def npz(folder: Path, shape: str = "1x6x5", classes: str = "2", **changed: Any) -> DataSettings:
+def npz(folder, shape="1x6x5", classes="2", **changed):
     """Ten grey training and five test images of two classes, with other arrays; None leaves one out."""
     arrays = write_npz(folder / "own.npz", (6, 5), 10, 5, classes=2, **changed)
     kept = {key: array for key, array in arrays.items() if array is not None}
@@ -28,7 +27,7 @@ def npz(folder: Path, shape: str = "1x6x5", classes: str = "2", **changed: Any) 
     return DataSettings(f"npz:{folder}/own.npz", classes=classes, input_shape=shape)
 
 
-def refused(settings: DataSettings, *words: str) -> DataError:
+def refused(settings, *words):
     """Return the error of a file, which is one line that names it and holds the words."""
     with pytest.raises(DataError) as caught:
         load(settings)
@@ -38,20 +37,20 @@ def refused(settings: DataSettings, *words: str) -> DataError:
     return caught.value
 
 
-def test_a_relative_path_lies_below_data_root(tmp_path: Path) -> None:
+def test_a_relative_path_lies_below_data_root(tmp_path):
     settings = npz(tmp_path)
     below = replace(settings, dataset="npz:own.npz", data_root=str(tmp_path))
     assert load(below).content == load(settings).content
 
 
-def contents(folder: Path, settings: DataSettings) -> str:
+def contents(folder, settings):
     return load(replace(settings, cache=str(folder / "cache"))).content
 
 
 LABELS = {"train_labels": np.arange(10) % 2, "test_labels": np.arange(5) % 2}
 IMAGES = {"train_images": noise(0, 10, 6, 5), "test_images": noise(1, 5, 6, 5)}
 FLOATS = {key: (part / 255).astype(np.float32) for key, part in IMAGES.items()}
-SAME: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+SAME = {
     "labels (N, 1)": ({key: part[:, None] for key, part in LABELS.items()}, {}, {}),
     "labels as floats": ({key: part.astype(float) for key, part in LABELS.items()}, {}, {}),
     "one-hot labels": ({key: np.eye(2)[part] for key, part in LABELS.items()}, {}, {}),
@@ -71,7 +70,7 @@ SAME: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_what_can_mean_one_thing_alone_is_converted(tmp_path: Path, case: str) -> None:
+def test_what_can_mean_one_thing_alone_is_converted(tmp_path, case):
     changed, stated, expected = SAME[case]
     plain = contents(
         tmp_path, npz(tmp_path, **IMAGES, **LABELS) if not expected else npz(tmp_path, **expected)
@@ -80,7 +79,7 @@ def test_what_can_mean_one_thing_alone_is_converted(tmp_path: Path, case: str) -
     assert contents(tmp_path, replace(npz(tmp_path, **changed), **stated)) == plain
 
 
-def test_a_stated_range_cuts_what_is_outside(tmp_path: Path) -> None:
+def test_a_stated_range_cuts_what_is_outside(tmp_path):
     ct = np.linspace(-1200, 300, 300).reshape(10, 6, 5).astype(np.int16)
     settings = npz(tmp_path, train_images=ct, test_images=ct[:5])
     read = load(replace(settings, pixel_range="-1000,200")).train_inputs[:, 0]
@@ -90,7 +89,7 @@ def test_a_stated_range_cuts_what_is_outside(tmp_path: Path) -> None:
 
 NAN = np.zeros((10, 6, 5), np.float32)
 NAN[4, 2, 1] = np.nan
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED = {
     "too large a label": ({"train_labels": np.arange(10)}, "train_labels: label 2"),
     "a negative label": ({"test_labels": np.arange(5) - 1}, "test_labels: label -1"),
     "broken labels": ({"train_labels": np.arange(10) / 2}, "train_labels: dtype float64"),
@@ -121,13 +120,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_arrays_that_cannot_be_used_are_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_arrays_that_cannot_be_used_are_refused_by_name(tmp_path, case):
     """The control is the table of what is converted."""
     changed, words = REFUSED[case]
     refused(npz(tmp_path, **changed), words)
 
 
-def test_a_refusal_names_the_setting_that_would_help(tmp_path: Path) -> None:
+def test_a_refusal_names_the_setting_that_would_help(tmp_path):
     ct = np.linspace(-1000, 400, 300).reshape(10, 6, 5).astype(np.int16)
     (option,) = options_of(refused(npz(tmp_path, train_images=ct)).remedy)
     assert option == SetOption("pixel-range", "-1000,400")
@@ -143,7 +142,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_a_file_of_another_kind_is_called_what_it_is(tmp_path: Path, kind: str) -> None:
+def test_a_file_of_another_kind_is_called_what_it_is(tmp_path, kind):
     settings = npz(tmp_path)
     (tmp_path / "own.npz").write_bytes(HEADS[kind])
     refused(settings, kind)
@@ -157,13 +156,13 @@ def test_a_file_of_another_kind_is_called_what_it_is(tmp_path: Path, kind: str) 
 # ---- subjects and columns --------------------------------------------------------------------------------------------
 
 
-def same_subjects(groups: np.ndarray, names: np.ndarray) -> bool:
+def same_subjects(groups, names):
     """Whether groups are the subjects of these names, up to their numbers."""
     pairs = set(zip(groups.tolist(), names.tolist(), strict=True))
     return len(pairs) == len(np.unique(groups)) == len(np.unique(names))
 
 
-def test_subjects_are_those_of_the_file(tmp_path: Path) -> None:
+def test_subjects_are_those_of_the_file(tmp_path):
     train = {"train_subjects": np.arange(10) % 4 + 50}
     test = {"test_subjects": np.array([7, 9, 7, 9, 7])}
     data = load(npz(tmp_path, **train, **test))
@@ -178,7 +177,7 @@ def test_subjects_are_those_of_the_file(tmp_path: Path) -> None:
     assert federate(replace(npz(tmp_path), partition="pooled"), 0).subjects(0) is None
 
 
-def test_gaps_in_vectors_are_refused_dropped_or_filled(tmp_path: Path) -> None:
+def test_gaps_in_vectors_are_refused_dropped_or_filled(tmp_path):
     train = np.arange(20, dtype=np.float32).reshape(10, 2)
     train[2, 1] = np.nan
     settings = npz(
@@ -198,13 +197,13 @@ def test_gaps_in_vectors_are_refused_dropped_or_filled(tmp_path: Path) -> None:
 # ---- hostile files ---------------------------------------------------------------------------------------------------
 
 
-def npy(array: np.ndarray) -> bytes:
+def npy(array):
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
 
 
-def write(path: Path, images: bytes, method: int = zipfile.ZIP_DEFLATED) -> DataSettings:
+def write(path, images, method=zipfile.ZIP_DEFLATED):
     """Write an npz file of two classes of 4x4 images, with the bytes of the training images."""
     members = {"train_images": images, "train_labels": npy(np.array([0, 1, 0, 1]))}
     members |= {"test_images": npy(noise(0, 4, 4, 4)), "test_labels": members["train_labels"]}
@@ -227,12 +226,12 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_array_is_refused(tmp_path: Path, case: str) -> None:
+def test_a_broken_array_is_refused(tmp_path, case):
     load(write(tmp_path / "own.npz", GOOD))
     refused(write(tmp_path / "own.npz", BROKEN[case]))
 
 
-def test_a_broken_archive_is_refused_and_bounds_what_it_quotes(tmp_path: Path) -> None:
+def test_a_broken_archive_is_refused_and_bounds_what_it_quotes(tmp_path):
     path = tmp_path / "own.npz"
     settings = write(path, npy(noise(1, 99, 4, 4)), zipfile.ZIP_STORED)
     content = bytearray(path.read_bytes())
@@ -247,7 +246,7 @@ def test_a_broken_archive_is_refused_and_bounds_what_it_quotes(tmp_path: Path) -
     refused(settings)
 
 
-def test_a_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path: Path) -> None:
+def test_a_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path):
     """Heads alone are read: the stream of this one is broken."""
     settings = write(tmp_path / "own.npz", npy(np.zeros((4, 512, 1024), np.uint8)))
     settings = replace(settings, input_shape="1x512x1024")
@@ -259,9 +258,7 @@ def test_a_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path: 
     refused(replace(settings, max_unpacked_mib=2), "max-unpacked-mib = 2")
 
 
-def test_a_mat_file_is_refused_before_it_unpacks_to_more_than_the_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mat_file_is_refused_before_it_unpacks_to_more_than_the_setting(tmp_path, monkeypatch):
     from scipy.io import savemat
 
     (tmp_path / "SVHN").mkdir()
@@ -277,9 +274,7 @@ def test_a_mat_file_is_refused_before_it_unpacks_to_more_than_the_setting(
 # ---- MedMNIST --------------------------------------------------------------------------------------------------------
 
 
-def test_medmnist_is_read_from_data_root_or_its_own_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_medmnist_is_read_from_data_root_or_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     settings = DataSettings("medmnist:toymnist", str(tmp_path), classes="2", input_shape="1x6x5")
     assert options_of(refused(settings).remedy) == [SetOption("download", "true")]
@@ -289,12 +284,10 @@ def test_medmnist_is_read_from_data_root_or_its_own_folder(
     assert load(settings).content == data.content
 
 
-def test_medmnist_is_downloaded_by_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_medmnist_is_downloaded_by_its_package(tmp_path, monkeypatch):
     """A stand-in for the package, which writes what the real one downloads."""
 
-    def fetch(split: str, download: bool, root: str, size: int) -> None:
+    def fetch(split, download, root, size):
         assert download and size == 64
         write_npz(Path(root) / "toymnist_64.npz", (6, 5), classes=2)
 

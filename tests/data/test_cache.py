@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +19,12 @@ from data.readers import cache
 REPOSITORY = Path(__file__).parents[2]
 
 
-def as_another_process() -> None:
+def as_another_process():
     """Forget which copies this process has compared with their hashes."""
     importlib.reload(cache)
 
 
-def test_memory_mapped_and_read_only() -> None:
+def test_memory_mapped_and_read_only():
     data = load(DataSettings())
     assert isinstance(data.train_inputs, np.memmap) and not data.train_inputs.flags.writeable
 
@@ -39,7 +38,7 @@ print(*[name for name in ("sklearn", "torchvision", "PIL") if name in sys.module
 
 
 @pytest.mark.slow
-def test_a_warm_process_imports_neither_scikit_learn_nor_torchvision() -> None:
+def test_a_warm_process_imports_neither_scikit_learn_nor_torchvision():
     load(DataSettings())
     output = subprocess.run(
         [sys.executable, "-c", WARM], cwd=REPOSITORY, check=True, capture_output=True, text=True
@@ -47,7 +46,7 @@ def test_a_warm_process_imports_neither_scikit_learn_nor_torchvision() -> None:
     assert output.stdout.split() == []
 
 
-def race(folder: str, barrier, contents) -> None:
+def race(folder, barrier, contents):
     """Load digits; nobody writes a copy before both have found none."""
     write = cache.write
 
@@ -60,7 +59,7 @@ def race(folder: str, barrier, contents) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_race_for_the_cache(tmp_path: Path) -> None:
+def test_two_processes_race_for_the_cache(tmp_path):
     context = multiprocessing.get_context("forkserver")
     shared = (str(tmp_path / "cache"), context.Barrier(2), contents := context.SimpleQueue())
     racers = [context.Process(target=race, args=shared) for _ in range(2)]
@@ -73,7 +72,7 @@ def test_two_processes_race_for_the_cache(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").iterdir())) == 1  # one copy, no temporary folder left
 
 
-def test_the_second_writer_leaves_the_first_ones_copy(tmp_path: Path) -> None:
+def test_the_second_writer_leaves_the_first_ones_copy(tmp_path):
     folder = tmp_path / "cache" / "copy"
     cache.write(folder, {"train_inputs": np.zeros(3)})
     cache.write(folder, {"train_inputs": np.ones(3)})
@@ -82,7 +81,7 @@ def test_the_second_writer_leaves_the_first_ones_copy(tmp_path: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["copy"]
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
     setting = str(tmp_path / "file" / "cache")
     with pytest.raises(DataError) as caught:
@@ -90,7 +89,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     assert (caught.value.key, caught.value.value) == ("cache", setting)
 
 
-def change_a_pixel(folder: Path) -> None:
+def change_a_pixel(folder):
     """Where nothing but the contents tells it."""
     file = folder / "train_inputs.npy"
     stat, content = file.stat(), bytearray(file.read_bytes())
@@ -99,24 +98,24 @@ def change_a_pixel(folder: Path) -> None:
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def change_the_hash(folder: Path) -> None:
+def change_the_hash(folder):
     file = folder / "dataset.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "content": "0" * 64}))
 
 
-def leave_out_the_checksum(folder: Path) -> None:
+def leave_out_the_checksum(folder):
     """As a copy of an earlier version."""
     file = folder / "dataset.json"
     described = json.loads(file.read_text())
     file.write_text(json.dumps({key: described[key] for key in ("content", "arrays")}))
 
 
-def turn_subjects(folder: Path) -> None:
+def turn_subjects(folder):
     file = folder / "train_groups.npy"
     np.save(file, np.load(file)[::-1])
 
 
-HARMS: dict[str, Callable[[Path], object]] = {
+HARMS = {
     "emptied": lambda folder: (folder / "train_inputs.npy").write_bytes(b""),
     "missing": lambda folder: (folder / "test_labels.npy").unlink(),
     "half a text": lambda folder: (folder / "dataset.json").write_text("{"),
@@ -127,7 +126,7 @@ HARMS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def subjects(folder: Path) -> DataSettings:
+def subjects(folder):
     """A file of 2,000 bytes of pixels whose samples name their subjects."""
     number = 100
     write_npz(
@@ -138,9 +137,7 @@ def subjects(folder: Path) -> DataSettings:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_copy_is_made_anew(
-    tmp_path: Path, own_cache: Path, caplog: pytest.LogCaptureFixture, harm: str
-) -> None:
+def test_a_damaged_copy_is_made_anew(tmp_path, own_cache, caplog, harm):
     settings = subjects(tmp_path)
     before = load(settings)
     inputs, groups = np.array(before.train_inputs), before.train_groups
@@ -155,9 +152,7 @@ def test_a_damaged_copy_is_made_anew(
     assert [path.name for path in own_cache.iterdir()] == [folder.name]
 
 
-def test_copies_of_earlier_versions_are_read_and_compared(
-    own_cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_copies_of_earlier_versions_are_read_and_compared(own_cache, caplog):
     content = load(DataSettings()).content
     (folder,) = own_cache.iterdir()
     leave_out_the_checksum(folder)
@@ -168,12 +163,10 @@ def test_copies_of_earlier_versions_are_read_and_compared(
     assert load(DataSettings()).content == content and len(caplog.records) == 1
 
 
-def test_a_copy_is_compared_with_its_hash_once_a_process(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_is_compared_with_its_hash_once_a_process(own_cache, monkeypatch):
     load(DataSettings())
     as_another_process()
-    hashed: list[int] = []
+    hashed = []
     real = cache.content_hash
     monkeypatch.setattr(cache, "content_hash", lambda arrays: hashed.append(1) or real(arrays))
     for _ in range(3):
@@ -190,7 +183,7 @@ def test_a_copy_is_compared_with_its_hash_once_a_process(
     assert len(hashed) == 2
 
 
-def test_changed_files_and_another_shape_make_another_copy(tmp_path: Path, own_cache: Path) -> None:
+def test_changed_files_and_another_shape_make_another_copy(tmp_path, own_cache):
     settings = DataSettings("mnist", str(tmp_path))
     write_npz(tmp_path / "mnist.npz")
     first = load(settings)

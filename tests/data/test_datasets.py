@@ -1,8 +1,6 @@
 """What settings of data are resolved to: classes, shape, normalization, clients; and which cannot be."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +28,7 @@ from data.readers.catalog import KNOWN
         ("digits-scanners", "0.5", "0.5"),
     ],
 )
-def test_normalization_constants(dataset: str, mean: str, std: str) -> None:
+def test_normalization_constants(dataset, mean, std):
     resolved = resolve(DataSettings(dataset))
     assert (resolved.mean, resolved.std) == (mean, std)
 
@@ -50,18 +48,16 @@ def test_normalization_constants(dataset: str, mean: str, std: str) -> None:
         ({"dataset": "digits-3-8", "classes": "2"}, {"classes": "3,8"}),
     ],
 )  # fmt: skip
-def test_resolving_fills_in_everything_and_only_once(
-    given: dict[str, Any], resolved: dict[str, Any]
-) -> None:
+def test_resolving_fills_in_everything_and_only_once(given, resolved):
     once = resolve(DataSettings(**given))
     assert {key: getattr(once, key) for key in resolved} == resolved
     assert resolve(once) == once
 
 
-OWN: dict[str, Any] = {"dataset": "npz:x", "classes": "2", "input_shape": "1x8x8"}
-TWO: dict[str, Any] = {"dataset": "domains:mnist,usps"}
-LITERAL: dict[str, Any] = {"partition": "llt", "llt_form": "literal"}
-REFUSED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+OWN = {"dataset": "npz:x", "classes": "2", "input_shape": "1x8x8"}
+TWO = {"dataset": "domains:mnist,usps"}
+LITERAL = {"partition": "llt", "llt_form": "literal"}
+REFUSED = [
     ("dataset", {"dataset": "fashon-mnist"}, {"dataset": "fashion-mnist"}),
     ("dataset", {"dataset": "domains:mnist,cifar10"}, TWO),
     ("dataset", {"dataset": 'domains:"a,b'}, TWO),
@@ -107,9 +103,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("key", "given", "control"), REFUSED)
-def test_settings_that_cannot_be_are_refused_by_their_key(
-    key: str, given: dict[str, Any], control: dict[str, Any]
-) -> None:
+def test_settings_that_cannot_be_are_refused_by_their_key(key, given, control):
     with pytest.raises(SettingError) as caught:
         resolve(DataSettings(**given))
     assert caught.value.key == key
@@ -126,21 +120,19 @@ def test_settings_that_cannot_be_are_refused_by_their_key(
         ('"label=finding, final", "site=ward"', {"label": "finding, final", "site": "ward"}, ()),
     ],
 )
-def test_columns_names_roles_and_what_to_leave_out(
-    columns: str, roles: dict[str, str], ignored: tuple[str, ...]
-) -> None:
+def test_columns_names_roles_and_what_to_leave_out(columns, roles, ignored):
     settings = DataSettings(columns=columns)
     assert (settings.column_names, settings.ignored_columns) == (roles, ignored)
 
 
-def test_another_input_shape(tmp_path: Path) -> None:
+def test_another_input_shape(tmp_path):
     write_npz(tmp_path / "mnist.npz")
     data = load(DataSettings("mnist", str(tmp_path), input_shape="3x32x32"))
     assert data.train_inputs.shape == (20, 3, 32, 32)
     assert np.array_equal(data.train_inputs[:, 0], data.train_inputs[:, 2])
 
 
-def test_domains_stand_in_the_order_of_the_setting(tmp_path: Path) -> None:
+def test_domains_stand_in_the_order_of_the_setting(tmp_path):
     first = write_npz(tmp_path / "mnist.npz")
     second = write_npz(tmp_path / "mnist-m.npz", (32, 32, 3), seed=1)
     data = load(DataSettings("domains:mnist,mnist-m", str(tmp_path)))
@@ -151,7 +143,7 @@ def test_domains_stand_in_the_order_of_the_setting(tmp_path: Path) -> None:
     assert abs(data.train_inputs[20:].mean() - second["train_images"].mean()) < 1
 
 
-def test_data_that_are_not_there_are_refused_with_how_to_get_them(tmp_path: Path) -> None:
+def test_data_that_are_not_there_are_refused_with_how_to_get_them(tmp_path):
     with pytest.raises(DataError):
         load(DataSettings("mnist"))
     for name, known in KNOWN.items():
@@ -163,7 +155,7 @@ def test_data_that_are_not_there_are_refused_with_how_to_get_them(tmp_path: Path
         assert caught.value.where == str(tmp_path) and way in caught.value.rule
 
 
-def test_a_failing_download_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_download_is_a_refusal(tmp_path, monkeypatch):
     import torchvision.datasets
 
     def offline(*arguments, **options):

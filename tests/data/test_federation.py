@@ -2,9 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from data.random_draws import balanced_counts, generator
 
 
 @pytest.fixture
-def domains(tmp_path: Path) -> DataSettings:
+def domains(tmp_path):
     """Nine images of each digit, and nine, eight and seven of each other."""
     for seed, (name, shape) in enumerate({"mnist": (28, 28), "mnist-m": (32, 32, 3)}.items()):
         labels = np.repeat(np.arange(10), [9, 9 - seed, *[9 - 2 * seed] * 8])
@@ -25,14 +23,14 @@ def domains(tmp_path: Path) -> DataSettings:
     return DataSettings("domains:mnist,mnist-m", str(tmp_path))
 
 
-def refused(key: str, make: Callable[[], object]) -> SettingError:
+def refused(key, make):
     with pytest.raises(SettingError) as caught:
         make()
     assert caught.value.key == key
     return caught.value
 
 
-def test_a_federation_is_kept_and_another_seed_makes_another() -> None:
+def test_a_federation_is_kept_and_another_seed_makes_another():
     settings = DataSettings(imbalance_factor=10, largest_class=100, min_samples=5)
     federation = federate(settings, 3)
     held = np.concatenate(federation.train_indices)
@@ -46,9 +44,7 @@ def test_a_federation_is_kept_and_another_seed_makes_another() -> None:
     assert re.fullmatch("[0-9a-f]{64}", federation.hash)
 
 
-def test_the_hash_does_not_depend_on_paths_but_on_contents(
-    tmp_path: Path, domains: DataSettings, own_cache: Path
-) -> None:
+def test_the_hash_does_not_depend_on_paths_but_on_contents(tmp_path, domains, own_cache):
     first = federate(domains, 0).hash
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -61,14 +57,14 @@ def test_the_hash_does_not_depend_on_paths_but_on_contents(
     assert federate(moved, 0).hash != first
 
 
-def test_draws_for_two_purposes_do_not_depend_on_each_other() -> None:
+def test_draws_for_two_purposes_do_not_depend_on_each_other():
     few, many = (federate(DataSettings(test_images=number), 0) for number in (50, 100))
     assert all(map(np.array_equal, few.train_indices, many.train_indices))
     assert generator(0, "a").integers(2**60) != generator(0, "b").integers(2**60)
     assert generator(0, "a").integers(2**60) == generator(0, "a").integers(2**60)
 
 
-def test_subsets_are_balanced() -> None:
+def test_subsets_are_balanced():
     federation = federate(DataSettings(train_images=103, test_images=21, partition="iid"), 0)
     assert federation.counts_KC.sum(axis=0).tolist() == [11, 11, 11, 10, 10, 10, 10, 10, 10, 10]
     test = federation.dataset.test_labels[federation.global_test]
@@ -81,13 +77,13 @@ def test_subsets_are_balanced() -> None:
     refused("train-images", lambda: federate(DataSettings(train_images=1389), 0))
 
 
-def test_a_client_without_an_image_is_refused() -> None:
+def test_a_client_without_an_image_is_refused():
     tailed = DataSettings(partition="llt", alpha=1.0, largest_class=100, imbalance_factor=20)
     assert federate(replace(tailed, clients=10), 0).clients == 10
     refused("clients", lambda: federate(replace(tailed, clients=100), 0))
 
 
-def test_domains_are_clients(domains: DataSettings) -> None:
+def test_domains_are_clients(domains):
     federation = federate(domains, 0)
     assert federation.counts_KC.tolist() == [[9] * 10, [9, 8] + [7] * 8]
     for client in range(2):
@@ -101,7 +97,7 @@ def test_domains_are_clients(domains: DataSettings) -> None:
     assert "domain mnist-m" in error.rule and "class 2" in error.rule
 
 
-def test_a_part_of_a_domain_is_a_client(domains: DataSettings) -> None:
+def test_a_part_of_a_domain_is_a_client(domains):
     federation = federate(replace(domains, parts_per_domain=3), 0)
     assert federation.domains == (0, 1) * 3
     assert [len(part) for part in federation.train_indices] == [9, 7] * 3
@@ -114,7 +110,7 @@ def test_a_part_of_a_domain_is_a_client(domains: DataSettings) -> None:
     assert half.clients == 2 and half.counts_KC.sum(axis=1).tolist() == [45, 36]
 
 
-def test_pooled_is_one_client_with_everything(domains: DataSettings) -> None:
+def test_pooled_is_one_client_with_everything(domains):
     federation = federate(replace(domains, partition="pooled"), 0)
     assert (federation.domains, federation.test_indices) == (None, None)
     (everything,) = federation.train_indices
@@ -125,7 +121,7 @@ def test_pooled_is_one_client_with_everything(domains: DataSettings) -> None:
 # ---- samples ---------------------------------------------------------------------------------------------------------
 
 
-def test_samples_are_those_of_the_client_and_normalized() -> None:
+def test_samples_are_those_of_the_client_and_normalized():
     federation = federate(DataSettings(mean="0.25", std="0.5"), 0)
     trained, indices = federation.train(2), federation.train_indices[2]
     assert np.array_equal(trained.inputs_N.numpy(), federation.dataset.train_inputs[indices])
@@ -141,9 +137,7 @@ def test_samples_are_those_of_the_client_and_normalized() -> None:
     assert torch.equal(chosen.batch(torch.arange(2)), trained.batch(torch.tensor([5, 1])))
 
 
-def test_channels_and_columns_are_normalized_each_by_its_own(
-    tmp_path: Path, domains: DataSettings
-) -> None:
+def test_channels_and_columns_are_normalized_each_by_its_own(tmp_path, domains):
     stated = {"mean": "0.1,0.2,0.3", "std": "1,2,4"}
     tested = federate(replace(domains, **stated), 0).test(1)
     shown = tested.batch(torch.tensor([0]))
@@ -158,8 +152,8 @@ def test_channels_and_columns_are_normalized_each_by_its_own(
 
 
 def test_of_the_clients_samples_those_of_the_last_are_kept_as_bytes_allow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     sizes = [samples.bytes_of(federate(DataSettings(), 1).train(client)) for client in range(3)]
     monkeypatch.setattr(samples, "CACHE_BYTES", sizes[0] + max(sizes[1:]))
     federate.cache_clear()
@@ -170,7 +164,7 @@ def test_of_the_clients_samples_those_of_the_last_are_kept_as_bytes_allow(
     assert whole.train(0) is first and whole.train(1) is not second
 
 
-def test_noise_grows_from_client_to_client_and_none_is_none() -> None:
+def test_noise_grows_from_client_to_client_and_none_is_none():
     """Li et al. (NIID-Bench, 2022): client i of K has variance sigma i / K; the test set is as it is."""
     plain = DataSettings(partition="iid", clients=4)
     clean, noisy = federate(plain, 0), federate(replace(plain, noise=0.04), 0)
@@ -198,9 +192,7 @@ def test_noise_grows_from_client_to_client_and_none_is_none() -> None:
     ],
     ids=["CIFAR-10, 100", "CIFAR-10, 50", "CIFAR-10, 10", "CIFAR-10", "Fashion-MNIST, 100"],
 )
-def test_published_counts_of_ten_classes(
-    largest: int, factor: int, counts: list[int], total: int
-) -> None:
+def test_published_counts_of_ten_classes(largest, factor, counts, total):
     actual = long_tail_counts(largest, factor, 10)
     assert actual.tolist() == counts and actual.sum() == total
 
@@ -213,9 +205,7 @@ def test_published_counts_of_ten_classes(
         (10, [500, 488, 477, 466, 455], [54, 53, 52, 51, 50], 19573),
     ],
 )
-def test_published_counts_of_cifar100(
-    factor: int, first: list[int], last: list[int], total: int
-) -> None:
+def test_published_counts_of_cifar100(factor, first, last, total):
     actual = long_tail_counts(500, factor, 100)
     assert (actual[:5].tolist(), actual[-5:].tolist(), actual.sum()) == (first, last, total)
 
@@ -223,7 +213,7 @@ def test_published_counts_of_cifar100(
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [60, 50, 40, 55]))
 
 
-def tail(factor: float, largest: int, seed: int = 0) -> np.ndarray:
+def tail(factor, largest, seed=0):
     return long_tail(LABELS, 4, factor, largest, np.random.default_rng(seed))
 
 
@@ -238,8 +228,8 @@ def tail(factor: float, largest: int, seed: int = 0) -> np.ndarray:
     ],
 )
 def test_factor_one_leaves_everything_and_the_largest_class_is_the_smallest_there_unless_set(
-    factor: float, largest: int, sizes: list[int]
-) -> None:
+    factor, largest, sizes
+):
     chosen = tail(factor, largest)
     assert np.bincount(LABELS[chosen]).tolist() == sizes
     assert (np.diff(chosen) > 0).all() and np.array_equal(tail(factor, largest), chosen)
@@ -250,16 +240,16 @@ def test_factor_one_leaves_everything_and_the_largest_class_is_the_smallest_ther
     ("factor", "largest", "key"),
     [(2.0, 61, "largest-class"), (40.1, 0, "imbalance-factor")],
 )
-def test_a_tail_that_cannot_be_cut_is_refused(factor: float, largest: int, key: str) -> None:
+def test_a_tail_that_cannot_be_cut_is_refused(factor, largest, key):
     refused(key, lambda: tail(factor, largest))
 
 
-def test_a_class_without_samples_cannot_have_a_tail() -> None:
+def test_a_class_without_samples_cannot_have_a_tail():
     draws = np.random.default_rng(0)
     refused("imbalance-factor", lambda: long_tail(np.zeros(10, np.int64), 2, 10.0, 0, draws))
 
 
-def test_the_test_set_stays_balanced() -> None:
+def test_the_test_set_stays_balanced():
     federation = federate(DataSettings(imbalance_factor=10, largest_class=100, min_samples=5), 0)
     assert federation.counts_KC.sum(axis=0).tolist() == [100, 77, 59, 46, 35, 27, 21, 16, 12, 10]
     tested = federation.dataset.test_labels[federation.global_test]

@@ -4,10 +4,7 @@ Every cut goes between patients where the data name them, and a subject is valid
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import layouts
 import numpy as np
@@ -15,7 +12,7 @@ import pytest
 import torch
 from in_process import experiment
 
-from data import Dataset, DataSettings, Federation, SettingError, federate, load
+from data import DataSettings, SettingError, federate, load
 from data.holdouts import (
     UnseenDomain,
     hold_out,
@@ -29,17 +26,17 @@ SCANNERS = DataSettings("digits-scanners")
 NAMES = ("digits-plain", "digits-faint", "digits-blurred", "digits-noisy")
 
 
-def draws(seed: int = 0) -> np.random.Generator:
+def draws(seed=0):
     return np.random.default_rng(seed)
 
 
-def samples(labels: list[int], **of_samples: Any) -> Dataset:
+def samples(labels, **of_samples):
     """Return a data set of training samples of these labels, and what else is said of each."""
     fields = {f"train_{name}": np.array(values) for name, values in of_samples.items()}
     return replace(load(DataSettings()), train_labels=np.array(labels), **fields)
 
 
-def refused(key: str, make: Callable[[], object]) -> SettingError:
+def refused(key, make):
     """Return the error of a setting."""
     with pytest.raises(SettingError) as caught:
         make()
@@ -59,7 +56,7 @@ def refused(key: str, make: Callable[[], object]) -> SettingError:
     ],
     ids=["subset", "long tail", "llt"],
 )
-def test_holdout_is_balanced_and_at_no_client(settings: DataSettings) -> None:
+def test_holdout_is_balanced_and_at_no_client(settings):
     federation = federate(replace(settings, holdout_per_class=7), 3)
     data, held = federation.dataset, federation.holdout_indices
     assert np.bincount(data.train_labels[held]).tolist() == [7] * 10
@@ -72,7 +69,7 @@ def test_holdout_is_balanced_and_at_no_client(settings: DataSettings) -> None:
     assert not np.array_equal(federate(DataSettings(holdout_per_class=7), 4).holdout_indices, held)
 
 
-def test_the_long_tail_is_cut_after_the_holdout() -> None:
+def test_the_long_tail_is_cut_after_the_holdout():
     """The largest class is as large as the smallest one was, less what the server keeps."""
     largest = [
         federate(DataSettings(imbalance_factor=4, holdout_per_class=kept), 0).counts_KC.sum(0)[0]
@@ -81,13 +78,13 @@ def test_the_long_tail_is_cut_after_the_holdout() -> None:
     assert largest[0] - largest[1] == 20
 
 
-def test_no_holdout_changes_nothing() -> None:
+def test_no_holdout_changes_nothing():
     federation = federate(DataSettings(holdout_per_class=0), 0)
     assert federation is federate(DataSettings(), 0) and federation.holdout() is None
     assert federation.hash != federate(DataSettings(holdout_per_class=1), 0).hash
 
 
-def test_holdout_of_domains_is_of_each() -> None:
+def test_holdout_of_domains_is_of_each():
     federation = federate(replace(SCANNERS, holdout_per_class=2), 0)
     data, held = federation.dataset, federation.holdout_indices
     assert data.train_domains is not None
@@ -100,7 +97,7 @@ def test_holdout_of_domains_is_of_each() -> None:
     refused("holdout-per-class", lambda: DataSettings(holdout_per_class=-1))
 
 
-def test_the_holdout_shares_no_patient_with_a_client() -> None:
+def test_the_holdout_shares_no_patient_with_a_client():
     """Five samples of three a patient: one whole patient and one in part, whose third sample nobody has."""
     data = samples([0] * 12 + [1] * 12, groups=np.arange(24) // 3)
     held, others = hold_out(data, 0, 0)
@@ -118,7 +115,7 @@ def test_the_holdout_shares_no_patient_with_a_client() -> None:
 # ---- validation samples ----------------------------------------------------------------------------------------------
 
 
-def test_a_share_of_every_client_and_class_is_kept_and_not_trained_on() -> None:
+def test_a_share_of_every_client_and_class_is_kept_and_not_trained_on():
     whole = federate(DataSettings(clients=5, alpha=0.5), 3)
     cut = federate(DataSettings(clients=5, alpha=0.5, validation_fraction=0.25), 3)
     assert cut.validation_indices is not None
@@ -135,7 +132,7 @@ def test_a_share_of_every_client_and_class_is_kept_and_not_trained_on() -> None:
     assert cut.tested_C("validation", 0).sum() == len(pooled)
 
 
-def test_a_share_is_rounded_up_and_down_so_that_the_mean_is_exact() -> None:
+def test_a_share_is_rounded_up_and_down_so_that_the_mean_is_exact():
     data = samples([0] * 1000)
     parts = [np.arange(5 * client, 5 * client + 5) for client in range(200)]
     training, kept = split_validation(data, parts, 0.3, draws())
@@ -144,12 +141,12 @@ def test_a_share_is_rounded_up_and_down_so_that_the_mean_is_exact() -> None:
     assert all((np.diff(part) > 0).all() for part in (*training, *kept) if len(part) > 1)
 
 
-def test_every_client_keeps_a_sample_to_train_on() -> None:
+def test_every_client_keeps_a_sample_to_train_on():
     training, kept = split_validation(samples([0, 1, 0, 1]), [np.arange(4)], 0.999, draws())
     assert [part.tolist() for part in (*training, *kept)] == [[3], [0, 1, 2]]
 
 
-def test_clients_with_too_few_samples_are_named() -> None:
+def test_clients_with_too_few_samples_are_named():
     data = samples([0] * 24)
     parts = np.split(np.arange(12), 12)
     rule = refused("validation-fraction", lambda: split_validation(data, parts, 0.5, draws())).rule
@@ -162,13 +159,13 @@ def test_clients_with_too_few_samples_are_named() -> None:
     assert "too few subjects: client 0 has 1" in rule
 
 
-def test_a_run_is_measured_on_it(tmp_path: Path) -> None:
+def test_a_run_is_measured_on_it(tmp_path):
     outcome = experiment(tmp_path, rounds=1, validation_fraction=0.3)
     numbers = json.loads(outcome.folder.rounds_file.read_text())["models"]["average"]
     assert 0 < numbers["validation"]["balanced-accuracy"] < 1
 
 
-def test_validation_samples_take_the_test_sets_place() -> None:
+def test_validation_samples_take_the_test_sets_place():
     for stated, clients in (
         (DataSettings(clients=5, alpha=0.5, validation_fraction=0.25), [None]),
         (replace(SCANNERS, validation_fraction=0.25), range(4)),
@@ -186,7 +183,7 @@ def test_validation_samples_take_the_test_sets_place() -> None:
 # ---- validation by subject -------------------------------------------------------------------------------------------
 
 
-def test_half_of_the_subjects_of_every_client_and_class_are_drawn() -> None:
+def test_half_of_the_subjects_of_every_client_and_class_are_drawn():
     """Four subjects of three samples at each client and in each class, in no order."""
     subject_N = draws().permutation(np.arange(48) // 3)
     label_of, client_of = np.arange(16) // 4 % 2, np.arange(16) // 8
@@ -201,7 +198,7 @@ def test_half_of_the_subjects_of_every_client_and_class_are_drawn() -> None:
         assert np.bincount(label_of[validating[client]]).tolist() == [2, 2]
 
 
-def test_a_subject_at_several_clients_is_drawn_once_where_most_of_its_samples_are() -> None:
+def test_a_subject_at_several_clients_is_drawn_once_where_most_of_its_samples_are():
     """Clients hold samples of subjects 0..7 each, and one of each of the other's."""
     subject_N = np.concatenate([np.arange(8).repeat(3), np.arange(8, 16).repeat(3), np.arange(16)])
     parts = [np.r_[0:24, 56:64], np.r_[24:48, 48:56]]
@@ -215,20 +212,20 @@ def test_a_subject_at_several_clients_is_drawn_once_where_most_of_its_samples_ar
         assert len(np.unique(subject_N[kept[client]][of_home])) == 4
 
 
-def test_a_client_whose_subjects_are_all_drawn_trains_on_its_first() -> None:
+def test_a_client_whose_subjects_are_all_drawn_trains_on_its_first():
     data = samples([0] * 5, groups=[1, 0, 0, 1, 2])
     training, kept = split_validation(data, [np.arange(4), np.array([4])], 1.0, draws())
     assert [part.tolist() for part in training] == [[0, 3], [4]]
     assert [part.tolist() for part in kept] == [[1, 2], []]
 
 
-def test_most_common_is_the_value_of_most_samples_and_the_smallest_of_several() -> None:
+def test_most_common_is_the_value_of_most_samples_and_the_smallest_of_several():
     subject_D = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     values_D = np.array([2, 7, 7, 5, 3, 9, 1, 9])
     assert most_common(subject_D, values_D).tolist() == [7, 3, 9]
 
 
-def shared(federation: Federation) -> bool:
+def shared(federation):
     """Return whether a client trains on a subject that another one, or it, validates."""
     groups = federation.dataset.train_groups
     assert groups is not None and federation.validation_indices is not None
@@ -237,9 +234,7 @@ def shared(federation: Federation) -> bool:
 
 
 @pytest.mark.parametrize("changes", [{}, {"parts_per_domain": 4}, {"partition": "iid"}])
-def test_a_patients_rows_stay_together_under_every_partition(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_a_patients_rows_stay_together_under_every_partition(tmp_path, changes):
     rows = [f"{k},{'ab'[k // 8 % 2]},p{k // 4},h{k // 4 % 3}" for k in range(240)]
     (tmp_path / "t.csv").write_text("\n".join(["size,label,patient,site", *rows]))
     stated = DataSettings(f"csv:{tmp_path}/t.csv", classes="a,b", input_shape="1", clients=3)
@@ -249,7 +244,7 @@ def test_a_patients_rows_stay_together_under_every_partition(
     assert cut.dataset.test_groups is None and cut.validation(0).groups_N is None  # row by row
 
 
-def test_validation_subjects_are_scored_as_one_where_test_subjects_are(tmp_path: Path) -> None:
+def test_validation_subjects_are_scored_as_one_where_test_subjects_are(tmp_path):
     layouts.write_abide(tmp_path, 12)
     stated = DataSettings("abide", str(tmp_path), input_shape="10", validation_fraction=0.3)
     cut = federate(stated, 0)
@@ -263,7 +258,7 @@ def test_validation_subjects_are_scored_as_one_where_test_subjects_are(tmp_path:
         assert raced.tested_C("test", client).sum() == len(subjects)
 
 
-def vectors(folder: Path, **more: Any) -> DataSettings:
+def vectors(folder, **more):
     """Vectors of ten subjects for training and of two others, who are known, for testing."""
     subjects = np.repeat(np.arange(10), 4)
     np.savez(
@@ -277,7 +272,7 @@ def vectors(folder: Path, **more: Any) -> DataSettings:
     )
 
 
-def test_a_cut_through_subjects_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_a_cut_through_subjects_that_nobody_knows_is_refused(tmp_path):
     stated = vectors(tmp_path)
     cuts = [replace(stated, validation_fraction=0.5), replace(stated, holdout_per_class=4)]
     for cut, key in zip(cuts, ("validation-fraction", "holdout-per-class"), strict=True):
@@ -289,8 +284,8 @@ def test_a_cut_through_subjects_that_nobody_knows_is_refused(tmp_path: Path) -> 
 
 
 def test_brought_validation_samples_need_their_subjects_to_take_the_test_sets_place(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     brought = {"val_images": np.full((6, 1), 0.5, np.float32), "val_labels": np.repeat([0, 1], 3)}
     raced = replace(vectors(tmp_path, **brought), evaluate_on="validation")
     refused("evaluate-on", lambda: federate(raced, 0))
@@ -309,7 +304,7 @@ def test_brought_validation_samples_need_their_subjects_to_take_the_test_sets_pl
     [{"train_images": 150, "test_images": 20, "holdout_per_class": 2}, {"parts_per_domain": 3}],
     ids=["drawn", "parts"],
 )
-def test_the_other_domains_are_what_they_were(name: str, changes: dict[str, Any]) -> None:
+def test_the_other_domains_are_what_they_were(name, changes):
     whole = federate(replace(SCANNERS, **changes), 3)
     federation = federate(replace(SCANNERS, unseen_domain=name, **changes), 3)
     index, data, unseen = NAMES.index(name), federation.dataset, federation.unseen
@@ -329,7 +324,7 @@ def test_the_other_domains_are_what_they_were(name: str, changes: dict[str, Any]
     assert federation.hash != whole.hash
 
 
-def test_the_inputs_come_without_labels() -> None:
+def test_the_inputs_come_without_labels():
     federation = federate(replace(SCANNERS, unseen_domain=NAMES[3], train_images=50), 0)
     data, unseen = federation.dataset, federation.unseen
     inputs, test = federation.unseen_inputs(), federation.unseen_test()
@@ -338,14 +333,14 @@ def test_the_inputs_come_without_labels() -> None:
     assert test.labels_N.tolist() == data.test_labels[unseen.test].tolist()
 
 
-def test_one_image_has_no_variance() -> None:
+def test_one_image_has_no_variance():
     data = replace(load(SCANNERS), domain_names=("a", "b"), train_domains=np.array([0, 1, 1, 1]))
     indices = np.arange(3)
     refused("unseen-domain", lambda: unseen_domain_of(data, "a", indices, indices))
     assert unseen_domain_of(data, "b", indices, indices).train.tolist() == [1, 2]
 
 
-def test_samples_of_other_domains_stay_and_all_do_where_nothing_says_of_which_they_are() -> None:
+def test_samples_of_other_domains_stay_and_all_do_where_nothing_says_of_which_they_are():
     domain = UnseenDomain(1, "b", np.array([1]), np.array([2]))
     indices = np.array([0, 2, 3])
     assert without(domain, indices, np.array([0, 1, 1, 2])).tolist() == [0, 3]

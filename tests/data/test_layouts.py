@@ -4,7 +4,6 @@ What is read in which order is in tests/golden/readers.json.
 """
 
 import itertools
-from pathlib import Path
 
 import layouts
 import numpy as np
@@ -20,7 +19,7 @@ from data.readers.layouts import read_layout
 SMALL = "3x8x8"
 
 
-def test_digits_are_the_original_images_each_once() -> None:
+def test_digits_are_the_original_images_each_once():
     from sklearn.datasets import load_digits
 
     data = load(DataSettings())
@@ -33,7 +32,7 @@ def test_digits_are_the_original_images_each_once() -> None:
     assert sorted(map(bytes, shown)) == sorted(map(bytes, original))
 
 
-def test_four_scanners_share_the_digits_out() -> None:
+def test_four_scanners_share_the_digits_out():
     data, digits = load(DataSettings("digits-scanners")), load(DataSettings())
     for shown, original, labels, domains, count in (
         (data.train_inputs, digits.train_inputs, data.train_labels, data.train_domains, 32),
@@ -56,9 +55,7 @@ def test_four_scanners_share_the_digits_out() -> None:
     ("folder", "prefix", "name", "first"),
     [("SVHN", "", "svhn", 1), ("SynthDigits", "synth_", "synthdigits", 0)],
 )
-def test_the_label_10_of_svhn_is_the_digit_0(
-    tmp_path: Path, folder: str, prefix: str, name: str, first: int
-) -> None:
+def test_the_label_10_of_svhn_is_the_digit_0(tmp_path, folder, prefix, name, first):
     for key in ("train", "test"):
         _, labels = write_mat(tmp_path / folder / f"{prefix}{key}_32x32.mat", 12, first, 1)
     settings = DataSettings(name, str(tmp_path))
@@ -68,10 +65,10 @@ def test_the_label_10_of_svhn_is_the_digit_0(
         load(settings)
 
 
-def test_svhn_is_downloaded_by_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_svhn_is_downloaded_by_torchvision(tmp_path, monkeypatch):
     import torchvision.datasets
 
-    def fetched(root: Path, split: str, download: bool) -> None:
+    def fetched(root, split, download):
         assert download
         write_mat(root / f"{split}_32x32.mat", 11, 1, 1)
 
@@ -79,7 +76,7 @@ def test_svhn_is_downloaded_by_torchvision(tmp_path: Path, monkeypatch: pytest.M
     assert len(load(DataSettings("svhn", str(tmp_path), download=True)).train_labels) == 11
 
 
-def test_a_damaged_torchvision_file_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_torchvision_file_is_refused(tmp_path):
     layouts.write_idx(tmp_path, "MNIST")
     settings = DataSettings("mnist", str(tmp_path))
     load(settings)
@@ -89,7 +86,7 @@ def test_a_damaged_torchvision_file_is_refused(tmp_path: Path) -> None:
     assert caught.value.where == str(tmp_path)
 
 
-def test_the_validation_images_of_cinic10_are_for_training_unless_set(tmp_path: Path) -> None:
+def test_the_validation_images_of_cinic10_are_for_training_unless_set(tmp_path):
     layouts.write_cinic(tmp_path)
     both = load(DataSettings("cinic10", str(tmp_path)))
     apart = load(DataSettings("cinic10", str(tmp_path), cinic_train="train"))
@@ -97,7 +94,7 @@ def test_the_validation_images_of_cinic10_are_for_training_unless_set(tmp_path: 
     assert np.array_equal(both.train_inputs, np.concatenate([apart.train_inputs, apart.val_inputs]))
 
 
-def test_cifar100_has_100_classes_in_alphabetical_order() -> None:
+def test_cifar100_has_100_classes_in_alphabetical_order():
     names = KNOWN["cifar100"].class_names
     assert len(names) == 100 and list(names) == sorted(names)
 
@@ -110,7 +107,7 @@ DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_
     ("alias", "classes", "domain"),
     [("office-caltech10", OFFICE, "dslr"), ("domainnet", DOMAINNET, "sketch")],
 )
-def test_class_maps(tmp_path: Path, alias: str, classes: str, domain: str) -> None:
+def test_class_maps(tmp_path, alias, classes, domain):
     """FedBN's: ten classes, numbered by their names' order in every domain, whatever number a list file gives."""
     assert {KNOWN[name].class_names for name in ALIASES[alias]} == {tuple(classes.split())}
     assert resolve(DataSettings(alias)).input_shape == "3x256x256"
@@ -123,7 +120,7 @@ def test_class_maps(tmp_path: Path, alias: str, classes: str, domain: str) -> No
         assert [classes.split()[label] for label in split.labels] == folders
 
 
-def test_office_folders_are_read_as_backpack_or_back_pack(tmp_path: Path) -> None:
+def test_office_folders_are_read_as_backpack_or_back_pack(tmp_path):
     """Both spellings are in use, and hold the same images of the same classes; other names are refused."""
     layouts.write_office(tmp_path, {"dslr": 5})
     settings = DataSettings("office-dslr", str(tmp_path), input_shape=SMALL)
@@ -140,7 +137,7 @@ def test_office_folders_are_read_as_backpack_or_back_pack(tmp_path: Path) -> Non
         load(settings)
 
 
-def test_office_caltech10_and_its_recipe(tmp_path: Path) -> None:
+def test_office_caltech10_and_its_recipe(tmp_path):
     layouts.write_office(tmp_path, {"amazon": 6, "caltech": 6, "dslr": 5, "webcam": 6})
     data, fedbn = (
         load(DataSettings("office-caltech10", str(tmp_path), input_shape=SMALL, recipe=recipe))
@@ -159,7 +156,7 @@ def test_office_caltech10_and_its_recipe(tmp_path: Path) -> None:
         assert not first & second
 
 
-def test_domainnet_of_ten_classes(tmp_path: Path) -> None:
+def test_domainnet_of_ten_classes(tmp_path):
     layouts.write_domainnet(tmp_path, 40)
     stated = {"data_root": str(tmp_path), "input_shape": SMALL}
     name = "domains:domainnet-clipart,domainnet-sketch"
@@ -173,7 +170,7 @@ def test_domainnet_of_ten_classes(tmp_path: Path) -> None:
     assert len(np.unique(fedbn.train_labels)) > 5
 
 
-def test_pacs_is_split_80_to_20_by_class(tmp_path: Path) -> None:
+def test_pacs_is_split_80_to_20_by_class(tmp_path):
     layouts.write_pacs(tmp_path, 10)
     data, fedbn = (
         load(DataSettings("pacs", str(tmp_path), input_shape=SMALL, recipe=recipe))
@@ -193,9 +190,7 @@ def test_pacs_is_split_80_to_20_by_class(tmp_path: Path) -> None:
         (("domainnet-infograph", "domainnet-real"), 2119, 105, 105),
     ],
 )
-def test_sizes_of_office_and_domainnet(
-    tmp_path: Path, names: tuple[str, str], smallest: int, train: int, val: int
-) -> None:
+def test_sizes_of_office_and_domainnet(tmp_path, names, smallest, train, val):
     """The first images of a domain are for training and its last for validation."""
     written = [
         write_npz(tmp_path / f"{name}.npz", (4, 4, 3), smallest * (1 + place), 20, seed=place)
@@ -212,7 +207,7 @@ def test_sizes_of_office_and_domainnet(
             assert np.array_equal(inputs[domains == domain], expected.transpose(0, 3, 1, 2))
 
 
-def test_fedbn_s_digits_are_pooled_split_anew_and_cut_to_the_smallest(tmp_path: Path) -> None:
+def test_fedbn_s_digits_are_pooled_split_anew_and_cut_to_the_smallest(tmp_path):
     """The split is that of FedBN's code: scikit-learn's, 80 to 20 by class with seed 0."""
     from sklearn.model_selection import StratifiedShuffleSplit
 
@@ -234,7 +229,7 @@ def test_fedbn_s_digits_are_pooled_split_anew_and_cut_to_the_smallest(tmp_path: 
     assert federation.counts_KC.sum(axis=1).tolist() == [8] * 20
 
 
-def test_imagenet_lt_is_decoded_when_asked_for(tmp_path: Path) -> None:
+def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
     layouts.write_imagenet_lt(tmp_path, 30)
     settings = DataSettings("imagenet-lt", str(tmp_path), partition="pooled", input_shape="3x28x28")
     federation = federate(settings, 0)
@@ -264,7 +259,7 @@ def test_imagenet_lt_is_decoded_when_asked_for(tmp_path: Path) -> None:
         load(settings)
 
 
-def test_a_tree_of_classes_needs_two_of_each_to_be_split(tmp_path: Path) -> None:
+def test_a_tree_of_classes_needs_two_of_each_to_be_split(tmp_path):
     layouts.write_pacs(tmp_path, 5)
     settings = DataSettings("pacs-photo", str(tmp_path), input_shape=SMALL)
     assert len(load(settings).test_labels) == 7

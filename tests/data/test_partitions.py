@@ -1,8 +1,5 @@
 """Partitions: every sample at exactly one client, the shares that the papers define, and errors instead of hangs."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,7 +20,7 @@ from data.partitions import (
 
 BALANCED = np.repeat(np.arange(10), 100)
 Parts = list[np.ndarray]
-MAKERS: Mapping[str, Callable[[np.ndarray, int, np.random.Generator], Parts]] = {
+MAKERS = {
     "iid": iid,
     "lda": lambda labels, clients, draws: lda(labels, clients, 0.3, draws, min_samples=2),
     "feddf": lambda labels, clients, draws: feddf(labels, clients, 0.5, draws),
@@ -36,15 +33,15 @@ MAKERS: Mapping[str, Callable[[np.ndarray, int, np.random.Generator], Parts]] = 
 }
 
 
-def draws(seed: int = 0) -> np.random.Generator:
+def draws(seed=0):
     return np.random.default_rng(seed)
 
 
-def counts(labels: np.ndarray, parts: Parts, classes: int = 10) -> np.ndarray:
+def counts(labels, parts, classes=10):
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
-def same(first: Parts, second: Parts) -> bool:
+def same(first, second):
     return all(map(np.array_equal, first, second))
 
 
@@ -55,9 +52,7 @@ def same(first: Parts, second: Parts) -> bool:
     clients=st.sampled_from([10, 20]),
     seed=st.integers(0, 1000),
 )
-def test_every_sample_is_at_exactly_one_client(
-    name: str, sizes: list[int], clients: int, seed: int
-) -> None:
+def test_every_sample_is_at_exactly_one_client(name, sizes, clients, seed):
     labels = draws(seed).permutation(np.repeat(np.arange(10), sizes))
     parts = MAKERS[name](labels, clients, draws(seed))
     assert len(parts) == clients
@@ -68,14 +63,14 @@ def test_every_sample_is_at_exactly_one_client(
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_the_seed_decides(name: str) -> None:
+def test_the_seed_decides(name):
     first, again, other = (MAKERS[name](BALANCED, 10, draws(seed)) for seed in (1, 1, 2))
     assert same(first, again) and not same(first, other)
 
 
 @pytest.mark.parametrize("name", ["lda", "quantity"])
-def test_a_draw_that_gives_everybody_the_minimum_is_taken(name: str) -> None:
-    make: Callable[[int], Parts] = {
+def test_a_draw_that_gives_everybody_the_minimum_is_taken(name):
+    make = {
         "lda": lambda least: lda(BALANCED, 10, 0.5, draws(4), least),
         "quantity": lambda least: quantity(1000, 10, 0.5, draws(4), least),
     }[name]
@@ -86,13 +81,13 @@ def test_a_draw_that_gives_everybody_the_minimum_is_taken(name: str) -> None:
     assert not same(more, first) and min(map(len, more)) > least
 
 
-def test_as_many_clients_as_samples_are_taken() -> None:
+def test_as_many_clients_as_samples_are_taken():
     for name in ("iid", "feddf"):
         assert list(map(len, MAKERS[name](np.arange(10), 10, draws()))) == [1] * 10
     assert sorted(map(len, lda(np.zeros(20, int), 2, 1e6, draws(), min_samples=10))) == [10, 10]
 
 
-REFUSED: Mapping[str, tuple[Callable[[], Any], str, Callable[[], Any]]] = {
+REFUSED = {
     "fewer samples than clients": (
         lambda: iid(BALANCED[:40], 41, draws()), "clients", lambda: iid(BALANCED[:40], 40, draws())
     ),
@@ -119,7 +114,7 @@ REFUSED: Mapping[str, tuple[Callable[[], Any], str, Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused_at_once(case: str) -> None:
+def test_what_cannot_be_is_refused_at_once(case):
     make, key, control = REFUSED[case]
     with pytest.raises(SettingError) as caught:
         make()
@@ -127,7 +122,7 @@ def test_what_cannot_be_is_refused_at_once(case: str) -> None:
     control()
 
 
-HARD: Mapping[str, tuple[Callable[[], Any], str]] = {
+HARD = {
     "lda": (lambda: lda(BALANCED, 30, 0.01, draws(), min_samples=19), "alpha"),
     "feddf": (lambda: feddf(BALANCED[:500], 10, 0.001, draws()), "alpha"),
     "quantity": (lambda: quantity(1000, 10, 0.001, draws()), "alpha"),
@@ -137,9 +132,7 @@ HARD: Mapping[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_a_partition_gives_up_after_so_many_draws(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_gives_up_after_so_many_draws(name, monkeypatch):
     monkeypatch.setattr(partitions, "DRAWS", 3)
     make, key = HARD[name]
     with pytest.raises(SettingError) as caught:
@@ -147,7 +140,7 @@ def test_a_partition_gives_up_after_so_many_draws(
     assert caught.value.key == key and "in 3 draws" in caught.value.rule
 
 
-def test_nobody_waits_for_more_than_ten_thousand_draws() -> None:
+def test_nobody_waits_for_more_than_ten_thousand_draws():
     """Such an alpha gives no shares at all."""
     with pytest.raises(SettingError) as caught:
         quantity(20, 2, 1e-300, draws())
@@ -155,9 +148,7 @@ def test_nobody_waits_for_more_than_ten_thousand_draws() -> None:
 
 
 @pytest.mark.parametrize(("clients", "said"), [(40, "in 20 draws"), (39, "in 25 draws")])
-def test_lda_gives_up_early_where_thirty_clients_have_too_few(
-    clients: int, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lda_gives_up_early_where_thirty_clients_have_too_few(clients, said, monkeypatch):
     """In the limit of a small alpha every class is at one client: of ten classes, all other clients hold nothing."""
     monkeypatch.setattr(partitions, "DRAWS", 25)
     with pytest.raises(SettingError) as caught:
@@ -168,42 +159,42 @@ def test_lda_gives_up_early_where_thirty_clients_have_too_few(
 # ---- closed forms ----------------------------------------------------------------------------------------------------
 
 
-def test_iid_sizes_differ_by_at_most_one() -> None:
+def test_iid_sizes_differ_by_at_most_one():
     sizes = [len(part) for part in iid(np.zeros(103, np.int64), 10, draws())]
     assert sorted(sizes) == [10] * 7 + [11] * 3
 
 
-def test_lda_nears_iid_for_large_alpha() -> None:
+def test_lda_nears_iid_for_large_alpha():
     held = counts(BALANCED, lda(BALANCED, 10, 1e6, draws()))
     assert np.abs(held - 10).max() <= 2
 
 
-def test_lda_nears_one_client_a_class_for_small_alpha() -> None:
+def test_lda_nears_one_client_a_class_for_small_alpha():
     held = counts(BALANCED, lda(BALANCED, 3, 1e-3, draws(), min_samples=1))
     assert (held.max(axis=0) >= 99).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_lda_closes_a_client_at_exactly_its_part(seed: int) -> None:
+def test_lda_closes_a_client_at_exactly_its_part(seed):
     """Shares of 0 or 1, classes as large as a client's part: each client gets one and is closed."""
     parts = lda(np.arange(4).repeat(50), 4, 1e-300, draws(seed), min_samples=0)
     assert [len(part) for part in parts] == [50] * 4
 
 
-def test_lda_s_first_class_has_shares_of_a_dirichlet() -> None:
+def test_lda_s_first_class_has_shares_of_a_dirichlet():
     parts = lda(np.zeros(1000, np.int64), 5, 0.7, draws(3), min_samples=1)
     ends = np.floor(np.cumsum(draws(3).dirichlet([0.7] * 5)) * 1000)
     assert [len(part) for part in parts] == np.diff([0, *ends[:-1], 1000]).tolist()
 
 
 @pytest.mark.parametrize("clients", [10, 20, 25, 33])
-def test_feddf_sizes_are_equal_but_for_the_remainder(clients: int) -> None:
+def test_feddf_sizes_are_equal_but_for_the_remainder(clients):
     labels = np.repeat(np.arange(10), np.arange(150, 50, -10) - 1)
     sizes = [len(part) for part in feddf(labels, clients, 0.5, draws(2))]
     assert sum(sizes) == len(labels) and max(sizes) - min(sizes) == (len(labels) % clients > 0)
 
 
-def test_feddf_is_two_partitions_of_ten_for_twenty_clients() -> None:
+def test_feddf_is_two_partitions_of_ten_for_twenty_clients():
     held = counts(BALANCED, feddf(BALANCED, 20, 0.1, draws(1)))
     # Each half holds a random half of the data, and inside it most of a class is at few clients.
     assert held[:10].sum() == held[10:].sum() == 500
@@ -213,7 +204,7 @@ def test_feddf_is_two_partitions_of_ten_for_twenty_clients() -> None:
     assert counts(BALANCED, feddf(BALANCED, 20, 1e6, draws(1))).max() <= 12
 
 
-def test_half_of_feddfs_even_share_is_rounded_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_feddfs_even_share_is_rounded_down(monkeypatch):
     """50 samples for 10 clients are 5 each: half of that is 2.5, and FedDF's code asks for int(2.5)."""
     monkeypatch.setattr(partitions, "DRAWS", 1)
     fewest = set()
@@ -232,7 +223,7 @@ def test_half_of_feddfs_even_share_is_rounded_down(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.9, 1.0])
-def test_llt_of_ten_clients(alpha: float) -> None:
+def test_llt_of_ten_clients(alpha):
     """The main client of class k is client k. A tenth is each client's even share."""
     labels = np.repeat(np.arange(10), 1000)
     held = counts(labels, llt(labels, 10, 10, alpha, draws()))
@@ -245,9 +236,7 @@ def test_llt_of_ten_clients(alpha: float) -> None:
     ("alpha", "literal", "share"),
     [(0.9, False, 0.9), (0.9, True, 0.9 / 1.81), (0.99, True, 0.99 / (0.99 + 1 - 0.099))],
 )
-def test_llt_of_a_hundred_clients_keeps_alpha_at_the_main_clients(
-    alpha: float, literal: bool, share: float
-) -> None:
+def test_llt_of_a_hundred_clients_keeps_alpha_at_the_main_clients(alpha, literal, share):
     """The public code gives the others 1 - alpha / 10 and then normalizes, so that the main clients have less."""
     labels = np.repeat(np.arange(10), 5000)
     held = counts(labels, llt(labels, 100, 10, alpha, draws(), literal))
@@ -258,12 +247,12 @@ def test_llt_of_a_hundred_clients_keeps_alpha_at_the_main_clients(
         )
 
 
-def test_llt_has_one_form_for_ten_clients() -> None:
+def test_llt_has_one_form_for_ten_clients():
     exact, literal = (llt(BALANCED, 10, 10, 0.9, draws(), form) for form in (False, True))
     assert same(exact, literal)
 
 
-def test_quantity_changes_sizes_and_not_classes() -> None:
+def test_quantity_changes_sizes_and_not_classes():
     labels = np.tile(BALANCED, 20)
     held = counts(labels, quantity(len(labels), 10, 0.5, draws(1), min_samples=200))
     sizes = held.sum(axis=1)
@@ -274,7 +263,7 @@ def test_quantity_changes_sizes_and_not_classes() -> None:
 
 
 @pytest.mark.parametrize(("clients", "held"), [(10, 1), (20, 3), (5, 2), (7, 10)])
-def test_a_client_holds_so_many_classes_and_shares_them_equally(clients: int, held: int) -> None:
+def test_a_client_holds_so_many_classes_and_shares_them_equally(clients, held):
     held_KC = counts(BALANCED, classes_per_client(BALANCED, clients, 10, held, draws(2)))
     assert ((held_KC > 0).sum(axis=1) == held).all()
     assert all(held_KC[client, client % 10] for client in range(clients))
@@ -288,12 +277,12 @@ DOMAINS = np.repeat([0, 1, 2], [7438, 7438, 1000])
 IN_DOMAINS = draws(3).integers(0, 10, len(DOMAINS))
 
 
-def test_each_domain_is_a_client() -> None:
+def test_each_domain_is_a_client():
     parts = by_domain(np.array([0, 1, 0, 2, 1]), 3)
     assert [part.tolist() for part in parts] == [[0, 2], [1, 4], [3]]
 
 
-def test_ten_parts_of_a_domain() -> None:
+def test_ten_parts_of_a_domain():
     """FedBN's 7,438 images a domain are cut into parts of 743 or 744 at int(743.8 j), each with the same classes."""
     parts = domain_parts(IN_DOMAINS, DOMAINS, 3, 10, draws())
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(DOMAINS)))
@@ -309,7 +298,7 @@ def test_ten_parts_of_a_domain() -> None:
     assert len(few) == 6 and same(few, parts[:6])
 
 
-def test_each_of_ten_parts_has_a_tenth_of_every_class() -> None:
+def test_each_of_ten_parts_has_a_tenth_of_every_class():
     """Example k of a class with n stands at (k + 1/2) / n of the order that is cut into ten."""
     labels_N = np.repeat([0, 1], [10, 90])
     parts = domain_parts(labels_N, np.zeros(100, int), 1, 10, draws())
@@ -319,7 +308,7 @@ def test_each_of_ten_parts_has_a_tenth_of_every_class() -> None:
 @pytest.mark.parametrize(
     ("percent", "sizes"), [(100, 7438), (30, 743 + 744 + 744), (10, 743), (9.9, 735), (1, 74)]
 )
-def test_percent_of_a_domain(percent: float, sizes: int) -> None:
+def test_percent_of_a_domain(percent, sizes):
     parts = domain_shares(IN_DOMAINS, DOMAINS, 3, percent, draws())
     assert [len(part) for part in parts[:2]] == [sizes, sizes]
     assert [set(DOMAINS[part]) for part in parts] == [{0}, {1}, {2}]

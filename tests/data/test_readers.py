@@ -12,20 +12,17 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import dicom_files
 import layouts
 import numpy as np
 import pytest
-from layouts import ClassLabel, Value, Write, noise, part_of, write_image, write_npz
-from numpy.typing import NDArray
+from layouts import ClassLabel, Value, noise, part_of, write_image, write_npz
 from PIL import Image
 
-from data import Dataset, DataSettings, Federation, federate, load
+from data import DataSettings, federate, load
 from data.export import save_partition
 from data.readers.catalog import KNOWN, is_own, members
 from data.readers.image_files import ImageFiles
@@ -38,26 +35,26 @@ TABLE = Path(__file__).parents[1] / "golden" / "readers.json"
 # ---- what is written -------------------------------------------------------------------------------------------------
 
 
-def named(name: str, write: Callable[[Path], Any], **stated: Any) -> Write:
+def named(name, write, **stated):
     """Files of a data set's own layout below data-root."""
 
-    def written(folder: Path, patch: pytest.MonkeyPatch) -> DataSettings:
+    def written(folder, patch):
         write(folder)
         return DataSettings(name, str(folder), **stated)
 
     return written
 
 
-def cifar(name: str, *lists: str) -> Write:
-    def written(folder: Path, patch: pytest.MonkeyPatch) -> DataSettings:
+def cifar(name, *lists):
+    def written(folder, patch):
         layouts.write_cifar(folder, patch, name, lists)
         return DataSettings(name, str(folder))
 
     return written
 
 
-def mat(folder: str, prefix: str, first: int) -> Callable[[Path], None]:
-    def write(root: Path) -> None:
+def mat(folder, prefix, first):
+    def write(root):
         for key, number in (("train", 13), ("test", 4)):
             file = root / folder / f"{prefix}{key}_32x32.mat"
             layouts.write_mat(file, number, first, number)
@@ -65,26 +62,26 @@ def mat(folder: str, prefix: str, first: int) -> Callable[[Path], None]:
     return write
 
 
-def own(kind: str, write: Callable[[Path], Path], **stated: Any) -> Write:
+def own(kind, write, **stated):
     """A file or folder of one's own. Images have 6x5 pixels, and there are two classes."""
 
-    def written(folder: Path, patch: pytest.MonkeyPatch) -> DataSettings:
+    def written(folder, patch):
         settings = {"classes": "a,b", "input_shape": "1x6x5", **stated}
         return DataSettings(f"{kind}:{write(folder)}", **settings)
 
     return written
 
 
-def npz(**more: Any) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
+def npz(**more):
+    def write(folder):
         write_npz(folder / "own.npz", (6, 5), classes=2, **more)
         return folder / "own.npz"
 
     return write
 
 
-def arrays(**more: Any) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
+def arrays(**more):
+    def write(folder):
         np.savez(folder / "own.npz", **more)
         return folder / "own.npz"
 
@@ -98,10 +95,10 @@ HALVES = {"train_labels": LABELS[:7], "test_labels": LABELS[7:], "columns": np.a
 SPREAD = noise(7, 20, 6, 5).astype(np.int16) - 100
 
 
-def tree(pixels: Callable[[int], NDArray[Any]], *sides: str) -> Callable[[Path], Path]:
+def tree(pixels, *sides):
     """PNG files in folders of classes, and in folders of sides where there are any."""
 
-    def write(folder: Path) -> Path:
+    def write(folder):
         for place, side in enumerate(sides or ("",)):
             for label, name in enumerate("ab"):
                 (folder / "own" / side / name).mkdir(parents=True)
@@ -113,7 +110,7 @@ def tree(pixels: Callable[[int], NDArray[Any]], *sides: str) -> Callable[[Path],
     return write
 
 
-def nifti(folder: Path) -> Path:
+def nifti(folder):
     """Volumes whose first axis goes to the left of the body."""
     import nibabel
 
@@ -126,10 +123,10 @@ def nifti(folder: Path) -> Path:
     return folder / "own"
 
 
-def dicom(**elements: Any) -> Callable[[Path], Path]:
+def dicom(**elements):
     """Two images of each of ten patients in folders of classes."""
 
-    def write(folder: Path) -> Path:
+    def write(folder):
         for k in range(20):
             stated = {"PatientID": f"P{k // 2}", **elements}
             dicom_files.write_image(folder / "own" / "ab"[k // 2 % 2] / f"IM{k:02}", k, **stated)
@@ -138,7 +135,7 @@ def dicom(**elements: Any) -> Callable[[Path], Path]:
     return write
 
 
-def archive(folder: Path, patch: pytest.MonkeyPatch) -> DataSettings:
+def archive(folder, patch):
     """An archive's folders of patients, whose labels are in a table."""
     dicom_files.write_archive(folder / "own", 6, 2)
     rows = [f"P{patient:03},{'ab'[patient % 2]}" for patient in range(6)]
@@ -160,12 +157,10 @@ CELLS = {
 """What a table of 24 rows has in its columns, by row."""
 
 
-def table(
-    *columns: str, image: Callable[[Path, int], str] | None = None, separator=",", encoding="utf-8"
-) -> Callable[[Path], Path]:
+def table(*columns, image=None, separator=",", encoding="utf-8"):
     """A table of these columns, and of the paths of images where `image` writes them."""
 
-    def write(folder: Path) -> Path:
+    def write(folder):
         rows = [list(columns) if image is None else ["path", *columns]]
         for k in range(24):
             cells = [CELLS[name](k) for name in columns]
@@ -179,17 +174,17 @@ def table(
     return write
 
 
-def picture(folder: Path, k: int) -> str:
+def picture(folder, k):
     write_image(folder / "images" / f"{k}.png", (5, 6), "L", k)
     return f"images/{k}.png"
 
 
-def scan(folder: Path, k: int) -> str:
+def scan(folder, k):
     dicom_files.write_image(folder / "images" / f"{k}", k, PatientID=f"P{k // 2}")
     return f"images/{k}"
 
 
-def library(folder: Path, patch: pytest.MonkeyPatch) -> DataSettings:
+def library(folder, patch):
     """Splits of the datasets library: a hospital for each row, and a row without a label."""
     parts = {}
     for place, (key, number) in enumerate((("train", 8), ("validation", 4), ("test", 4))):
@@ -202,10 +197,10 @@ def library(folder: Path, patch: pytest.MonkeyPatch) -> DataSettings:
     return own("hf", lambda folder: folder / "own", **stated)(folder, patch)
 
 
-def several(*writes: tuple[str, Callable[[Path], Path]], **stated: Any) -> Write:
+def several(*writes, **stated):
     """Files of one's own as the domains of one problem."""
 
-    def written(folder: Path, patch: pytest.MonkeyPatch) -> DataSettings:
+    def written(folder, patch):
         names = []
         for number, (kind, write) in enumerate(writes):
             (folder / f"{number}").mkdir()
@@ -220,7 +215,7 @@ def several(*writes: tuple[str, Callable[[Path], Path]], **stated: Any) -> Write
 SMALL = {"input_shape": "3x8x8"}
 TWO, THREE = {"input_shape": "2"}, {"input_shape": "3"}
 SCANS = {"input_shape": "1x8x8"}
-READERS: Mapping[str, Write] = {
+READERS = {
     "digits": named("digits", lambda root: None),
     "digits of two classes": named("digits-3-8", lambda root: None),
     "digits at four scanners": named("digits-scanners", lambda root: None),
@@ -326,7 +321,7 @@ READERS: Mapping[str, Write] = {
 # ---- what is read ----------------------------------------------------------------------------------------------------
 
 
-def reader_of(name: str) -> str:
+def reader_of(name):
     """The reader of one data set: its kind, its layout, or its class of torchvision."""
     if is_own(name):
         return name.split(":")[0]
@@ -334,7 +329,7 @@ def reader_of(name: str) -> str:
     return known.torchvision_class if known.layout == "torchvision" else known.layout
 
 
-def hash_of(array: Any) -> str:
+def hash_of(array):
     """An array's type, shape and the beginning of its hash."""
     if isinstance(array, ImageFiles):
         array = array.decoded()
@@ -352,7 +347,7 @@ HASHED = {
 }
 
 
-def described(data: Dataset) -> dict[str, Any]:
+def described(data):
     """Return hashes of all that a data set holds, on every side, and what it says of itself."""
     if data.name.startswith("abide"):  # sums of floats, which processors round differently
         rounded = {
@@ -360,7 +355,7 @@ def described(data: Dataset) -> dict[str, Any]:
         }
         data = replace(data, **rounded)
     readers = sorted(set(map(reader_of, members(data.name))))
-    result: dict[str, Any] = {"read by": readers}
+    result = {"read by": readers}
     for what, fields in HASHED.items():
         there = [field for field in fields if getattr(data, field) is not None]
         hashes = {field.split("_")[0]: hash_of(getattr(data, field)) for field in there}
@@ -379,15 +374,13 @@ def described(data: Dataset) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_reader_gives_what_it_gave_before(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_gives_what_it_gave_before(name, tmp_path, monkeypatch):
     before = json.loads(TABLE.read_text())["readers"][name]
     data = load(READERS[name](tmp_path, monkeypatch))
     assert described(data) == before
 
 
-def test_every_reader_has_a_row() -> None:
+def test_every_reader_has_a_row():
     rows = json.loads(TABLE.read_text())["readers"]
     assert rows.keys() == READERS.keys()
     assert {reader for row in rows.values() for reader in row["read by"]} == {
@@ -398,10 +391,10 @@ def test_every_reader_has_a_row() -> None:
 
 # ---- how it is shared out --------------------------------------------------------------------------------------------
 
-DIGITS: dict[str, Any] = {"clients": 20, "train_images": 800}
-SCANNERS: dict[str, Any] = {"dataset": "digits-scanners"}
-PATIENTS: dict[str, Any] = {"dataset": "patients", "clients": 2, "partition": "iid"}
-FEDERATIONS: Mapping[str, dict[str, Any]] = {
+DIGITS = {"clients": 20, "train_images": 800}
+SCANNERS = {"dataset": "digits-scanners"}
+PATIENTS = {"dataset": "patients", "clients": 2, "partition": "iid"}
+FEDERATIONS = {
     "lda": {**DIGITS, "partition": "lda", "alpha": 0.5, "min_samples": 2},
     "iid": {**DIGITS, "partition": "iid", "test_images": 95},
     "feddf": {**DIGITS, "partition": "feddf", "alpha": 0.5, "clients": 25},
@@ -429,7 +422,7 @@ FEDERATIONS: Mapping[str, dict[str, Any]] = {
 """Settings by name; all partitions are among them."""
 
 
-def federation_of(stated: dict[str, Any], folder: Path) -> Federation:
+def federation_of(stated, folder):
     """Return the federation of a row. `patients` is a table of two rows a patient."""
     if "partition_file" in stated:
         saved = {"clients": 3, "alpha": 0.5, "holdout_per_class": 2}
@@ -441,7 +434,7 @@ def federation_of(stated: dict[str, Any], folder: Path) -> Federation:
     return federate(DataSettings(**stated), 7)
 
 
-def shared_out(federation: Federation) -> dict[str, Any]:
+def shared_out(federation):
     """Return the size of each client, and hashes of all indices."""
     indices = {
         "test": federation.global_test,
@@ -458,19 +451,19 @@ def shared_out(federation: Federation) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FEDERATIONS)
-def test_a_federation_is_shared_out_as_it_was_before(name: str, tmp_path: Path) -> None:
+def test_a_federation_is_shared_out_as_it_was_before(name, tmp_path):
     before = json.loads(TABLE.read_text())["federations"][name]
     assert shared_out(federation_of(FEDERATIONS[name], tmp_path)) == before
 
 
-def test_every_partition_has_a_row() -> None:
+def test_every_partition_has_a_row():
     stated = {row.get("partition", "auto") for row in FEDERATIONS.values()}
     assert {*stated, "domains", "file"} == set(PARTITIONS)
 
 
-def write() -> None:
+def write():
     """Write the table."""
-    found: dict[str, dict[str, Any]] = {"readers": {}, "federations": {}}
+    found = {"readers": {}, "federations": {}}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as cache:
         patch.setenv("XDG_CACHE_HOME", cache)
         for name, row in READERS.items():

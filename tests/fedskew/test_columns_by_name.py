@@ -4,13 +4,9 @@ import csv
 import json
 import sys
 import tomllib
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from command_line import FedSkew
 
 from data import DataError, DataSettings, load
 from fedskew import from_arrays
@@ -29,7 +25,7 @@ TRAINING = {
 }
 
 
-def numbers_of(number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def numbers_of(number):
     """Return (40, 4) float32 and (40,): a site's numbers, and classes that `age` high and `a, b` low tell."""
     labels = np.arange(40) % 2
     numbers = np.random.default_rng(number).normal(size=(40, 4))
@@ -38,7 +34,7 @@ def numbers_of(number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
     return numbers.round(3).astype(np.float32), labels
 
 
-def table(file: Path, number: int, order: Sequence[str] = COLUMNS, **renamed: str) -> Path:
+def table(file, number, order=COLUMNS, **renamed):
     """Write a site's numbers as a table with its columns in this order, some under another name."""
     numbers, labels = numbers_of(number)
     places = [COLUMNS.index(name) for name in order]
@@ -52,7 +48,7 @@ def table(file: Path, number: int, order: Sequence[str] = COLUMNS, **renamed: st
     return file
 
 
-def vectors(file: Path, number: int, order: Sequence[str] = COLUMNS, names: bool = True) -> Path:
+def vectors(file, number, order=COLUMNS, names=True):
     """Write the same numbers as an npz file."""
     numbers, labels = numbers_of(number)
     inputs = numbers[:, [COLUMNS.index(name) for name in order]]
@@ -65,19 +61,17 @@ def vectors(file: Path, number: int, order: Sequence[str] = COLUMNS, names: bool
     return file
 
 
-def words(settings: dict[str, str]) -> list[str]:
+def words(settings):
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
-def several(*files: Path) -> str:
+def several(*files):
     return "domains:" + ",".join(f"{file.suffix[1:]}:{file}" for file in files)
 
 
 @pytest.mark.parametrize("write_file", [table, vectors])
 @pytest.mark.parametrize("order", [REVERSED, ("bmi", "a, b", "age", "heart rate")])
-def test_the_first_file_fixes_the_order_of_a_data_set(
-    tmp_path: Path, write_file: Any, order: Sequence[str]
-) -> None:
+def test_the_first_file_fixes_the_order_of_a_data_set(tmp_path, write_file, order):
     suffix = ".csv" if write_file is table else ".npz"
     first = table(tmp_path / "north.csv", 0)
     same = load_of(first, write_file(tmp_path / f"same/south{suffix}", 1))
@@ -90,7 +84,7 @@ def test_the_first_file_fixes_the_order_of_a_data_set(
     assert again.input_columns == COLUMNS
 
 
-def load_of(*files: Path) -> Any:
+def load_of(*files):
     return load(DataSettings(several(*files), classes="healthy,ill", input_shape="4"))
 
 
@@ -104,8 +98,8 @@ def load_of(*files: Path) -> Any:
     ],
 )
 def test_other_columns_are_refused_by_name_and_file_in_every_command(
-    tmp_path: Path, fedskew: FedSkew, order: Sequence[str], renamed: dict[str, str], said: list[str]
-) -> None:
+    tmp_path, fedskew, order, renamed, said
+):
     first, second = (
         table(tmp_path / "north.csv", 0),
         table(tmp_path / "south.csv", 1, order, **renamed),
@@ -122,7 +116,7 @@ def test_other_columns_are_refused_by_name_and_file_in_every_command(
             assert text in errors
 
 
-def test_another_order_is_no_skew(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_another_order_is_no_skew(tmp_path, fedskew):
     """The same rows in another order of columns were called a scanner, and the data were blamed."""
     answers = []
     for name, order in (("same", COLUMNS), ("other", REVERSED)):
@@ -137,7 +131,7 @@ def test_another_order_is_no_skew(tmp_path: Path, fedskew: FedSkew) -> None:
     assert "scanner" not in json.dumps(answers[1]["skews"] if "skews" in answers[1] else answers[1])
 
 
-def test_vectors_without_names_are_said_to_go_by_order(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_vectors_without_names_are_said_to_go_by_order(tmp_path, fedskew):
     named, nameless = vectors(tmp_path / "a.npz", 0), vectors(tmp_path / "b.npz", 1, names=False)
     assert "order counts" not in fedskew("data", "check", named)[1]
     assert fedskew("data", "check", nameless)[1].count("order counts") == 1
@@ -153,7 +147,7 @@ def test_vectors_without_names_are_said_to_go_by_order(tmp_path: Path, fedskew: 
         assert (status, errors.count("\n")) == (2, 1) and "4 different names" in errors
 
 
-def site_folders(folder: Path, orders: dict[str, Any], **changes: Any) -> Path:
+def site_folders(folder, orders, **changes):
     """Write a federation's folder of sites, each with a table in its own order of columns."""
     entries = agreed(classes=["healthy", "ill"], input_shape="4", mean=[0.0], std=[1.0], **changes)
     write(folder / "federation.toml", entries)
@@ -164,9 +158,7 @@ def site_folders(folder: Path, orders: dict[str, Any], **changes: Any) -> Path:
     return folder
 
 
-def site_check(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> list[str]:
+def site_check(folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fedskew-site", "check", "--site", str(folder / "site.toml")])
     with pytest.raises(SystemExit):
         site_command()
@@ -174,11 +166,11 @@ def site_check(
 
 
 def test_sites_train_by_the_names_of_federation_toml(
-    tmp_path: Path,
-    fedskew: FedSkew,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path,
+    fedskew,
+    monkeypatch,
+    capsys,
+):
     hashes = set()
     for name, east in (("same", COLUMNS), ("other", REVERSED)):
         orders = {"north": COLUMNS, "east": east, "south": COLUMNS}
@@ -213,9 +205,9 @@ def test_sites_train_by_the_names_of_federation_toml(
     ],
 )
 def test_a_site_checks_its_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    order: Sequence[str], input_columns: Any, mark: str, said: str,
-) -> None:  # fmt: skip
+    tmp_path, monkeypatch, capsys,
+    order, input_columns, mark, said,
+):  # fmt: skip
     orders = {"north": order, "east": COLUMNS, "south": COLUMNS}
     folder = site_folders(tmp_path, orders, input_columns=input_columns)
     rows = site_check(folder / "north", monkeypatch, capsys)
@@ -225,7 +217,7 @@ def test_a_site_checks_its_columns(
 
 
 @pytest.fixture
-def model(tmp_path: Path, fedskew: FedSkew) -> Path:
+def model(tmp_path, fedskew):
     """A model of a table, exported."""
     results = tmp_path / "results"
     file = table(tmp_path / "train.csv", 0)
@@ -239,12 +231,10 @@ def model(tmp_path: Path, fedskew: FedSkew) -> Path:
     return tmp_path / "model"
 
 
-def test_an_exported_model_finds_its_columns_by_name(
-    tmp_path: Path, fedskew: FedSkew, model: Path
-) -> None:
+def test_an_exported_model_finds_its_columns_by_name(tmp_path, fedskew, model):
     assert "age, bmi, heart rate, a, b" in (model / "README.md").read_text()
 
-    def predicted(file: Path) -> Any:
+    def predicted(file):
         status, output, errors = fedskew("predict", model, file, "--json")
         assert status == 0, errors
         return json.loads(output)["predictions"], "order counts" in errors
@@ -284,9 +274,7 @@ def test_an_exported_model_finds_its_columns_by_name(
         assert (status, said in errors) == (2 if said else 0, True), errors
 
 
-def test_a_site_leaves_out_a_column_that_is_no_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_site_leaves_out_a_column_that_is_no_input(tmp_path, monkeypatch, capsys):
     entries = agreed(
         classes=["healthy", "ill"], input_shape="3", mean=[0.0], std=[1.0], input_columns=list(COLUMNS[:3])
     )  # fmt: skip
@@ -306,7 +294,7 @@ def test_a_site_leaves_out_a_column_that_is_no_input(
         assert row.startswith(mark) and said in row
 
 
-def test_sites_folders_keep_the_names(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_sites_folders_keep_the_names(tmp_path, fedskew):
     file, out = table(tmp_path / "all.csv", 0, REVERSED), tmp_path / "sites"
     settings = words({**SETTINGS, "partition": "iid", "clients": "2"})
     assert fedskew("data", "export-sites", file, out, *settings)[0] == 0
@@ -339,9 +327,7 @@ def test_sites_folders_keep_the_names(tmp_path: Path, fedskew: FedSkew) -> None:
         ),
     ],
 )
-def test_a_new_federation_agrees_on_columns(
-    tmp_path: Path, fedskew: FedSkew, given: list[str], agreed_on: Any
-) -> None:
+def test_a_new_federation_agrees_on_columns(tmp_path, fedskew, given, agreed_on):
     table(tmp_path / "FILE.csv", 0)
     vectors(tmp_path / "FILE.npz", 0)
     vectors(tmp_path / "NAMELESS.npz", 0, names=False)
@@ -362,24 +348,24 @@ def test_a_new_federation_agrees_on_columns(
 class Frame:
     """What `from_arrays` needs of a DataFrame: its columns, and itself as an array."""
 
-    def __init__(self, numbers_NF: np.ndarray, columns: Sequence[object]) -> None:
+    def __init__(self, numbers_NF, columns):
         self.numbers_NF = numbers_NF
         self.columns = columns
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype=None, copy=None):
         return self.numbers_NF
 
 
 @pytest.mark.parametrize(
     ("names", "refused"), [("cba", ""), ("abc", ""), ("abd", "test: has no input column 'c'")]
 )
-def test_frames_in_memory_keep_their_names(tmp_path: Path, names: str, refused: str) -> None:
+def test_frames_in_memory_keep_their_names(tmp_path, names, refused):
     numbers = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     labels = np.arange(40) % 2
     order = ["abc".find(name) for name in names]
     test = Frame(numbers[:, order], list(names))
 
-    def settings() -> DataSettings:
+    def settings():
         made = from_arrays((Frame(numbers, list("abc")), labels), (test, labels), folder=tmp_path)
         stated = {key.replace("-", "_"): value for key, value in made.items()}
         return DataSettings(**stated, cache=str(tmp_path / "cache"))
@@ -393,7 +379,7 @@ def test_frames_in_memory_keep_their_names(tmp_path: Path, names: str, refused: 
     assert np.array_equal(data.test_inputs, numbers)
 
 
-def test_numbered_frames_go_by_order(tmp_path: Path) -> None:
+def test_numbered_frames_go_by_order(tmp_path):
     numbers = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     split = Frame(numbers, range(3)), np.arange(40) % 2
     made = from_arrays(split, split, folder=tmp_path)

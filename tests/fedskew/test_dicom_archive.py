@@ -5,15 +5,13 @@ import shlex
 import zlib
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from command_line import FedSkew
 from dicom_files import write_archive, write_image
 from PIL import Image
 
-from data import DataError, Dataset, DataSettings, SettingError, federate, load, resolve
+from data import DataError, DataSettings, SettingError, federate, load, resolve
 
 pytest.importorskip("pydicom")
 
@@ -22,11 +20,11 @@ IMAGES = 6
 """Of each patient, in two studies."""
 
 
-def diagnosis(patient: int) -> str:
+def diagnosis(patient):
     return "ill" if patient % 3 else "healthy"
 
 
-def table(file: Path, column: str, rows: dict[str, str], **more: str) -> Path:
+def table(file, column, rows, **more):
     """Write a table of labels; `more` are further columns of one value."""
     header = ",".join([column, "label", *more])
     lines = [",".join([key, label, *more.values()]) for key, label in rows.items()]
@@ -34,11 +32,11 @@ def table(file: Path, column: str, rows: dict[str, str], **more: str) -> Path:
     return file
 
 
-def by_patient(file: Path, patients: range = range(PATIENTS), **more: str) -> Path:
+def by_patient(file, patients=range(PATIENTS), **more):
     return table(file, "PatientID", {f"P{p:03}": diagnosis(p) for p in patients}, **more)
 
 
-def read(folder: Path, classes: str = "healthy,ill", **stated: Any) -> Dataset:
+def read(folder, classes="healthy,ill", **stated):
     settings = DataSettings(
         f"folder:{folder}",
         classes=classes,
@@ -49,12 +47,12 @@ def read(folder: Path, classes: str = "healthy,ill", **stated: Any) -> Dataset:
     return load(settings)
 
 
-def sizes(subjects: Any) -> list[int]:
+def sizes(subjects):
     """The number of images of each subject."""
     return sorted(Counter(subjects.tolist()).values())
 
 
-def class_folders(folder: Path, ids: list[str | None], **elements: Any) -> Path:
+def class_folders(folder, ids, **elements):
     """Write folders ill and healthy with an image of each PatientID each."""
     number = zlib.crc32(f"{folder.name} {len(list(folder.rglob('*')))}".encode())
     for label in ("healthy", "ill"):
@@ -64,7 +62,7 @@ def class_folders(folder: Path, ids: list[str | None], **elements: Any) -> Path:
     return folder
 
 
-def test_folders_of_patients_are_no_classes(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_folders_of_patients_are_no_classes(tmp_path, fedskew):
     """Check and run refuse them and name the command, which works with a table of labels, as what it prints does."""
     folder = write_archive(tmp_path / "archive")
     status, output, errors = fedskew("data", "check", folder)
@@ -92,7 +90,7 @@ def test_folders_of_patients_are_no_classes(tmp_path: Path, fedskew: FedSkew) ->
     assert status == 0, errors
 
 
-def test_classes_of_a_few_patients_each_are_classes(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_classes_of_a_few_patients_each_are_classes(tmp_path, fedskew):
     folder = class_folders(tmp_path / "own", [f"P{p}" for p in range(10)])
     class_folders(folder, [f"P{p}" for p in range(10)])
     status, output, _ = fedskew("data", "check", folder)
@@ -114,9 +112,9 @@ KEYS = (
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_labels_by_patient_study_series_file_or_element(tmp_path: Path, key: str) -> None:
+def test_labels_by_patient_study_series_file_or_element(tmp_path, key):
     folder = write_archive(tmp_path / "archive")
-    rows: dict[str, str] = {}
+    rows = {}
     for patient in range(PATIENTS):
         studies = [f"1.9.{patient + 1}.{study + 1}" for study in range(2)]
         files = sorted((folder / f"PAT{patient:03}").rglob("IM*"))
@@ -140,7 +138,7 @@ def test_labels_by_patient_study_series_file_or_element(tmp_path: Path, key: str
     assert counts[0] == of_first_class * IMAGES and len(counts) == 2
 
 
-def test_files_without_a_row_and_rows_without_a_file(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_files_without_a_row_and_rows_without_a_file(tmp_path, fedskew):
     folder = write_archive(tmp_path / "archive")
     labels = by_patient(tmp_path / "labels.csv", range(2, 15))
     status, _, errors = fedskew("data", "check", folder, "--labels", labels)
@@ -154,10 +152,10 @@ def test_files_without_a_row_and_rows_without_a_file(tmp_path: Path, fedskew: Fe
     assert len(data.train_labels) + len(data.test_labels) == 60
 
 
-def test_files_without_the_element_and_rows_without_a_label(tmp_path: Path) -> None:
+def test_files_without_the_element_and_rows_without_a_label(tmp_path):
     folder = write_archive(tmp_path / "archive")
     write_image(folder / "PAT000" / "IM9", 900, PatientID="P000")
-    stated: dict[str, Any] = {"classes": "CHEST,HEAD", "labels": "BodyPartExamined"}
+    stated = {"classes": "CHEST,HEAD", "labels": "BodyPartExamined"}
     with pytest.raises(DataError, match="1 of 73 files have no BodyPartExamined, such as PAT000"):
         read(folder, **stated)
     data = read(folder, **stated, missing="drop")
@@ -183,9 +181,7 @@ def test_files_without_the_element_and_rows_without_a_label(tmp_path: Path) -> N
         ("nowhere.csv", DataError, "there is no such file"),
     ],
 )
-def test_labels_that_cannot_be_used(
-    tmp_path: Path, labels: str, error: type[Exception], rule: str
-) -> None:
+def test_labels_that_cannot_be_used(tmp_path, labels, error, rule):
     folder = write_archive(tmp_path / "archive")
     file = tmp_path / "labels.csv"
     file.write_text(labels)
@@ -193,7 +189,7 @@ def test_labels_that_cannot_be_used(
         read(folder, labels=str(file) if "\n" in labels else labels)
 
 
-def test_labels_are_for_folders(tmp_path: Path) -> None:
+def test_labels_are_for_folders(tmp_path):
     with pytest.raises(SettingError, match="is for DICOM files in folders"):
         resolve(DataSettings("csv:x.csv", classes="2", input_shape="3", labels="BodyPartExamined"))
     (tmp_path / "own/a").mkdir(parents=True)
@@ -202,7 +198,7 @@ def test_labels_are_for_folders(tmp_path: Path) -> None:
         read(tmp_path / "own", labels="BodyPartExamined")
 
 
-def test_the_table_may_name_patients_sites_and_splits(tmp_path: Path) -> None:
+def test_the_table_may_name_patients_sites_and_splits(tmp_path):
     """What it says goes before the headers: here all files are ANONYMOUS."""
     folder = write_archive(tmp_path / "archive", PatientID="ANONYMOUS")
     lines = ["StudyInstanceUID,label,patient,site,split"]
@@ -221,7 +217,7 @@ def test_the_table_may_name_patients_sites_and_splits(tmp_path: Path) -> None:
         read(folder, labels=str(labels))
 
 
-def test_institutions_are_sites(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_institutions_are_sites(tmp_path, fedskew):
     folder = write_archive(tmp_path / "archive/north", 6, InstitutionName="North")
     write_archive(tmp_path / "archive/south", 6, prefix="S", InstitutionName=" South")
     options = ("--labels", "BodyPartExamined")
@@ -235,7 +231,7 @@ def test_institutions_are_sites(tmp_path: Path, fedskew: FedSkew) -> None:
         cache=str(tmp_path / "cache"),
     )
     assert federate(settings, 0).client_names == ["0 North", "1 South"]
-    pooled: dict[str, Any] = {
+    pooled = {
         "labels": "BodyPartExamined",
         "classes": "CHEST,HEAD",
         "columns": "site=",
@@ -248,7 +244,7 @@ def test_institutions_are_sites(tmp_path: Path, fedskew: FedSkew) -> None:
     assert status == 0 and "are not taken as sites: Else has one patient" in output
 
 
-def test_a_patient_in_train_and_test_is_refused(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_patient_in_train_and_test_is_refused(tmp_path, fedskew):
     folder = tmp_path / "own"
     class_folders(folder / "train", ["A1", "A2", "A3"])
     class_folders(folder / "test", ["B1", "B2"])
@@ -277,13 +273,13 @@ def test_a_patient_in_train_and_test_is_refused(tmp_path: Path, fedskew: FedSkew
     ],
 )
 def test_how_vendors_write_patients(
-    tmp_path: Path,
-    fedskew: FedSkew,
-    ids: list[str | None],
-    elements: dict[str, str],
-    notes: list[str],
-    subjects: int,
-) -> None:
+    tmp_path,
+    fedskew,
+    ids,
+    elements,
+    notes,
+    subjects,
+):
     folder = class_folders(tmp_path / "own", ids, **elements)
     status, output, errors = fedskew("data", "check", folder)
     assert status == 0, errors
@@ -296,7 +292,7 @@ def test_how_vendors_write_patients(
     assert len(sizes(data.train_groups)) + len(sizes(data.test_subjects)) == subjects
 
 
-def test_studies_stand_for_patients_without_names(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_studies_stand_for_patients_without_names(tmp_path, fedskew):
     folder = write_archive(tmp_path / "archive", PatientID="ANONYMOUS")
     _, output, _ = fedskew("data", "check", folder, "--labels", "BodyPartExamined")
     assert "each of the 24 studies (StudyInstanceUID) counts as one" in output
@@ -306,7 +302,7 @@ def test_studies_stand_for_patients_without_names(tmp_path: Path, fedskew: FedSk
     assert unknown.train_groups is None
 
 
-def test_images_without_known_patients_are_said_to_be(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_images_without_known_patients_are_said_to_be(tmp_path, fedskew):
     draws = np.random.default_rng(0)
     rows = ["path,label,patient"]
     for label in ("a", "b"):
@@ -328,7 +324,7 @@ def test_images_without_known_patients_are_said_to_be(tmp_path: Path, fedskew: F
     assert "name them in images.csv with a column patient" in output
 
 
-def test_a_table_of_dicom_images_has_their_patients(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_table_of_dicom_images_has_their_patients(tmp_path, fedskew):
     folder = write_archive(tmp_path / "archive")
     rows = ["path,label"]
     for file in sorted(folder.rglob("IM*")):
@@ -336,7 +332,7 @@ def test_a_table_of_dicom_images_has_their_patients(tmp_path: Path, fedskew: Fed
     (tmp_path / "rows.csv").write_text("\n".join(rows))
     status, output, _ = fedskew("data", "check", tmp_path / "rows.csv")
     assert status == 0 and "12 patients by DICOM element PatientID" in output
-    stated: dict[str, Any] = {
+    stated = {
         "classes": "healthy,ill",
         "input_shape": "1x8x8",
         "cache": str(tmp_path / "cache"),
@@ -349,7 +345,7 @@ def test_a_table_of_dicom_images_has_their_patients(tmp_path: Path, fedskew: Fed
         load(DataSettings(f"csv:{tmp_path / 'split.csv'}", **stated))
 
 
-def test_a_class_of_one_patient_is_warned_about(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_class_of_one_patient_is_warned_about(tmp_path, fedskew):
     folder = tmp_path / "own"
     for number in range(40):
         ill = number < 20
@@ -360,16 +356,14 @@ def test_a_class_of_one_patient_is_warned_about(tmp_path: Path, fedskew: FedSkew
     assert "class healthy" not in output.split("of one subject each")[0].splitlines()[-1]
 
 
-def test_headers_are_read_once(
-    tmp_path: Path, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_are_read_once(tmp_path, fedskew, monkeypatch):
     import pydicom
 
     folder = write_archive(tmp_path / "archive")
-    scanned: Counter[str] = Counter()
+    scanned = Counter()
     dcmread = pydicom.dcmread
 
-    def counted(file: Any, **options: Any) -> Any:
+    def counted(file, **options):
         if "PatientID" in options.get("specific_tags", ()):
             assert options.get("stop_before_pixels")
             scanned[str(file)] += 1
@@ -381,7 +375,7 @@ def test_headers_are_read_once(
     assert len(scanned) == PATIENTS * IMAGES and set(scanned.values()) == {1}
 
 
-def test_another_table_is_other_data(tmp_path: Path) -> None:
+def test_another_table_is_other_data(tmp_path):
     folder = write_archive(tmp_path / "archive")
     labels = by_patient(tmp_path / "labels.csv")
     before = read(folder, labels=str(labels))
@@ -395,11 +389,11 @@ def test_another_table_is_other_data(tmp_path: Path) -> None:
     assert counts[0].tolist() == [24, 48] and counts[1].tolist() == [18, 54]
 
 
-def test_one_table_is_for_the_folders_of_all_sites(tmp_path: Path) -> None:
+def test_one_table_is_for_the_folders_of_all_sites(tmp_path):
     for prefix in ("N", "S"):
         write_archive(tmp_path / prefix, 6, prefix=prefix)
     rows = {f"{prefix}{p:03}": diagnosis(p) for prefix in ("N", "S") for p in range(6)}
-    stated: dict[str, Any] = {
+    stated = {
         "labels": str(table(tmp_path / "labels.csv", "PatientID", rows)),
         "classes": "healthy,ill",
         "input_shape": "1x8x8",

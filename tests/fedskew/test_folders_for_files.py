@@ -1,12 +1,9 @@
 """A folder where a file belongs, and the other way round: one sentence that names it, whatever reads or writes it."""
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import FedSkew
 
 METHOD = {"method": "fedbn", "model": "mlp-bn", "batch-limit": 1, "rounds": 2}
 RUN = [
@@ -19,7 +16,7 @@ OWN = ["--set", "classes=2", "--set", "input-shape=1x8x8", "--set", "model=mlp-b
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """A results folder with one finished run, which is exported."""
     from fedskew.engines import execute
     from fedskew.export import from_run
@@ -35,14 +32,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
+def run(whole, tmp_path):
     """The folder of a run of the test's own."""
     shutil.copytree(whole, tmp_path / "results")
     (folder,) = (tmp_path / "results").iterdir()
     return folder
 
 
-def folder_for(file: Path) -> Path:
+def folder_for(file):
     """Put a folder that holds something in a file's place."""
     file.unlink(missing_ok=True)
     file.mkdir(parents=True)
@@ -50,7 +47,7 @@ def folder_for(file: Path) -> Path:
     return file
 
 
-def refused(answer: tuple[int, str, str], file: Path) -> None:
+def refused(answer, file):
     """Assert that a command has named the file in one sentence."""
     status, _, errors = answer
     assert status == 2 and errors.count("\n") == 1 and str(file) in errors
@@ -71,7 +68,7 @@ def refused(answer: tuple[int, str, str], file: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"]
 )
-def test_a_run_s_files(run: Path, fedskew: FedSkew, name: str, finished: bool) -> None:
+def test_a_run_s_files(run, fedskew, name, finished):
     if not finished:
         (run / "summary.json").unlink()
     file = folder_for(run / name)
@@ -79,7 +76,7 @@ def test_a_run_s_files(run: Path, fedskew: FedSkew, name: str, finished: bool) -
     assert (file / "something").exists()
 
 
-def test_a_client_s_memory_and_the_lock(run: Path, fedskew: FedSkew) -> None:
+def test_a_client_s_memory_and_the_lock(run, fedskew):
     (run / "summary.json").unlink()
     memory = folder_for(run / "memory" / "client-00003" / "round-000002.safetensors")
     refused(fedskew("run", *RUN, "--results", run.parent), memory)
@@ -88,7 +85,7 @@ def test_a_client_s_memory_and_the_lock(run: Path, fedskew: FedSkew) -> None:
     refused(fedskew("run", *RUN, "--results", run.parent), run)
 
 
-def test_a_checkpoint_that_finds_no_place(run: Path, fedskew: FedSkew) -> None:
+def test_a_checkpoint_that_finds_no_place(run, fedskew):
     for name in ("summary.json", "checkpoint.safetensors"):
         (run / name).unlink()
     (run / "previous.safetensors").rename(run / "checkpoint.safetensors")
@@ -98,7 +95,7 @@ def test_a_checkpoint_that_finds_no_place(run: Path, fedskew: FedSkew) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "site-0.safetensors", "README.md"])
-def test_an_export_s_files(run: Path, fedskew: FedSkew, name: str) -> None:
+def test_an_export_s_files(run, fedskew, name):
     exported = run / "export" / "average"
     folder_for(exported / name)
     status, _, errors = fedskew("export", run)
@@ -108,7 +105,7 @@ def test_an_export_s_files(run: Path, fedskew: FedSkew, name: str) -> None:
         refused(fedskew("predict", exported, run / "inputs.npz", "--site", "0"), exported)
 
 
-COMMANDS: dict[str, Callable[[Path], list[object]]] = {
+COMMANDS = {
     "partition-file": lambda place: ["run", *RUN, "--set", f"partition-file={place}"],
     "data": lambda place: ["run", "--engine", "inprocess", "--set", f"dataset=npz:{place}", *OWN],
     "check": lambda place: ["data", "check", place],
@@ -121,13 +118,13 @@ COMMANDS: dict[str, Callable[[Path], list[object]]] = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_a_command_names(run: Path, fedskew: FedSkew, name: str) -> None:
+def test_what_a_command_names(run, fedskew, name):
     np.savez(run / "inputs.npz", images=np.zeros((2, 8, 8), np.uint8))
     place = folder_for(run / ("folder.csv" if name == "--output" else "folder.png"))
     refused(fedskew(*COMMANDS[name](place)), place)
 
 
-def test_a_file_where_a_folder_belongs(run: Path, fedskew: FedSkew) -> None:
+def test_a_file_where_a_folder_belongs(run, fedskew):
     images, labels = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1])
     np.savez(
         run / "own.npz",

@@ -3,14 +3,10 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from command_line import FedSkew
 from safetensors import safe_open
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
@@ -32,7 +28,7 @@ from tests.site_files import NAMES, agreed, site_entries, with_mask_keys, write,
 COLUMNS = ("age", "income", "dose", "constant")
 ALL = {"allow": list(PERMISSIONS)}
 KNOWN = {"classes": "healthy,ill", "input-shape": "4"}
-TRAINING: dict[str, Any] = {
+TRAINING = {
     "method": "fedavg",
     "model": "mlp-bn",
     "rounds": 2,
@@ -44,7 +40,7 @@ TRAINING: dict[str, Any] = {
 pytestmark = pytest.mark.usefixtures("forget_runtimes")
 
 
-def numbers_of(site: int, rows: int = 40) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def numbers_of(site, rows=40):
     """Return (rows, 4) float32 of columns with scales of their own, and (rows,) classes."""
     draws = np.random.default_rng(site)
     labels = np.arange(rows) % 2
@@ -54,7 +50,7 @@ def numbers_of(site: int, rows: int = 40) -> tuple[np.ndarray[Any, Any], np.ndar
     return numbers.astype(np.float32), labels
 
 
-def vectors(file: Path, site: int) -> Path:
+def vectors(file, site):
     """Write a site's numbers as an npz file, the last ten rows for testing."""
     numbers, labels = numbers_of(site)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -65,18 +61,18 @@ def vectors(file: Path, site: int) -> Path:
     return file
 
 
-def all_sites(folder: Path) -> str:
+def all_sites(folder):
     return "domains:" + ",".join(f"npz:{folder}/{name}/data.npz" for name in NAMES)
 
 
-def settings_of(folder: Path, **changes: Any) -> DataSettings:
+def settings_of(folder, **changes):
     for number, name in enumerate(NAMES):
         vectors(folder / name / "data.npz", number)
     usual = {"classes": "healthy,ill", "input_shape": "4", "cache": str(folder / "cache")}
     return DataSettings(all_sites(folder), **{**usual, **changes})
 
 
-def assert_scaled_as(federation: Any, rows_NF: np.ndarray[Any, Any]) -> None:
+def assert_scaled_as(federation, rows_NF):
     scaler = StandardScaler().fit(rows_NF.astype(np.float64))
     assert federation.dataset.mean == pytest.approx(tuple(scaler.mean_), rel=1e-12)
     assert federation.dataset.std == pytest.approx(tuple(scaler.scale_), rel=1e-9)
@@ -95,9 +91,7 @@ def assert_scaled_as(federation: Any, rows_NF: np.ndarray[Any, Any]) -> None:
     ],
     ids=lambda changes: ",".join(changes) or "plain",
 )
-def test_mean_and_std_are_of_the_clients_training_rows_alone(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_mean_and_std_are_of_the_clients_training_rows_alone(tmp_path, changes):
     if "unseen_domain" in changes:
         folder = tmp_path / "named"
         changes = {"unseen_domain": "south"}
@@ -117,7 +111,7 @@ def test_mean_and_std_are_of_the_clients_training_rows_alone(
     assert inputs.abs().max() < 10 and not inputs[:, 3].any()
 
 
-def test_stated_numbers_win_and_0_and_1_leave_the_columns_raw(tmp_path: Path) -> None:
+def test_stated_numbers_win_and_0_and_1_leave_the_columns_raw(tmp_path):
     raw = federate(settings_of(tmp_path, mean="0", std="1"), 0)
     assert (raw.dataset.mean, raw.dataset.std, raw.standardized_rows) == ((0.0,), (1.0,), 0)
     stated = federate(settings_of(tmp_path, mean="1,2,3,4", std="5"), 0)
@@ -128,7 +122,7 @@ def test_stated_numbers_win_and_0_and_1_leave_the_columns_raw(tmp_path: Path) ->
     assert own.hash == raw.hash  # the same samples at the same clients
 
 
-def test_images_and_the_catalogs_vectors_stay_as_they_are() -> None:
+def test_images_and_the_catalogs_vectors_stay_as_they_are():
     for name in ("digits", "mnist", "abide-nyu"):
         data = parse({"dataset": name}).data
         assert data.mean and data.std
@@ -139,7 +133,7 @@ ROWS = (1, 2, 7, 400)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_sums_have_the_same_bits_however_rows_are_split(seed: int) -> None:
+def test_sums_have_the_same_bits_however_rows_are_split(seed):
     draws = np.random.default_rng(seed)
     rows = ROWS[seed % len(ROWS)]
     exponents = draws.integers(-44, 38, (1, 6)) if seed else np.array([[-44, -20, 0, 3, 20, 37]])
@@ -161,13 +155,13 @@ def test_sums_have_the_same_bits_however_rows_are_split(seed: int) -> None:
     assert np.allclose(std, expected, rtol=1e-6, atol=0)
 
 
-def test_bytes_are_on_the_scale_0_to_1() -> None:
+def test_bytes_are_on_the_scale_0_to_1():
     numbers = np.random.default_rng(0).integers(0, 256, (50, 3)).astype(np.uint8)
     mean, std = standardization(column_sums(numbers))
     assert np.allclose(mean, (numbers / 255).mean(0)) and np.allclose(std, (numbers / 255).std(0))
 
 
-def test_sums_that_are_none_are_refused() -> None:
+def test_sums_that_are_none_are_refused():
     numbers = np.ones((5, 2), np.float32)
     standardization(column_sums(numbers))
     for change in (
@@ -182,11 +176,11 @@ def test_sums_that_are_none_are_refused() -> None:
 # ---- a run, its record, its export -----------------------------------------------------------------------------------
 
 
-def words(settings: dict[str, Any]) -> list[str]:
+def words(settings):
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
-def write_cancer(file: Path) -> Path:
+def write_cancer(file):
     """Write three hospitals' rows, of the second 15 % larger and of the third shifted."""
     data = load_breast_cancer()
     draws = np.random.default_rng(0)
@@ -202,7 +196,7 @@ def write_cancer(file: Path) -> Path:
     return file
 
 
-def test_a_table_of_three_hospitals_from_check_to_predict(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_table_of_three_hospitals_from_check_to_predict(tmp_path, fedskew):
     table = write_cancer(tmp_path / "cancer.csv")
     status, output, errors = fedskew("data", "check", table)
     assert status == 0, errors
@@ -250,11 +244,11 @@ def test_a_table_of_three_hospitals_from_check_to_predict(tmp_path: Path, fedske
 
 
 @pytest.mark.parametrize("engine", ["workers", pytest.param("ray", marks=pytest.mark.slow)])
-def test_every_engine_and_a_resumed_run_have_the_same_bits(tmp_path: Path, engine: str) -> None:
+def test_every_engine_and_a_resumed_run_have_the_same_bits(tmp_path, engine):
     settings_of(tmp_path)
     base = {**TRAINING, **KNOWN, "dataset": all_sites(tmp_path), "cache": str(tmp_path / "cache")}
 
-    def run(where: str, engine: str, **changes: Any) -> dict[str, Any]:
+    def run(where, engine, **changes):
         settings = parse({**base, "results": str(tmp_path / where), **changes})
         return execute(settings, engine, lambda line: None, workers=2)
 
@@ -264,7 +258,7 @@ def test_every_engine_and_a_resumed_run_have_the_same_bits(tmp_path: Path, engin
     assert raw["hash"]["shared"] != first["hash"]["shared"] and raw["run"] != first["run"]
 
 
-def test_arrays_are_standardized_too(tmp_path: Path) -> None:
+def test_arrays_are_standardized_too(tmp_path):
     numbers, labels = numbers_of(0)
     settings = fedskew.from_arrays(
         (numbers[:30], labels[:30]), (numbers[30:], labels[30:]), folder=tmp_path / "data"
@@ -281,7 +275,7 @@ def test_arrays_are_standardized_too(tmp_path: Path) -> None:
 # ---- between sites ---------------------------------------------------------------------------------------------------
 
 
-def federation(folder: Path, policy: dict[str, Any] | None = None, **changes: Any) -> Path:
+def federation(folder, policy=None, **changes):
     """Write a federation's folder of sites whose federation.toml states neither mean nor std."""
     usual = {
         "classes": ["healthy", "ill"],
@@ -302,30 +296,30 @@ def federation(folder: Path, policy: dict[str, Any] | None = None, **changes: An
 
 
 def rehearse(
-    folder: Path,
-    results: Path,
-    report_line: Callable[[str], None] = lambda line: None,
-    **changes: Any,
-) -> tuple[dict[str, Any], Path]:
+    folder,
+    results,
+    report_line=lambda line: None,
+    **changes,
+):
     dataset = f"sites:{folder}/federation.toml"
     settings = parse({**TRAINING, "dataset": dataset, "results": str(results), **changes})
     return execute(settings, "inprocess", report_line, sites=str(folder)), settings.folder
 
 
-def events(folder: Path, name: str = "north") -> list[dict[str, Any]]:
+def events(folder, name="north"):
     file = folder / name / "state/audit.jsonl"
     return [json.loads(line) for line in Audit(file).lines()] if file.exists() else []
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedshift+fedbn"])
-def test_masked_and_plain_sums_make_the_simulations_model(tmp_path: Path, method: str) -> None:
+def test_masked_and_plain_sums_make_the_simulations_model(tmp_path, method):
     masked = federation(tmp_path / "masked")
     plain = federation(tmp_path / "plain", sums="plain")
     known = {**KNOWN, "dataset": all_sites(masked), "cache": str(tmp_path / "cache")}
     settings = parse({**TRAINING, **known, "method": method, "results": str(tmp_path / "results")})
     simulated = execute(settings, "inprocess", lambda line: None)
     origin = json.loads((settings.folder / "settings.json").read_text())
-    lines: list[str] = []
+    lines = []
     for folder in (masked, plain):
         rehearsed, run = rehearse(folder, tmp_path / folder.name, lines.append, method=method)
         assert rehearsed["hash"]["shared"] == simulated["hash"]["shared"]
@@ -348,12 +342,12 @@ def test_masked_and_plain_sums_make_the_simulations_model(tmp_path: Path, method
     assert found == {execute(simulation, "inprocess", lambda line: None)["hash"]["deployed"]}
 
 
-def test_a_run_between_sites_resumes_exports_and_predicts(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_a_run_between_sites_resumes_exports_and_predicts(tmp_path, fedskew):
     folder = federation(tmp_path / "sites")
     whole, run = rehearse(folder, tmp_path / "whole")
     before = events(folder)
 
-    def stop(line: str) -> None:
+    def stop(line):
         if line.startswith("round   1"):
             raise KeyboardInterrupt
 
@@ -376,7 +370,7 @@ def test_a_run_between_sites_resumes_exports_and_predicts(tmp_path: Path, fedske
 
 
 @pytest.mark.parametrize("place", ["sums", "squares"])
-def test_a_limb_that_could_overflow_a_sum_is_no_answer(place: str) -> None:
+def test_a_limb_that_could_overflow_a_sum_is_no_answer(place):
     upload = ColumnSums(2).upload
     rows_NF = np.array([[1, -3], [2, 5]], np.float32)
     answer = {name: torch.from_numpy(array) for name, array in column_sums(rows_NF).items()}
@@ -386,13 +380,13 @@ def test_a_limb_that_could_overflow_a_sum_is_no_answer(place: str) -> None:
         upload.validate(answer, 2, 2)
 
 
-def test_a_number_that_is_not_finite_has_no_sum() -> None:
+def test_a_number_that_is_not_finite_has_no_sum():
     for value in (np.nan, np.inf):
         with pytest.raises(ValueError, match="not finite"):
             column_sums(np.array([[1], [value]], np.float32))
 
 
-def test_a_site_that_lets_no_sums_leave_is_named_with_the_remedy(tmp_path: Path) -> None:
+def test_a_site_that_lets_no_sums_leave_is_named_with_the_remedy(tmp_path):
     usual = {"allow": ["model", "scores", "class-counts"]}
     folder = federation(tmp_path / "sites")
     write(folder / "east/site.toml", site_entries(name="east", policy=usual))
@@ -407,8 +401,8 @@ def test_a_site_that_lets_no_sums_leave_is_named_with_the_remedy(tmp_path: Path)
     assert not events(stated)
 
 
-def test_an_agreement_states_both_or_neither_and_neither_for_tables_alone(tmp_path: Path) -> None:
-    def read(**changes: Any) -> Any:
+def test_an_agreement_states_both_or_neither_and_neither_for_tables_alone(tmp_path):
+    def read(**changes):
         usual = {"classes": ["healthy", "ill"], "input_shape": "4", "mean": None, "std": None}
         return read_agreement(write(tmp_path / "federation.toml", agreed(**{**usual, **changes})))
 
@@ -427,9 +421,7 @@ def test_an_agreement_states_both_or_neither_and_neither_for_tables_alone(tmp_pa
     ("options", "stated"),
     [([], False), (["--mean", "0", "--std", "1"], True), (["--mean", "0"], True)],
 )
-def test_federation_new_states_no_numbers_of_a_table(
-    tmp_path: Path, fedskew: FedSkew, options: Sequence[str], stated: bool
-) -> None:
+def test_federation_new_states_no_numbers_of_a_table(tmp_path, fedskew, options, stated):
     folder = tmp_path / "federation"
     answer = fedskew(
         "federation", "new", folder, "--name", "ward", "--address", "127.0.0.1:9000",

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import FedSkew
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -25,7 +24,7 @@ GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
 COLOR = np.stack([GREY, GREY[::-1], 255 - GREY], axis=-1)
 WIDE = GREY.astype(np.uint16) * 257
 
-ORIENTED: dict[int, Callable[[Array], Array]] = {
+ORIENTED = {
     1: lambda pixels: pixels,
     2: np.fliplr,
     3: lambda pixels: np.rot90(pixels, 2),
@@ -38,14 +37,14 @@ ORIENTED: dict[int, Callable[[Array], Array]] = {
 """What a viewer does to the stored rows and columns, by Exif orientation (Exif 2.3, tag 274)."""
 
 
-def png(depth: int, color_type: int, pixels: Array, *chunks: tuple[bytes, bytes]) -> Write:
+def png(depth, color_type, pixels, *chunks):
     """A PNG file of any depth and type, with chunks before its pixels."""
 
-    def chunk(name: bytes, content: bytes) -> bytes:
+    def chunk(name, content):
         checksum = struct.pack(">I", zlib.crc32(name + content))
         return struct.pack(">I", len(content)) + name + content + checksum
 
-    def write(file: Path) -> None:
+    def write(file):
         height, width = pixels.shape[:2]
         kind = ">u2" if depth == 16 else "u1"
         rows = b"".join(b"\0" + row.astype(kind).tobytes() for row in pixels)
@@ -56,13 +55,13 @@ def png(depth: int, color_type: int, pixels: Array, *chunks: tuple[bytes, bytes]
     return write
 
 
-def tiff(pixels: Array, order: str = "<", **stated: int | tuple[int, ...]) -> Write:
+def tiff(pixels, order="<", **stated):
     """An uncompressed TIFF file with tags by their numbers, as t262=0."""
 
-    def write(file: Path) -> None:
+    def write(file):
         height, width = pixels.shape[:2]
         channels = pixels.shape[2] if pixels.ndim == 3 else 1
-        tags: dict[int, int | tuple[int, ...]] = {
+        tags = {
             256: width,
             257: height,
             258: (8 * pixels.itemsize,) * channels,
@@ -95,37 +94,37 @@ def tiff(pixels: Array, order: str = "<", **stated: int | tuple[int, ...]) -> Wr
     return write
 
 
-def pil(pixels: Array, mode: str | None = None, **options: Any) -> Write:
+def pil(pixels, mode=None, **options):
     """What Pillow writes."""
 
-    def write(file: Path) -> None:
+    def write(file):
         image = Image.fromarray(pixels)
         (image.convert(mode) if mode else image).save(file, **options)
 
     return write
 
 
-def several(*images: Array, **options: Any) -> Write:
+def several(*images, **options):
     """A file of several images, in any format that Pillow knows by its ending."""
 
-    def write(file: Path) -> None:
+    def write(file):
         first, *others = map(Image.fromarray, images)
         first.save(file, save_all=True, append_images=others, **options)
 
     return write
 
 
-def exif(orientation: int) -> Image.Exif:
+def exif(orientation):
     stated = Image.Exif()
     stated[274] = orientation
     return stated
 
 
-def alpha_over(colors: Array, alpha: Array) -> Array:
+def alpha_over(colors, alpha):
     return np.concatenate([colors, alpha[..., None]], axis=-1)
 
 
-def jpeg_2000_of_16_bits(file: Path) -> None:
+def jpeg_2000_of_16_bits(file):
     """Its head alone says so: Pillow decodes to bytes before anything else is seen."""
     stream = io.BytesIO()
     Image.fromarray(np.tile(COLOR, (8, 8, 1))).save(stream, format="JPEG2000", no_jp2=True)
@@ -135,12 +134,12 @@ def jpeg_2000_of_16_bits(file: Path) -> None:
     file.write_bytes(content)
 
 
-def sgi_of_16_bits(file: Path) -> None:
+def sgi_of_16_bits(file):
     head = struct.pack(">HBBHHHH", 474, 0, 2, 3, 4, 3, 3).ljust(512, b"\0")
     file.write_bytes(head + np.zeros((3, 3, 4), ">u2").tobytes())
 
 
-def dataset(folder: Path, name: str, write: Write, shape: tuple[int, ...]) -> Path:
+def dataset(folder, name, write, shape):
     """A folder whose first training image is the file; the others are noise of the same size in 8 bits."""
     draws = np.random.default_rng(0)
     for split in ("train", "test"):
@@ -152,7 +151,7 @@ def dataset(folder: Path, name: str, write: Write, shape: tuple[int, ...]) -> Pa
     return folder
 
 
-def read(folder: Path, name: str, write: Write, expected: Array, **stated: str) -> Array:
+def read(folder, name, write, expected, **stated):
     """The file's image as training has it, on the scale 0..1."""
     height, width = expected.shape[:2]
     channels = 3 if expected.ndim == 3 else 1
@@ -168,7 +167,7 @@ def read(folder: Path, name: str, write: Write, expected: Array, **stated: str) 
     return image / 255 if image.dtype == np.uint8 else image
 
 
-KINDS: dict[str, Callable[[int], Write]] = {
+KINDS = {
     "png": lambda turn: pil(COLOR, exif=exif(turn)),
     "webp": lambda turn: pil(COLOR, exif=exif(turn), lossless=True),
     "jpg": lambda turn: pil(SQUARES, exif=exif(turn), quality=100, subsampling=0),
@@ -179,7 +178,7 @@ SQUARES = np.kron(COLOR[:2], np.ones((16, 16, 1), np.uint8))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_orientation_turns_the_image(tmp_path: Path, kind: str) -> None:
+def test_an_orientation_turns_the_image(tmp_path, kind):
     pixels = {"jpg": SQUARES, "tif": WIDE}.get(kind, COLOR)
     for orientation, turned in ORIENTED.items():
         expected = turned(pixels) / np.iinfo(pixels.dtype).max
@@ -191,7 +190,7 @@ def test_an_orientation_turns_the_image(tmp_path: Path, kind: str) -> None:
 PALETTE = np.stack([np.arange(256), 255 - np.arange(256), np.arange(256) // 2], -1).astype(np.uint8)
 FRAMES = [GREY, 255 - GREY, GREY[::-1], 255 - GREY[::-1]]
 STEPS = {"duration": 100}
-FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
+FOLLOWED = {
     "TIFF white is 0, 8 bits": ("0.tif", tiff(GREY, t262=0), 1 - GREY / 255, {}),
     "TIFF white is 0, turned": (
         "0.tif",
@@ -271,14 +270,14 @@ FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", FOLLOWED)
-def test_what_a_file_states_is_followed(tmp_path: Path, case: str) -> None:
+def test_what_a_file_states_is_followed(tmp_path, case):
     name, write, expected, stated = FOLLOWED[case]
     image = read(tmp_path / "own", name, write, expected, **stated)
     assert np.allclose(image, expected, atol=1e-6)
 
 
 SHADES = GREY + np.uint8(10)
-REFUSED: dict[str, tuple[str, Write, tuple[str, ...]]] = {
+REFUSED = {
     "PNG color of 16 bits": ("0.png", png(16, 2, COLOR), ("PNG", "16 bits", "cuts to 8")),
     "PNG grey of 16 bits with transparency": (
         "0.png",
@@ -332,7 +331,7 @@ REFUSED: dict[str, tuple[str, Write, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_would_be_lost_is_refused_by_file(tmp_path: Path, case: str) -> None:
+def test_what_would_be_lost_is_refused_by_file(tmp_path, case):
     """The control is the table above, of the same formats."""
     name, write, words = REFUSED[case]
     with pytest.raises(DataError) as refused:
@@ -344,7 +343,7 @@ def test_what_would_be_lost_is_refused_by_file(tmp_path: Path, case: str) -> Non
     assert not [word for word in words if word not in sentence], sentence
 
 
-def test_the_check_says_once_what_is_done_to_images(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_the_check_says_once_what_is_done_to_images(tmp_path, fedskew):
     color, grey = np.tile(COLOR, (2, 2, 1)), np.tile(GREY, (2, 2))
     folder = dataset(tmp_path / "own", "0.png", pil(color, exif=exif(6)), color.shape)
     pil(color[::-1], exif=exif(3))(folder / "train" / "b" / "0.png")

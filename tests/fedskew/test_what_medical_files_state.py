@@ -5,12 +5,10 @@ The tables are of files that are written here; `load` and `fedskew data check` r
 
 import itertools
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command_line import FedSkew
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -30,14 +28,14 @@ WHITE = 4095
 EXPLICIT, IMPLICIT, BIG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2", "1.2.840.10008.1.2.2"
 
 
-def item(**tags: Any) -> Any:
+def item(**tags):
     made = pydicom.Dataset()
     for name, value in tags.items():
         setattr(made, name, value)
     return made
 
 
-def table(entries: Array, bits: int, first: int = 0, kind: str = "US") -> Any:
+def table(entries, bits, first=0, kind="US"):
     """A lookup table of numbers (US) or bytes (OW); `first` is the number of the first entry."""
     made = pydicom.Dataset()
     made.add_new("LUTDescriptor", "US", [len(entries), first % 2**16, bits])
@@ -46,9 +44,7 @@ def table(entries: Array, bits: int, first: int = 0, kind: str = "US") -> Any:
     return made
 
 
-def write_dicom(
-    file: Path, stored: Array = NUMBERS, preamble: bool = True, syntax: str = EXPLICIT, **tags: Any
-) -> None:
+def write_dicom(file, stored=NUMBERS, preamble=True, syntax=EXPLICIT, **tags):
     """Write an image of 12 bits in 16, or what `tags` state; None leaves a tag out."""
     from pydicom.dataset import FileDataset, FileMetaDataset
     from pydicom.filewriter import dcmwrite
@@ -61,7 +57,7 @@ def write_dicom(
         meta.TransferSyntaxUID = syntax
         data = FileDataset(str(file), {}, file_meta=meta, preamble=b"\0" * 128)
         is_color = stored.ndim == 3 and stored.shape[-1] == 3
-        stated: Tags = {
+        stated = {
             "SOPClassUID": "1.2.840.10008.5.1.4.1.1.7",
             "SOPInstanceUID": "1.2.3",
             "ImageType": ["ORIGINAL", "PRIMARY"],
@@ -94,7 +90,7 @@ def write_dicom(
             dcmwrite(file, bare, implicit_vr=syntax == IMPLICIT, little_endian=syntax != BIG)
 
 
-def dataset(folder: Path, channels: int = 1, shape: tuple[int, int] = (3, 4)) -> Path:
+def dataset(folder, channels=1, shape=(3, 4)):
     """A folder of noise, to which a file is added as the first training image."""
     draws = np.random.default_rng(0)
     for split in ("train", "test"):
@@ -105,9 +101,7 @@ def dataset(folder: Path, channels: int = 1, shape: tuple[int, int] = (3, 4)) ->
     return folder
 
 
-def loaded(
-    folder: Path, channels: int = 1, shape: tuple[int, int] = (3, 4), **stated: str
-) -> Array:
+def loaded(folder, channels=1, shape=(3, 4), **stated):
     """All training images on the scale 0..1: (N, H, W), or (N, H, W, 3)."""
     settings = DataSettings(
         f"folder:{folder}",
@@ -121,7 +115,7 @@ def loaded(
     return images / 255 if images.dtype == np.uint8 else images
 
 
-def read(tmp_path: Path, stored: Array, tags: Tags, **stated: str) -> Array:
+def read(tmp_path, stored, tags, **stated):
     channels = (
         3
         if str(tags.get("PhotometricInterpretation", "MONOCHROME2") or "MONO")[:4].upper() != "MONO"
@@ -134,7 +128,7 @@ def read(tmp_path: Path, stored: Array, tags: Tags, **stated: str) -> Array:
     return loaded(folder, channels, **stated)[0]
 
 
-def linear(values: Array, center: float, width: float) -> Array:
+def linear(values, center, width):
     """The standard's linear window, PS3.3 C.11.2.1.2.1."""
     return np.clip((values - (center - 0.5)) / (width - 1) + 0.5, 0, 1)
 
@@ -143,24 +137,24 @@ PLAIN = NUMBERS / WHITE
 FALLING = np.linspace(4095, 0, 4096).round().astype(int)
 RISING = (np.linspace(0, 1, 4096) ** 2 * 4095).round().astype(int)
 SIGNED = NUMBERS.astype(np.int16) - 2000
-WINDOW: Tags = {"WindowCenter": 1000, "WindowWidth": 1500}
+WINDOW = {"WindowCenter": 1000, "WindowWidth": 1500}
 PADDED = np.where(NUMBERS == 100, 0, NUMBERS).astype(np.uint16)
 """NUMBERS, its first pixel filled with 0."""
 FRAMES = np.stack([NUMBERS, NUMBERS[::-1], NUMBERS[:, ::-1]])
 REDS = np.arange(256) * 257
-PALETTE: Tags = {"PhotometricInterpretation": "PALETTE COLOR"}
+PALETTE = {"PhotometricInterpretation": "PALETTE COLOR"}
 for name, entries in (("Red", REDS), ("Green", REDS[::-1]), ("Blue", REDS // 2)):
     PALETTE[f"{name}PaletteColorLookupTableDescriptor"] = [256, 0, 16]
     PALETTE[f"{name}PaletteColorLookupTableData"] = entries.astype("<u2").tobytes()
 
 
-def groups(*items: Tags, shared: Tags | None = None) -> Tags:
+def groups(*items, shared=None):
     """Functional groups of an enhanced file: those of each frame, and those that all have."""
 
-    def group(of_frame: Tags) -> Any:
+    def group(of_frame):
         return item(**{name: [item(**tags)] for name, tags in of_frame.items()})
 
-    stated: Tags = {"NumberOfFrames": 3}
+    stated = {"NumberOfFrames": 3}
     if items:
         stated["PerFrameFunctionalGroupsSequence"] = [group(each) for each in items]
     if shared is not None:
@@ -168,17 +162,17 @@ def groups(*items: Tags, shared: Tags | None = None) -> Tags:
     return stated
 
 
-def rescaled(slope: float, intercept: float) -> Tags:
+def rescaled(slope, intercept):
     return {
         "PixelValueTransformationSequence": {"RescaleSlope": slope, "RescaleIntercept": intercept}
     }
 
 
-def windowed(center: float, width: float) -> Tags:
+def windowed(center, width):
     return {"FrameVOILUTSequence": {"WindowCenter": center, "WindowWidth": width}}
 
 
-def dicom_cases() -> dict[str, tuple[Array, Tags, Array, dict[str, str]]]:
+def dicom_cases():
     """The stored numbers, the tags, what is shown on 0..1 and the settings."""
     m1, inverse = {"PhotometricInterpretation": "MONOCHROME1"}, {"PresentationLUTShape": "INVERSE"}
     voi = {"VOILUTSequence": [table(RISING, 12)]}
@@ -374,13 +368,13 @@ SHOWN = dicom_cases()
 
 
 @pytest.mark.parametrize("case", SHOWN)
-def test_dicom_is_shown_as_it_states(tmp_path: Path, case: str) -> None:
+def test_dicom_is_shown_as_it_states(tmp_path, case):
     stored, tags, expected, stated = SHOWN[case]
     image = read(tmp_path, stored, tags, **stated)
     assert np.allclose(image, expected, atol=1e-5), np.round(image, 3)
 
 
-REFUSED: dict[str, tuple[Array, Tags, tuple[str, ...]]] = {
+REFUSED = {
     "presentation LUT": (
         NUMBERS,
         {"PresentationLUTSequence": [table(FALLING, 12)]},
@@ -439,7 +433,7 @@ REFUSED: dict[str, tuple[Array, Tags, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_dicom_that_cannot_be_shown_is_refused_by_file(tmp_path: Path, case: str) -> None:
+def test_dicom_that_cannot_be_shown_is_refused_by_file(tmp_path, case):
     """The control is the table above."""
     stored, tags, words = REFUSED[case]
     with pytest.raises(DataError) as refused:
@@ -452,7 +446,7 @@ def test_dicom_that_cannot_be_shown_is_refused_by_file(tmp_path: Path, case: str
     assert not [word for word in words if word not in sentence], sentence
 
 
-def test_the_check_proposes_a_range_without_padding(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_the_check_proposes_a_range_without_padding(tmp_path, fedskew):
     stored = np.where(NUMBERS == 100, -30000, SIGNED).astype(np.int16)
     for number, folder in enumerate(dataset(tmp_path / "own").glob("*/*")):
         (folder / "1.png").unlink()
@@ -476,23 +470,19 @@ RANGE = {"pixel_range": "0,255"}
 AFFINE = np.diag([1.0, 2.0, 3.0, 1.0])
 
 
-def slice_of(volume: Array, place: int) -> Array:
+def slice_of(volume, place):
     """What a viewer shows of one slice: columns to the right, rows from the front to the back."""
     return volume[:, ::-1, place].T / 255
 
 
-def stored_along(
-    axes: tuple[int, ...], signs: tuple[int, ...], volume: Array
-) -> tuple[Array, Array]:
+def stored_along(axes, signs, volume):
     """The volume with other axes, and the affine that says so."""
     orientation = np.array([*zip(axes, signs, strict=True)])
     stored = nibabel.apply_orientation(volume, orientation)
     return stored, AFFINE @ nibabel.orientations.inv_ornt_aff(orientation, volume.shape)
 
 
-def nifti(
-    file: Path, stored: Array, sform: Array | None = None, qform: Array | None = None, **header: Any
-) -> None:
+def nifti(file, stored, sform=None, qform=None, **header):
     kind = nibabel.Nifti2Image if header.pop("two", False) else nibabel.Nifti1Image
     image = kind(stored, None)
     image.set_sform(sform, 0 if sform is None else 1)
@@ -508,7 +498,7 @@ def nifti(
 
 
 @pytest.mark.parametrize("form", ["sform", "qform"])
-def test_all_48_orientations_of_nifti_are_one_image(tmp_path: Path, form: str) -> None:
+def test_all_48_orientations_of_nifti_are_one_image(tmp_path, form):
     """`frame` counts slices of the body, whichever axis of the file they lie along."""
     folder = dataset(tmp_path / "own", shape=(4, 3))
     ways = [
@@ -524,7 +514,7 @@ def test_all_48_orientations_of_nifti_are_one_image(tmp_path: Path, form: str) -
         assert len(ways) == 48 and np.allclose(images[:48], expected, atol=1e-6)
 
 
-def nifti_cases() -> dict[str, tuple[Array, dict[str, Any], Array, dict[str, str]]]:
+def nifti_cases():
     las, las_affine = stored_along((0, 1, 2), (-1, 1, 1), BODY)
     first = {"frame": "0", **RANGE}
     turned = np.eye(4)
@@ -577,7 +567,7 @@ NIFTI = nifti_cases()
 
 
 @pytest.mark.parametrize("case", NIFTI)
-def test_nifti_is_shown_as_it_states(tmp_path: Path, case: str) -> None:
+def test_nifti_is_shown_as_it_states(tmp_path, case):
     stored, header, expected, stated = NIFTI[case]
     folder = dataset(tmp_path / "own", shape=expected.shape)
     nifti(folder / "train" / "a" / "0.nii.gz", stored, **header)
@@ -586,7 +576,7 @@ def test_nifti_is_shown_as_it_states(tmp_path: Path, case: str) -> None:
 
 
 FLAT = np.diag([1.0, 0.0, 1.0, 1.0])
-REFUSED_NIFTI: dict[str, tuple[Array, dict[str, Any], tuple[str, ...]]] = {
+REFUSED_NIFTI = {
     "sform beside another qform": (
         BODY,
         {"sform": AFFINE, "qform": AFFINE @ np.diag([-1, 1, 1, 1])},
@@ -616,7 +606,7 @@ REFUSED_NIFTI: dict[str, tuple[Array, dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED_NIFTI)
-def test_nifti_that_says_two_things_is_refused_by_file(tmp_path: Path, case: str) -> None:
+def test_nifti_that_says_two_things_is_refused_by_file(tmp_path, case):
     """The control is the table above."""
     stored, header, words = REFUSED_NIFTI[case]
     folder = dataset(tmp_path / "own", shape=(4, 3))
@@ -628,7 +618,7 @@ def test_nifti_that_says_two_things_is_refused_by_file(tmp_path: Path, case: str
     assert not [word for word in words if word not in sentence], sentence
 
 
-def test_the_check_says_once_that_nifti_is_turned(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_the_check_says_once_that_nifti_is_turned(tmp_path, fedskew):
     folder = dataset(tmp_path / "own")
     volume = np.tile(BODY, (2, 2, 1))
     for number, file in enumerate(sorted(folder.rglob("1.png"))):
