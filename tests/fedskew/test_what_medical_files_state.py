@@ -353,6 +353,7 @@ def nifti_cases():
         "sform": (las, {"sform": las_affine}, slice_of(BODY, 0), first),
         "both, a little apart": (
             BODY,
+            {"sform": np.eye(4), "qform": AFFINE},
             slice_of(BODY, 0),
             first,
         ),
@@ -395,6 +396,7 @@ FLAT = np.diag([1.0, 0.0, 1.0, 1.0])
 REFUSED_NIFTI = {
     "sform beside another qform": (
         BODY,
+        {"sform": AFFINE, "qform": AFFINE @ np.diag([-1, 1, 1, 1])},
         ("sform says RAS and qform says LAS", "must say the same"),
     ),
     "an affine that is NaN": (
