@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from layouts import write_npz
 
 from data import DataError, DataSettings, SettingError, load, resolve
 from data.readers.catalog import KNOWN
@@ -123,24 +121,6 @@ def test_settings_that_cannot_be_are_refused_by_their_key(key, given, control):
 def test_columns_names_roles_and_what_to_leave_out(columns, roles, ignored):
     settings = DataSettings(columns=columns)
     assert (settings.column_names, settings.ignored_columns) == (roles, ignored)
-
-
-def test_another_input_shape(tmp_path):
-    write_npz(tmp_path / "mnist.npz")
-    data = load(DataSettings("mnist", str(tmp_path), input_shape="3x32x32"))
-    assert data.train_inputs.shape == (20, 3, 32, 32)
-    assert np.array_equal(data.train_inputs[:, 0], data.train_inputs[:, 2])
-
-
-def test_domains_stand_in_the_order_of_the_setting(tmp_path):
-    first = write_npz(tmp_path / "mnist.npz")
-    second = write_npz(tmp_path / "mnist-m.npz", (32, 32, 3), seed=1)
-    data = load(DataSettings("domains:mnist,mnist-m", str(tmp_path)))
-    assert data.domain_names == ("mnist", "mnist-m")
-    assert data.train_domains.tolist() == [0] * 20 + [1] * 20
-    assert data.test_domains.tolist() == [0] * 10 + [1] * 10
-    assert np.array_equal(data.train_inputs[:20, 1], first["train_images"])
-    assert abs(data.train_inputs[20:].mean() - second["train_images"].mean()) < 1
 
 
 def test_data_that_are_not_there_are_refused_with_how_to_get_them(tmp_path):

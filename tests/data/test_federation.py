@@ -9,9 +9,9 @@ import pytest
 import torch
 from layouts import write_npz
 
-from data import DataSettings, SettingError, federate, samples
+from data import DataSettings, SettingError, federate
 from data.long_tail import long_tail, long_tail_counts
-from data.random_draws import balanced_counts, generator
+from data.random_draws import balanced_counts
 
 
 @pytest.fixture
@@ -55,13 +55,6 @@ def test_the_hash_does_not_depend_on_paths_but_on_contents(tmp_path, domains, ow
     write_npz(elsewhere / "mnist.npz", (28, 28), 90, 40, seed=2)
     federate.cache_clear()
     assert federate(moved, 0).hash != first
-
-
-def test_draws_for_two_purposes_do_not_depend_on_each_other():
-    few, many = (federate(DataSettings(test_images=number), 0) for number in (50, 100))
-    assert all(map(np.array_equal, few.train_indices, many.train_indices))
-    assert generator(0, "a").integers(2**60) != generator(0, "b").integers(2**60)
-    assert generator(0, "a").integers(2**60) == generator(0, "a").integers(2**60)
 
 
 def test_subsets_are_balanced():
@@ -110,14 +103,6 @@ def test_a_part_of_a_domain_is_a_client(domains):
     assert half.clients == 2 and half.counts_KC.sum(axis=1).tolist() == [45, 36]
 
 
-def test_pooled_is_one_client_with_everything(domains):
-    federation = federate(replace(domains, partition="pooled"), 0)
-    assert (federation.domains, federation.test_indices) == (None, None)
-    (everything,) = federation.train_indices
-    assert np.array_equal(everything, np.arange(163))
-    assert federation.test(0) is federation.test()
-
-
 # ---- samples ---------------------------------------------------------------------------------------------------------
 
 
@@ -149,19 +134,6 @@ def test_channels_and_columns_are_normalized_each_by_its_own(tmp_path, domains):
     table = DataSettings(f"npz:{tmp_path}/v.npz", classes="2", input_shape="3", clients=2, **stated)
     columns = federate(replace(table, partition="iid"), 0).test().batch(torch.arange(10))
     assert np.allclose(columns, (vectors[:10] - [0.1, 0.2, 0.3]) / [1, 2, 4], atol=1e-6)
-
-
-def test_of_the_clients_samples_those_of_the_last_are_kept_as_bytes_allow(
-    monkeypatch,
-):
-    sizes = [samples.bytes_of(federate(DataSettings(), 1).train(client)) for client in range(3)]
-    monkeypatch.setattr(samples, "CACHE_BYTES", sizes[0] + max(sizes[1:]))
-    federate.cache_clear()
-    whole = federate(DataSettings(), 1)
-    first, second = whole.train(0), whole.train(1)
-    assert whole.train(0) is first
-    whole.train(2)  # for which there is no room beside both
-    assert whole.train(0) is first and whole.train(1) is not second
 
 
 def test_noise_grows_from_client_to_client_and_none_is_none():

@@ -233,17 +233,6 @@ def shared(federation):
     return bool(np.isin(groups[np.concatenate(federation.validation_indices)], trained).any())
 
 
-@pytest.mark.parametrize("changes", [{}, {"parts_per_domain": 4}, {"partition": "iid"}])
-def test_a_patients_rows_stay_together_under_every_partition(tmp_path, changes):
-    rows = [f"{k},{'ab'[k // 8 % 2]},p{k // 4},h{k // 4 % 3}" for k in range(240)]
-    (tmp_path / "t.csv").write_text("\n".join(["size,label,patient,site", *rows]))
-    stated = DataSettings(f"csv:{tmp_path}/t.csv", classes="a,b", input_shape="1", clients=3)
-    stated = replace(stated, clients=12 if "parts_per_domain" in changes else 3, **changes)
-    cut = federate(replace(stated, validation_fraction=0.25), 1)
-    assert not shared(cut) and all(map(len, cut.train_indices))
-    assert cut.dataset.test_groups is None and cut.validation(0).groups_N is None  # row by row
-
-
 def test_validation_subjects_are_scored_as_one_where_test_subjects_are(tmp_path):
     layouts.write_abide(tmp_path, 12)
     stated = DataSettings("abide", str(tmp_path), input_shape="10", validation_fraction=0.3)

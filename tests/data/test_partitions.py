@@ -181,27 +181,11 @@ def test_lda_closes_a_client_at_exactly_its_part(seed):
     assert [len(part) for part in parts] == [50] * 4
 
 
-def test_lda_s_first_class_has_shares_of_a_dirichlet():
-    parts = lda(np.zeros(1000, np.int64), 5, 0.7, draws(3), min_samples=1)
-    ends = np.floor(np.cumsum(draws(3).dirichlet([0.7] * 5)) * 1000)
-    assert [len(part) for part in parts] == np.diff([0, *ends[:-1], 1000]).tolist()
-
-
 @pytest.mark.parametrize("clients", [10, 20, 25, 33])
 def test_feddf_sizes_are_equal_but_for_the_remainder(clients):
     labels = np.repeat(np.arange(10), np.arange(150, 50, -10) - 1)
     sizes = [len(part) for part in feddf(labels, clients, 0.5, draws(2))]
     assert sum(sizes) == len(labels) and max(sizes) - min(sizes) == (len(labels) % clients > 0)
-
-
-def test_feddf_is_two_partitions_of_ten_for_twenty_clients():
-    held = counts(BALANCED, feddf(BALANCED, 20, 0.1, draws(1)))
-    # Each half holds a random half of the data, and inside it most of a class is at few clients.
-    assert held[:10].sum() == held[10:].sum() == 500
-    assert np.abs(held[:10].sum(axis=0) - 50).max() <= 20
-    for half in (held[:10], held[10:]):
-        assert np.median(half.max(axis=0) / half.sum(axis=0)) > 0.5
-    assert counts(BALANCED, feddf(BALANCED, 20, 1e6, draws(1))).max() <= 12
 
 
 def test_half_of_feddfs_even_share_is_rounded_down(monkeypatch):
@@ -245,21 +229,6 @@ def test_llt_of_a_hundred_clients_keeps_alpha_at_the_main_clients(alpha, literal
         assert (
             np.abs(np.delete(held[:, label], np.s_[label::10]) - 5000 * (1 - share) / 90).max() <= 1
         )
-
-
-def test_llt_has_one_form_for_ten_clients():
-    exact, literal = (llt(BALANCED, 10, 10, 0.9, draws(), form) for form in (False, True))
-    assert same(exact, literal)
-
-
-def test_quantity_changes_sizes_and_not_classes():
-    labels = np.tile(BALANCED, 20)
-    held = counts(labels, quantity(len(labels), 10, 0.5, draws(1), min_samples=200))
-    sizes = held.sum(axis=1)
-    assert sizes.min() >= 200 and sizes.max() > 3 * sizes.min()
-    assert np.abs(held / sizes[:, None] - 0.1).max() < 0.06
-    even = [len(part) for part in quantity(len(labels), 10, 1e6, draws(1))]
-    assert max(even) - min(even) < 40  # the limit of a large alpha is iid
 
 
 @pytest.mark.parametrize(("clients", "held"), [(10, 1), (20, 3), (5, 2), (7, 10)])

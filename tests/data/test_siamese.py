@@ -1,13 +1,11 @@
 """Differentiable Siamese Augmentation: each operation in closed form, and one draw for a whole batch."""
 
 import math
-from collections import Counter
 
 import pytest
 import torch
 
-import data.siamese
-from data.siamese import OPERATIONS, color, crop, cutout, rotate, scale, siamese
+from data.siamese import color, crop, cutout, rotate, scale, siamese
 
 IMAGES = torch.randn(6, 3, 32, 28, generator=torch.Generator().manual_seed(0))
 
@@ -113,44 +111,3 @@ def test_one_draw_for_the_whole_batch(shape):
         results.append(changed)
     assert torch.equal(torch.random.get_rng_state(), state), "the global generator moved"
     assert shape[-1] == 1 or len({tuple(result.flatten().tolist()) for result in results}) > 10
-
-
-def test_every_operation_over_its_whole_range(monkeypatch):
-    """Each of the six about as often, and strengths from end to end of the public code's ranges."""
-    seen = {name: [] for name in OPERATIONS}
-    for name in OPERATIONS:
-        if name != "flip":
-            monkeypatch.setattr(
-                data.siamese,
-                name,
-                lambda images, *strengths, name=name: seen[name].append(strengths) or images,
-            )
-    generator = draws()
-    for _ in range(3000):
-        before = sum(map(len, seen.values()))
-        changed = siamese(IMAGES[:1], generator)
-        if sum(map(len, seen.values())) == before:
-            mirrored = torch.equal(changed, IMAGES[:1].flip(-1))
-            assert mirrored or torch.equal(changed, IMAGES[:1])
-            seen["flip"].append((mirrored,))
-    counts = Counter({name: len(strengths) for name, strengths in seen.items()})
-    assert (
-        sum((count - 500) ** 2 / 500 for count in counts.values()) < 20.5
-    )  # chi squared of 5, 0.1 %
-    assert 190 < sum(mirrored for (mirrored,) in seen["flip"]) < 310
-    ranges = {name: list(zip(*strengths, strict=True)) for name, strengths in seen.items()}
-    assert [set(values) for values in ranges["crop"]] == [
-        set(range(-4, 5)),
-        set(range(-4, 5)),
-    ]  # 28 / 8 is 3.5
-    assert [set(values) for values in ranges["cutout"]] == [set(range(33)), set(range(29))]
-    for name, limits in (
-        ("color", [(-0.5, 0.5), (0, 2), (0.5, 1.5)]),
-        ("scale", [(1 / 1.2, 1.2)] * 2),
-        ("rotate", [(-math.radians(15), math.radians(15))]),
-    ):
-        for values, (low, high) in zip(ranges[name], limits, strict=True):
-            assert (
-                low <= min(values) < low + 0.04 * (high - low)
-                and high - 0.04 * (high - low) < max(values) <= high
-            )

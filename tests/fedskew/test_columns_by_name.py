@@ -96,20 +96,6 @@ def test_other_columns_are_refused_by_name_and_file(tmp_path, fedskew, order, re
     assert [text for text in (*said, str(first), str(second)) if text not in errors] == []
 
 
-def test_another_order_is_no_skew(tmp_path, fedskew):
-    """The same rows in another order of columns were called a scanner, and the data were blamed."""
-    answers = []
-    for name, order in (("same", COLUMNS), ("other", REVERSED)):
-        files = [
-            table(tmp_path / name / f"{n}.csv", n, order if n == 2 else COLUMNS) for n in range(3)
-        ]
-        settings = words({"dataset": several(*files), **SETTINGS})
-        status, output, errors = fedskew("diagnose", *settings, "--json")
-        assert status == 0, errors
-        answers.append(output.replace(str(tmp_path / name), ""))
-    assert answers[0] == answers[1]
-
-
 def test_vectors_without_names_are_said_to_go_by_order(tmp_path, fedskew):
     named, nameless = vectors(tmp_path / "a.npz", 0), vectors(tmp_path / "b.npz", 1, names=False)
     for file, times in ((named, 0), (nameless, 1)):
@@ -166,14 +152,6 @@ def test_a_site_checks_its_columns(tmp_path, monkeypatch, capsys, east, changes,
     folder = site_folders(tmp_path, east, **changes)
     row = checked(folder / "east", monkeypatch, capsys)
     assert row.startswith(mark) and said in row
-
-
-def test_a_site_leaves_out_a_column_that_is_no_input(tmp_path, monkeypatch, capsys):
-    folder = site_folders(tmp_path, COLUMNS, input_shape="3", input_columns=list(COLUMNS[:3]))
-    for read, mark in (({}, "NO "), ({"columns": '"ignore=a, b"'}, "ok ")):
-        entries = site_entries(name="east", data="csv:data.csv", read=read)
-        write(folder / "east/site.toml", entries)
-        assert checked(folder / "east", monkeypatch, capsys).startswith(mark)
 
 
 @pytest.mark.parametrize(
@@ -234,14 +212,6 @@ def test_an_exported_model_finds_its_columns_by_name(tmp_path, fedskew):
     file = table(tmp_path / "more.csv", 5)
     for columns, status in (("ignore=age", 2), ("label=bmi", 2), ("ignore=split", 0)):
         assert fedskew("predict", model, file, "--set", f"columns={columns}")[0] == status
-
-
-def test_sites_folders_keep_the_names(tmp_path, fedskew):
-    file, out = table(tmp_path / "all.csv", 0, REVERSED), tmp_path / "sites"
-    settings = words({**SETTINGS, "partition": "iid", "clients": "2"})
-    assert fedskew("data", "export-sites", file, out, *settings)[0] == 0
-    assert tomllib.loads((out / "federation.toml").read_text())["input-columns"] == list(REVERSED)
-    assert np.load(out / "site-0/data.npz")["columns"].tolist() == list(REVERSED)
 
 
 class Frame:

@@ -9,8 +9,6 @@ from data_as_found import CASES
 from data import federate, load
 from server_app.settings import parse, parse_text
 
-TAKEN = [name for name, case in CASES.items() if not case.refused]
-
 
 def check(fedskew, case, folder):
     """Return how `data check` ends, once what its refusals name is stated."""
@@ -52,23 +50,3 @@ def test_the_answer(tmp_path, fedskew, name):
     data = load(settings.data)
     assert len(data.train_labels) and len(data.test_labels)
     assert federate(settings.data, 0).counts_KC.sum() == len(data.train_labels)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TAKEN)
-def test_the_command_runs(tmp_path, fedskew, name):
-    """The printed command, with one round alone, in this process."""
-    _, output, _ = check(fedskew, CASES[name], tmp_path)
-    more = (
-        "--set",
-        "rounds=1",
-        "--set",
-        "local-epochs=1",
-        "--engine",
-        "inprocess",
-        "--results",
-        tmp_path / "results",
-    )
-    status, output, errors = fedskew(*last_command(output), *more)
-    assert status == 0, errors
-    assert list((tmp_path / "results").glob("*/summary.json"))

@@ -76,44 +76,11 @@ def test_a_run_s_files(run, fedskew, name, finished):
     assert (file / "something").exists()
 
 
-def test_a_client_s_memory_and_the_lock(run, fedskew):
-    (run / "summary.json").unlink()
-    memory = folder_for(run / "memory" / "client-00003" / "round-000002.safetensors")
-    refused(fedskew("run", *RUN, "--results", run.parent), memory)
-    shutil.rmtree(memory)
-    folder_for(run / "lock")
-    refused(fedskew("run", *RUN, "--results", run.parent), run)
-
-
-def test_a_checkpoint_that_finds_no_place(run, fedskew):
-    for name in ("summary.json", "checkpoint.safetensors"):
-        (run / name).unlink()
-    (run / "previous.safetensors").rename(run / "checkpoint.safetensors")
-    previous = folder_for(run / "previous.safetensors")
-    status, _, errors = fedskew("run", *RUN, "--results", run.parent)
-    assert (status, errors) == (1, f"fedskew: {previous} cannot be written: Is a directory\n")
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "site-0.safetensors", "README.md"])
-def test_an_export_s_files(run, fedskew, name):
-    exported = run / "export" / "average"
-    folder_for(exported / name)
-    status, _, errors = fedskew("export", run)
-    assert status and errors.count("\n") == 1 and str(exported) in errors
-    np.savez(run / "inputs.npz", images=np.zeros((2, 8, 8), np.uint8))
-    if name != "README.md":
-        refused(fedskew("predict", exported, run / "inputs.npz", "--site", "0"), exported)
-
-
 COMMANDS = {
     "partition-file": lambda place: ["run", *RUN, "--set", f"partition-file={place}"],
     "data": lambda place: ["run", "--engine", "inprocess", "--set", f"dataset=npz:{place}", *OWN],
     "check": lambda place: ["data", "check", place],
     "save-partition": lambda place: ["data", "save-partition", place],
-    "--png": lambda place: ["data", "show", "--png", place],
-    "--output": lambda place: [
-        "predict", place.parent / "export" / "average", place.parent / "inputs.npz", "--site", "0", "--output", place
-    ],
 }  # fmt: skip
 
 

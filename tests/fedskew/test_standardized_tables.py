@@ -104,12 +104,6 @@ def test_sums_have_the_same_bits_however_rows_are_split(seed, rows):
     assert np.allclose(std, expected, rtol=1e-6, atol=0)
 
 
-def test_bytes_are_on_the_scale_0_to_1():
-    numbers = np.random.default_rng(0).integers(0, 256, (50, 3)).astype(np.uint8)
-    mean, std = standardization(column_sums(numbers))
-    assert np.allclose(mean, (numbers / 255).mean(0)) and np.allclose(std, (numbers / 255).std(0))
-
-
 def test_sums_that_are_none_are_refused():
     numbers = np.ones((5, 2), np.float32)
     standardization(column_sums(numbers))

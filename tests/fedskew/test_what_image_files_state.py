@@ -134,11 +134,6 @@ def jpeg_2000_of_16_bits(file):
     file.write_bytes(content)
 
 
-def sgi_of_16_bits(file):
-    head = struct.pack(">HBBHHHH", 474, 0, 2, 3, 4, 3, 3).ljust(512, b"\0")
-    file.write_bytes(head + np.zeros((3, 3, 4), ">u2").tobytes())
-
-
 def dataset(folder, name, write, shape):
     """A folder whose first training image is the file; the others are noise of the same size in 8 bits."""
     draws = np.random.default_rng(0)
@@ -191,25 +186,17 @@ PALETTE = np.stack([np.arange(256), 255 - np.arange(256), np.arange(256) // 2], 
 FRAMES = [GREY, 255 - GREY, GREY[::-1], 255 - GREY[::-1]]
 STEPS = {"duration": 100}
 FOLLOWED = {
-    "TIFF white is 0, 8 bits": ("0.tif", tiff(GREY, t262=0), 1 - GREY / 255, {}),
     "TIFF white is 0, turned": (
         "0.tif",
         tiff(WIDE, t262=0, t274=6),
         1 - np.rot90(WIDE, -1) / 65535,
         {},
     ),
-    "TIFF 16 bits, big-endian": ("0.tif", tiff(WIDE, ">"), WIDE / 65535, {}),
     "TIFF 16 bits, signed": (
         "0.tif",
         tiff(WIDE.astype(np.int16), t339=2),
         (WIDE.astype(np.int16) + 32768.0) / 65535,
         {"pixel_range": "-32768,32767"},
-    ),
-    "TIFF 32 bits": (
-        "0.tif",
-        tiff(WIDE.astype(np.uint32) * 65537),
-        WIDE / 65535,
-        {"pixel_range": f"0,{2**32 - 1}"},
     ),
     "TIFF bit order": (
         "0.tif",
@@ -219,47 +206,18 @@ FOLLOWED = {
         GREY / 255,
         {},
     ),
-    "TIFF color in planes": ("0.tif", tiff(COLOR, t284=2), COLOR / 255, {}),
-    "TIFF palette": (
-        "0.tif",
-        tiff(GREY, t262=3, t320=tuple((PALETTE.T.astype(int) * 257).ravel().tolist())),
-        PALETTE[GREY] / 255,
-        {},
-    ),
-    "TIFF grey with transparency": (
-        "0.tif",
-        tiff(np.stack([GREY, 0 * GREY + 255], -1), t262=1, t338=2),
-        GREY / 255,
-        {},
-    ),
-    "PNG 16 bits with a transparent grey": (
-        "0.png",
-        png(16, 0, WIDE, (b"tRNS", b"\0\0")),
-        WIDE / 65535,
-        {},
-    ),
     "PNG palette with transparency": (
         "0.png",
         png(8, 3, GREY, (b"PLTE", PALETTE.tobytes()), (b"tRNS", bytes(range(256)))),
         PALETTE[GREY] / 255,
         {},
     ),
-    "PNG color with transparency": ("0.png", png(8, 6, alpha_over(COLOR, GREY)), COLOR / 255, {}),
-    "PNG of one color, opaque": (
-        "0.png",
-        png(8, 6, alpha_over(0 * COLOR, 0 * GREY + 255)),
-        0 * COLOR / 255,
-        {},
-    ),
-    "GIF frame middle": ("0.gif", several(*FRAMES, **STEPS), FRAMES[2] / 255, {"frame": "middle"}),
     "WebP frame 1": (
         "0.webp",
         several(COLOR, 255 - COLOR, COLOR[::-1], lossless=True, **STEPS),
         1 - COLOR / 255,
         {"frame": "1"},
     ),
-    "APNG frame 2": ("0.png", several(*FRAMES, **STEPS), FRAMES[2] / 255, {"frame": "2"}),
-    "TIFF frame 3": ("0.tif", several(*FRAMES), FRAMES[3] / 255, {"frame": "3"}),
     "JPEG with a preview": (
         "0.jpg",
         several(np.full((8, 8), 80, np.uint8), np.full((8, 8), 200, np.uint8), format="MPO"),
@@ -279,11 +237,6 @@ def test_what_a_file_states_is_followed(tmp_path, case):
 SHADES = GREY + np.uint8(10)
 REFUSED = {
     "PNG color of 16 bits": ("0.png", png(16, 2, COLOR), ("PNG", "16 bits", "cuts to 8")),
-    "PNG grey of 16 bits with transparency": (
-        "0.png",
-        png(16, 4, np.stack([GREY, GREY], -1)),
-        ("PNG", "16 bits"),
-    ),
     "TIFF color of 16 bits": ("0.tif", tiff(COLOR.astype(np.uint16)), ("TIFF", "16 bits")),
     "TIFF of signed bytes": (
         "0.tif",
@@ -295,32 +248,11 @@ REFUSED = {
         tiff(GREY.astype(np.float64), t339=3),
         ("TIFF", "Pillow does not read"),
     ),
-    "PPM of 16 bits": (
-        "0.ppm",
-        lambda file: file.write_bytes(b"P6 4 3 4095\n" + COLOR.astype(">u2").tobytes()) and None,
-        ("PPM", "12 bits"),
-    ),
-    "SGI of 16 bits": ("0.sgi", sgi_of_16_bits, ("SGI", "16 bits")),
     "JPEG 2000 of 16 bits": ("0.j2k", jpeg_2000_of_16_bits, ("JPEG2000", "16 bits")),
     "a picture in alpha, PNG": (
         "0.png",
         png(8, 6, alpha_over(0 * COLOR, SHADES)),
         ("in its transparency",),
-    ),
-    "a picture in alpha, palette": (
-        "0.png",
-        png(8, 3, GREY, (b"PLTE", b"\x05" * 768), (b"tRNS", bytes(range(256)))),
-        ("in its transparency",),
-    ),
-    "a picture in alpha, TIFF": (
-        "0.tif",
-        tiff(alpha_over(0 * COLOR, SHADES), t262=2, t338=2),
-        ("in its transparency",),
-    ),
-    "GIF of several images": (
-        "0.gif",
-        several(*FRAMES, **STEPS),
-        ("holds 4 images", "--set frame=middle"),
     ),
     "APNG of several images": (
         "0.png",
