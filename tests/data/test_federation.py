@@ -90,19 +90,6 @@ def test_domains_are_clients(domains):
     assert "domain mnist-m" in error.rule and "class 2" in error.rule
 
 
-def test_a_part_of_a_domain_is_a_client(domains):
-    federation = federate(replace(domains, parts_per_domain=3), 0)
-    assert federation.domains == (0, 1) * 3
-    assert [len(part) for part in federation.train_indices] == [9, 7] * 3
-    for client in range(6):
-        held = federation.dataset.train_domains[federation.train_indices[client]]
-        assert (held == client % 2).all()
-        assert len(federation.test(client)) == 40  # every part is tested on all of its domain
-    refused("clients", lambda: federate(replace(domains, parts_per_domain=2, clients=5), 0))
-    half = federate(replace(domains, domain_percent=50.0), 0)
-    assert half.clients == 2 and half.counts_KC.sum(axis=1).tolist() == [45, 36]
-
-
 # ---- samples ---------------------------------------------------------------------------------------------------------
 
 

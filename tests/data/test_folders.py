@@ -3,9 +3,7 @@
 What an image file says of itself is in tests/fedskew/test_what_image_files_state.py.
 """
 
-import struct
 import sys
-import zlib
 from collections import Counter
 from dataclasses import replace
 
@@ -17,7 +15,6 @@ from PIL import Image
 from data import DataError, DataSettings, SettingError, federate, load, resolve
 from data.errors import SetOption, options_of
 from data.readers.image_files import look_at, spread
-from data.readers.images import open_image
 from data.readers.splits import bring_to
 from data.readers.user_data import guess_settings
 
@@ -95,44 +92,6 @@ def test_luma_is_pils():
 
 
 # ---- pictures that are large or broken -------------------------------------------------------------------------------
-
-
-def png(width, height, data):
-    """A grey PNG file with a stream of our own."""
-    parts = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
-        (b"IDAT", data),
-        (b"IEND", b""),
-    ]
-    chunks = [
-        struct.pack(">I", len(content))
-        + name
-        + content
-        + struct.pack(">I", zlib.crc32(name + content))
-        for name, content in parts
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
-GOOD = zlib.compress(bytes(20))
-BROKEN = {
-    "just above": png(10_001, 10_000, GOOD),
-    "cut stream": png(4, 4, GOOD[:-7]),
-    "no stream": png(4, 4, b"no stream at all"),
-    "empty": b"",
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_picture_is_one_sentence_before_it_takes_memory(tmp_path, case):
-    file = tmp_path / "a.png"
-    file.write_bytes(png(4, 4, GOOD))
-    assert open_image(file, 1).shape == (4, 4, 1)
-    file.write_bytes(BROKEN[case])
-    with pytest.raises(DataError) as caught:
-        open_image(file, 1)
-    assert str(caught.value).startswith(f"{file}: ") and "\n" not in str(caught.value)
-    assert ("max-image-pixels" in str(caught.value)) == (case == "just above")
 
 
 def test_the_largest_picture_is_a_setting(tmp_path):

@@ -213,10 +213,10 @@ def test_a_subject_at_several_clients_is_drawn_once_where_most_of_its_samples_ar
 
 
 def test_a_client_whose_subjects_are_all_drawn_trains_on_its_first():
-    data = samples([0] * 5, groups=[1, 0, 0, 1, 2])
+    data = samples([0] * 5, groups=[1, 0, 0, 0, 2])
     training, kept = split_validation(data, [np.arange(4), np.array([4])], 1.0, draws())
-    assert [part.tolist() for part in training] == [[0, 3], [4]]
-    assert [part.tolist() for part in kept] == [[1, 2], []]
+    assert [part.tolist() for part in training] == [[0], [4]]
+    assert [part.tolist() for part in kept] == [[1, 2, 3], []]
 
 
 def test_most_common_is_the_value_of_most_samples_and_the_smallest_of_several():
