@@ -137,10 +137,6 @@ def nifti(shape):
     return write
 
 
-def two_sizes(root):
-    dicom("CT_small.dcm")(root / "train" / "dog" / "large.dcm", 0)
-
-
 def left_behind(root):
     (root / "train" / ".DS_Store").write_bytes(b"\0")
     (root / "train" / "cat" / "._0.png").write_bytes(b"\0")
@@ -198,11 +194,6 @@ CASES = {
     ),
     "npz: labels from 1": Case(npz(every("labels", lambda labels: labels + 1)), ("are taken to count from 1",)),
     "folder of 8 bits, with .DS_Store": Case(tree(eight_bits, ".png", extra=left_behind)),
-    "folder: DICOM of two sizes": Case(
-        tree(dicom("MR_small.dcm"), ".dcm", extra=two_sizes),
-        settles=("input-shape=1x64x64", "pixel-range=-896,"),
-        module="pydicom",
-    ),
     "folder: NIfTI volumes": Case(
         tree(nifti((6, 5, 4)), ".nii"), settles=("frame=middle", "pixel-range="), module="nibabel"
     ),
