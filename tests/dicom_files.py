@@ -1,53 +1,73 @@
-"""DICOM files as a hospital's archive exports them, for tests: folders of patients, studies and series."""
+"""DICOM files for tests: images with any elements, and folders as a hospital's archive exports them."""
 
+import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 DIRECTORY = "1.2.840.10008.1.3.10"
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
+EXPLICIT, IMPLICIT, BIG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2", "1.2.840.10008.1.2.2"
 
 
-def write_image(file: Path, seed: int, sop_class: str = SECONDARY_CAPTURE, **elements: Any) -> Path:
-    """Write noise of 8x8 pixels and 8 bits; None leaves an element out."""
-    from pydicom.dataset import FileDataset, FileMetaDataset
+def write_dicom(file, stored, preamble=True, syntax=EXPLICIT, **elements) -> Path:
+    """Write pixels (H, W), (frames, H, W) or (H, W, 3) of 8 bits, or of 12 in 16, or what `elements` state.
+
+    None leaves an element out.
+    """
+    from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
     from pydicom.filewriter import dcmwrite
-    from pydicom.uid import UID, ExplicitVRLittleEndian
 
-    meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID = UID(sop_class)
-    meta.MediaStorageSOPInstanceUID = UID(f"1.2.3.{seed + 1}")
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    data = FileDataset(str(file), {}, file_meta=meta, preamble=b"\0" * 128)
-    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8), np.uint8)
-    stated: dict[str, Any] = {
-        "SOPClassUID": sop_class,
-        "SOPInstanceUID": f"1.2.3.{seed + 1}",
-        "Rows": 8,
-        "Columns": 8,
-        "SamplesPerPixel": 1,
-        "PhotometricInterpretation": "MONOCHROME2",
-        "BitsAllocated": 8,
-        "BitsStored": 8,
-        "HighBit": 7,
-        "PixelRepresentation": 0,
-        "PixelData": pixels.tobytes(),
-        **elements,
-    }
-    for name, value in stated.items():
-        if value is not None:
-            setattr(data, name, value)
-    if "PixelData" in data:
-        data["PixelData"].VR = "OB"
+    is_color = stored.ndim == 3 and stored.shape[-1] == 3
+    stated = {
+        "SOPClassUID": SECONDARY_CAPTURE,
+        "SOPInstanceUID": "1.2.3",
+        "Rows": stored.shape[0 if is_color else -2],
+        "Columns": stored.shape[1 if is_color else -1],
+        "SamplesPerPixel": 3 if is_color else 1,
+        "PhotometricInterpretation": "RGB" if is_color else "MONOCHROME2",
+        "BitsAllocated": 8 * stored.itemsize,
+        "BitsStored": min(8 * stored.itemsize, 12),
+        "PixelRepresentation": int(stored.dtype.kind == "i"),
+        "PlanarConfiguration": 0 if is_color else None,
+        "PixelData": stored.astype(
+            stored.dtype.newbyteorder(">" if syntax == BIG else "<")
+        ).tobytes(),
+    } | elements
+    if stated["BitsStored"] is not None:
+        stated["HighBit"] = stated["BitsStored"] - 1
     file.parent.mkdir(parents=True, exist_ok=True)
-    dcmwrite(file, data, enforce_file_format=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is not as the standard has it
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID = stated["SOPClassUID"]
+        meta.MediaStorageSOPInstanceUID = stated["SOPInstanceUID"]
+        meta.TransferSyntaxUID = syntax
+        data = FileDataset(str(file), {}, file_meta=meta, preamble=b"\0" * 128)
+        for name, value in stated.items():
+            if name.startswith("PixelPadding"):
+                data.add_new(name, "SS" if value < 0 else "US", value)
+            elif value is not None:
+                setattr(data, name, value)
+        if "PixelData" in data:
+            data["PixelData"].VR = "OB" if stored.itemsize == 1 else "OW"
+        if preamble:
+            dcmwrite(file, data, enforce_file_format=True)
+        else:
+            bare = Dataset()
+            bare.update(data)
+            dcmwrite(file, bare, implicit_vr=syntax == IMPLICIT, little_endian=syntax != BIG)
     return file
 
 
-def write_archive(
-    folder: Path, patients: int = 12, images: int = 3, prefix: str = "P", **elements: Any
-) -> Path:
+def write_image(file, seed, sop_class=SECONDARY_CAPTURE, **elements) -> Path:
+    """Write noise of 8x8 pixels and 8 bits; None leaves an element out."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8), np.uint8)
+    named = {"SOPClassUID": sop_class, "SOPInstanceUID": f"1.2.3.{seed + 1}"}
+    return write_dicom(file, pixels, **named, **elements)
+
+
+def write_archive(folder, patients=12, images=3, prefix="P", **elements) -> Path:
     """Write PATIENT/STUDY/SERIES/IM0001 and so on, with a DICOMDIR and a note beside them.
 
     Patients have the PatientID P000 and so on, and two studies, the body part CHEST and HEAD in turn.

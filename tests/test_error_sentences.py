@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -80,6 +81,14 @@ def partition_file(given: Mapping[str, Any], folder: Path) -> None:
     read_partition(str(file))
 
 
+def arrays(given: Mapping[str, list[float]], folder: Path) -> None:
+    labels = {"train_labels": [0, 1, 0], "test_labels": [0, 1, 0], **given}
+    images = {f"{key}_images": np.zeros((3, 2, 2), np.uint8) for key in ("train", "test")}
+    np.savez(folder / "own.npz", **images, **{key: np.array(row) for key, row in labels.items()})
+    stated = {"classes": "2", "input_shape": "1x2x2", "cache": str(folder)}
+    load(DataSettings(dataset=f"npz:{folder / 'own.npz'}", **stated))
+
+
 FAMILIES: Mapping[str, tuple[Callable[[Any, Path], None], type[InputError]]] = {
     "settings": (settings, SettingError),
     "command line": (command_line, SettingError),
@@ -90,6 +99,7 @@ FAMILIES: Mapping[str, tuple[Callable[[Any, Path], None], type[InputError]]] = {
     "counts": (counts, TableError),
     "table": (table_of_numbers, DataError),
     "partition file": (partition_file, DataError),
+    "npz": (arrays, DataError),
 }
 """By family, what reads a case's input, and the class of its errors."""
 CASES: Mapping[str, list[dict[str, Any]]] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
@@ -154,6 +164,7 @@ def test_optimized_python_refuses_the_same(tmp_path: Path) -> None:
         ("federation.toml", {"min-sites": 2}),
         ("coordinator.toml", {"metrics-port": 0}),
         ("counts", "site,a,b\nx,1,2\ny,3,4\n"),
+        ("npz", {}),
     ],
 )
 def test_good_input_is_not_refused(family: str, given: Any, tmp_path: Path) -> None:

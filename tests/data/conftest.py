@@ -1,4 +1,4 @@
-"""No test of this folder touches the user's cache."""
+"""A cache of a test's own, and federations that are made anew, for the tests that ask for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from data import federate
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
     federate.cache_clear()

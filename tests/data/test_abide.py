@@ -1,16 +1,29 @@
-"""ABIDE: windows of a subject's series, their correlations, and subjects that are on one side only."""
+"""ABIDE: windows of a subject's series and their correlations, from npz files and as nilearn leaves it."""
 
-import re
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from layouts import write_site
+from layouts import ABIDE_SITES, write_abide, write_pcp, write_site
 
-from data import DataError, DataSettings, federate, load, resolve
-from data.readers.abide import folds, read_site, window_correlations, windows_of
-from data.readers.catalog import ALIASES
+from data import DataError, DataSettings, federate, load
+from data.readers.abide import (
+    PHENOTYPES,
+    folds,
+    incomplete,
+    read_pcp,
+    read_site,
+    window_correlations,
+    windows_of,
+)
+
+
+def settings(root, **more):
+    return DataSettings("abide-nyu", str(root), input_shape="10", **more)
 
 
 def test_a_window_is_the_upper_triangle_of_fisher_s_z():
@@ -18,20 +31,10 @@ def test_a_window_is_the_upper_triangle_of_fisher_s_z():
     actual = window_correlations(series, 32, 3)
     assert actual.shape == ((50 - 32) // 3 + 1, 15) and actual.dtype == np.float32
     for window in range(len(actual)):
-        correlation = np.corrcoef(
-            series[3 * window : 3 * window + 32].astype(np.float64), rowvar=False
-        )
+        part = series[3 * window : 3 * window + 32].astype(np.float64)
+        correlation = np.corrcoef(part, rowvar=False)
         expected = [np.arctanh(correlation[i, j]) for i in range(6) for j in range(i + 1, 6)]
         assert np.allclose(actual[window], expected, atol=1e-5)
-
-
-def test_constant_and_equal_regions_stay_finite():
-    series = np.random.default_rng(0).normal(size=(40, 3))
-    series[:, 1] = series[:, 0]
-    series[:, 2] = 7.0
-    actual = window_correlations(series, 32, 1)
-    assert np.isfinite(actual).all()
-    assert np.allclose(actual, np.tile([np.arctanh(1 - 1e-6), 0, 0], (9, 1)), atol=1e-3)
 
 
 def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path):
@@ -55,78 +58,141 @@ def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path):
 def test_folds_have_equal_shares_of_each_label():
     labels = np.random.default_rng(1).integers(0, 2, 163)
     parts = folds(labels, "NYU")
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert (
-        max(labels[part].sum() for part in parts) - min(labels[part].sum() for part in parts) <= 1
-    )
+    assert np.ptp([len(part) for part in parts]) <= 1
+    assert np.ptp([labels[part].sum() for part in parts]) <= 1
 
 
 def test_sites_are_domains_and_no_two_share_a_subject(tmp_path):
-    sites = ("NYU", "UM_1", "USM", "UCLA_1")
-    for number, site in enumerate(sites):
-        write_site(tmp_path / "abide" / f"{site}.npz", subjects=10 + number, seed=number)
-    settings = DataSettings("abide", str(tmp_path), input_shape="10")
-    data = load(settings)
-    assert (
-        data.domain_names
-        == ALIASES["abide"]
-        == ("abide-nyu", "abide-um-1", "abide-usm", "abide-ucla-1")
-    )
-    assert (data.class_names, data.shape, data.mean, data.std) == (
-        ("control", "autism"),
-        (10,),
-        (0.0,),
-        (1.0,),
-    )
-    federation = federate(settings, 0)
+    lengths = write_abide(tmp_path)
+    stated = DataSettings("abide", str(tmp_path), input_shape="10")
+    federation = federate(stated, 0)
     seen = [set(federation.test(client).groups_N.tolist()) for client in range(4)]
     assert [len(part) for part in seen] == [2, 3, 3, 3]  # a fifth, the larger parts first
     assert len(set().union(*seen)) == sum(map(len, seen))
     for client in range(4):
-        groups, labels = (
-            federation.test(client).groups_N.numpy(),
-            federation.test(client).labels_N.numpy(),
-        )
-        assert len(groups) == len(labels)
-        assert all(len(set(labels[groups == subject])) == 1 for subject in seen[client]), (
-            "one label a subject"
-        )
-    other = load(DataSettings("abide", str(tmp_path), input_shape="10", test_fold=1))
-    assert other.content != data.content
+        tested = federation.test(client)
+        for subject in seen[client]:
+            assert len(set(tested.labels_N[tested.groups_N == subject].tolist())) == 1
+        _, windows = np.unique(federation.subjects(client), return_counts=True)
+        assert set(windows) <= set(lengths[client] - 31)
     whole = federation.test()
-    assert set(whole.groups_N.tolist()) == set().union(*seen) and len(whole.groups_N) == len(whole)
+    assert set(whole.groups_N.tolist()) == set().union(*seen)
     assert whole.only(torch.tensor([5, 0])).groups_N.tolist() == whole.groups_N[[5, 0]].tolist()
-    left_out = federate(replace(settings, unseen_domain="abide-usm"), 0).unseen_test()
+    left_out = federate(replace(stated, unseen_domain="abide-usm"), 0).unseen_test()
     assert left_out.groups_N.tolist() == federation.test(2).groups_N.tolist()
-    assert (
-        federation.train(0).groups_N is None and federate(DataSettings(), 0).test().groups_N is None
-    )
-
-
-def test_the_full_set_s_width():
-    resolved = resolve(DataSettings("abide"))
-    assert (resolved.input_shape, resolved.clients, resolved.partition) == ("6105", 4, "domains")
-    assert resolve(DataSettings("abide-nyu")).input_shape == "6105"
+    assert federation.train(0).groups_N is None
 
 
 @pytest.mark.parametrize(
-    ("changed", "rule"),
+    "changed",
     [
-        (
-            {"length": np.full(10, 31), "ts": np.zeros((310, 5))},
-            "subject 0 has 31 time points, window-width = 32",
-        ),
-        ({"ts": np.zeros((100, 5))}, "do not fit: ts must be (sum of length, regions)"),
-        ({"label": None}, "label missing; the file holds"),
-        (
-            {"label": np.full(10, 2)},
-            "train_labels: label 2 of 2 classes at index 0: labels must be 0..1",
-        ),
+        {"length": np.full(10, 31), "ts": np.zeros((310, 5))},
+        {"ts": np.zeros((100, 5))},
+        {"label": None},
+        {"label": np.full(10, 2)},
     ],
+    ids=["too short", "another length", "no label", "another label"],
 )
-def test_a_file_that_does_not_fit_is_one_sentence(tmp_path, changed, rule):
+def test_a_file_that_does_not_fit_is_refused(tmp_path, changed):
     file = tmp_path / "abide" / "NYU.npz"
-    arrays = {**write_site(file), **changed}
+    arrays = write_site(file)
+    load(settings(tmp_path))
+    for key, value in changed.items():
+        arrays[key] = value
     np.savez(file, **{key: value for key, value in arrays.items() if value is not None})
-    with pytest.raises(DataError, match=f"^{re.escape(str(file))}: .*{re.escape(rule)}"):
-        load(DataSettings("abide-nyu", str(tmp_path), input_shape="10"))
+    with pytest.raises(DataError) as caught:
+        load(settings(tmp_path))
+    assert caught.value.where == str(file)
+
+
+# ---- as nilearn leaves it --------------------------------------------------------------------------------------------
+
+
+def test_series_and_diagnoses(tmp_path):
+    series = write_pcp(tmp_path)
+    write_pcp(tmp_path, "UM_1", 4, 50272)
+    site = read_pcp(tmp_path, "NYU")
+    assert site.labels.tolist() == [1, 0] * 5  # DX_GROUP 1 is autism, 2 control
+    assert len(site.series) == 10 and len(read_pcp(tmp_path, "UM_1").series) == 4
+    for read, written in zip(site.series, series, strict=True):
+        assert np.allclose(read, written, atol=1e-6)
+    # A subject with a region outside of the scan is left out.
+    file = tmp_path / "cpac/filt_noglobal/NYU_0050955_rois_ho.1D"
+    dark = np.loadtxt(file)
+    dark[:, 3] = 0
+    np.savetxt(file, dark, header="10\t11\t12\t4801\t4802", comments="#", delimiter="\t")
+    assert read_pcp(tmp_path, "NYU").labels.tolist() == [1, 0, 1, 1, 0, 1, 0, 1, 0]
+
+
+SCAN = "cpac/filt_noglobal/NYU_0050953_rois_ho.1D"
+
+
+def rewrite(file, change):
+    return lambda folder: (folder / file).write_text(change((folder / file).read_text()))
+
+
+def without_lines(word):
+    return lambda text: "\n".join(line for line in text.splitlines() if word not in line)
+
+
+CHANGES = {
+    "two pipelines": lambda folder: write_pcp(folder, subjects=2, kind="ccs/nofilt_global"),
+    "diagnosis": rewrite(PHENOTYPES, lambda text: text.replace("NYU_0050953,2", "NYU_0050953,-9")),
+    "damaged": rewrite(SCAN, lambda text: f"{text}1.0\t2.0\n"),
+    "no table": lambda folder: (folder / PHENOTYPES).unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_files_that_do_not_fit_are_refused(tmp_path, change):
+    write_pcp(tmp_path / "ABIDE_pcp")
+    load(settings(tmp_path))
+    CHANGES[change](tmp_path / "ABIDE_pcp")
+    with pytest.raises(DataError) as caught:
+        load(settings(tmp_path))
+    assert str(caught.value).startswith(str(tmp_path))
+
+
+def stand_in(monkeypatch, fetch):
+    """Let `fetch` stand for nilearn's fetcher, and return the list of its calls."""
+    calls = []
+
+    def called(**options):
+        calls.append(options)
+        fetch(Path(options["data_dir"]) / "ABIDE_pcp")
+
+    monkeypatch.setitem(sys.modules, "nilearn.datasets", SimpleNamespace(fetch_abide_pcp=called))
+    return calls
+
+
+def test_a_download_asks_nilearn_once_for_the_federated_study_s_files(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nilearn.datasets", None)
+    with pytest.raises(DataError) as caught:
+        load(settings(tmp_path, download=True))
+    assert "fedskew[abide]" in caught.value.rule
+    calls = stand_in(monkeypatch, write_pcp)
+    data = load(settings(tmp_path, download=True))
+    wanted = {"pipeline": "cpac", "band_pass_filtering": True, "global_signal_regression": False,
+              "derivatives": ["rois_ho"], "quality_checked": False, "SITE_ID": ["NYU"]}  # fmt: skip
+    assert len(calls) == 1 and wanted.items() <= calls[0].items()
+    assert load(settings(tmp_path, download=True)).content == data.content and len(calls) == 1
+
+
+def test_an_interrupted_download_is_resumed_and_a_failing_one_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "ABIDE_pcp"
+    assert incomplete(folder, ABIDE_SITES[0])
+    write_pcp(folder)
+    assert not incomplete(folder, "NYU")
+    (folder / SCAN).unlink()
+    assert incomplete(folder, "NYU")
+
+    def offline(folder):
+        raise OSError("no network")
+
+    stand_in(monkeypatch, offline)
+    with pytest.raises(DataError):
+        load(settings(tmp_path, download=True))
+    calls = stand_in(monkeypatch, write_pcp)
+    data = load(settings(tmp_path, download=True))
+    windows = sum(len(series) - 31 for series in read_pcp(folder, "NYU").series)
+    assert len(calls) == 1 and len(data.train_labels) + len(data.test_labels) == windows

@@ -68,18 +68,19 @@ def test_rules(field: str, good: list[object], bad: list[object], rule: str) -> 
             )
 
 
-def test_what_an_heir_adds_is_held_as_well() -> None:
-    with pytest.raises(SettingError, match=r"^more = 0: must be at least 1$"):
-        Longer(more=0)
-
-
-def test_settings_that_contradict_each_other() -> None:
-    with pytest.raises(SettingError, match=r"^example\.width = 4: has no effect beside count$"):
-        Example(count=1, width=4)
+def test_what_an_heir_adds_is_held_as_well_and_so_are_rules_between_fields() -> None:
+    for make, key in (
+        (lambda: Longer(more=0), "more"),
+        (lambda: Example(count=1, width=4), "example.width"),
+    ):
+        with pytest.raises(SettingError) as caught:
+            make()
+        assert caught.value.key == key
+    assert Longer(more=1).more == Example(count=1).count
 
 
 def test_a_range_without_words_is_an_error_of_its_author() -> None:
-    with pytest.raises(TypeError, match="no words"):
+    with pytest.raises(TypeError):
 
         class Wrong(Settings):
             value: Annotated[int, Lt(3)] = 0

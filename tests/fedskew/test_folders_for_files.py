@@ -1,48 +1,38 @@
 """A folder where a file belongs, and the other way round: one sentence that names it, whatever reads or writes it."""
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import FedSkew
 
-METHOD = {"method": "fedbn", "model": "mlp-bn", "batch-limit": 1, "rounds": 2}
 RUN = [
-    "--engine",
-    "inprocess",
-    *(word for key, value in METHOD.items() for word in ("--set", f"{key}={value}")),
-]
-
-OWN = ["--set", "classes=2", "--set", "input-shape=1x8x8", "--set", "model=mlp-bn"]
+    "run", "--engine", "inprocess",
+    *(word for text in ("method=fedbn", "model=mlp-bn", "batch-limit=1", "rounds=1") for word in ("--set", text)),
+]  # fmt: skip
+OWN = ["--set", "classes=2", "--set", "input-shape=1x8x8"]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with one finished run, which is exported."""
+def whole(tmp_path_factory):
+    """A results folder with one finished run."""
     from fedskew.engines import execute
-    from fedskew.export import from_run
-    from server_app.run_folder import RunFolder
     from server_app.settings import parse
 
     results = tmp_path_factory.mktemp("whole")
-    settings = parse({**METHOD, "results": str(results)})
-    execute(settings, "inprocess", lambda line: None)
-    trained = from_run.TrainedRun(RunFolder(settings.folder), "", False)
-    from_run.export(trained, settings.folder / "export" / trained.model, False)
+    stated = {"method": "fedbn", "model": "mlp-bn", "batch-limit": 1, "rounds": 1}
+    execute(parse({**stated, "results": str(results)}), "inprocess", lambda line: None)
     return results
 
 
 @pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
+def run(whole, tmp_path):
     """The folder of a run of the test's own."""
     shutil.copytree(whole, tmp_path / "results")
     (folder,) = (tmp_path / "results").iterdir()
     return folder
 
 
-def folder_for(file: Path) -> Path:
+def folder_for(file):
     """Put a folder that holds something in a file's place."""
     file.unlink(missing_ok=True)
     file.mkdir(parents=True)
@@ -50,99 +40,45 @@ def folder_for(file: Path) -> Path:
     return file
 
 
-def refused(answer: tuple[int, str, str], file: Path) -> None:
+def refused(answer, file):
     """Assert that a command has named the file in one sentence."""
     status, _, errors = answer
     assert status == 2 and errors.count("\n") == 1 and str(file) in errors
-    assert any(
-        words in errors
-        for words in (
-            "is a folder",
-            "is no folder",
-            "no such",
-            "cannot be",
-            "must be a folder",
-            "it must hold",
-        )
-    )
 
 
 @pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.parametrize(
-    "name", ["settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"]
-)
-def test_a_run_s_files(run: Path, fedskew: FedSkew, name: str, finished: bool) -> None:
+@pytest.mark.parametrize("name", ["settings.json", "rounds.jsonl", "checkpoint.safetensors"])
+def test_a_run_s_files(run, fedskew, name, finished):
     if not finished:
         (run / "summary.json").unlink()
     file = folder_for(run / name)
-    refused(fedskew("run", *RUN, "--results", run.parent), file)
+    refused(fedskew(*RUN, "--results", run.parent), file)
     assert (file / "something").exists()
 
 
-def test_a_client_s_memory_and_the_lock(run: Path, fedskew: FedSkew) -> None:
-    (run / "summary.json").unlink()
-    memory = folder_for(run / "memory" / "client-00003" / "round-000002.safetensors")
-    refused(fedskew("run", *RUN, "--results", run.parent), memory)
-    shutil.rmtree(memory)
-    folder_for(run / "lock")
-    refused(fedskew("run", *RUN, "--results", run.parent), run)
-
-
-def test_a_checkpoint_that_finds_no_place(run: Path, fedskew: FedSkew) -> None:
-    for name in ("summary.json", "checkpoint.safetensors"):
-        (run / name).unlink()
-    (run / "previous.safetensors").rename(run / "checkpoint.safetensors")
-    previous = folder_for(run / "previous.safetensors")
-    status, _, errors = fedskew("run", *RUN, "--results", run.parent)
-    assert (status, errors) == (1, f"fedskew: {previous} cannot be written: Is a directory\n")
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "site-0.safetensors", "README.md"])
-def test_an_export_s_files(run: Path, fedskew: FedSkew, name: str) -> None:
-    exported = run / "export" / "average"
-    folder_for(exported / name)
-    status, _, errors = fedskew("export", run)
-    assert status and errors.count("\n") == 1 and str(exported) in errors
-    np.savez(run / "inputs.npz", images=np.zeros((2, 8, 8), np.uint8))
-    if name != "README.md":
-        refused(fedskew("predict", exported, run / "inputs.npz", "--site", "0"), exported)
-
-
-COMMANDS: dict[str, Callable[[Path], list[object]]] = {
-    "partition-file": lambda place: ["run", *RUN, "--set", f"partition-file={place}"],
-    "data": lambda place: ["run", "--engine", "inprocess", "--set", f"dataset=npz:{place}", *OWN],
+COMMANDS = {
+    "partition-file": lambda place: [*RUN, "--set", f"partition-file={place}"],
+    "data": lambda place: [*RUN, "--set", f"dataset=npz:{place}", *OWN],
     "check": lambda place: ["data", "check", place],
     "save-partition": lambda place: ["data", "save-partition", place],
-    "--png": lambda place: ["data", "show", "--png", place],
-    "--output": lambda place: [
-        "predict", place.parent / "export" / "average", place.parent / "inputs.npz", "--site", "0", "--output", place
-    ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_a_command_names(run: Path, fedskew: FedSkew, name: str) -> None:
-    np.savez(run / "inputs.npz", images=np.zeros((2, 8, 8), np.uint8))
-    place = folder_for(run / ("folder.csv" if name == "--output" else "folder.png"))
+def test_what_a_command_names(tmp_path, fedskew, name):
+    place = folder_for(tmp_path / "folder.npz")
     refused(fedskew(*COMMANDS[name](place)), place)
 
 
-def test_a_file_where_a_folder_belongs(run: Path, fedskew: FedSkew) -> None:
+def test_a_file_where_a_folder_belongs(run, fedskew):
     images, labels = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1])
-    np.savez(
-        run / "own.npz",
-        train_images=images,
-        train_labels=labels,
-        test_images=images,
-        test_labels=labels,
-    )
+    arrays = {"train_images": images, "train_labels": labels}
+    np.savez(run / "own.npz", **arrays, test_images=images, test_labels=labels)
     (file := run / "file").write_text("")
     refused(fedskew("export", run, "--output", file), file)
     refused(fedskew("predict", file, file), file)
     refused(fedskew("report", "--results", file), file)
     refused(fedskew("run", "--results", file), file)
-    refused(fedskew("run", *OWN, "--set", f"dataset=folder:{file}"), file)
-    refused(
-        fedskew("run", *OWN, "--set", f"dataset=npz:{run / 'own.npz'}", "--set", f"cache={file}"),
-        file,
-    )
+    refused(fedskew(*RUN, *OWN, "--set", f"dataset=folder:{file}"), file)
+    dataset = f"dataset=npz:{run / 'own.npz'}"
+    refused(fedskew(*RUN, *OWN, "--set", dataset, "--set", f"cache={file}"), file)

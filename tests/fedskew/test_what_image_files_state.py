@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import FedSkew
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -25,7 +24,7 @@ GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
 COLOR = np.stack([GREY, GREY[::-1], 255 - GREY], axis=-1)
 WIDE = GREY.astype(np.uint16) * 257
 
-ORIENTED: dict[int, Callable[[Array], Array]] = {
+ORIENTED = {
     1: lambda pixels: pixels,
     2: np.fliplr,
     3: lambda pixels: np.rot90(pixels, 2),
@@ -38,14 +37,14 @@ ORIENTED: dict[int, Callable[[Array], Array]] = {
 """What a viewer does to the stored rows and columns, by Exif orientation (Exif 2.3, tag 274)."""
 
 
-def png(depth: int, color_type: int, pixels: Array, *chunks: tuple[bytes, bytes]) -> Write:
+def png(depth, color_type, pixels, *chunks):
     """A PNG file of any depth and type, with chunks before its pixels."""
 
-    def chunk(name: bytes, content: bytes) -> bytes:
+    def chunk(name, content):
         checksum = struct.pack(">I", zlib.crc32(name + content))
         return struct.pack(">I", len(content)) + name + content + checksum
 
-    def write(file: Path) -> None:
+    def write(file):
         height, width = pixels.shape[:2]
         kind = ">u2" if depth == 16 else "u1"
         rows = b"".join(b"\0" + row.astype(kind).tobytes() for row in pixels)
@@ -56,13 +55,13 @@ def png(depth: int, color_type: int, pixels: Array, *chunks: tuple[bytes, bytes]
     return write
 
 
-def tiff(pixels: Array, order: str = "<", **stated: int | tuple[int, ...]) -> Write:
+def tiff(pixels, order="<", **stated):
     """An uncompressed TIFF file with tags by their numbers, as t262=0."""
 
-    def write(file: Path) -> None:
+    def write(file):
         height, width = pixels.shape[:2]
         channels = pixels.shape[2] if pixels.ndim == 3 else 1
-        tags: dict[int, int | tuple[int, ...]] = {
+        tags = {
             256: width,
             257: height,
             258: (8 * pixels.itemsize,) * channels,
@@ -95,37 +94,37 @@ def tiff(pixels: Array, order: str = "<", **stated: int | tuple[int, ...]) -> Wr
     return write
 
 
-def pil(pixels: Array, mode: str | None = None, **options: Any) -> Write:
+def pil(pixels, mode=None, **options):
     """What Pillow writes."""
 
-    def write(file: Path) -> None:
+    def write(file):
         image = Image.fromarray(pixels)
         (image.convert(mode) if mode else image).save(file, **options)
 
     return write
 
 
-def several(*images: Array, **options: Any) -> Write:
+def several(*images, **options):
     """A file of several images, in any format that Pillow knows by its ending."""
 
-    def write(file: Path) -> None:
+    def write(file):
         first, *others = map(Image.fromarray, images)
         first.save(file, save_all=True, append_images=others, **options)
 
     return write
 
 
-def exif(orientation: int) -> Image.Exif:
+def exif(orientation):
     stated = Image.Exif()
     stated[274] = orientation
     return stated
 
 
-def alpha_over(colors: Array, alpha: Array) -> Array:
+def alpha_over(colors, alpha):
     return np.concatenate([colors, alpha[..., None]], axis=-1)
 
 
-def jpeg_2000_of_16_bits(file: Path) -> None:
+def jpeg_2000_of_16_bits(file):
     """Its head alone says so: Pillow decodes to bytes before anything else is seen."""
     stream = io.BytesIO()
     Image.fromarray(np.tile(COLOR, (8, 8, 1))).save(stream, format="JPEG2000", no_jp2=True)
@@ -135,12 +134,7 @@ def jpeg_2000_of_16_bits(file: Path) -> None:
     file.write_bytes(content)
 
 
-def sgi_of_16_bits(file: Path) -> None:
-    head = struct.pack(">HBBHHHH", 474, 0, 2, 3, 4, 3, 3).ljust(512, b"\0")
-    file.write_bytes(head + np.zeros((3, 3, 4), ">u2").tobytes())
-
-
-def dataset(folder: Path, name: str, write: Write, shape: tuple[int, ...]) -> Path:
+def dataset(folder, name, write, shape):
     """A folder whose first training image is the file; the others are noise of the same size in 8 bits."""
     draws = np.random.default_rng(0)
     for split in ("train", "test"):
@@ -152,7 +146,7 @@ def dataset(folder: Path, name: str, write: Write, shape: tuple[int, ...]) -> Pa
     return folder
 
 
-def read(folder: Path, name: str, write: Write, expected: Array, **stated: str) -> Array:
+def read(folder, name, write, expected, **stated):
     """The file's image as training has it, on the scale 0..1."""
     height, width = expected.shape[:2]
     channels = 3 if expected.ndim == 3 else 1
@@ -168,57 +162,41 @@ def read(folder: Path, name: str, write: Write, expected: Array, **stated: str) 
     return image / 255 if image.dtype == np.uint8 else image
 
 
-@pytest.mark.parametrize("orientation", ORIENTED)
-@pytest.mark.parametrize(
-    "kind", ["grey.png", "rgb.png", "wide.png", "rgb.webp", "rgb.jpg", "grey.tif", "wide.tif"]
-)
-def test_an_orientation_turns_the_image(tmp_path: Path, kind: str, orientation: int) -> None:
-    name, ending = kind.split(".")
-    pixels = {"grey": GREY, "rgb": COLOR, "wide": WIDE}[name]
-    if ending == "tif":
-        write = tiff(pixels, t274=orientation)
-    elif ending == "jpg":
-        pixels = np.kron(COLOR[:2], np.ones((16, 16, 1), np.uint8))  # JPEG keeps squares of 16
-        write = pil(pixels, quality=100, subsampling=0, exif=exif(orientation))
-    else:
-        options = {"lossless": True} if ending == "webp" else {}
-        write = pil(pixels, exif=exif(orientation), **options)
-    expected = ORIENTED[orientation](pixels) / np.iinfo(pixels.dtype).max
-    image = read(tmp_path / "own", f"0.{ending}", write, expected)
-    assert np.allclose(image, expected, atol=0.02 if ending == "jpg" else 1e-6)
+KINDS = {
+    "png": lambda turn: pil(COLOR, exif=exif(turn)),
+    "webp": lambda turn: pil(COLOR, exif=exif(turn), lossless=True),
+    "jpg": lambda turn: pil(SQUARES, exif=exif(turn), quality=100, subsampling=0),
+    "tif": lambda turn: tiff(WIDE, t274=turn),
+}
+SQUARES = np.kron(COLOR[:2], np.ones((16, 16, 1), np.uint8))
+"""JPEG keeps squares of 16."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_orientation_turns_the_image(tmp_path, kind):
+    pixels = {"jpg": SQUARES, "tif": WIDE}.get(kind, COLOR)
+    for orientation, turned in ORIENTED.items():
+        expected = turned(pixels) / np.iinfo(pixels.dtype).max
+        folder = tmp_path / f"{orientation}"
+        image = read(folder, f"0.{kind}", KINDS[kind](orientation), expected)
+        assert np.allclose(image, expected, atol=0.02 if kind == "jpg" else 1e-6), orientation
 
 
 PALETTE = np.stack([np.arange(256), 255 - np.arange(256), np.arange(256) // 2], -1).astype(np.uint8)
 FRAMES = [GREY, 255 - GREY, GREY[::-1], 255 - GREY[::-1]]
 STEPS = {"duration": 100}
-FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
-    "TIFF 8 bits": ("0.tif", tiff(GREY), GREY / 255, {}),
-    "TIFF white is 0, 8 bits": ("0.tif", tiff(GREY, t262=0), 1 - GREY / 255, {}),
-    "TIFF white is 0, 16 bits": ("0.tif", tiff(WIDE, t262=0), 1 - WIDE / 65535, {}),
-    "TIFF white is 0, floats": (
-        "0.tif",
-        tiff(GREY.astype(np.float32), t262=0, t339=3),
-        1 - GREY / 255,
-        {"pixel_range": "0,255"},
-    ),
+FOLLOWED = {
     "TIFF white is 0, turned": (
         "0.tif",
         tiff(WIDE, t262=0, t274=6),
         1 - np.rot90(WIDE, -1) / 65535,
         {},
     ),
-    "TIFF 16 bits, big-endian": ("0.tif", tiff(WIDE, ">"), WIDE / 65535, {}),
     "TIFF 16 bits, signed": (
         "0.tif",
         tiff(WIDE.astype(np.int16), t339=2),
         (WIDE.astype(np.int16) + 32768.0) / 65535,
         {"pixel_range": "-32768,32767"},
-    ),
-    "TIFF 32 bits": (
-        "0.tif",
-        tiff(WIDE.astype(np.uint32) * 65537),
-        WIDE / 65535,
-        {"pixel_range": f"0,{2**32 - 1}"},
     ),
     "TIFF bit order": (
         "0.tif",
@@ -228,70 +206,18 @@ FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
         GREY / 255,
         {},
     ),
-    "TIFF color": ("0.tif", tiff(COLOR), COLOR / 255, {}),
-    "TIFF color in planes": ("0.tif", tiff(COLOR, t284=2), COLOR / 255, {}),
-    "TIFF palette": (
-        "0.tif",
-        tiff(GREY, t262=3, t320=tuple((PALETTE.T.astype(int) * 257).ravel().tolist())),
-        PALETTE[GREY] / 255,
-        {},
-    ),
-    "TIFF grey with transparency": (
-        "0.tif",
-        tiff(np.stack([GREY, 0 * GREY + 255], -1), t262=1, t338=2),
-        GREY / 255,
-        {},
-    ),
-    "TIFF grey times transparency": (
-        "0.tif",
-        tiff(np.stack([GREY, 0 * GREY + 255], -1), t262=1, t338=1),
-        GREY / 255,
-        {},
-    ),
-    "PNG 16 bits": ("0.png", png(16, 0, WIDE), WIDE / 65535, {}),
-    "PNG 16 bits with a transparent grey": (
-        "0.png",
-        png(16, 0, WIDE, (b"tRNS", b"\0\0")),
-        WIDE / 65535,
-        {},
-    ),
-    "PNG palette": (
-        "0.png",
-        png(8, 3, GREY, (b"PLTE", PALETTE.tobytes())),
-        PALETTE[GREY] / 255,
-        {},
-    ),
     "PNG palette with transparency": (
         "0.png",
         png(8, 3, GREY, (b"PLTE", PALETTE.tobytes()), (b"tRNS", bytes(range(256)))),
         PALETTE[GREY] / 255,
         {},
     ),
-    "PNG with a transparent grey": ("0.png", png(8, 0, GREY, (b"tRNS", b"\0\x14")), GREY / 255, {}),
-    "PNG with a transparent color": (
-        "0.png",
-        png(8, 2, COLOR, (b"tRNS", b"\0\0\0\xf0\0\xff")),
-        COLOR / 255,
-        {},
-    ),
-    "PNG color with transparency": ("0.png", png(8, 6, alpha_over(COLOR, GREY)), COLOR / 255, {}),
-    "PNG of one color, opaque": (
-        "0.png",
-        png(8, 6, alpha_over(0 * COLOR, 0 * GREY + 255)),
-        0 * COLOR / 255,
-        {},
-    ),
-    "GIF frame 1": ("0.gif", several(*FRAMES, **STEPS), FRAMES[1] / 255, {"frame": "1"}),
-    "GIF frame middle": ("0.gif", several(*FRAMES, **STEPS), FRAMES[2] / 255, {"frame": "middle"}),
-    "GIF of one image": ("0.gif", pil(GREY), GREY / 255, {}),
     "WebP frame 1": (
         "0.webp",
         several(COLOR, 255 - COLOR, COLOR[::-1], lossless=True, **STEPS),
         1 - COLOR / 255,
         {"frame": "1"},
     ),
-    "APNG frame 2": ("0.png", several(*FRAMES, **STEPS), FRAMES[2] / 255, {"frame": "2"}),
-    "TIFF frame 3": ("0.tif", several(*FRAMES), FRAMES[3] / 255, {"frame": "3"}),
     "JPEG with a preview": (
         "0.jpg",
         several(np.full((8, 8), 80, np.uint8), np.full((8, 8), 200, np.uint8), format="MPO"),
@@ -302,36 +228,16 @@ FOLLOWED: dict[str, tuple[str, Write, Array, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", FOLLOWED)
-def test_what_a_file_states_is_followed(tmp_path: Path, case: str) -> None:
+def test_what_a_file_states_is_followed(tmp_path, case):
     name, write, expected, stated = FOLLOWED[case]
     image = read(tmp_path / "own", name, write, expected, **stated)
     assert np.allclose(image, expected, atol=1e-6)
 
 
 SHADES = GREY + np.uint8(10)
-REFUSED: dict[str, tuple[str, Write, tuple[str, ...]]] = {
+REFUSED = {
     "PNG color of 16 bits": ("0.png", png(16, 2, COLOR), ("PNG", "16 bits", "cuts to 8")),
-    "PNG color of 16 bits with transparency": (
-        "0.png",
-        png(16, 6, alpha_over(COLOR, GREY)),
-        ("PNG", "16 bits"),
-    ),
-    "PNG grey of 16 bits with transparency": (
-        "0.png",
-        png(16, 4, np.stack([GREY, GREY], -1)),
-        ("PNG", "16 bits"),
-    ),
     "TIFF color of 16 bits": ("0.tif", tiff(COLOR.astype(np.uint16)), ("TIFF", "16 bits")),
-    "TIFF color of 16 bits in planes": (
-        "0.tif",
-        tiff(COLOR.astype(np.uint16), t284=2),
-        ("TIFF", "16 bits"),
-    ),
-    "TIFF color of 16 bits, big-endian": (
-        "0.tif",
-        tiff(COLOR.astype(np.uint16), ">"),
-        ("TIFF", "16 bits"),
-    ),
     "TIFF of signed bytes": (
         "0.tif",
         tiff(GREY.astype(np.int8), t339=2),
@@ -342,47 +248,11 @@ REFUSED: dict[str, tuple[str, Write, tuple[str, ...]]] = {
         tiff(GREY.astype(np.float64), t339=3),
         ("TIFF", "Pillow does not read"),
     ),
-    "PPM of 16 bits": (
-        "0.ppm",
-        lambda file: file.write_bytes(b"P6 4 3 4095\n" + COLOR.astype(">u2").tobytes()) and None,
-        ("PPM", "12 bits"),
-    ),
-    "SGI of 16 bits": ("0.sgi", sgi_of_16_bits, ("SGI", "16 bits")),
     "JPEG 2000 of 16 bits": ("0.j2k", jpeg_2000_of_16_bits, ("JPEG2000", "16 bits")),
     "a picture in alpha, PNG": (
         "0.png",
         png(8, 6, alpha_over(0 * COLOR, SHADES)),
         ("in its transparency",),
-    ),
-    "a picture in alpha, grey PNG": (
-        "0.png",
-        png(8, 4, np.stack([0 * GREY, SHADES], -1)),
-        ("in its transparency",),
-    ),
-    "a picture in alpha, palette": (
-        "0.png",
-        png(8, 3, GREY, (b"PLTE", b"\x05" * 768), (b"tRNS", bytes(range(256)))),
-        ("in its transparency",),
-    ),
-    "a picture in alpha, WebP": (
-        "0.webp",
-        pil(alpha_over(0 * COLOR + 255, SHADES), lossless=True, exact=True),
-        ("in its transparency",),
-    ),
-    "a picture in alpha, TIFF": (
-        "0.tif",
-        tiff(alpha_over(0 * COLOR, SHADES), t262=2, t338=2),
-        ("in its transparency",),
-    ),
-    "GIF of several images": (
-        "0.gif",
-        several(*FRAMES, **STEPS),
-        ("holds 4 images", "--set frame=middle"),
-    ),
-    "WebP of several images": (
-        "0.webp",
-        several(COLOR, 255 - COLOR, **STEPS),
-        ("holds 2 images", "--set frame=middle"),
     ),
     "APNG of several images": (
         "0.png",
@@ -393,7 +263,7 @@ REFUSED: dict[str, tuple[str, Write, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_would_be_lost_is_refused_by_file(tmp_path: Path, case: str) -> None:
+def test_what_would_be_lost_is_refused_by_file(tmp_path, case):
     """The control is the table above, of the same formats."""
     name, write, words = REFUSED[case]
     with pytest.raises(DataError) as refused:
@@ -405,34 +275,12 @@ def test_what_would_be_lost_is_refused_by_file(tmp_path: Path, case: str) -> Non
     assert not [word for word in words if word not in sentence], sentence
 
 
-def test_a_frame_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"0\.gif: holds images 0\.\.3, and frame = 4"):
-        read(tmp_path / "own", "0.gif", several(*FRAMES, **STEPS), GREY, frame="4")
-
-
-def test_the_check_says_once_what_is_done_to_images(tmp_path: Path, fedskew: FedSkew) -> None:
+def test_the_check_says_once_what_is_done_to_images(tmp_path, fedskew):
     color, grey = np.tile(COLOR, (2, 2, 1)), np.tile(GREY, (2, 2))
     folder = dataset(tmp_path / "own", "0.png", pil(color, exif=exif(6)), color.shape)
     pil(color[::-1], exif=exif(3))(folder / "train" / "b" / "0.png")
     png(8, 6, alpha_over(color, grey))(folder / "test" / "a" / "0.png")
-    status, output, errors = fedskew("data", "check", folder)
-    assert status == 0 and "input-shape=3x8x6" in output, (
-        errors
-    )  # of the first image, as it is shown
-    assert (
-        output.count(
-            "2 of the 7 images looked at are turned as their Exif or TIFF orientation says"
-        )
-        == 1
-    )
-    assert output.count("1 of the 7 images looked at have transparency, which is left out") == 1
-    plain = dataset(tmp_path / "plain", "0.png", pil(color), color.shape)
-    status, output, _ = fedskew("data", "check", plain)
-    assert status == 0 and "looked at" not in output
-
-
-def test_the_check_refuses_in_one_line(tmp_path: Path, fedskew: FedSkew) -> None:
-    folder = dataset(tmp_path / "own", "0.png", png(16, 2, COLOR), COLOR.shape)
-    status, output, errors = fedskew("data", "check", folder)
-    assert (status, output, errors.count("\n")) == (2, "", 1)
-    assert "0.png: is a PNG image of 16 bits a channel" in errors
+    status, output, _ = fedskew("data", "check", folder)
+    assert status == 0 and "input-shape=3x8x6" in output  # of the first image, as it is shown
+    assert output.count("2 of the 7 images looked at are turned") == 1
+    assert output.count("1 of the 7 images looked at have transparency") == 1
