@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import fedskew  # noqa: F401
+from running_federation import federation, federation_of_the_session  # noqa: F401
 
 
 def pytest_configure(config: pytest.Config) -> None:
