@@ -10,7 +10,6 @@ let a model, scores, class counts and class statistics leave.
 
 import gc
 import hashlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
