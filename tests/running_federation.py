@@ -28,7 +28,7 @@ RUNNING_FEDERATION = [
 ]
 """Marks of a file whose tests use the federation: one worker does all of them, beside another that does the rest."""
 SITES = ("site-0", "site-1", "site-2")
-TRAINED = ["model=mlp-bn", "learning-rate=0.1", "node-wait=20"]
+TRAINED = ["model=mlp-bn", "learning-rate=0.1", "node-wait=60"]
 """Settings of a run that trains in a second a round."""
 BACKBONE = "torchvision:shufflenet_v2_x0_5"
 WEIGHTS = "own.safetensors"
@@ -83,7 +83,7 @@ PAIR = Method("pair", "half a step to the client of the largest class", "made up
 """
 POLICY = """
 [policy]
-allow = ["model", "scores", "class-counts", "class-statistics"]
+allow = ["model", "scores", "class-counts", "class-statistics", "column-sums"]
 """
 
 
@@ -105,7 +105,7 @@ def founded(work: Path) -> "LocalFederation":
 
     keys = f'weights = "{WEIGHTS}"\nmodule = "own_parts.py"\n'
     federation = LocalFederation(work, POLICY, keys)
-    federation.split("digits", len(SITES))
+    federation.split("digits", len(SITES), "train-images=300")
     sha256 = write_weights(federation.sites / WEIGHTS, seed=99)
     for place in federation.places.values():
         (place / WEIGHTS).write_bytes((federation.sites / WEIGHTS).read_bytes())
