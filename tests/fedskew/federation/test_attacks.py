@@ -52,7 +52,7 @@ ALONE_ROWS = [
         )
     ),
     *by_own_code.ATTACKS,
-    *by_files.ATTACKS[-5:],
+    *by_files.ATTACKS[-4:-2],
     *replies.IN_PROCESS[:4],
 ]
 """In this process, on the same code."""
