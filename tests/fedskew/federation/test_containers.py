@@ -49,10 +49,6 @@ def test_a_containerfile_is_as_an_it_department_wants_it(file: Path) -> None:
     assert faults(file.read_text()) == []
 
 
-def test_there_are_two() -> None:
-    assert [file.suffix for file in FILES] == [".coordinator", ".site"]
-
-
 @pytest.mark.parametrize(
     ("before", "after", "fault"),
     [

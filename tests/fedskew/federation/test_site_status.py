@@ -122,8 +122,9 @@ def test_a_lost_question_is_no_answer(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     superlink(monkeypatch, "north east", [])
-    with pytest.raises(LaunchFailed, match=r"^the sites were not asked \(no room\); a run"):
+    with pytest.raises(LaunchFailed) as failed:
         site_status(folder, {})
+    assert "no room" in str(failed.value)
 
 
 def settings_of_run(folder: FederationFolder) -> RunSettings:

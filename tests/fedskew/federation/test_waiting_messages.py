@@ -1,6 +1,5 @@
 """Messages that wait at the SuperLink, as its database says."""
 
-import asyncio
 import sqlite3
 import time
 import warnings
@@ -11,7 +10,6 @@ from unittest.mock import Mock
 import pytest
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 
-from fedskew.federation import waiting_messages
 from fedskew.federation.waiting_messages import IDS, WaitingMessages
 
 HOUR = 3600.0
@@ -68,41 +66,3 @@ def test_it_says_of_whom_flwr_would_give_a_message(
         assert len(superlink._claim_message_ins_rows(node, 1)) == 1
         assert waiting.nodes() == left
         assert not superlink._claim_message_ins_rows(node, 1)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"no database"])
-def test_a_database_that_cannot_be_read_has_the_superlink_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
-) -> None:
-    monkeypatch.setattr(waiting_messages, "EVERY", 0.001)
-    file = tmp_path / "a file.db"
-    if content is not None:
-        file.write_bytes(content)
-    waiting = WaitingMessages(file)
-    assert waiting.nodes() is None
-    assert asyncio.run(waiting.wait(NEAR, 0.05))
-    assert not waiting.asking
-
-
-def test_who_waits_is_told_of_its_own_message_alone(
-    waiting: WaitingMessages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting_messages, "EVERY", 0.001)
-
-    async def run() -> None:
-        near, again, far = (
-            asyncio.ensure_future(waiting.wait(node, 60.0)) for node in (NEAR, NEAR, FAR)
-        )
-        short = asyncio.ensure_future(waiting.wait(FAR, 0.05))
-        assert not await short, "nothing has come for it"
-        put(waiting, NEAR)
-        assert await near and await again
-        assert not far.done()
-        far.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await far
-        assert not waiting.asking
-        await asyncio.sleep(0.01)
-        assert waiting.timer is None, "nobody waits, and nothing is looked at"
-
-    asyncio.run(run())
