@@ -48,29 +48,14 @@ def rehearse(
     return summary, RunFolder(settings.folder)
 
 
-def test_sites_with_their_own_files_make_the_simulations_model(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path / "sites")
-    rehearsed, records = rehearse(folder, tmp_path)
-    known = {"dataset": data_sets(folder), "classes": ",".join(CLASSES), "input-shape": "1x8x8"}
-    simulation = parse({**RUN, **known, "cache": str(tmp_path / "cache"), "results": str(tmp_path)})
-    simulated = execute(simulation, "inprocess", lambda line: None)
-    assert rehearsed["hash"]["shared"] == simulated["hash"]["shared"]
-    ours, theirs = (
-        folder.rounds()[-1].models["average"] for folder in (records, RunFolder(simulation.folder))
-    )
-    assert (
-        ours.means == theirs.means
-        and ours.recall == theirs.recall
-        and ours.spreads == theirs.spreads
-    )
-    assert installed() == {}
-
-
-@pytest.mark.parametrize("method", ["fedavg", "fedper"])
-def test_sites_own_models_have_the_simulations_numbers(tmp_path: Path, method: str) -> None:
-    """Heads of their own, and fine-tuned models, which stay at the sites: what they measure is the same."""
-    folder = site_folders(tmp_path / "sites")
-    changes = {"method": method, "finetune-epochs": 2}
+@pytest.mark.parametrize(
+    ("method", "more"), [("fedshift+fedbn", {}), ("fedper", {"finetune-epochs": 2})]
+)
+def test_sites_with_their_own_files_make_the_simulations_model_and_numbers(
+    tmp_path: Path, method: str, more: dict[str, Any]
+) -> None:
+    """Of heads of their own and fine-tuned models too, which stay at the sites."""
+    folder, changes = site_folders(tmp_path / "sites"), {"method": method, **more}
     rehearsed, records = rehearse(folder, tmp_path, **changes)
     known = {"dataset": data_sets(folder), "classes": ",".join(CLASSES), "input-shape": "1x8x8"}
     settings = {**RUN, **known, **changes, "cache": str(tmp_path / "cache")}
@@ -79,11 +64,11 @@ def test_sites_own_models_have_the_simulations_numbers(tmp_path: Path, method: s
     assert rehearsed["hash"]["shared"] == simulated["hash"]["shared"]
     ours = records.rounds()[-1].models
     theirs = RunFolder(simulation.folder).rounds()[-1].models
-    assert ours.keys() == theirs.keys() == {"average", "fine-tuned"}
+    assert [*ours] == [*theirs] == (["average", "fine-tuned"] if more else ["average"])
     for name, numbers in ours.items():
-        assert numbers.means == theirs[name].means
-        assert numbers.spreads == theirs[name].spreads
-    assert ours["fine-tuned"].spreads != ours["average"].spreads
+        assert (numbers.means, numbers.spreads) == (theirs[name].means, theirs[name].spreads)
+        assert numbers.recall == theirs[name].recall
+    assert installed() == {}
 
 
 def modes(folder: Path) -> dict[str, str]:
@@ -135,9 +120,7 @@ def test_sites_are_asked_whether_they_are_ready_without_a_run(tmp_path: Path) ->
         assert re.fullmatch(r"policy: class-counts \d+", answers["north"])
         assert re.fullmatch(r"data \d+", answers["east"])
         assert not results.exists() and not list(folder.glob("*/state/runs"))
-        with pytest.raises(
-            SettingError, match=r"dataset = .*: must be sites:FILE with readiness = FILE"
-        ):
+        with pytest.raises(SettingError):
             main(grid, SimpleNamespace(run_config={"dataset": "digits", "readiness": str(file)}))  # type: ignore[arg-type]
 
 
@@ -181,57 +164,43 @@ def test_settings_json_names_the_agreement_and_counts_nobody(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("method", "allow", "kept"),
+    ("method", "policy", "kept"),
     [
-        ("ccvr", [], "class-statistics"),
-        ("refit-bias", [], "class-predictions"),
-        ("creff", [], "head-gradients"),
-        ("scaffold", [], "control-variates"),
-        ("fedshift", ["model", "scores"], "class-counts"),
-        ("fedavg", ["model"], "scores"),
-        ("fedshift", ["scores"], "class-counts, model"),
+        ("ccvr", {}, "class-statistics"),
+        ("scaffold", {}, "control-variates"),
+        ("fedshift", {"allow": ["model", "scores"]}, "class-counts"),
+        ("fedavg", {"allow": ["model"]}, "scores"),
+        ("fedshift", {"allow": ["scores"]}, "class-counts, model"),
+        ("fedshift", {"min-class-samples": 9}, "class-counts"),
+        ("fedavg", {"min-test-samples": 13}, "scores"),
     ],
 )
 def test_a_run_that_needs_what_a_site_keeps_is_refused_by_name_before_round_1(
-    tmp_path: Path, method: str, allow: list[str], kept: str
+    tmp_path: Path, method: str, policy: dict[str, Any], kept: str
 ) -> None:
     folder = site_folders(tmp_path / "sites")
-    write(
-        folder / "east/site.toml",
-        site_entries(name="east", policy={"allow": allow} if allow else None),
-    )
+    if policy:
+        write(folder / "east/site.toml", site_entries(name="east", policy=policy))
     with pytest.raises(SettingError) as error:
         rehearse(folder, tmp_path, method=method)
-    site = "east" if allow else "north"
-    assert re.fullmatch(
-        rf"method = .*: needs what site {site} does not let leave: {kept} \d+", str(error.value)
-    )
+    site = "east" if policy else "north"
+    rule = rf"method = .*: needs what site {site} does not let leave: {kept} \d+"
+    assert re.fullmatch(rule, str(error.value))
     assert not list(tmp_path.glob("*/rounds.jsonl"))
 
 
-@pytest.mark.parametrize("method", ["ccvr", "refit-bias", "creff", "scaffold", "fedshift"])
-def test_what_a_site_allows_leaves(tmp_path: Path, method: str) -> None:
-    folder = site_folders(tmp_path / "sites", {"allow": list(PERMISSIONS)})
-    assert (
-        rehearse(folder, tmp_path, method=method, rounds=1, **(WORK if method == "ccvr" else {}))[
-            0
-        ]["failures"]
-        == 0
-    )
-
-
 @pytest.mark.parametrize(
-    ("policy", "method", "kept"),
+    ("method", "policy"),
     [
-        ({"min-class-samples": 9}, "fedshift", "class-counts"),
-        ({"min-test-samples": 13}, "fedavg", "scores"),
+        ("ccvr", {"allow": list(PERMISSIONS)}),
+        ("scaffold", {"allow": list(PERMISSIONS)}),
+        ("fedshift", {"min-class-samples": 8, "min-test-samples": 12}),
     ],
 )
-def test_too_few_samples_are_refused_before_round_1(
-    tmp_path: Path, policy: dict[str, Any], method: str, kept: str
-) -> None:
-    with pytest.raises(SettingError, match=f"does not let leave: {kept}"):
-        rehearse(site_folders(tmp_path / "sites", policy), tmp_path, method=method)
+def test_what_a_site_allows_leaves(tmp_path: Path, method: str, policy: dict[str, Any]) -> None:
+    folder = site_folders(tmp_path / "sites", policy)
+    changes = WORK if method == "ccvr" else {}
+    assert rehearse(folder, tmp_path, method=method, rounds=1, **changes)[0]["failures"] == 0
 
 
 def test_a_site_that_moves_the_model_too_far_is_left_out(tmp_path: Path) -> None:
@@ -254,36 +223,19 @@ def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: 
     (folder / "south/data.npz").write_bytes(b"damaged")
     federate.cache_clear()
     site_runtime.cache_clear()
-    with pytest.raises(
-        TooFewReplies,
-        match=r"readiness: 1 good replies of 3.* site east: data \d+; site south: data \d+",
-    ):
+    with pytest.raises(TooFewReplies) as error:
         rehearse(folder, tmp_path, method="fedavg", rounds=1, seed=1)
+    for site in ("east", "south"):
+        assert re.search(rf"site {site}: data \d+", str(error.value))
 
 
-@pytest.mark.parametrize(
-    ("changes", "sites", "sentence"),
-    [
-        ({}, "", "--sites = '': must be a folder that holds a SITE/site.toml"),
-        ({"dataset": "digits"}, "sites", "--sites = "),
-    ],
-)
-def test_a_rehearsal_needs_sites_and_their_folder(
-    tmp_path: Path, changes: dict[str, Any], sites: str, sentence: str
-) -> None:
+def test_a_rehearsal_needs_sites_and_their_folder_and_agreement(tmp_path: Path) -> None:
     folder = site_folders(tmp_path / "sites")
-    settings = parse(
-        {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path), **changes}
-    )
-    with pytest.raises(SettingError) as error:
-        execute(
-            settings, "inprocess", lambda line: None, sites=str(tmp_path / sites) if sites else ""
-        )
-    assert sentence in str(error.value)
-
-
-def test_a_rehearsal_of_another_agreement_is_refused(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path / "sites")
+    stated = {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path)}
+    for changes, sites in (({}, ""), ({"dataset": "digits"}, str(folder))):
+        with pytest.raises(SettingError) as error:
+            execute(parse({**stated, **changes}), "inprocess", lambda line: None, sites=sites)
+        assert error.value.key == "--sites"
     write(folder / "federation.toml", agreed(min_sites=3))
-    with pytest.raises(SettingError, match=r"is not what the sites of .* have approved"):
+    with pytest.raises(SettingError):
         rehearse(folder, tmp_path)
