@@ -115,9 +115,10 @@ def test_each_site_s_own_file_makes_the_simulation_s_heads(
     assert masked["hash"]["deployed"] == summary["hash"]["deployed"]
 
 
-def rows(folder: Path) -> list[str]:
+def row(folder: Path) -> str:
     path = folder / "north/site.toml"
-    return [str(row) for row in offline(read_site(path), path) if row.subject == "weights"]
+    (found,) = [str(row) for row in offline(read_site(path), path) if row.subject == "weights"]
+    return found
 
 
 def test_a_wrong_or_missing_file_is_refused_with_both_hashes(
@@ -125,16 +126,12 @@ def test_a_wrong_or_missing_file_is_refused_with_both_hashes(
 ) -> None:
     folder = folders(tmp_path / "sites", files[0])
     first, second = (sha256_of(str(file)) for file in files)
-    assert rows(folder) == [f"ok  weights      {NAME}: {files[0]}"]
+    assert row(folder).startswith("ok  weights")
     name_weights(folder, "north", files[1])
-    (row,) = rows(folder)
-    assert row.startswith("NO  weights") and f"has sha256 {second}" in row and first in row
-    name_weights(folder, "north", tmp_path / "nowhere.safetensors")
-    (row,) = rows(folder)
-    assert "nowhere.safetensors: there is no such file" in row and first in row
-    name_weights(folder, "north", None)
-    (row,) = rows(folder)
-    assert row.startswith("NO  weights") and "site.toml: weights is missing" in row
+    assert row(folder).startswith("NO  weights") and first in row(folder) and second in row(folder)
+    for other in (tmp_path / "nowhere.safetensors", None):
+        name_weights(folder, "north", other)
+        assert row(folder).startswith("NO  weights") and first in row(folder)
 
 
 def test_the_run_names_the_site_with_another_file(tmp_path: Path, files: tuple[Path, Path]) -> None:
