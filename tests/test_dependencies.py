@@ -63,9 +63,6 @@ PRIVATE = {
         "tests/strategies/test_incomplete_replies.py",
     ],
     "flwr.proto.task_pb2": ["site_agent/flower_internals.py"],
-    "flwr.server.superlink.linkstate.sql_linkstate": [
-        "tests/fedskew/federation/test_waiting_messages.py"
-    ],
     "flwr.supercore.constant": ["fedskew/federation/flower_internals.py"],
     "flwr.supercore.control": ["fedskew/federation/flower_internals.py"],
     "flwr.supercore.fab": ["fedskew/federation/flower_internals.py"],

@@ -18,7 +18,6 @@ from site_agent.approval import summary
 from site_agent.config import read_site, read_sites
 from site_agent.data_view import ConfiguredSite
 from site_agent.preflight import offline
-from strategies.core.exchange import TooFewReplies
 from tests.site_files import (
     NAMES,
     data_sets,
@@ -134,20 +133,15 @@ def test_a_wrong_or_missing_file_is_refused_with_both_hashes(
         assert row(folder).startswith("NO  weights") and first in row(folder)
 
 
-def test_the_run_names_the_site_with_another_file(tmp_path: Path, files: tuple[Path, Path]) -> None:
+def test_a_site_with_another_file_opens_no_data(tmp_path: Path, files: tuple[Path, Path]) -> None:
     folder = folders(tmp_path / "sites", files[0])
     name_weights(folder, "east", files[1])
-    lines: list[str] = []
-    settings = settings_of(folder, tmp_path / "results", files[0])
-    with pytest.raises(TooFewReplies):
-        execute(settings, "inprocess", lines.append, sites=str(folder))
-    assert any("site east is not ready: data" in str(line) for line in lines)
-    sites = read_sites(folder)
-    spec = settings.run_spec()
+    spec = settings_of(folder, tmp_path, files[0]).run_spec()
     assert files[0].name not in spec.to_json()  # a message names no file
-    ConfiguredSite(sites[0]).open_data(spec)
+    north, east, _ = read_sites(folder).values()
+    ConfiguredSite(north).open_data(spec)
     with pytest.raises(DataError) as error:
-        ConfiguredSite(sites[1]).open_data(spec)
+        ConfiguredSite(east).open_data(spec)
     assert all(sha256_of(str(file)) in str(error.value) for file in files)
 
 

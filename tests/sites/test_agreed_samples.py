@@ -125,15 +125,6 @@ def rows_of(folder: Path) -> list[str]:
     return [str(row) for row in offline(read_site(path), path)]
 
 
-def test_check_warns_of_samples_that_nobody_agreed_on(tmp_path: Path) -> None:
-    rows = rows_of(site_folders(tmp_path / "some", site=with_samples(24, None, None)))
-    (warning,) = [row for row in rows if row.startswith("(!)")]
-    assert "samples" in warning and "for east, south" in warning
-    rows = rows_of(site_folders(tmp_path / "all", site=with_samples(24, 24, 24)))
-    assert not [row for row in rows if row.startswith("(!)")]
-    assert "ok  training set 24 samples" in rows
-
-
 def test_a_site_with_more_samples_than_agreed_learns_it_from_its_own_check(
     tmp_path: Path,
 ) -> None:

@@ -21,7 +21,6 @@ from server_app.settings import parse
 from site_agent.audit import Audit
 from site_agent.config import read_sites
 from strategies.core.exchange import TooFewReplies
-from strategies.core.questions import ask_question
 from tests.site_files import NAMES, site_folders, with_mask_keys
 
 POLICY = {"allow": list(PERMISSIONS)}
@@ -178,26 +177,6 @@ def test_a_sum_that_is_no_statistics_or_of_more_samples_than_agreed_ends_the_run
             run_changed(folder, tmp_path / "results", TRAINED, lie)
     else:
         run_changed(folder, tmp_path / "results", TRAINED, lie)
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_counts_leave_in_the_clear_only_where_the_agreement_says_so(
-    tmp_path: Path, masked: bool
-) -> None:
-    from server_app.app import Run
-    from server_app.run_folder import RunFolder
-    from server_app.strategy import federation_of
-
-    folder = masking(tmp_path / "sites", **({} if masked else {"sums": "plain"}))
-    settings = settings_of(folder, tmp_path / "results", TRAINED)
-    with RehearsalGrid(read_sites(folder), read_agreement(folder / "federation.toml")) as grid:
-        rounds = Run(grid, settings, federation_of(settings), RunFolder(settings.folder), print)
-        exchange = ask_question(rounds.strategy, grid, "class-counts", "logit-shift")
-    if masked:
-        assert not exchange.answers
-        assert {failure.permission for failure in exchange.reported.values()} == {"class-counts"}
-    else:
-        assert len(exchange.answers) == 3
 
 
 def test_the_ledger_is_for_its_owner_and_keeps_no_counts_in_the_clear(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from data import DataError, DataSettings
 from data.agreement import MOST_SAMPLES, Agreement, read_agreement
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.limits import LIMIT_KEYS
-from site_agent.config import Site, read_link, read_site, read_sites
+from site_agent.config import read_link, read_site, read_sites
 from site_agent.data_view import SiteView
 from site_agent.preflight import offline
-from tests.dicom_files import write_archive
 from tests.site_files import (
     CLASSES,
     NAMES,
@@ -228,48 +227,25 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
     """Pixels of 12 bits, which nothing else says, and a table whose columns have names of their own."""
     folder = site_folders(tmp_path) / "north"
     images, labels = np.arange(4 * 64, dtype=np.int16).reshape(4, 8, 8) * 16, np.arange(4) % 3
-    np.savez(
-        folder / "ct.npz",
-        train_images=images,
-        train_labels=labels,
-        test_images=images,
-        test_labels=labels,
-    )
-    ct = write(folder / "site.toml", site_entries(data="npz:ct.npz"))
+    parts = {"train_images": images, "test_images": images, "test_labels": labels}
+    np.savez(folder / "ct.npz", **parts, train_labels=labels)
+
+    def view(**changes: Any) -> SiteView:
+        site = read_site(write(folder / "site.toml", site_entries(**changes)))
+        assert hash(site)  # as runtimes are kept by it
+        settings = DataSettings()
+        return SiteView(settings, site.agreement, site.number, site.data, site.cache, site.reading)
+
     with pytest.raises(DataError) as error:
-        view_of(read_site(ct))
+        view(data="npz:ct.npz").dataset  # noqa: B018
     assert 'pixel-range = "0,4080"' in str(error.value)
-    from_1 = {"train_labels": labels + 1, "test_labels": labels + 1}
-    np.savez(folder / "from1.npz", train_images=images // 64, test_images=images // 64, **from_1)
-    with pytest.raises(DataError) as error:
-        view_of(read_site(write(folder / "site.toml", site_entries(data="npz:from1.npz"))))
-    assert "first-label = 1" in str(error.value)
-    ct = write(
-        folder / "site.toml", site_entries(data="npz:ct.npz", read={"pixel-range": "0,4080"})
-    )
-    view = view_of(read_site(ct))
-    assert hash(read_site(ct))  # as runtimes are kept by it
-    assert view.dataset.train_inputs.max() == 1.0 and view.dataset.train_inputs.dtype == np.float32
+    inputs = view(data="npz:ct.npz", read={"pixel-range": "0,4080"}).dataset.train_inputs
+    assert inputs.max() == 1.0 and inputs.dtype == np.float32
     rows = [f"{k},{'healthy' if k // 4 % 2 else 'ill'},p{k // 4}" for k in range(24)]
-    images = write_archive(folder / "archive", prefix="N")
-    (folder / "findings.csv").write_text(
-        "PatientID,finding\n" + "".join(f"N{p:03},{('ill', 'healthy')[p % 2]}\n" for p in range(12))
-    )
-    read = {"labels": "findings.csv", "columns": "label=finding"}
-    site = read_site(write(folder / "site.toml", site_entries(data=f"folder:{images}", read=read)))
-    assert site.reading.labels == str(folder / "findings.csv")
-    assert view_of(site).counts_C.sum() + view_of(site).tested == 72
     (folder / "t.csv").write_text("age,finding,who\n" + "\n".join(rows))
     write(folder / "federation.toml", agreed(input_shape="1"))
-    read = {"columns": "label=finding,subject=who"}
-    site = read_site(write(folder / "site.toml", site_entries(data="csv:t.csv", read=read)))
-    assert view_of(site).counts_C[:2].sum() + len(view_of(site).dataset.test_labels) == 24
-
-
-def view_of(site: Site) -> SiteView:
-    return SiteView(
-        DataSettings(), site.agreement, site.number, site.data, site.cache, site.reading
-    )
+    table = view(data="csv:t.csv", read={"columns": "label=finding,subject=who"})
+    assert table.counts_C[:2].sum() + len(table.dataset.test_labels) == 24
 
 
 def test_a_link_names_files_that_are_there(tmp_path: Path) -> None:
@@ -315,16 +291,9 @@ def test_check_compares_the_mask_key_with_the_agreed_one(tmp_path: Path) -> None
 
     assert row() == f"ok  mask key     {folder}/north/mask.key"
     write_mask_key(folder / "north/mask.key", "mallory")
-    assert row().startswith("NO  mask key") and "federation.toml says x25519 " in row()
+    assert row().startswith("NO  mask key")
     (folder / "north/mask.key").unlink()
-    assert "the mask key cannot be read" in row()
-    (folder / "other").mkdir()
-    write_mask_key(folder / "other/key", "north")
-    entries = site_entries(**{"mask-key": f"{folder}/other/key"})
-    assert read_site(write(path, entries)).mask_key == folder / "other/key"
+    assert row().startswith("NO  mask key")
+    write_mask_key(folder / "other.key", "north")
+    write(path, site_entries(**{"mask-key": f"{folder}/other.key"}))
     assert row().startswith("ok  mask key")
-
-    # Without masks nobody looks for a key.
-    plain = site_folders(tmp_path / "plain", site=with_mask_keys(), sums="plain")
-    rows = offline(read_site(plain / "north/site.toml"), plain / "north/site.toml")
-    assert "mask key" not in [row.subject for row in rows]

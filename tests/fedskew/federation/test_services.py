@@ -14,7 +14,7 @@ import pytest
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import services
 from fedskew.federation.services import wait_for
-from fedskew.federation.superlink import Failing, Unreachable
+from fedskew.federation.superlink import Unreachable
 
 
 def watched(
@@ -61,13 +61,6 @@ def test_a_service_that_does_not_come_leaves_its_last_words(
         wait(starts)
     assert "the port is taken" in str(failed.value)
     assert started == ["superlink"] * starts
-
-
-def test_a_service_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "START_TIMEOUT", -1.0)
-    wait, _ = watched(tmp_path, monkeypatch, True, True)
-    with pytest.raises(LaunchFailed):
-        wait(True)
 
 
 def test_what_a_service_writes_is_for_the_coordinator_s_user_alone(
@@ -143,31 +136,3 @@ def test_a_halted_gate_does_not_answer_though_its_connections_are_accepted(
         folder = SimpleNamespace(coordinator=SimpleNamespace(listen="0.0.0.0", port=port))
         with pytest.raises(TimeoutError):
             services.handshake(folder)  # type: ignore[arg-type]
-
-
-def test_a_database_that_is_damaged_is_why_up_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The SuperLink answers every question with 500, or does not come up at all."""
-    folder = SimpleNamespace(
-        path=tmp_path,
-        state=tmp_path,
-        agreement=None,
-        authority=[b""],
-        coordinator=SimpleNamespace(superlink_port=1),
-    )
-    errors: list[Exception] = [Failing("the SuperLink fails at ListNodes (500)"), Unreachable("no")]
-
-    def register(agreement: object) -> None:
-        raise errors.pop(0)
-
-    monkeypatch.setattr(
-        services, "Control", lambda port, authority: SimpleNamespace(register=register)
-    )
-    monkeypatch.setattr(services, "running", lambda path, program: [])
-    (tmp_path / "state.db").write_bytes(b"no database" * 1000)
-    for _ in range(2):
-        with pytest.raises(LaunchFailed) as failed:
-            services.register(folder)  # type: ignore[arg-type]
-        assert "state.db is damaged" in str(failed.value)
-    assert not errors
