@@ -14,7 +14,7 @@ import pytest
 from client_app.local_site import PERMISSIONS, NotAgreed, RunNotAllowed
 from client_app.run_spec import RunSpec
 from client_app.runtime import ClientRuntime, site_runtime
-from client_app.user_code import FOLDER, LARGEST_MODULE
+from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import DataError, SettingError
 from fedskew.engines import execute
@@ -25,7 +25,6 @@ from site_agent.config import read_site, read_sites
 from site_agent.data_view import ConfiguredSite
 from site_agent.module import numbered
 from site_agent.policy import check_names
-from site_agent.preflight import offline
 from strategies.registry import SERVER_METHODS
 from tests.site_files import (
     NAMES,
@@ -185,28 +184,6 @@ def test_a_working_folder_s_module_never_takes_the_agreed_one_s_place(
     assert not marker.exists()
     assert sys.modules[name].__file__ == str(folder / f"{name}.py")
     assert settings.hashed_settings()["model's file"] == sha256_of(source_of(name))
-
-
-def row(folder: Path) -> str:
-    path = folder / "north/site.toml"
-    (found,) = [str(row) for row in offline(read_site(path), path) if row.subject == "module"]
-    return found
-
-
-def test_a_wrong_or_missing_file_is_refused_in_the_preflight_with_both_hashes(
-    tmp_path: Path, name: str
-) -> None:
-    folder = folders(tmp_path / "sites", name)
-    file, agreed_hash = folder / "north/own.py", sha256_of(source_of(name))
-    assert row(folder).startswith("ok  module")
-    file.write_text("# another")
-    assert row(folder).startswith("NO  module")
-    assert sha256_of("# another") in row(folder) and agreed_hash in row(folder)
-    file.write_bytes(b"#" * (LARGEST_MODULE + 1))
-    assert row(folder).startswith("NO  module")
-    for other in ("nowhere.py", None):
-        name_module(folder, "north", other)
-        assert row(folder).startswith("NO  module") and agreed_hash in row(folder)
 
 
 def test_the_run_names_the_site_with_another_file(tmp_path: Path, name: str) -> None:

@@ -2,30 +2,23 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from asked_site import answer, shared_of
 
-from client_app.app import app
-from client_app.messages import handing_over
-from client_app.models import build
 from client_app.runtime import site_runtime
 from data import DataError, federate
-from fedskew.engines.local import identify
 from server_app.settings import parse
 from site_agent.config import read_site
 from site_agent.data_view import install
-from strategies.core.exchange import EVALUATE, QUERY, TRAIN, Request
-from strategies.core.flower_adapter import Strategy
-from strategies.fedavg import FedAvg
+from strategies.core.exchange import EVALUATE, QUERY, TRAIN
 from tests.site_files import arrays, site_entries, site_folders, write
 
-RUN: dict[str, Any] = {"method": "fedbn", "model": "mlp-bn", "rounds": 2, "batch-size": 8}
+RUN: dict[str, Any] = {"model": "mlp-bn", "rounds": 2, "batch-size": 8}
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -42,31 +35,20 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def ask(
     folder: Path,
     kind: str = TRAIN,
-    clients: tuple[int, ...] = (0,),
     change: Change | None = None,
-    question: str = "",
-    fields: Mapping[str, Any] = MappingProxyType({}),
-    **settings: Any,
+    method: str = "fedbn",
+    **more: Any,
 ) -> dict[str, str]:
-    """Return by record of the reply to a message its error, or nothing where it has none."""
-    chosen = parse({**RUN, "dataset": f"sites:{folder}/federation.toml", **settings})
+    """Return by record of the reply to a message its error, or nothing where it has none.
+
+    `change` is made to what the message says of the run, `more` is what else it holds.
+    """
+    dataset = f"sites:{folder}/federation.toml"
+    chosen = parse({**RUN, "dataset": dataset, "method": method, "seed": more.pop("seed", 0)})
     run_spec = json.loads(chosen.run_spec().to_json())
     if change is not None:
         change(run_spec)
-    strategy = Strategy(
-        build("mlp-bn", (1, 8, 8), 3, 0), chosen.run_spec(), clients=3, combine=FedAvg()
-    )
-    states = (
-        {"deployed/average": strategy.shared} if kind == EVALUATE else {"model": strategy.shared}
-    )
-    task: dict[str, int | str] = {"round": 1, "question": question}
-    identify()
-    with handing_over():
-        message = Request(kind, task, states, json.dumps(run_spec), {}).message(1, clients)
-        message.content.config_records["task"].update(fields)
-        message.metadata.__dict__["_message_id"] = "1"
-        context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-        content = app(message, context).content
+    content = answer(chosen, shared_of(chosen), kind, run_spec=run_spec, **more)
     return {
         name: str(record.get("reason", "")) if name.endswith("/error") else ""
         for name, record in content.items()

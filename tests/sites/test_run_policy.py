@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from asked_site import answer, shared_of
 
-from client_app.app import app
-from client_app.messages import handing_over, unpack
-from client_app.models import build
+from client_app.messages import unpack
 from client_app.optimizer import TrainingSettings
 from client_app.runtime import site_runtime
 from client_app.state import State
 from data import DataError, SettingError
 from fedskew.engines import execute
-from fedskew.engines.local import identify
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
@@ -36,9 +33,7 @@ from site_agent.run_approval import (
     waiting,
     waiting_folder,
 )
-from strategies.core.exchange import QUERY, TRAIN, Request
-from strategies.core.flower_adapter import Strategy
-from strategies.fedavg import FedAvg
+from strategies.core.exchange import QUERY, TRAIN
 from tests.site_files import site_entries, site_folders, write
 
 HONEST: dict[str, Any] = {"method": "fedavg", "model": "mlp-bn", "rounds": 2, "batch-size": 8}
@@ -70,20 +65,8 @@ def ask(
     `shift` is added to the weights that are sent: another question for the same round.
     """
     install({0: read_site(write(folder / "north/site.toml", site_entries(policy=policy)))})
-    run_spec = chosen.run_spec()
-    model = build(chosen.general.model, (1, 8, 8), 3, 0, chosen.model)
-    sent = {
-        name: tensor + shift
-        for name, tensor in Strategy(model, run_spec, clients=3, combine=FedAvg()).shared.items()
-    }
-    states = {"model": {} if kind == QUERY else sent}
-    task: dict[str, int | str] = {"round": round, "question": "readiness"}
-    identify()
-    with handing_over():
-        message = Request(kind, task, states, run_spec.to_json(), {}).message(1, (0,))
-        message.metadata.__dict__["_message_id"] = "1"
-        context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-        content = app(message, context).content
+    sent = {name: tensor + shift for name, tensor in shared_of(chosen).items()}
+    content = answer(chosen, sent, kind, round=round)
     error = str(content["0/error"].get("reason", "")) if "0/error" in content else ""
     back = unpack(content.array_records["0/model"]) if "0/model" in content else {}
     return sent, back, error
@@ -263,14 +246,13 @@ def test_a_run_takes_place_only_once_it_is_approved(folder: Path) -> None:
 
 
 def test_runs_that_wait_do_not_fill_the_disk(folder: Path) -> None:
-    policy = {"approve-runs": True}
+    path = write(folder / "north/site.toml", site_entries(policy={"approve-runs": True}))
+    site = read_site(path)
     for seed in range(MOST_WAITING + 5):
-        last = settings_of(folder, **HONEST, seed=seed)
-        site = read_site(write(folder / "north/site.toml", site_entries(policy=policy)))
+        last = json.dumps({"seed": seed})
         with pytest.raises(PermissionError):
-            check_approved(site, last.run_spec().to_json())
-    assert len(waiting(site)) == MOST_WAITING
-    assert [*waiting(site)][-1] == hash_of(last.run_spec().to_json())
+            check_approved(site, last)
+    assert len(waiting(site)) == MOST_WAITING and [*waiting(site)][-1] == hash_of(last)
     with pytest.raises(PermissionError):
         check_approved(site, "x" * 70000)
     assert len([*waiting_folder(site).iterdir()]) == MOST_WAITING
@@ -293,16 +275,3 @@ def test_what_no_run_waits_with_or_was_changed_while_it_waited_is_not_approved(
         shown("[1]")
     file.write_text(text)
     approve(site, hash_of(text))
-
-
-@pytest.mark.parametrize(
-    ("methods", "allowed"),
-    [(["logit-shift", "focal"], "logit-shift, focal"), ([], "an empty list")],
-)
-def test_a_refused_method_is_named_with_the_allowed_ones(
-    folder: Path, methods: list[str], allowed: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The site's own log says it; the coordinator only reads the rule."""
-    settings = settings_of(folder, **{**HONEST, "method": "fedprox"})
-    assert allowed not in ask(folder, settings, {"methods": methods})[2]
-    assert f"proximal is none of {allowed}" in caplog.text
