@@ -30,7 +30,7 @@ from tests.site_files import (
 NAME = "torchvision:shufflenet_v2_x0_5"
 POLICY = {"allow": list(PERMISSIONS)}
 RUN: dict[str, Any] = {
-    "method": "fed3r+fed-lda",
+    "method": "fedncm",
     "rounds": 0,
     "model": NAME,
     "freeze": "all",

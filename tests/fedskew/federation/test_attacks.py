@@ -45,10 +45,8 @@ ALONE_ROWS = [
         if row.attempt
         in (
             by_masked_sums.in_the_clear,
-            by_masked_sums.hundred_times,
             by_masked_sums.restored,
             by_masked_sums.killed_in_between,
-            by_masked_sums.one_fewer,
         )
     ),
     *by_own_code.ATTACKS,
