@@ -168,5 +168,7 @@ def test_runs_of_another_app_are_signed_where_it_declares_the_signature(
     if declared:
         with pytest.raises(RunNotSigned):
             check_app_signed(folder.agreement, "north", {"rate": 0.6, **config})
+        with pytest.raises(RunNotSigned):
+            check_app_signed(folder.agreement, "west", {"rate": 0.5, **config})
         with pytest.raises(SettingError):
             fedskew("federation", "submit", study, "--config", "round=4")
