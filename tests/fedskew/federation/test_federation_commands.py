@@ -169,6 +169,9 @@ def test_the_installed_app_and_another_text_are_agreed_to_and_the_former_one_is_
     text = file.read_text()
     words = ("federation", "add", folder.path, "west")
     assert fedskew(*words, FOUR[3]["key"])[0] != 0 and file.read_text() == text
+    write(draft, agreed(site=FOUR))
+    assert fedskew("federation", "update", folder.path, draft)[0] != 0
+    assert file.read_text() == text
     mask_key = ("--mask-key", FOUR[3]["mask-key"])
     assert fedskew(*words, public_key("another"), *mask_key)[0] == 0
 
