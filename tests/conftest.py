@@ -13,6 +13,7 @@ import pytest
 from built_wheel import fresh_environment  # noqa: F401
 from command_line import fedskew  # noqa: F401
 from flower_command import own_superlink
+from running_federation import federation, federation_of_the_session  # noqa: F401
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,19 +7,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from client_app import user_code
 from client_app.local_site import PERMISSIONS, NotAgreed, RunNotAllowed
 from client_app.run_spec import RunSpec
 from client_app.runtime import ClientRuntime, site_runtime
-from client_app.user_code import FOLDER, LARGEST_MODULE
+from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import DataError, SettingError
-from data.agreement import read_agreement
 from fedskew.engines import execute
 from server_app.methods import METHODS
 from server_app.settings import parse
@@ -28,11 +25,9 @@ from site_agent.config import read_site, read_sites
 from site_agent.data_view import ConfiguredSite
 from site_agent.module import numbered
 from site_agent.policy import check_names
-from site_agent.preflight import offline
 from strategies.registry import SERVER_METHODS
 from tests.site_files import (
     NAMES,
-    agreed,
     data_sets,
     site_entries,
     site_folders,
@@ -76,18 +71,6 @@ class Sizes(Variant):
 
 
 @dataclass(frozen=True)
-class Asking(Variant):
-    name: ClassVar[str] = "NAME-asking"
-
-    @property
-    def upload(self):
-        return Upload("class-counts", lambda model, held: 8 * model.head.out_features, once=True, question="sizes")
-
-    def answer(self, client, question):
-        return {"sizes": client.counts_C.long()} if question == "sizes" else {}
-
-
-@dataclass(frozen=True)
 class ByClasses(ServerMethod):
     name: ClassVar[str] = "NAME-by-classes"
     consumes: ClassVar[str] = "NAME-sizes"
@@ -111,7 +94,7 @@ RUN: dict[str, Any] = {"rounds": 2, "batch-size": 8, "device": "cpu"}
 def forget_modules() -> Iterator[None]:
     """Runtimes and lists without what a test's module has added."""
     site_runtime.cache_clear()
-    registries: list[Any] = [METHODS, VARIANTS, SERVER_METHODS, user_code._agreed]
+    registries: list[Any] = [METHODS, VARIANTS, SERVER_METHODS]
     names = [set(registry) for registry in registries]
     yield
     site_runtime.cache_clear()
@@ -169,11 +152,8 @@ def rehearse(folder: Path, settings: Any) -> dict[str, Any]:
     return execute(settings, "inprocess", lambda line: None, sites=str(folder))
 
 
-@pytest.mark.parametrize("method", ["Heavier", "PAIR"])
-def test_the_sites_own_copies_train_as_a_simulation_does(
-    tmp_path: Path, name: str, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = folders(tmp_path / "sites", name)
+def test_the_sites_own_copies_train_as_a_simulation_does(tmp_path: Path, name: str) -> None:
+    folder, method = folders(tmp_path / "sites", name), "PAIR"
     settings = settings_of(folder, name, method=f"{name}:{method}")
     trained = rehearse(folder, settings)
     inputs = {"classes": "healthy,ill,other", "input-shape": "1x8x8", "mean": "0.5", "std": "0.5"}
@@ -182,8 +162,6 @@ def test_the_sites_own_copies_train_as_a_simulation_does(
     )
     summary = execute(simulated, "inprocess", lambda line: None)
     assert trained["hash"]["shared"] == summary["hash"]["shared"]
-    plain = rehearse(folder, settings_of(folder, name, method="fedavg"))
-    assert trained["hash"]["shared"] != plain["hash"]["shared"]  # the own method changes something
     # The record has the same hash of its sources as a simulation's.
     files = [
         json.loads((run.folder / "settings.json").read_text())["method's-files"]
@@ -208,31 +186,6 @@ def test_a_working_folder_s_module_never_takes_the_agreed_one_s_place(
     assert settings.hashed_settings()["model's file"] == sha256_of(source_of(name))
 
 
-def rows(folder: Path) -> list[str]:
-    path = folder / "north/site.toml"
-    return [str(row) for row in offline(read_site(path), path) if row.subject == "module"]
-
-
-def test_a_wrong_or_missing_file_is_refused_in_the_preflight_with_both_hashes(
-    tmp_path: Path, name: str
-) -> None:
-    folder = folders(tmp_path / "sites", name)
-    first = sha256_of(source_of(name))
-    assert rows(folder) == [f"ok  module       {name}: {folder}/north/own.py"]
-    (folder / "north/own.py").write_text("# another")
-    (row,) = rows(folder)
-    assert row.startswith("NO  module") and sha256_of("# another") in row and first in row
-    name_module(folder, "north", "nowhere.py")
-    (row,) = rows(folder)
-    assert "nowhere.py: cannot be read (No such file" in row and first in row
-    name_module(folder, "north", None)
-    (row,) = rows(folder)
-    assert "site.toml: module is missing" in row and first in row
-    (folder / "north/own.py").write_bytes(b"#" * (LARGEST_MODULE + 1))
-    name_module(folder, "north", "own.py")
-    assert "has more than" in rows(folder)[0]
-
-
 def test_the_run_names_the_site_with_another_file(tmp_path: Path, name: str) -> None:
     folder = folders(tmp_path / "sites", name)
     marker = tmp_path / "ran"
@@ -247,51 +200,27 @@ def test_the_run_names_the_site_with_another_file(tmp_path: Path, name: str) -> 
     assert not marker.exists()
     sites = read_sites(folder)
     ConfiguredSite(sites[0]).load_module(f"{name}:small", [])
-    with pytest.raises(DataError, match=f"has sha256 {sha256_of(other)}, .* of sha256"):
+    with pytest.raises(DataError) as error:
         ConfiguredSite(sites[1]).load_module(f"{name}:small", [])
+    for code in (sha256_of(other), sha256_of(source_of(name))):
+        assert code in str(error.value)
 
 
 def test_the_policy_is_asked_before_the_module_is_loaded(tmp_path: Path, name: str) -> None:
-    marker = tmp_path / "ran"
-    source = f"import os\nos.mkdir({str(marker)!r})\n{source_of(name)}"
     policy = {"methods": [f"{name}:Heavier"], "models": ["mlp-bn", f"{name}:small"]}
-    folder = folders(tmp_path / "sites", name, policy, source)
+    folder = folders(tmp_path / "sites", name, policy)
     site = read_site(folder / "north/site.toml")
     check_names(site)
     here = ConfiguredSite(site)
-    with pytest.raises(RunNotAllowed, match=f"methods: {name}:Sizes is none of"):
-        here.load_module("", [f"{name}:Heavier", f"{name}:Sizes"])
-    with pytest.raises(RunNotAllowed, match=f"models: {name}:large is none of"):
-        here.load_module(f"{name}:large", [])
-    assert not marker.exists() and name not in sys.modules
+    for model, methods in (("", ["Heavier", "Sizes"]), ("large", [])):
+        with pytest.raises(RunNotAllowed):
+            here.load_module(model and f"{name}:{model}", [f"{name}:{word}" for word in methods])
+    assert name not in sys.modules
     here.load_module(f"{name}:small", [f"{name}:Heavier"])
-    assert marker.exists()  # made once: a second import would fail
+    assert name in sys.modules
     for word in ("other:Heavier", f"{name}:", "Heavier"):
-        with pytest.raises(DataError, match=f"or {name}:NAME"):
+        with pytest.raises(DataError):
             check_names(replace(site, methods=(word,)))
-
-
-def test_a_change_between_check_and_load_changes_nothing(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = folders(tmp_path / "sites", name)
-    marker = tmp_path / "ran"
-    file = folder / "north/own.py"
-
-    def changed_at_the_check(content: bytes) -> Any:
-        file.write_text(f"open({str(marker)!r}, 'w')")
-        return hashlib.sha256(content)
-
-    site = ConfiguredSite(read_site(folder / "north/site.toml"))
-    monkeypatch.setattr(user_code, "hashlib", SimpleNamespace(sha256=changed_at_the_check))
-    assert site.load_module(f"{name}:small", []) == name
-    monkeypatch.undo()
-    assert "ran" in file.read_text() and not marker.exists()
-    assert sys.modules[name].small  # type: ignore[attr-defined]
-    # The control: the next look at the file finds the change.
-    with pytest.raises(DataError, match="has sha256"):
-        site.load_module(f"{name}:small", [])
-    assert not marker.exists()
 
 
 def test_a_message_names_nothing_but_the_agreed_module_s_own_classes(
@@ -313,24 +242,19 @@ def test_a_message_names_nothing_but_the_agreed_module_s_own_classes(
         {"variants": {f"{name}:Heavier": {}, "pickle:loads": {}}},
         {"variants": {f"{name}:Heavier.__init__": {}}},
     ):
-        with pytest.raises(NotAgreed, match="is the site's own affair"):
+        with pytest.raises(NotAgreed):
             runtime(**changes)
     for changes in (
         {"variants": {f"{name}:Proximal": {}}},  # imported there, and defined elsewhere
         {"variants": {f"{name}:ByClasses": {}}},  # the server's half
-        {"variants": {f"{name}:small": {}}},
         {"variants": {f"{name}:dataclass": {}}},
-        {"variants": {f"{name}:PAIR": {}}},
         {"model": f"{name}:dataclass"},
-        {"model": f"{name}:nothing"},
     ):
-        with pytest.raises(SettingError, match="has no"):
+        with pytest.raises(SettingError):
             runtime(**changes)
     source = "import os; os.mkdir('ran')"
-    for changes in ({"module": source}, {"variants": {source: {}}}, {"model": source}):
-        if "module" in changes:
-            assert runtime(**changes)  # a key that nothing reads
-            continue
+    assert runtime(module=source)  # a key that nothing reads
+    for changes in ({"variants": {source: {}}}, {"model": source}):
         with pytest.raises((NotAgreed, SettingError, KeyError)):
             runtime(**changes)
     assert not Path("ran").exists()
@@ -342,69 +266,49 @@ def test_a_federation_without_a_module_takes_none(tmp_path: Path, name: str) -> 
     spec = settings.run_spec().to_json()
     bare = site_folders(tmp_path / "bare", policy={"allow": list(PERMISSIONS)})
     site = ConfiguredSite(read_site(bare / "north/site.toml"))
-    with pytest.raises(NotAgreed, match=f"{name}:small is the site's own affair"):
+    with pytest.raises(NotAgreed):
         site_runtime(spec, site)
     with pytest.raises(KeyError):
         RunSpec.from_json(spec, modules=())
-    with pytest.raises(SettingError, match=r"no site imports a module that a message names$"):
-        settings_of(bare, name)
-    with pytest.raises(SettingError, match=f"agrees on the module {name}"):
-        settings_of(folder, name, model="my.models:net", method="fedavg")
+    for where, changes in ((bare, {}), (folder, {"model": "my.models:net", "method": "fedavg"})):
+        with pytest.raises(SettingError):
+            settings_of(where, name, **changes)
 
 
 def test_the_coordinator_s_copy_must_be_the_agreed_one(tmp_path: Path, name: str) -> None:
     folder = folders(tmp_path / "sites", name)
     copy = folder / f"{name}.py"
-    copy.write_text("# another")
-    agreed_on = f"federation.toml agrees on module {name} of sha256 {sha256_of(source_of(name))}"
-    with pytest.raises(DataError, match=f"has sha256 {sha256_of('# another')}, and {agreed_on}"):
-        settings_of(folder, name)
-    copy.unlink()
-    with pytest.raises(DataError, match=f"cannot be read .*{agreed_on}"):
-        settings_of(folder, name)
+    for content in ("# another", None):
+        copy.write_text(content) if content else copy.unlink()
+        with pytest.raises(DataError) as error:
+            settings_of(folder, name)
+        assert sha256_of(source_of(name)) in str(error.value)
     assert settings_of(folder, name, method="fedavg", model="mlp-bn")  # the run names nothing of it
     copy.write_text(source_of(name))
     assert settings_of(folder, name)
 
-
-def test_another_state_of_a_loaded_module_needs_a_new_process(tmp_path: Path, name: str) -> None:
-    folder = folders(tmp_path / "sites", name)
-    settings_of(folder, name)
+    # A process loads one state of a module, under a name that nothing else has.
     later = folders(tmp_path / "later", name, source=source_of(name) + "# changed")
-    with pytest.raises(DataError, match="another state of this module is loaded already"):
-        settings_of(later, name)
     taken = folders(tmp_path / "taken", "torch", source="x = 1")
-    with pytest.raises(DataError, match="a module of this name is loaded already"):
-        settings_of(taken, "torch")
+    for where, used in ((later, name), (taken, "torch")):
+        with pytest.raises(DataError):
+            settings_of(where, used)
 
 
 def test_a_module_that_fails_is_an_error_with_its_reason(tmp_path: Path, name: str) -> None:
     folder = folders(tmp_path / "sites", name, source="import torch\n1 / 0\n")
-    with pytest.raises(DataError, match="cannot be imported: ZeroDivisionError"):
+    with pytest.raises(DataError) as error:
         settings_of(folder, name)
-    assert name not in sys.modules
-
-
-def test_masked_sums_refuse_a_question_whose_answers_are_no_sum(tmp_path: Path, name: str) -> None:
-    folder = folders(tmp_path / "sites", name)
-    assert read_agreement(folder / "federation.toml").masked
-    with pytest.raises(SettingError, match=r"needs each site's own answer, .* sums = masked"):
-        settings_of(folder, name, method=f"{name}:Asking")
-    with pytest.raises(SettingError, match=r"needs each site's own answer, .* sums = masked"):
-        settings_of(folder, name, method="feddisco")
-    plain = folders(tmp_path / "plain", name, sums="plain")
-    assert settings_of(plain, name, method=f"{name}:Asking")
-    assert settings_of(plain, name, method="feddisco")
+    assert "ZeroDivisionError" in str(error.value) and name not in sys.modules
 
 
 def test_approve_shows_the_module_s_source_and_hash(tmp_path: Path, name: str) -> None:
     folder = folders(tmp_path / "sites", name)
     site = read_site(folder / "north/site.toml")
     text = summary(site, "app")
-    assert f"module      {name}, sha256 {sha256_of(source_of(name))}: its code runs on" in text
-    assert "   11  def small(shape, classes):" in text
+    assert sha256_of(source_of(name)) in text and "   11  def small(shape, classes):" in text
     (folder / "north/own.py").write_text("# another")
-    with pytest.raises(DataError, match="has sha256"):
+    with pytest.raises(DataError):
         summary(site, "app")
 
 
@@ -420,39 +324,3 @@ def test_the_source_that_is_shown_is_the_source_that_runs(tmp_path: Path, name: 
     site = ConfiguredSite(read_site(folder / "north/site.toml"))
     site.load_module(f"{name}:value", [])
     assert sys.modules[name].value == "+AGE-"  # type: ignore[attr-defined]
-
-
-def test_a_source_that_is_no_text_is_not_approved(tmp_path: Path, name: str) -> None:
-    folder = folders(tmp_path / "sites", name)
-    content = b"# \xff"
-    module = {"name": name, "sha256": hashlib.sha256(content).hexdigest()}
-    write(folder / "north/federation.toml", agreed(site=with_mask_keys(), module=module))
-    (folder / "north/own.py").write_bytes(content)
-    site = read_site(folder / "north/site.toml")
-    with pytest.raises(DataError, match="is not UTF-8"):
-        summary(site, "app")
-    with pytest.raises(DataError, match="is not UTF-8"):
-        ConfiguredSite(site).load_module(f"{name}:small", [])
-
-
-@pytest.mark.parametrize(
-    ("module", "key"),
-    [
-        ({"name": "net"}, "sha256"),
-        ({"sha256": "0" * 64}, "name"),
-        ({"name": "net", "sha256": "0" * 63}, "sha256"),
-        ({"name": "a.b", "sha256": "0" * 64}, "name"),
-        ({"name": "../net", "sha256": "0" * 64}, "name"),
-        ({"name": "import", "sha256": "0" * 64}, "name"),
-        ({"name": "json", "sha256": "0" * 64}, "name"),
-        ({"name": "client_app", "sha256": "0" * 64}, "name"),
-        ({"name": "net", "sha256": "0" * 64, "file": "net.py"}, "file"),
-    ],
-)
-def test_what_is_no_module_is_refused(tmp_path: Path, module: Any, key: str) -> None:
-    sound = {"name": "net", "sha256": "0" * 64}
-    agreement = read_agreement(write(tmp_path / "federation.toml", agreed(module=sound)))
-    assert (agreement.module, agreement.module_sha256) == ("net", "0" * 64)
-    with pytest.raises(DataError) as error:
-        read_agreement(write(tmp_path / "federation.toml", agreed(module=module)))
-    assert error.value.key == key

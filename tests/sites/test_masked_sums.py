@@ -13,7 +13,6 @@ from client_app.client import InvalidReply
 from client_app.local_site import PERMISSIONS
 from client_app.messages import pack, unpack
 from client_app.tensor_files import read
-from data import SettingError
 from data.agreement import read_agreement
 from fedskew.engines import execute
 from fedskew.engines.rehearsal import RehearsalGrid
@@ -22,8 +21,7 @@ from server_app.settings import parse
 from site_agent.audit import Audit
 from site_agent.config import read_sites
 from strategies.core.exchange import TooFewReplies
-from strategies.core.questions import ask_question
-from tests.site_files import NAMES, agreed, site_folders, with_mask_keys, write
+from tests.site_files import NAMES, site_folders, with_mask_keys
 
 POLICY = {"allow": list(PERMISSIONS)}
 HEADS: dict[str, Any] = {"method": "fed3r+fed-lda", "model": "random-conv", "rounds": 0}
@@ -52,19 +50,6 @@ def rehearse(folder: Path, results: Path, config: dict[str, Any], **changes: Any
 def events(folder: Path, name: str = "north") -> list[dict[str, Any]]:
     """Return the entries of a site's audit log."""
     return [json.loads(line) for line in Audit(folder / name / "state/audit.jsonl").lines()]
-
-
-def test_an_agreement_says_whether_sums_are_masked(tmp_path: Path) -> None:
-    for number, (changes, masked) in enumerate(
-        (
-            ({}, False),  # as before there were masks
-            ({"site": with_mask_keys()}, True),
-            ({"site": with_mask_keys(), "sums": "plain"}, False),
-            ({"site": with_mask_keys()[:2], "min-sites": 2}, False),
-        )
-    ):
-        folder = site_folders(tmp_path / str(number), **changes)  # type: ignore[arg-type]
-        assert read_agreement(folder / "federation.toml").masked == masked
 
 
 @pytest.mark.parametrize("config", [TRAINED, HEADS], ids=["fedshift", "heads"])
@@ -96,25 +81,6 @@ def test_another_seed_and_method_ask_for_nothing(tmp_path: Path) -> None:
     repeated = events(folder)[-1]
     assert repeated["event"] == "sum repeated" and repeated["sha256"] == before[0][0]["sha256"]
     assert again["hash"] == rehearse(folder, results, TRAINED, seed=1)["hash"]
-
-
-def test_a_first_head_uses_the_federation_s_sum(tmp_path: Path) -> None:
-    config = {**HEADS, "method": "fedavg", "rounds": 1, "head-start": "fed-lda"}
-    hashes, asked = [], []
-    for name, changes in (("masked", {}), ("plain", {"sums": "plain"})):
-        folder = masking(tmp_path / name, **changes)
-        results = tmp_path / f"{name}-results"
-        hashes.append(rehearse(folder, results, config)["hash"])
-        asked.append(folder)
-    assert hashes[0] == hashes[1]
-    before = events(asked[0])
-    assert [entry["event"] for entry in before] == ["summed", "summed"]  # counts, statistics
-
-    # The head alone, a second seed and another method find the same sums, and ask nobody.
-    results = tmp_path / "masked-results"
-    rehearse(asked[0], results, {**HEADS, "method": "fed-lda"})
-    rehearse(asked[0], results, {**config, "method": "fedshift"}, seed=1)
-    assert events(asked[0]) == before
 
 
 def test_a_damaged_sum_is_asked_for_again(tmp_path: Path) -> None:
@@ -173,76 +139,44 @@ def test_a_site_without_an_answer_ends_the_run_by_name_and_keeps_no_sum(tmp_path
         if client == 1:
             reply.content.array_records.pop("1/upload/words", None)
 
-    sentence = "masked sum label-counts: every site must answer, and 1 of 3 did not: site east: "
-    with pytest.raises(TooFewReplies, match=sentence):
+    with pytest.raises(TooFewReplies) as error:
         run_changed(folder, tmp_path / "results", TRAINED, lose)
+    assert "1 of 3 did not: site east: " in str(error.value)
     assert not [*(tmp_path / "results/sums").glob("*")]
     # Every site gives the same bytes when it is asked again.
     assert rehearse(folder, tmp_path / "results", TRAINED)["rounds"] == 1
     assert [entry["event"] for entry in events(folder)] == ["summed", "sum repeated"]
 
 
-def test_words_that_are_no_statistics_end_the_run(tmp_path: Path) -> None:
-    folder = masking(tmp_path / "sites")
+@pytest.mark.parametrize(
+    ("added", "samples", "refused"),
+    [
+        (2**62, None, True),
+        (None, None, True),
+        (10, 30, False),  # 72 and 10 are at most 90
+        (10, 24, True),
+        (1, 24, True),
+    ],
+)
+def test_a_sum_that_is_no_statistics_or_of_more_samples_than_agreed_ends_the_run(
+    tmp_path: Path, added: int | None, samples: int | None, refused: bool
+) -> None:
+    """One site adds to its first word, or leaves its last one out; nobody can say which."""
+    sites = [{**site, **({"samples": samples} if samples else {})} for site in with_mask_keys()]
+    folder = site_folders(tmp_path / "sites", policy=POLICY, site=sites)
 
     def lie(client: int, reply: Message) -> None:
         name = f"{client}/upload/words"
         if client == 1 and name in reply.content.array_records:
             words = unpack(reply.content.array_records[name])["words"].clone()
-            words[0] += 2**62
-            reply.content[name] = pack({"words": words})
+            words[0] += added or 0
+            reply.content[name] = pack({"words": words[: None if added else -1]})
 
-    with pytest.raises(TooFewReplies, match="masks hide which"):
-        run_changed(folder, tmp_path / "results", TRAINED, lie)
-
-
-def test_a_sum_of_more_samples_than_agreed_is_refused(tmp_path: Path) -> None:
-    for samples in (30, 24):
-        sites = [{**site, "samples": samples} for site in with_mask_keys()]
-        folder = site_folders(tmp_path / str(samples), policy=POLICY, site=sites)
-
-        def more(client: int, reply: Message) -> None:
-            name = f"{client}/upload/words"
-            if client == 1 and name in reply.content.array_records:
-                words = unpack(reply.content.array_records[name])["words"].clone()
-                words[0] += 10
-                reply.content[name] = pack({"words": words})
-
-        results = tmp_path / f"results-{samples}"
-        if samples == 30:  # 72 and 10 are at most 90
-            run_changed(folder, results, TRAINED, more)
-            continue
-        with pytest.raises(TooFewReplies, match="it is of 82 samples, and"):
-            run_changed(folder, results, TRAINED, more)
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_counts_leave_in_the_clear_only_where_the_agreement_says_so(
-    tmp_path: Path, masked: bool
-) -> None:
-    from server_app.app import Run
-    from server_app.run_folder import RunFolder
-    from server_app.strategy import federation_of
-
-    folder = masking(tmp_path / "sites", **({} if masked else {"sums": "plain"}))
-    settings = settings_of(folder, tmp_path / "results", TRAINED)
-    with RehearsalGrid(read_sites(folder), read_agreement(folder / "federation.toml")) as grid:
-        rounds = Run(grid, settings, federation_of(settings), RunFolder(settings.folder), print)
-        exchange = ask_question(rounds.strategy, grid, "class-counts", "logit-shift")
-    if masked:
-        assert not exchange.answers
-        assert {failure.permission for failure in exchange.reported.values()} == {"class-counts"}
+    if refused:
+        with pytest.raises((TooFewReplies, InvalidReply)):
+            run_changed(folder, tmp_path / "results", TRAINED, lie)
     else:
-        assert len(exchange.answers) == 3
-
-
-def test_a_head_that_needs_each_site_s_sums_is_refused_under_masks(tmp_path: Path) -> None:
-    config = {**HEADS, "method": "fedcof"}
-    masked = masking(tmp_path / "masked")
-    with pytest.raises(SettingError, match="says sums = masked: fedcof"):
-        settings_of(masked, tmp_path / "results", config)
-    plain = masking(tmp_path / "plain", sums="plain")
-    assert rehearse(plain, tmp_path / "results", config)["hash"]["deployed"]
+        run_changed(folder, tmp_path / "results", TRAINED, lie)
 
 
 def test_the_ledger_is_for_its_owner_and_keeps_no_counts_in_the_clear(tmp_path: Path) -> None:
@@ -271,46 +205,3 @@ def test_a_sum_that_is_no_statistics_is_an_invalid_reply(tmp_path: Path) -> None
     for wrong in (words[:2], to_words({"counts": -counts.numpy()})):
         with pytest.raises(InvalidReply):
             sum_of(wrong, LabelCounts(), model)
-
-
-def test_answers_of_another_form_are_refused_by_the_site_s_name(tmp_path: Path) -> None:
-    from client_app.handlers import ClientReply
-    from client_app.summed_questions import NONCE
-    from strategies.core.exchange import Exchange
-    from strategies.core.masked_sums import MaskedSums
-
-    agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
-    sums = MaskedSums(agreement, tmp_path)
-
-    def answers_with(second: torch.Tensor) -> list[torch.Tensor]:
-        nonces = [torch.zeros(32, dtype=torch.uint8), second, torch.ones(32, dtype=torch.uint8)]
-        answers = {
-            client: ClientReply({f"upload/{NONCE}": {NONCE: nonce}})
-            for client, nonce in enumerate(nonces)
-        }
-        exchange = Exchange([0, 1, 2], answers=answers)
-        return sums.answers(exchange, NONCE, torch.uint8, "nonce")
-
-    good = answers_with(torch.full((32,), 2, dtype=torch.uint8))
-    assert [int(nonce[0]) for nonce in good] == [0, 2, 1]
-    for second, reason in (
-        (torch.zeros(31, dtype=torch.uint8), "its nonce has 31 bytes, not 32"),
-        (torch.zeros(32), "the reply holds no nonce"),
-        (torch.zeros(4, 8, dtype=torch.uint8), "the reply holds no nonce"),
-    ):
-        with pytest.raises(TooFewReplies, match=f"1 of 3 did not: site east: {reason}"):
-            answers_with(second)
-
-
-def test_words_of_two_lengths_are_no_sum(tmp_path: Path) -> None:
-    import numpy as np
-
-    from client_app.models import build
-    from client_app.variants.feature_statistics import LabelCounts
-    from strategies.core.masked_sums import MaskedSums
-
-    agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
-    sums = MaskedSums(agreement, tmp_path)
-    words = [np.zeros(number, np.uint64) for number in (3, 4)]
-    with pytest.raises(InvalidReply, match="the sites sent 3 and 4 words"):
-        sums.summed(words, LabelCounts(), build("linear", (4,), 3, 0))

@@ -48,29 +48,14 @@ def rehearse(
     return summary, RunFolder(settings.folder)
 
 
-def test_sites_with_their_own_files_make_the_simulations_model(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path / "sites")
-    rehearsed, records = rehearse(folder, tmp_path)
-    known = {"dataset": data_sets(folder), "classes": ",".join(CLASSES), "input-shape": "1x8x8"}
-    simulation = parse({**RUN, **known, "cache": str(tmp_path / "cache"), "results": str(tmp_path)})
-    simulated = execute(simulation, "inprocess", lambda line: None)
-    assert rehearsed["hash"]["shared"] == simulated["hash"]["shared"]
-    ours, theirs = (
-        folder.rounds()[-1].models["average"] for folder in (records, RunFolder(simulation.folder))
-    )
-    assert (
-        ours.means == theirs.means
-        and ours.recall == theirs.recall
-        and ours.spreads == theirs.spreads
-    )
-    assert installed() == {}
-
-
-@pytest.mark.parametrize("method", ["fedavg", "fedper"])
-def test_sites_own_models_have_the_simulations_numbers(tmp_path: Path, method: str) -> None:
-    """Heads of their own, and fine-tuned models, which stay at the sites: what they measure is the same."""
-    folder = site_folders(tmp_path / "sites")
-    changes = {"method": method, "finetune-epochs": 2}
+@pytest.mark.parametrize(
+    ("method", "more"), [("fedshift+fedbn", {}), ("fedper", {"finetune-epochs": 2})]
+)
+def test_sites_with_their_own_files_make_the_simulations_model_and_numbers(
+    tmp_path: Path, method: str, more: dict[str, Any]
+) -> None:
+    """Of heads of their own and fine-tuned models too, which stay at the sites."""
+    folder, changes = site_folders(tmp_path / "sites"), {"method": method, **more}
     rehearsed, records = rehearse(folder, tmp_path, **changes)
     known = {"dataset": data_sets(folder), "classes": ",".join(CLASSES), "input-shape": "1x8x8"}
     settings = {**RUN, **known, **changes, "cache": str(tmp_path / "cache")}
@@ -79,43 +64,29 @@ def test_sites_own_models_have_the_simulations_numbers(tmp_path: Path, method: s
     assert rehearsed["hash"]["shared"] == simulated["hash"]["shared"]
     ours = records.rounds()[-1].models
     theirs = RunFolder(simulation.folder).rounds()[-1].models
-    assert ours.keys() == theirs.keys() == {"average", "fine-tuned"}
+    assert [*ours] == [*theirs] == (["average", "fine-tuned"] if more else ["average"])
     for name, numbers in ours.items():
-        assert numbers.means == theirs[name].means
-        assert numbers.spreads == theirs[name].spreads
-    assert ours["fine-tuned"].spreads != ours["average"].spreads
-
-
-def modes(folder: Path) -> dict[str, str]:
-    """Return the modes of a folder and of all that is in it, by path."""
-    return {str(path): f"{path.stat().st_mode & 0o777:o}" for path in (folder, *folder.rglob("*"))}
+        assert (numbers.means, numbers.spreads) == (theirs[name].means, theirs[name].spreads)
+        assert numbers.recall == theirs[name].recall
+    assert installed() == {}
 
 
 def test_the_scores_of_a_run_between_sites_are_for_the_coordinator_s_user_alone(
     tmp_path: Path,
 ) -> None:
-    """Under the usual umask, in a folder that an earlier version left open; a simulation's stay as they were."""
-    folder, before = site_folders(tmp_path / "sites"), os.umask(0o022)
+    """Under the usual umask, and in a folder that was left open."""
+    folder, results = site_folders(tmp_path / "sites"), tmp_path / "results"
+    before = os.umask(0o022)
     try:
-        results = tmp_path / "results"
         records = rehearse(folder, results, rounds=1)[1]
-        left = {path: "700" if Path(path).is_dir() else "600" for path in modes(results)}
-        assert records.rounds_file.exists() and records.summary_file.exists()
-        assert modes(results) == left
-
         records.path.chmod(0o755)
-        for file in (records.rounds_file, records.summary_file):
-            file.chmod(0o644)
+        records.rounds_file.chmod(0o644)
         rehearse(folder, results, rounds=1)
-        assert modes(results) == left
-
-        known = {"dataset": data_sets(folder), "classes": ",".join(CLASSES), "input-shape": "1x8x8"}
-        plain = {**RUN, **known, "rounds": 1, "cache": str(tmp_path / "cache")}
-        simulation = parse({**plain, "results": str(tmp_path / "simulated")})
-        execute(simulation, "inprocess", lambda line: None)
-        assert modes(simulation.folder)[str(simulation.folder / "rounds.jsonl")] == "644"
     finally:
         assert os.umask(before) == 0o022  # what closes the files is undone when the run ends
+    assert records.summary_file.exists()
+    modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in results.rglob("*")}
+    assert modes == {True: 0o700, False: 0o600}
 
 
 def test_sites_are_asked_whether_they_are_ready_without_a_run(tmp_path: Path) -> None:
@@ -135,9 +106,7 @@ def test_sites_are_asked_whether_they_are_ready_without_a_run(tmp_path: Path) ->
         assert re.fullmatch(r"policy: class-counts \d+", answers["north"])
         assert re.fullmatch(r"data \d+", answers["east"])
         assert not results.exists() and not list(folder.glob("*/state/runs"))
-        with pytest.raises(
-            SettingError, match=r"dataset = .*: must be sites:FILE with readiness = FILE"
-        ):
+        with pytest.raises(SettingError):
             main(grid, SimpleNamespace(run_config={"dataset": "digits", "readiness": str(file)}))  # type: ignore[arg-type]
 
 
@@ -181,67 +150,59 @@ def test_settings_json_names_the_agreement_and_counts_nobody(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("method", "allow", "kept"),
+    ("method", "policy", "kept"),
     [
-        ("ccvr", [], "class-statistics"),
-        ("refit-bias", [], "class-predictions"),
-        ("creff", [], "head-gradients"),
-        ("scaffold", [], "control-variates"),
-        ("fedshift", ["model", "scores"], "class-counts"),
-        ("fedavg", ["model"], "scores"),
-        ("fedshift", ["scores"], "class-counts, model"),
+        ("ccvr", {}, "class-statistics"),
+        ("scaffold", {}, "control-variates"),
+        ("fedshift", {"allow": ["model", "scores"]}, "class-counts"),
+        ("fedavg", {"allow": ["model"]}, "scores"),
+        ("fedshift", {"allow": ["scores"]}, "class-counts, model"),
+        ("fedshift", {"min-class-samples": 9}, "class-counts"),
+        ("fedavg", {"min-test-samples": 13}, "scores"),
     ],
 )
 def test_a_run_that_needs_what_a_site_keeps_is_refused_by_name_before_round_1(
-    tmp_path: Path, method: str, allow: list[str], kept: str
+    tmp_path: Path, method: str, policy: dict[str, Any], kept: str
 ) -> None:
     folder = site_folders(tmp_path / "sites")
-    write(
-        folder / "east/site.toml",
-        site_entries(name="east", policy={"allow": allow} if allow else None),
-    )
+    if policy:
+        write(folder / "east/site.toml", site_entries(name="east", policy=policy))
     with pytest.raises(SettingError) as error:
         rehearse(folder, tmp_path, method=method)
-    site = "east" if allow else "north"
-    assert re.fullmatch(
-        rf"method = .*: needs what site {site} does not let leave: {kept} \d+", str(error.value)
-    )
+    site = "east" if policy else "north"
+    rule = rf"method = .*: needs what site {site} does not let leave: {kept} \d+"
+    assert re.fullmatch(rule, str(error.value))
     assert not list(tmp_path.glob("*/rounds.jsonl"))
 
 
-@pytest.mark.parametrize("method", ["ccvr", "refit-bias", "creff", "scaffold", "fedshift"])
-def test_what_a_site_allows_leaves(tmp_path: Path, method: str) -> None:
-    folder = site_folders(tmp_path / "sites", {"allow": list(PERMISSIONS)})
-    assert (
-        rehearse(folder, tmp_path, method=method, rounds=1, **(WORK if method == "ccvr" else {}))[
-            0
-        ]["failures"]
-        == 0
-    )
-
-
 @pytest.mark.parametrize(
-    ("policy", "method", "kept"),
+    ("method", "policy"),
     [
-        ({"min-class-samples": 9}, "fedshift", "class-counts"),
-        ({"min-test-samples": 13}, "fedavg", "scores"),
+        ("ccvr", {"allow": list(PERMISSIONS)}),
+        ("scaffold", {"allow": list(PERMISSIONS)}),
+        ("fedshift", {"min-class-samples": 8, "min-test-samples": 12}),
     ],
 )
-def test_too_few_samples_are_refused_before_round_1(
-    tmp_path: Path, policy: dict[str, Any], method: str, kept: str
+def test_what_a_site_allows_leaves(tmp_path: Path, method: str, policy: dict[str, Any]) -> None:
+    folder = site_folders(tmp_path / "sites", policy)
+    changes = WORK if method == "ccvr" else {}
+    assert rehearse(folder, tmp_path, method=method, rounds=1, **changes)[0]["failures"] == 0
+
+
+def test_a_site_that_moves_the_model_too_far_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(SettingError, match=f"does not let leave: {kept}"):
-        rehearse(site_folders(tmp_path / "sites", policy), tmp_path, method=method)
-
-
-def test_a_site_that_moves_the_model_too_far_is_left_out(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path / "sites")
-    write(folder / "east/site.toml", site_entries(name="east", policy={"max-norm": 1e-6}))
-    _, records = rehearse(folder, tmp_path, method="fedavg")
-    assert [record.clients for record in records.rounds()] == [[0, 2], [0, 2]]
-    assert all(
-        re.fullmatch(r"policy: model \d+", record.failures[1]) for record in records.rounds()
-    )
+    folder, most = site_folders(tmp_path / "sites"), 1e-6
+    for share, clients in ((1.0, [0, 2]), (1.001, [0, 1, 2]), (0.999, [0, 2])):
+        policy = {"max-norm": share * most}
+        write(folder / "east/site.toml", site_entries(name="east", policy=policy))
+        site_runtime.cache_clear()
+        _, records = rehearse(folder, tmp_path / str(share), method="fedavg", rounds=1)
+        (record,) = records.rounds()
+        assert record.clients == clients
+        if len(clients) == 2:
+            assert re.fullmatch(r"policy: model \d+", record.failures[1])
+            most = float(re.findall(r"norm is ([\d.]+), ", caplog.text)[-1])  # east's own log
 
 
 def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: Path) -> None:
@@ -254,36 +215,19 @@ def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: 
     (folder / "south/data.npz").write_bytes(b"damaged")
     federate.cache_clear()
     site_runtime.cache_clear()
-    with pytest.raises(
-        TooFewReplies,
-        match=r"readiness: 1 good replies of 3.* site east: data \d+; site south: data \d+",
-    ):
+    with pytest.raises(TooFewReplies) as error:
         rehearse(folder, tmp_path, method="fedavg", rounds=1, seed=1)
+    for site in ("east", "south"):
+        assert re.search(rf"site {site}: data \d+", str(error.value))
 
 
-@pytest.mark.parametrize(
-    ("changes", "sites", "sentence"),
-    [
-        ({}, "", "--sites = '': must be a folder that holds a SITE/site.toml"),
-        ({"dataset": "digits"}, "sites", "--sites = "),
-    ],
-)
-def test_a_rehearsal_needs_sites_and_their_folder(
-    tmp_path: Path, changes: dict[str, Any], sites: str, sentence: str
-) -> None:
+def test_a_rehearsal_needs_sites_and_their_folder_and_agreement(tmp_path: Path) -> None:
     folder = site_folders(tmp_path / "sites")
-    settings = parse(
-        {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path), **changes}
-    )
-    with pytest.raises(SettingError) as error:
-        execute(
-            settings, "inprocess", lambda line: None, sites=str(tmp_path / sites) if sites else ""
-        )
-    assert sentence in str(error.value)
-
-
-def test_a_rehearsal_of_another_agreement_is_refused(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path / "sites")
+    stated = {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path)}
+    for changes, sites in (({}, ""), ({"dataset": "digits"}, str(folder))):
+        with pytest.raises(SettingError) as error:
+            execute(parse({**stated, **changes}), "inprocess", lambda line: None, sites=sites)
+        assert error.value.key == "--sites"
     write(folder / "federation.toml", agreed(min_sites=3))
-    with pytest.raises(SettingError, match=r"is not what the sites of .* have approved"):
+    with pytest.raises(SettingError):
         rehearse(folder, tmp_path)

@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from asked_site import answer, shared_of
 
-from client_app.app import app
-from client_app.messages import handing_over, unpack
-from client_app.models import build
+from client_app.messages import unpack
 from client_app.optimizer import TrainingSettings
 from client_app.runtime import site_runtime
 from client_app.state import State
 from data import DataError, SettingError
 from fedskew.engines import execute
-from fedskew.engines.local import identify
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
@@ -36,9 +33,7 @@ from site_agent.run_approval import (
     waiting,
     waiting_folder,
 )
-from strategies.core.exchange import QUERY, TRAIN, Request
-from strategies.core.flower_adapter import Strategy
-from strategies.fedavg import FedAvg
+from strategies.core.exchange import QUERY, TRAIN
 from tests.site_files import site_entries, site_folders, write
 
 HONEST: dict[str, Any] = {"method": "fedavg", "model": "mlp-bn", "rounds": 2, "batch-size": 8}
@@ -70,20 +65,8 @@ def ask(
     `shift` is added to the weights that are sent: another question for the same round.
     """
     install({0: read_site(write(folder / "north/site.toml", site_entries(policy=policy)))})
-    run_spec = chosen.run_spec()
-    model = build(chosen.general.model, (1, 8, 8), 3, 0, chosen.model)
-    sent = {
-        name: tensor + shift
-        for name, tensor in Strategy(model, run_spec, clients=3, combine=FedAvg()).shared.items()
-    }
-    states = {"model": {} if kind == QUERY else sent}
-    task: dict[str, int | str] = {"round": round, "question": "readiness"}
-    identify()
-    with handing_over():
-        message = Request(kind, task, states, run_spec.to_json(), {}).message(1, (0,))
-        message.metadata.__dict__["_message_id"] = "1"
-        context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-        content = app(message, context).content
+    sent = {name: tensor + shift for name, tensor in shared_of(chosen).items()}
+    content = answer(chosen, sent, kind, round=round)
     error = str(content["0/error"].get("reason", "")) if "0/error" in content else ""
     back = unpack(content.array_records["0/model"]) if "0/model" in content else {}
     return sent, back, error
@@ -112,11 +95,9 @@ def test_a_batch_of_one_gives_the_image_away_where_policy_allows_it(folder: Path
     """The reason for min-batch-size: docs/explanation/security.md says that the coordinator reads images here."""
     sent, back, error = ask(folder, settings_of(folder, **ATTACK), OPEN)
     assert not error and nearest(folder, image_in(sent, back)) < 1e-6
-
-
-def test_max_norm_does_not_stop_it(folder: Path) -> None:
-    chosen = settings_of(folder, **ATTACK, **{"learning-rate": 0.01})
-    sent, back, error = ask(folder, chosen, {**OPEN, "max-norm": 0.2})
+    # A bound on the update's norm does not stop it.
+    slow = settings_of(folder, **ATTACK, **{"learning-rate": 0.01})
+    sent, back, error = ask(folder, slow, {**OPEN, "max-norm": 0.2})
     assert not error and nearest(folder, image_in(sent, back)) < 1e-2
 
 
@@ -147,13 +128,13 @@ def test_the_usual_policy_refuses_it_and_lets_an_honest_run_pass(folder: Path) -
         ({"max-rounds": 1}, {}, "max-rounds"),
     ],
 )
-@pytest.mark.parametrize("kind", [QUERY, TRAIN])
 def test_a_run_outside_the_policy_is_refused_at_readiness_and_at_training(
-    folder: Path, policy: dict[str, Any], settings: dict[str, Any], key: str, kind: str
+    folder: Path, policy: dict[str, Any], settings: dict[str, Any], key: str
 ) -> None:
     chosen = settings_of(folder, **{**HONEST, **settings})
-    assert ask(folder, chosen, policy, kind)[2].startswith(f"policy: {key} ")
-    assert not ask(folder, chosen, None, kind)[2]
+    for kind in (QUERY, TRAIN):
+        assert ask(folder, chosen, policy, kind)[2].startswith(f"policy: {key} ")
+    assert not ask(folder, chosen)[2]
 
 
 @pytest.mark.parametrize(
@@ -230,26 +211,6 @@ def test_the_run_says_which_site_refuses_it_and_by_which_rule(folder: Path, tmp_
     assert f"settings that sites see: sha256 {hash_of(chosen.run_spec().to_json())}" in said
 
 
-@pytest.mark.parametrize(
-    ("policy", "sentence"),
-    [
-        ({"min-batch-size": 0}, "policy: min-batch-size = 0: must be at least 1"),
-        ({"min-steps": -1}, "policy: min-steps = -1: must be at least 1"),
-        ({"min-update-samples": 1.5}, "policy: min-update-samples = 1.5: must be a whole number"),
-        ({"max-rounds": 0}, "policy: max-rounds = 0: must be at least 1"),
-        ({"models": "mlp-bn"}, "policy: models = 'mlp-bn': must be a list"),
-        ({"methods": [1]}, "policy: methods = [1]: must be a list of texts"),
-        ({"approve-runs": "yes"}, "policy: approve-runs = 'yes': must be true or false"),
-        ({"max-round": 3}, "policy: max-round = 3: there is no such key; did you mean max-rounds?"),
-    ],
-)
-def test_what_no_policy_can_say(folder: Path, policy: dict[str, Any], sentence: str) -> None:
-    path = write(folder / "north/site.toml", site_entries(policy=policy))
-    with pytest.raises(DataError) as error:
-        read_site(path)
-    assert sentence in str(error.value)
-
-
 @pytest.mark.parametrize(("key", "name"), [("models", "mlp"), ("methods", "fedprox")])
 def test_a_name_that_nothing_has_is_refused_by_check(folder: Path, key: str, name: str) -> None:
     path = write(folder / "north/site.toml", site_entries(policy={key: [name]}))
@@ -279,59 +240,38 @@ def test_a_run_takes_place_only_once_it_is_approved(folder: Path) -> None:
         assert not ask(folder, chosen, policy, kind)[2]
     other = settings_of(folder, **{**HONEST, "batch-size": 12})
     assert ask(folder, other, policy)[2].startswith("policy: approve-runs ")
-
-
-def test_who_is_approved_is_asked_at_every_message(folder: Path) -> None:
-    chosen, policy = settings_of(folder, **HONEST), {"approve-runs": True}
-    ask(folder, chosen, policy)
-    site, code = read_site(folder / "north/site.toml"), hash_of(chosen.run_spec().to_json())
-    approve(site, code)
-    assert not ask(folder, chosen, policy)[2]
+    # The approval is looked for at every message.
     (site.state / "approved/runs" / f"{code}.json").unlink()
     assert ask(folder, chosen, policy)[2].startswith("policy: approve-runs ")
 
 
 def test_runs_that_wait_do_not_fill_the_disk(folder: Path) -> None:
-    policy = {"approve-runs": True}
+    path = write(folder / "north/site.toml", site_entries(policy={"approve-runs": True}))
+    site = read_site(path)
     for seed in range(MOST_WAITING + 5):
-        last = settings_of(folder, **HONEST, seed=seed)
-        site = read_site(write(folder / "north/site.toml", site_entries(policy=policy)))
-        with pytest.raises(PermissionError, match="fedskew-site approve-run"):
-            check_approved(site, last.run_spec().to_json())
-    assert len(waiting(site)) == MOST_WAITING
-    assert [*waiting(site)][-1] == hash_of(last.run_spec().to_json())
-    with pytest.raises(PermissionError, match="its settings have 70000 characters"):
+        last = json.dumps({"seed": seed})
+        with pytest.raises(PermissionError):
+            check_approved(site, last)
+    assert len(waiting(site)) == MOST_WAITING and [*waiting(site)][-1] == hash_of(last)
+    with pytest.raises(PermissionError):
         check_approved(site, "x" * 70000)
     assert len([*waiting_folder(site).iterdir()]) == MOST_WAITING
 
 
-@pytest.mark.parametrize("code", ["0" * 64, "../approval", "", "x" * 5000])
-def test_a_hash_of_no_run_is_refused(folder: Path, code: str) -> None:
-    site = read_site(folder / "north/site.toml")
-    with pytest.raises(DataError, match="no run with these settings waits"):
-        approve(site, code)
-
-
-def test_settings_that_were_changed_while_they_waited_are_not_approved(folder: Path) -> None:
+def test_what_no_run_waits_with_or_was_changed_while_it_waited_is_not_approved(
+    folder: Path,
+) -> None:
     site, text = read_site(folder / "north/site.toml"), json.dumps({"rounds": 2})
+    for code in ("0" * 64, "../approval", "", "x" * 5000):
+        with pytest.raises(DataError):
+            approve(site, code)
     keep_waiting(site, hash_of(text), text)
     file = waiting(site)[hash_of(text)]
     assert shown(text) == ["rounds = 2"]
     file.write_text(json.dumps({"rounds": 3}))
-    with pytest.raises(DataError, match="is not what its name says"):
+    with pytest.raises(DataError):
         approve(site, hash_of(text))
-    with pytest.raises(DataError, match="no JSON"):
+    with pytest.raises(DataError):
         shown("[1]")
-
-
-@pytest.mark.parametrize(
-    ("methods", "allowed"),
-    [(["logit-shift", "focal"], "logit-shift, focal"), ([], "an empty list")],
-)
-def test_a_refused_method_is_named_with_the_allowed_ones(
-    folder: Path, methods: list[str], allowed: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The site's own log says it; the coordinator only reads the rule."""
-    settings = settings_of(folder, **{**HONEST, "method": "fedprox"})
-    assert allowed not in ask(folder, settings, {"methods": methods})[2]
-    assert f"proximal is none of {allowed}" in caplog.text
+    file.write_text(text)
+    approve(site, hash_of(text))

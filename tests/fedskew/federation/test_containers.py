@@ -22,48 +22,18 @@ def instructions(text: str) -> list[tuple[str, str]]:
     return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines if line.strip()]
 
 
-def faults(text: str) -> list[str]:
-    """Return what a reviewer of images would refuse."""
-    found = []
-    lines = instructions(text)
-    for base in (rest.split()[0] for name, rest in lines if name == "FROM"):
-        if not re.fullmatch(r"\S+:\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?", base):
-            found.append(f"the base {base} has no version")
-    last = lines[max(number for number, (name, _) in enumerate(lines) if name == "FROM") :]
-    users = [rest for name, rest in last if name == "USER"]
-    if not users or re.fullmatch(r"(root|0)(:.*)?", users[-1]):
-        found.append("it runs as root")
-    if not any(name == "HEALTHCHECK" and "CMD [" in rest for name, rest in last):
-        found.append("no health check")
-    if any(
-        name in ("COPY", "ADD", "RUN")
-        for name, _ in last[last.index(("USER", users[-1])) :]
-        if users
-    ):
-        found.append("its user writes into the image")
-    return found
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.suffix[1:])
 def test_a_containerfile_is_as_an_it_department_wants_it(file: Path) -> None:
-    assert faults(file.read_text()) == []
-
-
-def test_there_are_two() -> None:
-    assert [file.suffix for file in FILES] == [".coordinator", ".site"]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "fault"),
-    [
-        ("USER 10001:10001", "USER root", "it runs as root"),
-        ("python:3.12.12-slim-bookworm", "python:latest", "has no version"),
-        ("HEALTHCHECK", "LABEL", "no health check"),
-    ],
-)
-def test_a_fault_is_seen(before: str, after: str, fault: str) -> None:
-    text = FILES[0].read_text().replace(before, after)
-    assert any(fault in found for found in faults(text))
+    lines = instructions(file.read_text())
+    bases = [rest.split()[0] for name, rest in lines if name == "FROM"]
+    assert all(
+        re.fullmatch(r"\S+:\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?", base) for base in bases
+    )
+    names = [name for name, _ in lines]
+    user = names.index("USER")
+    assert not re.match(r"(root|0)\b", lines[user][1])
+    assert not {"COPY", "ADD", "RUN", "FROM"} & {*names[user:]}, "its user writes nothing"
+    assert any(name == "HEALTHCHECK" and "CMD [" in rest for name, rest in lines)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.suffix[1:])

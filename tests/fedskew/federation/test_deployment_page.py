@@ -1,4 +1,4 @@
-"""docs/guides/deployment.md, word for word: from an empty folder to an exported model."""
+"""docs/guides/deployment.md, word for word but for the port: from an empty folder to an exported model."""
 
 import os
 import re
@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from fedskew.engines.processes import free_port
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "guides" / "deployment.md"
+PORT = "localhost:18443"
+"""The page's port; the test takes a free one, as the page's may be in use."""
 
 
 def blocks(heading: str) -> list[str]:
@@ -23,11 +27,14 @@ def blocks(heading: str) -> list[str]:
 def test_the_page_leads_from_an_empty_folder_to_a_model(tmp_path: Path) -> None:
     commands = blocks("On one machine, word for word")
     assert len(commands) == 3 and "fedskew export" in commands[-1]
+    script = "\n".join(commands)
+    assert PORT in script
+    script = script.replace(PORT, f"localhost:{free_port()}")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     shell = subprocess.Popen(
-        ["bash", "-e", "-c", "\n".join(commands)],
+        ["bash", "-e", "-c", script],
         cwd=tmp_path,
-        env=os.environ | {"CLONE": str(ROOT), "PATH": path},
+        env=os.environ | {"CLONE": str(ROOT), "PATH": path, "HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

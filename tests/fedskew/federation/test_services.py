@@ -2,25 +2,19 @@
 
 import os
 import socket
-import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from fedskew.cli.federation import application
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import services
-from fedskew.federation.certificates import write_authority, write_server
 from fedskew.federation.services import wait_for
-from fedskew.federation.superlink import Failing, Unreachable
+from fedskew.federation.superlink import Unreachable
 
 
 def watched(
@@ -63,16 +57,10 @@ def test_a_service_that_does_not_come_leaves_its_last_words(
 ) -> None:
     (tmp_path / "superlink.log").write_text("the port is taken")
     wait, started = watched(tmp_path, monkeypatch, *there, True)
-    with pytest.raises(LaunchFailed, match=r"superlink is not up \(away\): the port is taken"):
+    with pytest.raises(LaunchFailed) as failed:
         wait(starts)
+    assert "the port is taken" in str(failed.value)
     assert started == ["superlink"] * starts
-
-
-def test_a_service_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "START_TIMEOUT", -1.0)
-    wait, _ = watched(tmp_path, monkeypatch, True, True)
-    with pytest.raises(LaunchFailed, match=r"superlink is not up \(away\): $"):
-        wait(True)
 
 
 def test_what_a_service_writes_is_for_the_coordinator_s_user_alone(
@@ -105,48 +93,27 @@ def test_what_a_service_writes_is_for_the_coordinator_s_user_alone(
 
 @pytest.mark.parametrize(
     ("there", "starts"),
-    [
-        ({"flower-superlink": 7}, True),
-        ({"flower-superlink": 7, "flower-superexec": 8}, False),
-        ({}, False),
-    ],
+    [(["superlink"], True), (["superlink", "superexec"], False), ([], False)],
 )
 def test_a_superexec_that_has_ended_is_started_for_its_superlink(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: dict[str, int], starts: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: list[str], starts: bool
 ) -> None:
     """flwr's SuperLink starts it once; nothing is started beside one that is there, or where no SuperLink is seen."""
     spawned: list[list[str]] = []
-    folder = SimpleNamespace(
+    folder: Any = SimpleNamespace(
         path=tmp_path,
         coordinator=SimpleNamespace(superlink_port=9),
         authority=(tmp_path / "ca.crt", tmp_path / "ca.key"),
     )
-    monkeypatch.setattr(
-        services,
-        "running",
-        lambda path, program: [SimpleNamespace(pid=there[program])] if program in there else [],
-    )
+
+    def running(path: Path, program: str) -> list[Any]:
+        return [SimpleNamespace(pid=7)] * (program.removeprefix("flower-") in there)
+
+    monkeypatch.setattr(services, "running", running)
     monkeypatch.setattr(services, "spawn", lambda folder, command, name: spawned.append(command))
-    assert services.restart_superexec(folder) == starts  # type: ignore[arg-type]
-    assert len(spawned) == starts
+    assert services.restart_superexec(folder) == starts == len(spawned)
     for command in spawned:
-        words = " ".join(command[1:])
-        assert Path(command[0]).name == "flower-superexec"
-        assert (
-            words
-            == f"--root-certificates {tmp_path}/ca.crt --runtime-api-address 127.0.0.1:9 --parent-pid 7"
-        )
-
-
-def test_up_looks_for_the_superexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[str] = []
-    monkeypatch.setattr(services, "register", lambda folder, starts: looked.append("superlink"))
-    monkeypatch.setattr(services, "restart_superexec", lambda folder: looked.append("superexec"))
-    monkeypatch.setattr(
-        services, "wait_for", lambda folder, name, look, starts: looked.append(name)
-    )
-    services.up(SimpleNamespace(check=lambda: None))  # type: ignore[arg-type]
-    assert looked == ["superlink", "superexec", "gate"]
+        assert command[-3:] == ["127.0.0.1:9", "--parent-pid", "7"]
 
 
 def test_a_halted_gate_does_not_answer_though_its_connections_are_accepted(
@@ -157,69 +124,5 @@ def test_a_halted_gate_does_not_answer_though_its_connections_are_accepted(
     with socket.create_server(("127.0.0.1", 0)) as halted:
         port = halted.getsockname()[1]
         folder = SimpleNamespace(coordinator=SimpleNamespace(listen="0.0.0.0", port=port))
-        with pytest.raises(OSError, match="timed out"):
+        with pytest.raises(TimeoutError):
             services.handshake(folder)  # type: ignore[arg-type]
-
-
-def test_a_gate_that_is_at_work_shakes_hands(tmp_path: Path) -> None:
-    files = tmp_path / "server.crt", tmp_path / "server.key"
-    authority = tmp_path / "ca.crt", tmp_path / "ca.key"
-    write_authority("two", *authority)
-    write_server("two", ["gateway.example.org"], authority, *files)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*files)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def gateway() -> None:
-            connection, _ = listener.accept()
-            with connection, suppress(OSError):
-                context.wrap_socket(connection, server_side=True).close()
-
-        thread = threading.Thread(target=gateway)
-        thread.start()
-        port = listener.getsockname()[1]
-        folder = SimpleNamespace(coordinator=SimpleNamespace(listen="127.0.0.1", port=port))
-        services.handshake(folder)  # type: ignore[arg-type]
-        thread.join()
-
-
-def test_a_database_that_is_damaged_is_why_up_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The SuperLink answers every question with 500, or does not come up at all."""
-    folder = SimpleNamespace(
-        path=tmp_path,
-        state=tmp_path,
-        agreement=None,
-        authority=[b""],
-        coordinator=SimpleNamespace(superlink_port=1),
-    )
-    errors: list[Exception] = [Failing("the SuperLink fails at ListNodes (500)"), Unreachable("no")]
-
-    def register(agreement: object) -> None:
-        raise errors.pop(0)
-
-    monkeypatch.setattr(
-        services, "Control", lambda port, authority: SimpleNamespace(register=register)
-    )
-    monkeypatch.setattr(services, "running", lambda path, program: [])
-    (tmp_path / "state.db").write_bytes(b"no database" * 1000)
-    for _ in range(2):
-        with pytest.raises(LaunchFailed, match=r"state\.db is damaged \(file is not a database\)"):
-            services.register(folder)  # type: ignore[arg-type]
-    assert not errors
-
-
-def test_alive_tells_by_its_status_whether_the_gateway_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedskew.federation.folder.FederationFolder", lambda path: path)
-    monkeypatch.setattr(services, "handshake", lambda folder: None)
-    assert CliRunner().invoke(application, ["alive", str(tmp_path)]).exit_code == 0
-
-    def refused(folder: object) -> None:
-        raise ConnectionRefusedError("refused")
-
-    monkeypatch.setattr(services, "handshake", refused)
-    done = CliRunner().invoke(application, ["alive", str(tmp_path)])
-    assert done.exit_code == 1 and "the gateway does not answer: refused" in done.output

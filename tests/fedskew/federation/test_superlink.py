@@ -38,30 +38,31 @@ CLOSED = httpx.RemoteProtocolError("Server disconnected without sending a respon
 AWAY = httpx.ConnectError("All connection attempts failed")
 
 
-@pytest.mark.parametrize("call", READING)
-def test_a_connection_that_was_idle_and_ends_is_no_outage(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run would be ended and submitted again, although nothing has happened."""
-    client = Client(CLOSED)
-    assert control_of(client, monkeypatch, tmp_path).ask(call, "a request") == "a request"
-    assert client.calls == [call, call]
-
-
-@pytest.mark.parametrize("errors", [(CLOSED, AWAY), (CLOSED, CLOSED), (AWAY,)])
-def test_a_superlink_that_is_away_is_an_outage(
-    errors: tuple[httpx.HTTPError, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("call", "errors", "asked", "answers"),
+    [
+        *(
+            (call, (CLOSED,), 2, True) for call in READING
+        ),  # a connection that was idle is no outage
+        ("ListRuns", (CLOSED, AWAY), 2, False),
+        ("ListRuns", (CLOSED, CLOSED), 2, False),
+        ("ListRuns", (AWAY,), 1, False),
+        ("StartRun", (CLOSED,), 1, False),  # what changes something is asked for once
+    ],
+)
+def test_a_question_is_asked_again_where_nothing_has_happened(
+    call: str,
+    errors: tuple[httpx.HTTPError, ...],
+    asked: int,
+    answers: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = Client(*errors)
-    with pytest.raises(Unreachable):
-        control_of(client, monkeypatch, tmp_path).ask("ListRuns", "a request")
-    assert client.calls == ["ListRuns"] * len(errors)
-
-
-def test_what_changes_something_is_asked_for_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = Client(CLOSED)
-    with pytest.raises(Unreachable):
-        control_of(client, monkeypatch, tmp_path).ask("StartRun", "a request")
-    assert client.calls == ["StartRun"]
+    control = control_of(client, monkeypatch, tmp_path)
+    if answers:
+        assert control.ask(call, "a request") == "a request"
+    else:
+        with pytest.raises(Unreachable):
+            control.ask(call, "a request")
+    assert client.calls == [call] * asked

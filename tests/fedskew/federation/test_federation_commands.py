@@ -1,0 +1,248 @@
+"""The coordinator's folder by its commands: what `new`, `add` and `update` write, and what they refuse unwritten."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click import BadParameter
+from command_line import FedSkew
+
+from data import DataError, InputError, SettingError
+from data.agreement import as_flower_has_it, read_agreement, subtraction_warning
+from data.toml_file import read_toml
+from deploy.local_federation import fedskew as command
+from fedskew.federation import membership, services
+from fedskew.federation.flower_internals import RegisterNodeRequest, UnregisterNodeRequest
+from fedskew.federation.folder import DATABASE, FederationFolder
+from fedskew.federation.superlink import Control
+from server_app.settings import parse
+from tests.site_files import agreed, public_key, with_mask_keys, write
+
+FOUR = with_mask_keys(("north", "east", "south", "west"))
+NEW = {
+    "name": "two",
+    "classes": "a,b",
+    "input-shape": "1x8x8",
+    "address": "gateway.example.org:8443",
+}
+APP = Path(__file__).parents[3] / "examples" / "flower-quickstart"
+
+
+def new(folder: Path, **changes: str) -> FederationFolder:
+    stated = NEW | {key.replace("_", "-"): value for key, value in changes.items()}
+    options = [word for key, value in stated.items() if value for word in (f"--{key}", value)]
+    command("federation", "new", folder, *options)
+    return FederationFolder(folder)
+
+
+def add(folder: FederationFolder, *sites: Any) -> None:
+    for site in sites:
+        mask_key = ("--mask-key", site["mask-key"])
+        command("federation", "add", folder.path, site["name"], site["key"], *mask_key)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"name": "no name"}, "name"),
+        ({"classes": "\uff12"}, "classes"),
+        ({"std": "0"}, "std"),
+        *(({"address": text}, "address") for text in ("gateway:0", "gateway:8O")),
+    ],
+)
+def test_no_folder_begins_with_what_nobody_can_read(
+    tmp_path: Path, changes: dict[str, str], key: str
+) -> None:
+    with pytest.raises(DataError) as refused:
+        new(tmp_path / "new", **changes)
+    assert refused.value.key == key and not (tmp_path / "new").exists()
+
+
+def test_a_folder_begins_once_for_its_owner_and_its_file_takes_each_site_once(
+    tmp_path: Path,
+) -> None:
+    folder = new(tmp_path / "study")
+    add(folder, *FOUR[:2])
+    before = folder.agreement_file.read_text()
+    assert folder.agreement.names == ["north", "east"]
+    assert folder.state.stat().st_mode & 0o777 == 0o700
+    for secret in (folder.coordinator_key, folder.authority[1], folder.server[1]):
+        assert secret.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(SettingError):
+        new(tmp_path / "study")
+    for name, key in (
+        ("north", FOUR[2]["key"]),
+        ("south", FOUR[0]["key"]),
+        ("no name", FOUR[2]["key"]),
+        ("south", "ssh-ed25519 AAAA"),
+    ):
+        with pytest.raises(DataError):
+            add(folder, FOUR[2] | {"name": name, "key": key})
+    assert folder.agreement_file.read_text() == before
+
+
+def test_a_site_is_added_as_its_own_command_has_printed_it(
+    tmp_path: Path, fedskew: FedSkew
+) -> None:
+    folder = new(tmp_path / "study")
+    printed = tmp_path / "north.txt"
+    keys = f'key = "{FOUR[0]["key"]}"\nmask-key = "{FOUR[0]["mask-key"]}"'
+    printed.write_text(f'[[site]]\nname = "north"\n{keys}\nsamples = 400\n')
+    outputs = []
+    for words in (
+        ("north", printed),
+        ("east", FOUR[1]["key"], "--mask-key", FOUR[1]["mask-key"], "--samples", 300),
+        ("south", FOUR[2]["key"]),
+    ):
+        status, output, errors = fedskew("federation", "add", folder.path, *words)
+        assert status == 0, errors
+        outputs.append(output)
+    assert ["No sample limit" in output for output in outputs] == [False, False, True]
+    assert ["has no mask-key" in output for output in outputs] == [False, False, True]
+    sites = read_toml(folder.agreement_file)[1]["site"]
+    assert [site.get("samples") for site in sites] == [400, 300, None]
+    keys = [site["mask-key"] for site in FOUR[:2]]
+    assert [site.get("mask-key") for site in sites] == [*keys, None]
+
+
+def test_a_round_needs_more_than_half_of_the_sites_unless_something_else_is_stated(
+    tmp_path: Path,
+) -> None:
+    folder = new(tmp_path / "half")
+    add(folder, *FOUR[:2])
+    assert folder.agreement.min_sites == 2
+    add(folder, *FOUR[2:])
+    assert FederationFolder(folder.path).agreement.min_sites == 3
+    assert (
+        read_agreement(write(tmp_path / "two.toml", agreed(site=FOUR, min_sites=2))).min_sites == 2
+    )
+
+
+def test_another_app_needs_no_classes_and_fedskews_does(tmp_path: Path) -> None:
+    folder = new(tmp_path / "any", app=str(APP), classes="", input_shape="")
+    for site in FOUR[:2]:
+        command("federation", "add", folder.path, site["name"], site["key"])
+    assert {*read_toml(folder.agreement_file)[1]} == {"name", "app", "site"}
+    with pytest.raises(InputError):
+        parse({"dataset": f"sites:{folder.agreement_file}"})
+    for missing in ("classes", "input_shape"):
+        with pytest.raises(BadParameter):
+            new(tmp_path / "own", **{missing: ""})
+    with pytest.raises(DataError) as half:
+        new(tmp_path / "own", app=str(APP), input_shape="")
+    assert half.value.key == "input-shape" and not (tmp_path / "own").exists()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FederationFolder:
+    """A federation of three sites, whose file has comments."""
+    file = write(tmp_path / "federation.toml", agreed(site=FOUR[:3]))
+    file.write_text("# a study\n" + file.read_text())
+    return FederationFolder(tmp_path)
+
+
+def test_the_installed_app_and_another_text_are_agreed_to_and_the_former_one_is_kept(
+    folder: FederationFolder, tmp_path: Path, fedskew: FedSkew
+) -> None:
+    file = folder.agreement_file
+    first, former = file.read_text(), folder.agreement
+    status, output, errors = fedskew("federation", "update", folder.path)
+    assert status == 0, errors
+    second = read_agreement(file)
+    assert second.app != former.app and second.sites == former.sites
+    assert file.read_text().startswith("# a study\n")
+    assert f'-app = "{former.app}"' in output and "fedskew-site approve" in output
+    (kept,) = (folder.path / "superseded").iterdir()
+    assert kept.read_text() == first
+
+    # The same again changes nothing.
+    status, output, _ = fedskew("federation", "update", folder.path)
+    assert status == 0 and len([*(folder.path / "superseded").iterdir()]) == 1
+
+    # A site leaves: what masked sums of both texts tell is said, and its key does not come back.
+    draft = write(tmp_path / "draft/federation.toml", agreed(site=FOUR[:3] + FOUR[3:]))
+    assert fedskew("federation", "update", folder.path, draft)[0] == 0
+    write(draft, agreed(site=FOUR[:3]))
+    status, output, _ = fedskew("federation", "update", folder.path, draft)
+    assert status == 0 and "Warning: west leaves: masked sums of both federations" in output
+    text = file.read_text()
+    words = ("federation", "add", folder.path, "west")
+    assert fedskew(*words, FOUR[3]["key"])[0] != 0 and file.read_text() == text
+    write(draft, agreed(site=FOUR))
+    assert fedskew("federation", "update", folder.path, draft)[0] != 0
+    assert file.read_text() == text
+    mask_key = ("--mask-key", FOUR[3]["mask-key"])
+    assert fedskew(*words, public_key("another"), *mask_key)[0] == 0
+
+    # Another federation's text, and one that nobody could read, change nothing.
+    text = file.read_text()
+    for wrong in (agreed(name="other", site=FOUR[:3]), agreed(site=FOUR[:1])):
+        write(draft, wrong)
+        assert fedskew("federation", "update", folder.path, draft)[0] != 0
+    assert file.read_text() == text
+
+
+def test_a_changed_list_of_sites_is_told_to_a_superlink_that_is_up(
+    folder: FederationFolder, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.state.mkdir()
+    (folder.state / DATABASE).touch()
+    taken: list[list[str]] = []
+    monkeypatch.setattr(services, "register", lambda one: taken.append(one.agreement.names))
+    words = ("federation", "add", folder.path, "west", FOUR[3]["key"])
+    status, output, errors = fedskew(*words, "--mask-key", FOUR[3]["mask-key"])
+    assert status == 0, errors
+    assert "Warning: west joins: masked sums of both federations" in output
+    assert taken == [["north", "east", "south", "west"]]
+
+
+def test_the_site_that_two_federations_do_not_share_is_named(tmp_path: Path) -> None:
+    """Whoever has both masked sums tells that site's part by subtraction."""
+
+    def of(sites: Any, **changes: Any) -> Any:
+        return read_agreement(write(tmp_path / "federation.toml", agreed(site=sites, **changes)))
+
+    four, three, others = of(FOUR), of(FOUR[:3]), of(FOUR[1:])
+    assert subtraction_warning(three, four).startswith("west joins: ")
+    assert subtraction_warning(four, three).startswith("west leaves: ")
+    assert subtraction_warning(three, others).startswith("west joins, north leaves: ")
+    for same in (of(FOUR, mean=[0.25]), of(FOUR[:3], sums="plain")):
+        assert subtraction_warning(four, same) == ""
+
+
+def test_the_superlink_registers_the_agreements_keys_and_forgets_all_others(
+    folder: FederationFolder,
+) -> None:
+    keys = [FOUR[0]["key"], FOUR[1]["key"], public_key("stranger"), FOUR[2]["key"]]
+    states = ["online", "online", "online", "unregistered"]
+    nodes = [
+        SimpleNamespace(node_id=number, public_key=as_flower_has_it(key), status=state)
+        for number, (key, state) in enumerate(zip(keys, states, strict=True))
+    ]
+    asked: list[Any] = []
+
+    class Answering(Control):
+        def __init__(self) -> None: ...
+
+        def ask(self, call: str, request: Any) -> Any:
+            asked.append(request)
+            return SimpleNamespace(nodes_info=nodes)
+
+    Answering().register(folder.agreement)
+    removed = [one.node_id for one in asked if isinstance(one, UnregisterNodeRequest)]
+    added = [one.name for one in asked if isinstance(one, RegisterNodeRequest)]
+    assert (removed, added) == ([2], ["south"])
+
+
+def test_a_folder_whose_app_is_another_does_not_start(tmp_path: Path) -> None:
+    folder = new(tmp_path / "study")
+    add(folder, *FOUR[:2])
+    folder.check()
+    file = folder.agreement_file
+    file.write_text(file.read_text().replace(folder.agreement.app, "0" * 64))
+    with pytest.raises(DataError) as refused:
+        FederationFolder(folder.path).check()
+    assert refused.value.key == "app"
+    assert membership.update(FederationFolder(folder.path)).difference
+    FederationFolder(folder.path).check()
