@@ -1,4 +1,4 @@
-"""Twelve tables made by hand, and more, get their names; what is known to fail there is named with its experiment."""
+"""Tables get their names; what is known to fail there is named with its experiment."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,20 +34,6 @@ def counted(parts: list[Indices], labels_N: Indices = LABELS_N) -> Counts:
     return np.stack([np.bincount(labels_N[part], minlength=10) for part in parts])
 
 
-def giant() -> Counts:
-    """Ten sites of the same classes, of which the first has 20 times the others'."""
-    counts_KC = np.full((10, 10), 20)
-    counts_KC[0] = 400
-    return counts_KC
-
-
-def rare_at_one_site() -> Counts:
-    counts_KC = np.full((6, 5), 100)
-    counts_KC[:, 4] = 0
-    counts_KC[2, 4] = 30
-    return counts_KC
-
-
 TAIL_N = LABELS_N[long_tail(LABELS_N, 10, 100, 0, drawn())]
 NO_SHIFT, SHIFT = ([100.0, 101], [60.0, 60]), ([100.0, 30], [60.0, 20])
 TABLES = [
@@ -55,9 +41,6 @@ TABLES = [
     ("LDA 0.05", counted(lda(LABELS_N, 10, 0.05, drawn())), None, {"label", "quantity"}),
     ("imbalance 100", counted(iid(TAIL_N, 10, drawn()), TAIL_N), None, {"global tail"}),
     ("LLT 0.9", counted(llt(LABELS_N, 10, 10, 0.9, drawn())), None, {"local tails"}),
-    ("one class a site", np.diag(np.full(10, 500)), None, {"label"}),
-    ("one giant site", giant(), None, {"quantity"}),
-    ("a rare class at one site", rare_at_one_site(), None, {"label", "global tail"}),
     ("two scanners", np.full((2, 4), 200), SHIFT, {"scanner"}),
     ("two scanners alike", np.full((2, 4), 200), NO_SHIFT, set()),
 ]
