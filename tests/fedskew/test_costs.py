@@ -25,7 +25,6 @@ from fedskew.costs import pace as paces
 from fedskew.costs import sizes
 from fedskew.costs.estimate import Cost, cost_of, rounds_left
 from fedskew.costs.footprint import (
-    disk_of,
     down_of,
     refuse_what_cannot_fit,
 )
@@ -91,10 +90,6 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
     assert sent == [down_of(settings)] * 2, "an in-process node runs all clients by one message"
     answers_on_record = sum(record.bytes_up for record in real.folder.rounds()) - (cost.up - once)
     assert answers_on_record in (0, once)
-    written = sum(file.stat().st_size for file in real.folder.path.rglob("*") if file.is_file())
-    tested = sample.test if real.folder.predictions_file.exists() else 0
-    assert disk_of(settings, tested) == cost.disk
-    assert 0.5 < cost.disk / written < 2
     assert rounds_left(settings) == 0 and cost_of(settings, sample, PACE).up == 0, (
         "it is finished now"
     )

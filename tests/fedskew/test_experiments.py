@@ -16,7 +16,7 @@ from fedskew.experiments.plan import Cell, plan, runs, selected, split
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings
 
-SHIPPED, SUITES = load_experiments(), load_suites()
+SHIPPED = load_experiments()
 
 
 def built(**entry: Any) -> Experiment:
@@ -147,13 +147,6 @@ def test_a_file_of_one_s_own_goes_before_the_shipped_one(
     assert find_all(["mine"], Path("others.yaml"))[0].settings == {"rounds": 2}
 
 
-def test_a_suite_stands_for_its_experiments_once_each() -> None:
-    suite = SUITES["quick"]
-    assert [entry.name for entry in find_all(["quick"])] == list(suite.experiments)
-    again = find_all(["abide", "quick", suite.experiments[0], "abide"])
-    assert [entry.name for entry in again] == ["abide", *suite.experiments]
-
-
 def test_assumed_settings_are_in_force_below_what_is_stated() -> None:
     entry = built(
         assumed={"rounds": 9, "batch-size": 8, "creff.head-steps": 2}, methods=["fedavg", "creff"]
@@ -239,7 +232,6 @@ def test_settings_of_a_section_count_for_the_methods_that_use_it() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        {"settings": {"creff.steps": 1}},
         {"columns": {"x": {"creff.steps": 1}}},
         {"methods": ["creff", {"fedavg": {"creff.steps": 1}}]},
     ],

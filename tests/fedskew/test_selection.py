@@ -101,9 +101,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     results = runs.train([Entrant("fedavg", 0.05)], 2, [0], last=False)
     assert set(results.costs) == {"fedavg"} and results.costs["fedavg"].of(2) > 0
     assert {candidate.method for candidate in results.validated} == {"fedavg", "ccvr"}
-    means = runs.all_targets(list(results.validated), 2)
-    for candidate, by_seed in results.validated.items():
-        assert means[str(candidate)]["balanced-accuracy"] == by_seed[0].score
     return {candidate.method: one for (candidate, _, _), one in runs.trained.items()}
 
 

@@ -88,23 +88,6 @@ def test_scanners_beside_other_classes_are_less_sure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes_K", "named"),
-    [
-        ([400, 100, 100, 100, 100, 100, 100, 100, 100, 100], True),  # four times the others' median
-        ([390, 100, 100, 100, 100, 100, 100, 100, 100, 100], False),
-        ([787, 640, 420, 300, 109], True),  # 7.2 times the smallest, 1.9 times the others' median
-        ([500, 450, 400, 300, 100], True),
-        ([495, 450, 400, 300, 100], False),
-        ([10, 2, 6, 7, 5, 6], False),  # chance alone gives as much: p = 0.3
-    ],
-)
-def test_where_sizes_become_a_skew(sizes_K: list[int], named: bool) -> None:
-    """From a largest site of four times the others' median, or of five times the smallest, beyond chance."""
-    table = statistics(np.outer(sizes_K, [1, 1]))
-    assert ("quantity" in {skew.name for skew in skews(table, None)}) == named
-
-
-@pytest.mark.parametrize(
     ("counts_KC", "fails"),
     [
         (np.diag([200, 200, 200]), True),

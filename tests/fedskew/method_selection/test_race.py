@@ -124,11 +124,10 @@ def race(
     minutes: float = 1.0,
     slow: Sequence[str] = (),
     guess: Mapping[str, Cost] | None = None,
-    race_seed: int = 0,
 ) -> tuple[Ended, RaceLog]:
     """Run a race, or what is left of it."""
     log = RaceLog(folder / "plan.json")
-    conditions = Conditions(minutes, machine.rounds, RATE, machine.at_once, race_seed)
+    conditions = Conditions(minutes, machine.rounds, RATE, machine.at_once, 0)
     running = Race(contenders(slow), conditions, guess or COSTS, machine, log, clock=machine.clock)
     return running.run(), log
 

@@ -1,6 +1,5 @@
 """DeLong's test against published figures and the definition; intervals; what the report says of rankings."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from fedskew.report.ranking import (
     ranking_tables,
     resampled,
 )
-from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.results import SeedResult
 from fedskew.report.run_records import RunRecords
 from server_app.evaluation import PositiveClass, metrics_from
 from server_app.predictions import Predictions, write_predictions
@@ -81,15 +80,8 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
     assert drawn["brier"][0] == pytest.approx(expected["brier"], abs=1e-9)
 
 
-def frozen_with_predictions(
-    results: Path, change: Callable[[Predictions], Predictions] = lambda said: said
-) -> ExperimentResults:
-    """Return the frozen experiment's second column, its runs with predictions of two classes, changed."""
-    return with_predictions(frozen_results(results, **ONE_COLUMN), 2, change)
-
-
 def test_the_report_has_intervals_and_delongs_test(tmp_path: Path) -> None:
-    known = frozen_with_predictions(tmp_path)
+    known = with_predictions(frozen_results(tmp_path, **ONE_COLUMN), 2)
     numbers, tests = ranking_tables(known)
     assert [heading.text for heading in numbers.headings[1:3]] == ["AUROC", "AUPRC"]
     for row in numbers.rows:
