@@ -5,7 +5,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -19,9 +18,8 @@ import pytest
 from command_line import FedSkew
 
 import fedskew as workbench
-from fedskew.cli import terminal
 from fedskew.cli.application import COMMANDS, loaded
-from fedskew.cli.run_selection import Choice, choose
+from fedskew.cli.run_selection import choose
 from fedskew.experiments.plan import runs
 
 QUICK = "--engine inprocess --set rounds=1 --set local-steps=1 --set model=linear"
@@ -230,22 +228,11 @@ print(json.dumps(ended))
 """
 MISTAKES = {
     "run --set dataset=csv:no.csv": "no.csv: there is no such file or folder",
-    "run --set dataset=domains:folder:no,mnist": "no: there is no such file or folder",
-    "run --set dataset=digit": "did you mean 'digits'?",
     "run --set weights=no.safetensors": "weights = 'no.safetensors': there is no such file",
-    "run --set partition-file=no.json": "no.json",
     "run --set alpha=-1": "alpha = -1.0",
     "run --method fedshfit": "did you mean fedshift",
-    "run --set method=fedbn+fedshfit": "did you mean fedshift",
-    "run quikc": "did you mean quick",
-    "run quick --set lerning-rate=1": "did you mean learning-rate",
-    "run --cluster nobody:1": "is for several runs",
     "report quikc": "did you mean quick",
     "data check here.csv --set split-seed=x": "split-seed = 'x'",
-    "data save-partition out.json --from no.csv": "--from = 'no.csv': there is no such file",
-    "diagnose --set dataset=csv:no.csv": "no.csv: there is no such file or folder",
-    "select --minutes 1 --set dataset=csv:no.csv": "no.csv: there is no such file or folder",
-    "select --minutes 1 --match-counts no.csv": "no.csv",
     "predict . here.csv --round first": "--round = 'first'",
 }
 """Command lines, each with words of the sentence that refuses it."""
@@ -269,44 +256,12 @@ def test_help_and_a_mistake_need_neither_torch_nor_flwr(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["here.csv"]
 
 
-def test_a_terminal_is_told_what_takes_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stderr:
-        """A terminal or a file."""
-
-        def __init__(self, on_terminal: bool) -> None:
-            self.on_terminal = on_terminal
-            self.said = ""
-            self.written = threading.Event()
-
-        def isatty(self) -> bool:
-            return self.on_terminal
-
-        def write(self, text: str) -> None:
-            self.said += text
-            self.written.set()
-
-    monkeypatch.setattr(terminal, "SILENT_SECONDS", 0.0)
-    for on_terminal in (True, False):
-        errors = Stderr(on_terminal)
-        monkeypatch.setattr(sys, "stderr", errors)
-        terminal.status_line.begin("loading ...")
-        if on_terminal:
-            assert errors.written.wait(60)
-        terminal.status_line.end()
-        assert errors.said.startswith("fedskew: loading ...") == on_terminal
-
-
 def test_a_mistyped_command_is_asked_about_once(fedskew: FedSkew) -> None:
     """click names the nearest command itself from 8.4 on, and typer did so again."""
     for words, nearest in ((["reprt"], "'report'"), (["data", "lst"], "'list'")):
         status, _, complaint = fedskew(*words)
         assert status == 2
         assert complaint.count("Did you mean") == 1 and complaint.count(nearest) == 1
-
-
-def test_the_overview_says_of_each_command_what_its_own_help_says() -> None:
-    for name, (_, line) in COMMANDS.items():
-        assert (loaded(name).help or "").split("\n\n")[0] == line
 
 
 def test_the_version_is_the_installed_one(fedskew: FedSkew) -> None:
@@ -318,10 +273,8 @@ def test_the_version_is_the_installed_one(fedskew: FedSkew) -> None:
     [
         ("fedskew r", ["run", "report"]),
         ("fedskew report demo-m", ["demo-missing", "demo-missing-converged"]),
-        ("fedskew run --set learning-rate-decay-", ["learning-rate-decay-every="]),
         ("fedskew select --set overwrite=", ["overwrite=true", "overwrite=false"]),
         ("fedskew run --method fedavg,creff-", ["fedavg,creff-code"]),
-        ("fedskew run no-such-experiment", []),
     ],
 )
 def test_a_shell_is_proposed_what_goes_on_so(
@@ -366,13 +319,12 @@ def test_a_run_that_fails_says_why_and_exits_with_1(
 
 @pytest.fixture
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with 40 images, with a label that does not exist, and with no labels at all."""
+    """A working directory with 40 images, and with a label that does not exist."""
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
     labels = np.arange(40) % 10
     test = {"test_images": 255 - images, "test_labels": labels}
     np.savez(tmp_path / "forty.npz", train_images=images, train_labels=labels, **test)
     np.savez(tmp_path / "ten.npz", train_images=images, train_labels=labels + 1, **test)
-    np.savez(tmp_path / "bare.npz", train_images=images, test_images=images)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -383,16 +335,11 @@ OWN = "classes=10 input-shape=1x8x8"
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ("roundz=3", "did you mean rounds"),
         ("rounds=many", "integer"),
-        ("method=fedbn", "batch norm"),
-        ("method=feddf+fedbe", "combine"),
         ("method=feddf", "holdout-per-class = 0"),
         ("method=fedshift+reweighting", "class prior"),
         (f"dataset=npz:forty.npz {OWN} clients=50", "40"),
         (f"dataset=npz:ten.npz {OWN}", "ten.npz"),
-        (f"dataset=npz:bare.npz {OWN}", "train_labels"),
-        (f"dataset=folder:nowhere {OWN}", "nowhere"),
         ("dataset=mnist data-root=empty", "download"),
         ("dataset=./ten.npz", "did you mean 'npz:./ten.npz'?"),
         ("rounds=1 rounds=2", "is stated twice"),
@@ -400,12 +347,11 @@ OWN = "classes=10 input-shape=1x8x8"
         ("results=forty.npz/below", "cannot be written"),
     ],
 )
-@pytest.mark.parametrize("engine", ["inprocess", "ray"])
 def test_bad_settings_are_one_sentence_before_any_engine_starts(
-    own_data: Path, fedskew: FedSkew, settings: str, words: str, engine: str
+    own_data: Path, fedskew: FedSkew, settings: str, words: str
 ) -> None:
     pairs = [word for setting in settings.split() for word in ("--set", setting)]
-    status, _, errors = fedskew("run", "--engine", engine, *pairs)
+    status, _, errors = fedskew("run", "--engine", "ray", *pairs)
     assert (status, errors.count("\n")) == (2, 1)
     assert errors.startswith("fedskew: ") and words in errors
 
@@ -416,9 +362,7 @@ def test_bad_settings_are_one_sentence_before_any_engine_starts(
         ("--results a --results b", "--results is given 2 times and counts once"),
         ("--seed 0,1 --seed 1", "--seed = '0,1,1': must state each once"),
         ("--seed 0,x", "--seed = 'x': must be an integer"),
-        ("--seed \uff11", "--seed = '\uff11': must be an integer"),
         ("--seed 0 --set seed=1", "--seed = '0': --set states it as well"),
-        ("--method fedavg,,iwds", "must be values separated by commas"),
         ("demo --method fedavg", "does not go with experiments"),
         ("fails --set rounds=-1", "fails-fedshift-one-class: rounds = -1: must be 0 to 1000000"),
         ("--jobs 2", "--jobs = 2: is for several runs"),
@@ -444,8 +388,6 @@ def test_methods_and_seeds_make_an_experiment_on_the_spot() -> None:
         (method, seed) for seed in (0, 2) for method in ("fedavg", "tau-norm", "iwds")
     ]
     assert len(runs(cells)) == 4 and {cell.run.general.rounds for cell in cells} == {1}
-    one = Choice([], {"method": "iwds", "seed": 1}, ())
-    assert choose([], None, [], ["iwds"], ["1"], {"overwrite": None}) == one
 
 
 def test_a_module_of_the_user_s_that_is_called_data(tmp_path: Path) -> None:
@@ -458,8 +400,6 @@ def test_a_module_of_the_user_s_that_is_called_data(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import fedskew\n")
     refused = subprocess.run(script, capture_output=True, text=True)
     assert f"ImportError: {tmp_path / 'data.py'} has the name of FedSkew's" in refused.stderr
-    (tmp_path / "data.py").rename(tmp_path / "scans.py")
-    assert subprocess.run(script, capture_output=True).returncode == 0
 
 
 @pytest.mark.slow

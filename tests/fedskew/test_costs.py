@@ -25,7 +25,6 @@ from fedskew.costs import pace as paces
 from fedskew.costs import sizes
 from fedskew.costs.estimate import Cost, cost_of, rounds_left
 from fedskew.costs.footprint import (
-    disk_of,
     down_of,
     refuse_what_cannot_fit,
 )
@@ -34,7 +33,7 @@ from fedskew.costs.pace import Pace, Rates, Records, timed
 from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.scheduling import Allocation
 from server_app.methods import METHODS
-from server_app.run_settings import RunSettings
+from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
 
 PACE = Pace(clients=6.0, server=5.0, evaluation=0.5, once=7.0)
@@ -91,10 +90,6 @@ def test_bytes_are_those_of_a_real_run(tmp_path: Path, method: str) -> None:
     assert sent == [down_of(settings)] * 2, "an in-process node runs all clients by one message"
     answers_on_record = sum(record.bytes_up for record in real.folder.rounds()) - (cost.up - once)
     assert answers_on_record in (0, once)
-    written = sum(file.stat().st_size for file in real.folder.path.rglob("*") if file.is_file())
-    tested = sample.test if real.folder.predictions_file.exists() else 0
-    assert disk_of(settings, tested) == cost.disk
-    assert 0.5 < cost.disk / written < 2
     assert rounds_left(settings) == 0 and cost_of(settings, sample, PACE).up == 0, (
         "it is finished now"
     )
@@ -109,14 +104,6 @@ def test_batch_norm_is_an_upload_where_it_is_shared(variant: type[PrivateNorm]) 
     for sharing in (variant(share_norm_statistics=True), variant()):
         assert sharing.upload.once is sharing.share_norm_statistics
         assert sharing.upload.bytes(model, 10) == size(sharing.answer(client, QUESTION))
-
-
-@pytest.mark.parametrize(("option", "passes"), [("I", 1), ("II", 0)])
-def test_scaffold_s_first_option_takes_a_pass_over_the_samples(
-    tmp_path: Path, option: str, passes: int
-) -> None:
-    (variant,) = small(tmp_path, method="scaffold", control_variates__option=option).variants
-    assert variant.extra_samples(100, 10) == 100 * passes
 
 
 def test_classes_per_round_bound_the_gradients() -> None:
@@ -225,41 +212,17 @@ def test_finished_rounds_of_the_same_kind_are_the_pace(tmp_path: Path) -> None:
 # ---- memory, and what cannot fit -------------------------------------------------------------------------------------
 
 
-def imagenet(**changes: Any) -> RunSettings:
-    stated = {
-        "method": "creff",
-        "dataset": "imagenet-lt",
-        "clients": 20,
-        "participation": 0.4,
-        "device": "cpu",
-    }
-    return parse(
-        {
-            **stated,
-            **{key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()},
-        }
-    )
-
-
-@pytest.mark.parametrize(
-    ("gigabytes", "changes", "key"),
-    [
-        (32, {}, "feature-gradients.classes-per-round"),  # an upload of up to 8.19 GB
-        (32, {"feature_gradients__classes_per_round": 10}, ""),
-        (128, {"method": "fedavg", "clients": 1000, "participation": 1.0}, "participation"),
-        (32, {"method": "ratio-loss", "holdout_per_class": 1}, "method"),  # 51.20 GB at the server
-        (128, {"method": "ratio-loss", "holdout_per_class": 1}, ""),
-        (128, {"method": "ccvr"}, "class-statistics.covariance"),  # an upload of up to 33.57 GB
-        (128, {"method": "ccvr", "class_statistics__covariance": "diagonal"}, ""),
-    ],
-)
+@pytest.mark.parametrize(("classes_per_round", "fits"), [(10, True), (0, False)])
 def test_what_cannot_fit_is_refused_by_the_setting_to_change(
-    monkeypatch: pytest.MonkeyPatch, gigabytes: int, changes: Mapping[str, Any], key: str
+    monkeypatch: pytest.MonkeyPatch, classes_per_round: int, fits: bool
 ) -> None:
-    memory = SimpleNamespace(total=gigabytes * 2**30)
+    """The gradients of all classes that a client holds are an upload of up to 8.19 GB."""
+    memory = SimpleNamespace(total=32 * 2**30)
     monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
-    settings = imagenet(**changes)
-    if not key:
+    stated: dict[str, Scalar] = {"dataset": "imagenet-lt", "method": "creff", "device": "cpu"}
+    key = "feature-gradients.classes-per-round"
+    settings = parse({**stated, "clients": 20, "participation": 0.4, key: classes_per_round})
+    if fits:
         refuse_what_cannot_fit(settings, known(settings))
         return
     with pytest.raises(SettingError) as error:

@@ -1,7 +1,6 @@
 """A hospital's first afternoon, typed in an empty folder: check, the printed command, report, export, predict.
 
-One test per kind of data: a table of three hospitals, images as a CSV file and as folders, and DICOM files as a PACS
-writes them.
+One test of a table of three hospitals, and one of their images as folders.
 """
 
 import csv
@@ -14,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import FedSkew
-from dicom_files import write_image
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import safe_open
@@ -79,9 +77,9 @@ def run_printed(terminal: Terminal, answer: str, more: str) -> list[str]:
     return runs
 
 
-def exported(terminal: Terminal, method: str, results: str = "results") -> str:
+def exported(terminal: Terminal, method: str) -> str:
     """Export the first seed's run of a method, and return the model's folder."""
-    (run,) = terminal.folder.glob(f"{results}/*-{method}-seed0-*")
+    (run,) = terminal.folder.glob(f"results/*-{method}-seed0-*")
     lines = terminal(f"fedskew export {run.relative_to(terminal.folder)}").splitlines()
     files = [Path(line) for line in lines if line.endswith("model.safetensors")]
     return str(files[0].parent)
@@ -167,46 +165,15 @@ def chest(draws: np.random.Generator, ill: bool, hospital: int) -> NDArray[np.ui
 
 
 def write_images(folder: Path, patients: int, draws: np.random.Generator) -> None:
-    """Write two images of each patient, below images/ beside rows.csv and again as folders/HOSPITAL/CLASS/*.png."""
-    rows = []
+    """Write two images of each patient as HOSPITAL/CLASS/*.png."""
     for number, hospital in enumerate(HOSPITALS):
         for patient in range(patients):
             label = ("normal", "pneumonia")[patient % 3 == 0]
+            place = folder / hospital / label
+            place.mkdir(parents=True, exist_ok=True)
             for view in range(2):
-                name = f"{hospital}-{patient:02d}-{view}.png"
                 picture = Image.fromarray(chest(draws, label == "pneumonia", number))
-                for place in (folder / "images", folder / "folders" / hospital / label):
-                    place.mkdir(parents=True, exist_ok=True)
-                    picture.save(place / name)
-                rows.append([f"images/{name}", label, hospital, f"{hospital}-{patient:02d}"])
-    write(folder / "rows.csv", ["path", "label", "site", "patient"], rows)
-    unlabeled = [[path, patient] for path, _, _, patient in rows]
-    write(folder / "unlabeled.csv", ["path", "patient"], unlabeled)
-
-
-def write_dicom_tree(folder: Path, first: int, patients: int, draws: np.random.Generator) -> None:
-    """Write PATIENT/STUDY/SERIES/IM0001 and IM0002 of each patient in folder/, and labels.csv beside it."""
-    rows = []
-    for number, hospital in enumerate(HOSPITALS):
-        for patient in range(first, first + patients):
-            label = ("normal", "pneumonia")[patient % 2]
-            name = f"{number}{patient:04d}"
-            rows.append([name, label])
-            for view in range(2):
-                write_image(
-                    folder / f"PAT{name}" / "STUDY001" / "SERIES01" / f"IM{view + 1:04d}",
-                    2 * int(name) + view,
-                    sop_class="1.2.840.10008.5.1.4.1.1.1",
-                    StudyInstanceUID=f"1.2.3.{number}.{patient}",
-                    SeriesInstanceUID=f"1.2.3.{number}.{patient}.9",
-                    PatientID=name,
-                    InstitutionName=hospital,
-                    Modality="CR",
-                    Rows=32,
-                    Columns=32,
-                    PixelData=chest(draws, label == "pneumonia", number).tobytes(),
-                )
-    write(folder.with_name("labels.csv"), ["PatientID", "label"], rows)
+                picture.save(place / f"{hospital}-{patient:02d}-{view}.png")
 
 
 def test_a_table_of_three_hospitals(terminal: Terminal) -> None:
@@ -240,67 +207,21 @@ def test_a_table_of_three_hospitals(terminal: Terminal) -> None:
     assert np.mean([row["label"] == row["prediction"] for row in labeled]) > 0.85
 
 
-def test_images_as_a_table_and_as_folders(terminal: Terminal) -> None:
-    """The same images get the same model; as folders, nobody knows the patients, and the answer says so."""
+def test_images_as_folders(terminal: Terminal) -> None:
+    """Nobody knows the patients, and the answer says so."""
     draws = np.random.default_rng(0)
     write_images(terminal.folder / "study", 36, draws)
     write_images(terminal.folder / "new", 5, draws)
-    more = "--method fedavg --seed 0 --set rounds=2 --set local-epochs=1 --engine inprocess"
-
-    answer = terminal("fedskew data check study/rows.csv")
-    (command,) = run_printed(terminal, answer, f"{more} --results by-table")
-    assert_no_patient_on_two_sides(command, terminal.folder, 108)
-
-    (check,) = printed_commands(terminal.refused("fedskew data check study/folders"))
+    (check,) = printed_commands(terminal.refused("fedskew data check study"))
     answer = terminal(check)
     assert "patient" in answer
-    run_printed(terminal, answer, f"{more} --results by-folder")
-
-    models = [exported(terminal, "fedavg", results) for results in ("by-table", "by-folder")]
-    names = set()
-    for model in models:
-        with safe_open(terminal.folder / model / "model.safetensors", "pt") as file:
-            names.add(str(file.metadata()["architecture"]))
-    assert len(names) == 1 and names.pop() in answer
-    terminal("fedskew report --results by-table --html report.html")
-
-    new = read(terminal.folder / "new" / "rows.csv")
-    for model in models:
-        labeled = predicted(terminal, model, "new/rows.csv")
-        unlabeled = predicted(terminal, model, "new/unlabeled.csv")
-        assert [row["label"] for row in labeled] == [row["label"] for row in new]
-        for rows in (labeled, unlabeled):
-            assert [row["patient"] for row in rows] == [row["patient"] for row in new]
-        told = {
-            Path(row["path"]).name: made["prediction"]
-            for row, made in zip(new, labeled, strict=True)
-        }
-        assert [row["prediction"] for row in unlabeled] == list(told.values())
-        rows = predicted(terminal, model, "new/folders/north")
-        assert len(rows) == 10
-        assert all(told[Path(row["input"]).name] == row["prediction"] for row in rows)
-
-
-def test_a_dicom_tree_as_a_pacs_writes_it(terminal: Terminal) -> None:
-    """PATIENT/STUDY/SERIES/IM0001: patients are no classes, labels stand in a table, hospitals in the files."""
-    pytest.importorskip("pydicom")
-    draws = np.random.default_rng(0)
-    write_dicom_tree(terminal.folder / "pacs" / "export", 0, 16, draws)
-    write_dicom_tree(terminal.folder / "later" / "export", 100, 4, draws)
-    sentence = terminal.refused("fedskew data check pacs/export")
-    assert "labels" in sentence
-    answer = terminal("fedskew data check pacs/export --labels pacs/labels.csv")
-    for word in ("3 sites", "InstitutionName", "48 patients", "pneumonia"):
-        assert word in answer
     more = "--method fedavg --seed 0 --set rounds=2 --set local-epochs=1 --engine inprocess"
-    (command,) = run_printed(terminal, answer, more)
-    assert_no_patient_on_two_sides(command, terminal.folder, 48)
+    run_printed(terminal, answer, more)
     terminal("fedskew report --html report.html")
 
-    model, new = exported(terminal, "fedavg"), read(terminal.folder / "later" / "labels.csv")
-    unlabeled = predicted(terminal, model, "later/export")
-    labeled = predicted(terminal, model, "later/export", "--set labels=later/labels.csv")
-    assert len(labeled) == len(unlabeled) == 24
-    by_patient = {row["PatientID"]: row["label"] for row in new}
-    assert [row["label"] for row in labeled] == [by_patient[row["PatientID"]] for row in labeled]
-    assert [row["prediction"] for row in labeled] == [row["prediction"] for row in unlabeled]
+    model = exported(terminal, "fedavg")
+    with safe_open(terminal.folder / model / "model.safetensors", "pt") as file:
+        assert str(file.metadata()["architecture"]) in answer
+    rows = predicted(terminal, model, "new/north")
+    assert len(rows) == 10
+    assert all(row["prediction"] in ("normal", "pneumonia") for row in rows)

@@ -6,14 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import psutil
 import pytest
 from signal_matrix import PAIRS, WAIT, Command
 
-from fedskew.engines.workers import WorkersGrid, fork_server
+from fedskew.engines.workers import WorkersGrid
 from fedskew.signals import SENTENCE, SIGNALS, blocked, one_interrupt
 
 
@@ -34,35 +33,6 @@ def test_a_signal_while_modules_load(
     halting[0].signal(number, whom)
     assert halting[0].ended() == (130, SENTENCE.decode())
     assert halting[0].left(WAIT) == []
-
-
-def heedless(pid: int) -> set[signal.Signals]:
-    """Return the signals that a process blocks or ignores."""
-    fields = dict(
-        line.split(":\t")
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        if ":\t" in line
-    )
-    mask = int(fields["SigBlk"], 16) | int(fields["SigIgn"], 16)
-    return {number for number in SIGNALS if mask >> (number - 1) & 1}
-
-
-def test_no_process_that_workers_need_takes_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Ctrl-C in the terminal reaches them too; whoever starts the tracker of semaphores unblocks signals."""
-    monkeypatch.setattr(
-        resource_tracker, "ensure_running", resource_tracker.ResourceTracker().ensure_running
-    )
-    monkeypatch.setattr(forkserver, "ensure_running", forkserver.ForkServer().ensure_running)
-    before = set(psutil.Process().children())
-    fork_server("json")
-    children = set(psutil.Process().children()) - before
-    try:
-        assert len(children) == 2
-        assert all(heedless(child.pid) >= {*SIGNALS} for child in children)
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
 
 
 def test_nobody_waits_for_a_worker_that_is_busy() -> None:

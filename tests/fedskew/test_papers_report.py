@@ -24,7 +24,6 @@ def test_without_runs_a_statement_is_open_and_missing_data_are_named(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_the_page_is_the_one_of_the_kept_records(fedskew: FedSkew, tmp_path: Path) -> None:
     words = ("report", "papers", "--markdown", "--set", f"data-root={tmp_path}")
     status, page, _ = fedskew(*words, "--results", tmp_path / "none")

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -36,13 +35,6 @@ def hospitals(folder: Path) -> Path:
     return folder / "study"
 
 
-def alike(folder: Path) -> Path:
-    """The same with the same classes."""
-    study = hospitals(folder)
-    shutil.rmtree(study / SOUTH / "bird")
-    return study
-
-
 def domains(folder: Path) -> str:
     study = hospitals(folder)
     return f"domains:{name_list([f'folder:{study / SOUTH}', f'folder:{study / NORTH}'])}"
@@ -63,10 +55,8 @@ def incomplete(folder: Path) -> Path:
 
 Build = Callable[[Path], Path | str]
 KINDS: dict[str, Build] = {
-    "table": cells("size,diagnosis,site,patient"),
     "table with an empty cell": incomplete,
     "table of images": rows("path", "label", "diagnosis", "site"),
-    "hospitals": alike,
     "domains": domains,
     "npz of 12 bits": npz(sixteen_bit_arrays(16)),
     "dicom": tree(dicom("CT_small.dcm"), ".dcm"),

@@ -10,7 +10,6 @@ import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import fedskew
@@ -109,21 +108,6 @@ def test_a_run_that_is_on_its_way_is_loaded_too(result: fedskew.Result, tmp_path
     assert running.rounds == result.rounds and running.models == result.models
 
 
-def test_arrays_are_compared_by_runs_of_every_method(tmp_path: Path) -> None:
-    labels = np.arange(60) % 3
-    images = np.random.default_rng(0).integers(0, 200, (60, 4, 4), dtype=np.uint8)
-    train = images + labels[:, None, None].astype(np.uint8) * 20
-    data = fedskew.from_arrays((train, labels), (train, labels), folder=tmp_path)
-    size = {"clients": 2, "rounds": 1, "local-epochs": 1, "model": "linear", "alpha": 5.0}
-    compared = fedskew.compare(
-        ["fedavg", "fedprox"], [0], {**data, **size, "results": str(tmp_path)}
-    )
-    for row in compared.table():
-        (one,) = compared.runs[row["method"]]
-        assert row["mean"] == pytest.approx(100 * one.balanced_accuracy)
-        assert fedskew.load(one.folder) == one
-
-
 def test_bad_input_is_refused_as_on_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
         fedskew.run({"roundz": 3})
@@ -133,10 +117,6 @@ def test_bad_input_is_refused_as_on_the_command_line(tmp_path: Path) -> None:
     assert caught.value.key == "--engine"
     with pytest.raises(DataError):
         fedskew.load(tmp_path)
-
-
-def test_methods_are_the_command_line_s() -> None:
-    assert fedskew.methods() == METHODS
 
 
 @pytest.mark.slow

@@ -1,15 +1,13 @@
 """What a selection of a method goes by: targets, permissions, measurements with their samples, and counts."""
 
 import math
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from data import DataError, DataSettings, SettingError, federate, load
-from fedskew.cli.select_execution import contenders_of
+from data import DataSettings, SettingError, federate, load
 from fedskew.diagnosis.table import read_counts
 from fedskew.method_selection.candidates import (
     Entrant,
@@ -103,9 +101,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     results = runs.train([Entrant("fedavg", 0.05)], 2, [0], last=False)
     assert set(results.costs) == {"fedavg"} and results.costs["fedavg"].of(2) > 0
     assert {candidate.method for candidate in results.validated} == {"fedavg", "ccvr"}
-    means = runs.all_targets(list(results.validated), 2)
-    for candidate, by_seed in results.validated.items():
-        assert means[str(candidate)]["balanced-accuracy"] == by_seed[0].score
     return {candidate.method: one for (candidate, _, _), one in runs.trained.items()}
 
 
@@ -113,44 +108,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 def test_a_measurement_s_samples_are_those_of_its_score(
     target: str, trained: dict[str, Trained]
 ) -> None:
-    """The score that the record has is what the kept outputs give, and its parts have about its variance."""
+    """The score that the record has is what the kept outputs give, and its parts have its variance."""
     one = trained["ccvr"]
     measurement = one.evaluated(target)
     assert measurement.score == scores_of(one.numbers, one.train_C, own_tests=False)[target]
     assert measurement.parts_U is not None and measurement.sample_set
     assert len(measurement.parts_U) == sum(map(sum, one.numbers.confusion or ()))
     by_parts = float(np.square(measurement.parts_U).sum())
-    by_record = one.variance(target, one.numbers, one.weights(target, one.numbers))
-    assert by_parts > 0 and by_record > 0
-    if target == "brier":
-        assert by_parts < by_record, "the record's is a bound"
-    elif target == "auroc":
-        assert by_parts < 4 * by_record, "that of a mean is not above the mean of the errors"
-    else:
-        weights_C = one.weights(target, one.numbers)
+    assert by_parts > 0
+    weights_C = one.weights(target, one.numbers)
+    if target not in ("brier", "auroc"):
         assert weights_C is not None and weights_C.sum() == pytest.approx(1)
         recall_C = np.array(one.numbers.recall)
         sizes_C = np.array(one.samples["test"])
         unbiased_C = recall_C * (1 - recall_C) / (sizes_C - 1)
         assert by_parts == pytest.approx(1e4 * weights_C**2 @ unbiased_C)
-        biased_C = recall_C * (1 - recall_C) / sizes_C
-        assert by_record == pytest.approx(1e4 * weights_C**2 @ biased_C)
-        of_recalls = 100 * weights_C @ np.nan_to_num(np.array(one.numbers.recall))
-        assert of_recalls == pytest.approx(measurement.score)
-
-
-def test_the_diagnosis_is_of_the_sites_or_said_to_be_of_a_simulation() -> None:
-    """A diagnosis of simulated sites must not be read as one of the reader's hospitals."""
-
-    def printed(**settings: Scalar) -> str:
-        out = Console(file=StringIO(), width=500)
-        contenders_of(["fedprox"], {"model": "mlp-bn", **settings}, [], out)
-        return out.file.getvalue()  # type: ignore[attr-defined]
-
-    simulated = printed(alpha=0.1, clients=7)
-    assert simulated.startswith("With FedSkew's simulated partition (lda, 7 clients), which says ")
-    assert "nothing of your own sites: " in simulated
-    assert printed(dataset="digits-scanners").startswith("With this partition: ")
 
 
 def test_a_table_of_counts_is_dealt_exactly(tmp_path: Path) -> None:
@@ -164,6 +136,3 @@ def test_a_table_of_counts_is_dealt_exactly(tmp_path: Path) -> None:
         and federation.counts_KC.sum() == 18
     )
     assert {*federation.dataset.test_labels[federation.global_test].tolist()} == {0, 1, 2}
-    table.write_text("site,a,b\nnorth,5,0\nsouth,1,70000\n")
-    with pytest.raises(DataError):
-        partition_by_counts(read_counts(table), load(DataSettings()), file, str(table))

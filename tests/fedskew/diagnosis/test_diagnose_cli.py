@@ -157,19 +157,6 @@ def test_every_command_looks_at_the_features_of_a_table(
         assert "look at singleset beside fedbn" in content["remark"]
 
 
-def test_moments_may_call_sites_by_their_own_names(tmp_path: Path, fedskew: FedSkew) -> None:
-    """The federation calls its clients `0 north`, and whoever writes a file of moments `north`."""
-    file, moments = two_hospitals(tmp_path / "own.csv"), tmp_path / "moments.csv"
-    words = words_of(file)
-    for names in (("north", "south"), ("0 north", "1 south")):
-        moments.write_text(f"site,mean,std\n{names[1]},0,1\n{names[0]},9,1\n")
-        status, output, complaint = fedskew("diagnose", *words, "--moments", moments)
-        assert (status, complaint) == (0, "") and "Skew: scanner (certain)" in output
-    moments.write_text("site,mean,std\nnorth,0,1\neast,9,1\n")
-    status, _, complaint = fedskew("diagnose", *words, "--moments", moments)
-    assert status == 2 and "east" in complaint and "the sites are those of the counts" in complaint
-
-
 def test_patients_of_a_table_are_what_chance_counts(tmp_path: Path, fedskew: FedSkew) -> None:
     """Three hospitals of 20 patients with eight rows each, labels drawn alike: 62 to 45 % by rows is no skew."""
     file = tmp_path / "own.csv"
@@ -179,10 +166,9 @@ def test_patients_of_a_table_are_what_chance_counts(tmp_path: Path, fedskew: Fed
             label = "ill" if patient < ill else "healthy"
             rows.extend([f"{patient % 5},{label},{site},{site}{patient}"] * 8)
     file.write_text("\n".join(rows) + "\n")
-    output = fedskew("data", "check", file)[1]
-    assert "With this partition: Skew: none that so few samples show." in output
     words = words_of(file, shape=1)
     (content,) = json.loads(fedskew("diagnose", *words, "--json")[1])
+    assert content["line"] == "Skew: none that so few samples show."
     assert content["statistics"]["subjects"] == 48
     assert content["statistics"]["design-effect"] == pytest.approx(8)
 

@@ -14,7 +14,6 @@ from fedskew.engines.processes import (
     LAUNCHER,
     OWNER,
     PREFIX,
-    RUN,
     SEMAPHORES,
     alive,
     beginning,
@@ -28,7 +27,6 @@ from fedskew.engines.processes import (
 from server_app.lock import FolderBusy
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
-STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
 ORPHAN = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
 FORKING = """
 import os, signal, time
@@ -62,18 +60,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def test_only_the_folders_processes_are_marked(start: Start, tmp_path: Path) -> None:
-    mine = start(SLEEP)
-    start(SLEEP, **{RUN: str(tmp_path / "other")})
-    assert [process.pid for process in marked(tmp_path)] == [mine.pid]
-    assert len(marked(tmp_path / "other")) == 1
-    end(tmp_path / "other")
-    assert mine.poll() is None
-
-
-@pytest.mark.parametrize("code", [STUBBORN, ORPHAN, FORKING])
-def test_end_leaves_none(start: Start, tmp_path: Path, code: str) -> None:
-    start(code)
+def test_end_leaves_none_however_it_clings(start: Start, tmp_path: Path) -> None:
+    """SIGTERM has it fork, the second one nothing."""
+    start(FORKING)
     assert marked(tmp_path)
     below = {child for process in marked(tmp_path) for child in process.children(recursive=True)}
     end(tmp_path, 0.2)
@@ -101,9 +90,7 @@ def test_temporary_folders_of_killed_commands_are_deleted_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folders = {
-        name: tmp_path / name for name in ("mine", "dead", "used", "elsewhere", "torn", "unmarked")
-    }
+    folders = {name: tmp_path / name for name in ("mine", "dead", "used", "elsewhere", "unmarked")}
     for folder in folders.values():
         folder.mkdir()
         note_owner(folder)
@@ -112,7 +99,6 @@ def test_temporary_folders_of_killed_commands_are_deleted_and_no_others(
     for name in ("dead", "used"):
         (folders[name] / OWNER).write_text(f"{host} {dead()}")
     (folders["elsewhere"] / OWNER).write_text(f"not-{host} {dead()}")
-    (folders["torn"] / OWNER).write_text("")
     (folders["unmarked"] / OWNER).unlink()
     environment = os.environ | {"FLWR_HOME": str(folders["used"])}
     with subprocess.Popen(

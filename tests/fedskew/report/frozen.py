@@ -7,7 +7,7 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def frozen(results: Path, **changes: Any) -> Experiment:
     return named
 
 
-def write(run: RunSettings, kept: Mapping[str, Any], **versions: str) -> None:
+def write(run: RunSettings, kept: Mapping[str, Any]) -> None:
     """Write a finished run's files, but for its checkpoint."""
     folder = RunFolder(run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def write(run: RunSettings, kept: Mapping[str, Any], **versions: str) -> None:
         "partition-hash": kept["partition-hash"],
         "samples": kept["samples"],
     }
-    folder.settings_file.write_text(line_of({**origin, "versions": {**VERSIONS, **versions}}))
+    folder.settings_file.write_text(line_of({**origin, "versions": VERSIONS}))
     for record in kept["rounds"]:
         folder.add_round(RoundRecord.of(record))
     summary = {"models": summarize(folder.rounds()), "failures": 0, "hash": {"all": "ab" * 32}}
@@ -127,18 +127,14 @@ def tensors_of(said: Predictions) -> State:
     return {name: torch.tensor(part) for name, part in parts if part is not None}
 
 
-def with_predictions(
-    known: ExperimentResults,
-    classes: int = 10,
-    change: Callable[[Predictions], Predictions] = lambda said: said,
-) -> ExperimentResults:
-    """Let every run keep drawn predictions, changed, which are better where CReFF is deployed."""
+def with_predictions(known: ExperimentResults, classes: int = 10) -> ExperimentResults:
+    """Let every run keep drawn predictions, which are better where CReFF is deployed."""
     measured, kept = {}, dict[Path, dict[str, State]]()
     for place, group in known.measured.items():
         measured[place] = list(group)
         for number, run in enumerate(group):
             shift = 2.0 if run.cell.row == "creff" else 0.8
-            parts = tensors_of(change(predictions(run.cell.seed, classes, shift=shift)))
+            parts = tensors_of(predictions(run.cell.seed, classes, shift=shift))
             kept.setdefault(run.run.settings.folder, {})[run.cell.deployed] = parts
             scores = Scores.of_probabilities(parts["log-probabilities"], parts["labels"])
             spreads = run.points[-1].numbers.spreads

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from frozen import frozen_results
 
-from fedskew.report.format import Table, TableCell, fitted
 from fedskew.report.results import ExperimentResults
 from fedskew.report.tables import client_tables
 from server_app.evaluation import spread
@@ -51,13 +50,3 @@ def test_every_client_has_a_row_with_mean_and_spread_over_the_seeds(
         ["Lyon", "8", "60.0 ± 14.1"], ["Oslo", "1", "—"], ["Pune", "4", "75.0"],
         ["worst client", "", "60.0 ± 14.1"],
     ]  # fmt: skip
-
-
-def test_a_table_wider_than_a_page_is_turned() -> None:
-    headings = [TableCell("method"), *(TableCell(f"class number {k:02d}") for k in range(9))]
-    rows = [[TableCell(name)] + [TableCell(f"{name} {k}") for k in range(9)] for name in "ab"]
-    turned = fitted(Table("", headings, rows), "class")
-    assert [cell.text for cell in turned.headings] == ["class", "a", "b"]
-    assert [cell.text for cell in turned.rows[3]] == ["class number 03", "a 3", "b 3"]
-    narrow = Table("", headings[:4], [row[:4] for row in rows])
-    assert fitted(narrow, "class") == narrow

@@ -1,26 +1,23 @@
 """DeLong's test against published figures and the definition; intervals; what the report says of rankings."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from frozen import ONE_COLUMN, frozen_results, predictions, tensors_of, with_predictions
-from scipy.special import expit
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from client_app.metrics import Scores
 from fedskew.experiments.plan import Cell
 from fedskew.report.ranking import (
     delong,
-    delong_table,
     drawn_weights,
     intervals,
     ranking_tables,
     resampled,
 )
-from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.results import SeedResult
 from fedskew.report.run_records import RunRecords
 from server_app.evaluation import PositiveClass, metrics_from
 from server_app.predictions import Predictions, write_predictions
@@ -83,15 +80,8 @@ def test_a_resampled_test_set_gives_scikit_learns_numbers(classes: int) -> None:
     assert drawn["brier"][0] == pytest.approx(expected["brier"], abs=1e-9)
 
 
-def frozen_with_predictions(
-    results: Path, change: Callable[[Predictions], Predictions] = lambda said: said
-) -> ExperimentResults:
-    """Return the frozen experiment's second column, its runs with predictions of two classes, changed."""
-    return with_predictions(frozen_results(results, **ONE_COLUMN), 2, change)
-
-
 def test_the_report_has_intervals_and_delongs_test(tmp_path: Path) -> None:
-    known = frozen_with_predictions(tmp_path)
+    known = with_predictions(frozen_results(tmp_path, **ONE_COLUMN), 2)
     numbers, tests = ranking_tables(known)
     assert [heading.text for heading in numbers.headings[1:3]] == ["AUROC", "AUPRC"]
     for row in numbers.rows:
@@ -123,35 +113,6 @@ def test_samples_of_one_subject_are_no_more_than_one() -> None:
     assert delong(*copies) == pytest.approx(alone, abs=1e-12)
     assert delong(*copies[:3])[1] < alone[1] / 2, "rows as the unit would halve the error"
     assert np.isnan(delong(*copies[:3], label_N.repeat(8))[2]), "one subject per class"
-    log_NC = np.log(np.stack([1 - expit(first_N), expit(first_N)], 1))
-    drawn = {}
-    for name, times, subjects_N in (
-        ("alone", 1, None),
-        ("subjects", 8, copies[3]),
-        ("rows", 8, None),
-    ):
-        said = Predictions(log_NC.repeat(times, 0), label_N.repeat(times), subjects_N)
-        numbers = resampled(said, np.random.default_rng(1))
-        drawn[name] = {key: np.ptp(np.percentile(numbers[key], [2.5, 97.5])) for key in numbers}
-    for key in ("auroc", "brier"):
-        assert drawn["subjects"][key] == pytest.approx(drawn["alone"][key], abs=1e-9), key
-        assert drawn["rows"][key] < 0.6 * drawn["alone"][key], key
-
-
-def copied(said: Predictions) -> Predictions:
-    """Return every sample's predictions eight times, as slices of one patient."""
-    log_NC, labels_N = (part.repeat(8, 0) for part in said[:2])
-    return Predictions(log_NC, labels_N, np.arange(len(said[1])).repeat(8))
-
-
-def test_the_reports_delong_test_counts_subjects_where_runs_keep_them(tmp_path: Path) -> None:
-    """Eight slices of every patient: the report's table is that of one slice each."""
-    alone = delong_table(frozen_with_predictions(tmp_path / "alone"), "LDA 0.5")
-    subjects = delong_table(frozen_with_predictions(tmp_path / "subjects", copied), "LDA 0.5")
-    assert alone is not None and subjects is not None
-    assert subjects.rows == alone.rows
-    assert "with the subject as sampling unit" in subjects.caption
-    assert "subject" not in alone.caption
 
 
 @pytest.mark.parametrize(("label", "name"), [(0, "well"), (1, "ill")])

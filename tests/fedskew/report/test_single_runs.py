@@ -76,18 +76,6 @@ def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew) -> N
     assert fedskew(words[0], "gone", *words[1:])[0] == 2
 
 
-def test_the_command_for_what_is_missing_names_the_file_of_the_experiment(
-    tmp_path: Path, fedskew: FedSkew
-) -> None:
-    file = tmp_path / "mine here.yaml"
-    file.write_text("mine: {title: mine, methods: [fedavg, fedprox], settings: {rounds: 2}}")
-    words = ["report", "mine", "--experiments", file, "--results", tmp_path]
-    command = f"fedskew run mine --experiments '{file}' --results {tmp_path}"
-    assert command in fedskew(*words)[2]
-    finished(tmp_path, method="fedavg")
-    assert json.loads(fedskew(*words, "--json")[1])[0]["command"] == command
-
-
 def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:
     path = "npz:/home/somebody/secret/scans.npz"
     run = parse({"dataset": path, "classes": "a,b", "input-shape": "4", "method": "fedavg"})

@@ -118,24 +118,16 @@ ALIKE = {"alike": ["fedshift", "fedavg"], "within": 2}
 SOME_LOSS = [0.84, 0.5, 0.08, 0.05]
 FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
     "above": (made(last(fedshift=[HIGH], fedavg=[LOW])), PAIR, "holds"),
-    "below": (made(last(fedshift=[LOW], fedavg=[HIGH])), PAIR, "fails"),
     "a tie": (made(last(fedshift=[LOW], fedavg=[LOW])), PAIR, "fails"),
     "chance": (made(last(fedshift=[[10.0] * 3], fedavg=[[9.0] * 3])), PAIR, "never"),
-    "by more": (made(last(fedshift=[HIGH], fedavg=[LOW])), {**PAIR, "by": 15}, "fails"),
-    "in two columns": (
-        made(last(fedshift=[HIGH, HIGH, LOW], fedavg=[LOW, LOW, HIGH])), {**PAIR, "in_columns": 2}, "holds",
-    ),
     "in three columns": (
         made(last(fedshift=[HIGH, HIGH, LOW], fedavg=[LOW, LOW, HIGH])), {**PAIR, "in_columns": 3}, "fails",
     ),
     "sooner": (curves(FAST, SLOW), SOONER, "holds"),
-    "later": (curves(SLOW, FAST), SOONER, "fails"),
     "twice as soon": (curves(FAST, SLOW), {**SOONER, "times": 2}, "holds"),
     "exactly four times": (curves(FAST, SLOW), {**SOONER, "times": 4}, "fails"),
     "smoother": (curves(SMOOTH, ROUGH), {**PAIR, "smoother": True}, "holds"),
-    "rougher": (curves(ROUGH, SMOOTH), {**PAIR, "smoother": True}, "fails"),
     "rises": (made(last(fedavg=RISING)), {"trend": "rises", "over": ["fedavg"]}, "holds"),
-    "falls instead": (made(last(fedavg=RISING)), {"trend": "falls", "over": ["fedavg"]}, "fails"),
     "up and down": (made(last(fedavg=PEAK)), {"trend": "rises", "over": ["fedavg"]}, "fails"),
     "the gap rises": (made(last(fedshift=RISING, fedavg=FLAT)), {"gap": "rises", **PAIR}, "holds"),
     "the gap falls": (made(last(fedshift=RISING, fedavg=FLAT)), {"gap": "falls", **PAIR}, "fails"),
