@@ -84,36 +84,6 @@ def settings_of(folder: Path, results: Path, file: Path, **changes: Any) -> Any:
     return parse({**stated, **changes})
 
 
-def rehearse(folder: Path, results: Path, file: Path, **changes: Any) -> dict[str, Any]:
-    settings = settings_of(folder, results, file, **changes)
-    return execute(settings, "inprocess", lambda line: None, sites=str(folder))
-
-
-def test_each_site_s_own_file_makes_the_simulation_s_heads(
-    tmp_path: Path, files: tuple[Path, Path]
-) -> None:
-    folder = folders(tmp_path / "sites", files[0])
-    copy = tmp_path / "elsewhere.safetensors"
-    copy.write_bytes(files[0].read_bytes())
-    name_weights(folder, "east", copy)
-    masked = rehearse(folder, tmp_path / "results", files[0])
-    simulated = parse(
-        {
-            **RUN,
-            "dataset": data_sets(folder),
-            "classes": "healthy,ill,other",
-            "input-shape": "1x8x8",
-            "mean": "0.5",
-            "std": "0.5",
-            "weights": str(files[0]),
-            "cache": str(tmp_path / "cache"),
-            "results": str(tmp_path / "simulated"),
-        }
-    )
-    summary = execute(simulated, "inprocess", lambda line: None)
-    assert masked["hash"]["deployed"] == summary["hash"]["deployed"]
-
-
 def row(folder: Path) -> str:
     path = folder / "north/site.toml"
     (found,) = [str(row) for row in offline(read_site(path), path) if row.subject == "weights"]

@@ -137,43 +137,6 @@ def test_a_run_outside_the_policy_is_refused_at_readiness_and_at_training(
     assert not ask(folder, chosen)[2]
 
 
-@pytest.mark.parametrize(
-    ("policy", "settings"),
-    [
-        ({"min-batch-size": 8, "min-steps": 15, "min-update-samples": 24}, {}),
-        ({"min-batch-size": 24}, {"batch-size": 100}),
-        ({"min-steps": 2, "min-update-samples": 16}, {"local-steps": 2}),
-        ({"models": ["mlp-bn"], "methods": [], "max-rounds": 2}, {}),
-        ({"methods": ["proximal"]}, {"method": "fedprox"}),
-    ],
-)
-def test_a_run_at_the_policys_limits_takes_place(
-    folder: Path, policy: dict[str, Any], settings: dict[str, Any]
-) -> None:
-    chosen = settings_of(folder, **{**HONEST, **settings})
-    assert not ask(folder, chosen, policy, QUERY)[2] and ask(folder, chosen, policy)[1]
-
-
-@pytest.mark.parametrize(
-    ("settings", "samples"),
-    [
-        (TrainingSettings(batch_size=8, local_epochs=1), 24),
-        (
-            TrainingSettings(batch_size=23, local_epochs=1),
-            24,
-        ),  # a last batch of one joins the one before
-        (TrainingSettings(batch_size=100, local_epochs=3), 24),
-        (TrainingSettings(batch_size=8, local_steps=1), 8),
-        (TrainingSettings(batch_size=8, local_steps=2), 16),
-        (TrainingSettings(batch_size=8, local_steps=100), 24),
-        (TrainingSettings(batch_size=8, local_epochs=5, batch_limit=1), 8),
-        (TrainingSettings(batch_size=1, local_epochs=1), 24),
-    ],
-)
-def test_the_different_samples_of_an_update(settings: TrainingSettings, samples: int) -> None:
-    assert samples_in_update(24, settings) == samples
-
-
 def test_one_round_answers_max_rounds_different_questions(folder: Path) -> None:
     """A coordinator that asks for round 1 again and again, each time with other weights; the same ones are free."""
     chosen = settings_of(folder, **HONEST)
@@ -243,35 +206,3 @@ def test_a_run_takes_place_only_once_it_is_approved(folder: Path) -> None:
     # The approval is looked for at every message.
     (site.state / "approved/runs" / f"{code}.json").unlink()
     assert ask(folder, chosen, policy)[2].startswith("policy: approve-runs ")
-
-
-def test_runs_that_wait_do_not_fill_the_disk(folder: Path) -> None:
-    path = write(folder / "north/site.toml", site_entries(policy={"approve-runs": True}))
-    site = read_site(path)
-    for seed in range(MOST_WAITING + 5):
-        last = json.dumps({"seed": seed})
-        with pytest.raises(PermissionError):
-            check_approved(site, last)
-    assert len(waiting(site)) == MOST_WAITING and [*waiting(site)][-1] == hash_of(last)
-    with pytest.raises(PermissionError):
-        check_approved(site, "x" * 70000)
-    assert len([*waiting_folder(site).iterdir()]) == MOST_WAITING
-
-
-def test_what_no_run_waits_with_or_was_changed_while_it_waited_is_not_approved(
-    folder: Path,
-) -> None:
-    site, text = read_site(folder / "north/site.toml"), json.dumps({"rounds": 2})
-    for code in ("0" * 64, "../approval", "", "x" * 5000):
-        with pytest.raises(DataError):
-            approve(site, code)
-    keep_waiting(site, hash_of(text), text)
-    file = waiting(site)[hash_of(text)]
-    assert shown(text) == ["rounds = 2"]
-    file.write_text(json.dumps({"rounds": 3}))
-    with pytest.raises(DataError):
-        approve(site, hash_of(text))
-    with pytest.raises(DataError):
-        shown("[1]")
-    file.write_text(text)
-    approve(site, hash_of(text))

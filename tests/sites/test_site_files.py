@@ -248,18 +248,6 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
     assert table.counts_C[:2].sum() + len(table.dataset.test_labels) == 24
 
 
-def test_a_link_names_files_that_are_there(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path)
-    link = {"address": "127.0.0.1:1", "key": "node.key", "ca": "ca.crt"}
-    path = write(folder / "north/site.toml", site_entries(link=link))
-    (folder / "north/node.key").touch()
-    with pytest.raises(DataError) as error:
-        read_link(path)
-    assert error.value.key == "ca"
-    (folder / "north/ca.crt").touch()
-    assert read_link(path).address == "127.0.0.1:1" and read_site(path).name == "north"
-
-
 def test_a_rehearsal_takes_all_sites_of_one_agreement(tmp_path: Path) -> None:
     folder = site_folders(tmp_path)
     write(folder / "south/federation.toml", agreed(name="other"))
@@ -279,21 +267,3 @@ def test_a_rehearsal_takes_all_sites_of_one_agreement(tmp_path: Path) -> None:
     assert (error.value.key, error.value.value) == ("name", "north")
     with pytest.raises(DataError):
         read_sites(tmp_path / "nowhere")
-
-
-def test_check_compares_the_mask_key_with_the_agreed_one(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path, site=with_mask_keys())
-    path = folder / "north/site.toml"
-
-    def row() -> str:
-        (found,) = [row for row in offline(read_site(path), path) if row.subject == "mask key"]
-        return str(found)
-
-    assert row() == f"ok  mask key     {folder}/north/mask.key"
-    write_mask_key(folder / "north/mask.key", "mallory")
-    assert row().startswith("NO  mask key")
-    (folder / "north/mask.key").unlink()
-    assert row().startswith("NO  mask key")
-    write_mask_key(folder / "other.key", "north")
-    write(path, site_entries(**{"mask-key": f"{folder}/other.key"}))
-    assert row().startswith("ok  mask key")

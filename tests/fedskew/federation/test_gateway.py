@@ -201,16 +201,6 @@ def test_what_no_site_may_ask_ends_at_the_gateway_beside_what_it_may(door: Door,
     assert len(door.passed) == 1
 
 
-def test_a_request_is_passed_on_with_flwrs_headers_alone(door: Door) -> None:
-    answer = door.post(RUN, content=b"question")
-    assert (answer.content, answer.headers["flwr-version"]) == (b"answer", "1")
-    assert answer.headers.get("server") != "superlink"
-    (passed,) = door.passed
-    assert passed.content == b"question" and passed.headers["flwr-timestamp"]
-    assert "cookie" not in passed.headers
-    assert door.ask("GET", PULL).status_code == 404
-
-
 def test_a_changed_agreement_counts_from_the_next_request_and_an_unreadable_one_does_not(
     door: Door, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -248,55 +238,6 @@ def message_of(name: str) -> PullMessagesResponse:
         messages_list=[Message(metadata=Metadata(run_id=5, message_id=name))],
         message_object_trees=[ObjectTree(object_id=name)],
     )
-
-
-def test_a_message_comes_again_until_the_sites_next_request_shows_that_it_has_come(
-    door: Door,
-) -> None:
-    """The SuperLink never gives it out again, and the way to a site may be cut just then."""
-    first, second = message_of("first"), message_of("second")
-    door.messages += [first, second]
-
-    def pull() -> PullMessagesResponse:
-        return PullMessagesResponse.FromString(door.post(PULL).content)
-
-    assert pull() == first and len(door.messages) == 1
-    door.post(BEAT)
-    door.post(RUN, SOUTH)
-    assert pull() == first
-    door.post(RUN)
-    assert pull() == second and not door.messages
-
-
-def test_a_supernode_that_was_killed_is_away_before_the_next_one_begins(
-    door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it was asked is lost, and flwr answers in its place only while it is away."""
-    now = [1000.0]
-    monkeypatch.setattr(gateway_module.time, "monotonic", lambda: now[0])
-    node = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
-    door.post(BEGIN)
-    door.post(PULL, content=node)
-    now[0] += 25
-    door.post(BEAT)
-    now[0] += 25
-    door.passed.clear()
-    door.post(BEGIN)
-    assert door.paths() == [BEGIN], "who has the key alone ends nobody"
-    now[0] += 10
-    door.post(BEGIN, SOUTH)
-    assert door.paths() == [BEGIN]
-    door.post(BEGIN)
-    assert DeactivateNodeRequest.FromString(door.passed[0].content).node_id == 7
-    assert door.paths() == [END, BEGIN]
-    door.post(BEGIN)
-    assert door.paths() == [BEGIN], "what has been ended is not ended twice"
-    door.post(PULL, content=node)
-    door.post(END)
-    now[0] += 100
-    door.passed.clear()
-    door.post(BEGIN)
-    assert door.paths() == [BEGIN], "it had ended in order"
 
 
 def test_every_request_leaves_a_line_with_the_sites_name_and_counts(
