@@ -1,24 +1,13 @@
-"""The gateway hands out a run's messages to the sites of that run, and answers those for others in their place."""
+"""The gateway hands out a run's messages to the sites of that run."""
 
-import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
 from site_files import NAMES, agreed, write
 
-from client_app.flower_internals import TaskIdentity, message_from_proto, message_to_proto
-from client_app.local_site import NOT_A_PARTICIPANT
 from data import DataError
-from fedskew.federation.flower_internals import (
-    PullMessagesResponse,
-    PushMessagesRequest,
-    PushMessagesResponse,
-    PushObjectRequest,
-)
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.participants import FILE, PUSH, UPLOAD, Participants, decline
+from fedskew.federation.participants import FILE, Participants
 from fedskew.federation.submission import submit
 
 
