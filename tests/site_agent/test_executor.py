@@ -326,7 +326,6 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     recorder = MessageRecorder(node, lambda message: pending.write("the token", message))
     recorder.PullMessages(None)
     waiting.messages_list = []
-    assert (tmp_path / "task").stat().st_mode & 0o77 == 0
     monkeypatch.setattr(module, "connect", lambda *_: node)
     monkeypatch.setattr(module, "RuntimeTokenHttpInterceptor", tokens.append)
     monkeypatch.setattr(site.executor, "take", killed)
@@ -335,7 +334,6 @@ def test_what_a_killed_executor_had_in_hand_is_given_back_by_the_next(
     (reply,) = site.pushed
     assert reply.error.code == 8 and reply.metadata.reply_to_message_id == "m"
     assert tokens == ["the token"] and site.ended == ["failed"] and pending.read() is None
-    assert [entry["event"] for entry in site.entries()] == ["failed"]
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"token": "t", "message": "?"}', "\u00ff"])

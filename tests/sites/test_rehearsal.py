@@ -193,12 +193,3 @@ def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: 
     site_runtime.cache_clear()
     with pytest.raises(TooFewReplies):
         rehearse(folder, tmp_path, method="fedavg", rounds=1, seed=1)
-
-
-def test_a_rehearsal_needs_sites_and_their_folder_and_agreement(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path / "sites")
-    stated = {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path)}
-    for changes, sites in (({}, ""), ({"dataset": "digits"}, str(folder))):
-        with pytest.raises(SettingError) as error:
-            execute(parse({**stated, **changes}), "inprocess", lambda line: None, sites=sites)
-        assert error.value.key == "--sites"

@@ -9,7 +9,7 @@ from click import BadParameter
 from command_line import FedSkew
 
 from data import DataError, InputError, SettingError
-from data.agreement import as_flower_has_it, read_agreement, subtraction_warning
+from data.agreement import as_flower_has_it, read_agreement
 from data.toml_file import read_toml
 from deploy.local_federation import fedskew as command
 from fedskew.federation import services
@@ -169,20 +169,6 @@ def test_a_changed_list_of_sites_is_told_to_a_superlink_that_is_up(
     status, _, errors = fedskew(*words, "--mask-key", FOUR[3]["mask-key"])
     assert status == 0, errors
     assert taken == [["north", "east", "south", "west"]]
-
-
-def test_the_site_that_two_federations_do_not_share_is_named(tmp_path: Path) -> None:
-    """Whoever has both masked sums tells that site's part by subtraction."""
-
-    def of(sites: Any, **changes: Any) -> Any:
-        return read_agreement(write(tmp_path / "federation.toml", agreed(site=sites, **changes)))
-
-    four, three, others = of(FOUR), of(FOUR[:3]), of(FOUR[1:])
-    assert subtraction_warning(three, four).startswith("west joins: ")
-    assert subtraction_warning(four, three).startswith("west leaves: ")
-    assert subtraction_warning(three, others).startswith("west joins, north leaves: ")
-    for same in (of(FOUR, mean=[0.25]), of(FOUR[:3], sums="plain")):
-        assert subtraction_warning(four, same) == ""
 
 
 def test_the_superlink_registers_the_agreements_keys_and_forgets_all_others(

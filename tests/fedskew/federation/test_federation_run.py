@@ -16,7 +16,6 @@ from server_app.lock import FolderBusy, locked
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
-from tests.site_files import agreed, public_key, write
 
 PENDING, RUNNING = RunStatus("pending", ""), RunStatus("running", "")
 AWAY, UNKNOWN = Unreachable("the SuperLink does not answer"), UnknownRun("not listed")
@@ -245,22 +244,3 @@ def test_a_federation_trains_one_run_at_a_time(
     assert f"process {os.getpid()}" in str(busy.value) and not superlink.number
     run(superlink)
     assert superlink.number == 1
-
-
-@pytest.mark.parametrize(
-    ("names", "method", "told"),
-    [
-        (("north", "east"), "fedshift", True),
-        (("north", "east"), "fedavg", False),
-        (("north", "east", "south"), "fedshift", False),
-    ],
-)
-def test_it_is_told_that_two_sites_learn_each_others_counts(
-    tmp_path: Path, run: Run, names: tuple[str, ...], method: str, told: bool
-) -> None:
-    members = [{"name": name, "key": public_key(name)} for name in names]
-    file = write(tmp_path / "federation.toml", agreed(site=members, min_sites=2))
-    results = str(tmp_path / "results")
-    stated = parse({"dataset": f"sites:{file}", "method": method, "results": results})
-    _, lines = run(SuperLink([END]), stated)
-    assert any("both sites' class counts" in line for line in lines) == told
