@@ -83,11 +83,11 @@ def write(path: Path, entries: Mapping[str, Any]) -> Path:
     return path
 
 
-def arrays(number: int, train: int = 24, test: int = 12) -> dict[str, np.ndarray[Any, Any]]:
+def arrays(number: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return a site's arrays: images whose brightness tells the class, of another contrast at every site."""
     draws = np.random.default_rng(number)
     images: dict[str, np.ndarray[Any, Any]] = {}
-    for key, samples in (("train", train), ("test", test)):
+    for key, samples in (("train", 24), ("test", 12)):
         labels = np.arange(samples) % len(CLASSES)
         noise = draws.integers(0, 40 + 20 * number, (samples, 8, 8))
         images |= {

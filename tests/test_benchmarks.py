@@ -2,21 +2,13 @@
 
 import importlib.util
 import math
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from benchmarks import race_scores
-from benchmarks.__main__ import SUITE, table, write
-from benchmarks.figures import figure, seconds
-from benchmarks.peers.cifar_cnn import cifar_cnn
-from benchmarks.peers.networks import CLASSES, build
-from benchmarks.peers.work import WORKS, images, save
-from client_app.models import build as build_model
+from benchmarks.__main__ import SUITE
+from benchmarks.peers.work import WORKS
 from fedskew.method_selection.targets import TARGETS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "performance.md"
@@ -32,44 +24,6 @@ def test_every_benchmark_is_there_and_has_its_place() -> None:
         assert (
             f"<!-- peers {work} -->\n**{work}**" in text and f"<!-- end of peers {work} -->" in text
         )
-
-
-def test_rows_become_a_table_between_their_marks(tmp_path: Path) -> None:
-    rows = [
-        figure("ours / theirs", [2.0, 3.0, 9.0], [2.0, 2.0, 3.0], goal=1.2),
-        seconds("ours", [2.0, 3.0, 9.0], goal=4.0),
-        seconds("theirs", [2.0, 2.0, 3.0]),
-    ]
-    file = tmp_path / "text.md"
-    file.write_text("before\n<!-- a -->\nold\n<!-- end of a -->\nafter\n")
-    write(file, "a", table(rows))
-    text = file.read_text()
-    assert "| ours / theirs | 1.5 | 1.0 to 3.0 of 3 | 1.2 |\n\nSeconds: " in text
-    assert "Seconds: ours 3.0 (goal 4.0); theirs 2.0.\n<!-- end of a -->\nafter\n" in text
-    assert text.startswith("before\n<!-- a -->\n|") and "old" not in text
-
-
-def test_a_work_of_the_peers_is_the_same_for_every_tool(tmp_path: Path) -> None:
-    work = replace(WORKS["tiny"], clients=4)
-    first, again = images(work), images(work)
-    assert np.array_equal(first.train_MNCHW, again.train_MNCHW)
-    assert np.bincount(first.train_labels_MN.ravel()).tolist() == [8] * 10
-    save(work, tmp_path / "images.npz")
-    saved = np.load(tmp_path / "images.npz")
-    assert np.array_equal(saved["train_images"][25, :, :, 0], first.train_MNCHW[1, 5, 0])
-
-
-def test_fedskew_s_networks_of_the_peers_are_the_others() -> None:
-    """FedSkew pools before it cuts at zero; the values are the same."""
-    for work in WORKS.values():
-        plain = build(work.model)
-        own = cifar_cnn if work.model == "cifar-cnn" else partial(build_model, work.model, seed=0)
-        ours = own(work.shape, CLASSES)
-        with torch.no_grad():
-            for our_tensor, tensor in zip(ours.parameters(), plain.parameters(), strict=True):
-                our_tensor.copy_(tensor)
-        inputs = torch.rand(3, *work.shape)
-        assert torch.allclose(ours(inputs), plain(inputs), atol=1e-6), work.model
 
 
 def test_what_a_choice_loses_follows_from_the_scores_at_the_federation_s_own_rate(

@@ -133,7 +133,6 @@ def test_a_run_of_the_wheel_beside_a_user_s_own_data_has_the_hash_of_the_clone(
 
 def test_only_imports_are_rewritten_in_the_wheel() -> None:
     source = (
-        '"""from data import this is prose."""\n'
         "import data.rules as rules\nfrom data import Rule\n"
         "def f():\n    from client_app.client import (\n        Client,\n    )\n"
         "name = 'data.rules'\nfrom database import x\n"

@@ -62,7 +62,7 @@ class Hospital:
         write(self.federation, agreed(**{"site": with_mask_keys(), "app": code, **changes}))
         return read_agreement(self.federation).sha256
 
-    def approve(self, hours: float = 0.0) -> str:
+    def approve(self) -> str:
         """Approve what was received, and return what is shown before."""
         shown: list[str] = []
 
@@ -70,7 +70,7 @@ class Hospital:
             shown.append(text)
             return True
 
-        assert approval.approve(self.site, self.federation, self.app, ask, hours)
+        assert approval.approve(self.site, self.federation, self.app, ask)
         return shown[0]
 
     def entries(self) -> list[dict[str, Any]]:

@@ -63,22 +63,12 @@ def test_another_zip_has_the_same_hash_and_another_byte_does_not(folder: Path) -
         assert app_hash(files | {name: files[name] + b" "}) != app_hash(files)
     about = packed(files | {".info/CONTENT": b"what flwr says of the zip"})
     assert app_hash(packed_files(about)) == app_hash(files)
-    renamed = {name.replace("client", "clienu"): content for name, content in files.items()}
+    renamed = {f"{name}x": content for name, content in files.items()}
     assert app_hash(renamed) != app_hash(files)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "../evil.py",
-        "/etc/passwd",
-        "a/../../b.py",
-        "a\\b.py",
-        "C:x.py",
-        "a//b.py",
-        "./a.py",
-        "a\n.py",
-    ],
+    "name", ["../evil.py", "/etc/passwd", "a/../../b.py", "a\\b.py", "C:x.py", "./a.py", "a\n.py"]
 )
 def test_a_path_that_leads_out_of_the_app_is_refused(name: str) -> None:
     with pytest.raises(DataError):

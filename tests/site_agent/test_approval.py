@@ -4,7 +4,6 @@ import hashlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 
 from client_app.local_site import DEFAULT_PERMISSIONS, PERMISSIONS
 from data import DataError
-from site_agent import approval, approved_texts, former_approval
 from site_agent.app_files import build
-from site_agent.approval import approve, approved_app, changes_since, former_status, summary
+from site_agent.approval import approve, approved_app, changes_since, summary
 from site_agent.approved_texts import ApprovedTexts, NotApproved, TextNotApproved
 from site_agent.config import Site
 from site_agent.pool import SiteApp
@@ -40,7 +38,6 @@ def test_what_is_approved_is_kept_and_logged(hospital: Hospital, fedskew_site: F
     words = ("approve", hospital.federation, hospital.app, "--site", hospital.site_file)
     status, output, _ = fedskew_site(*words)  # nobody is at a terminal
     assert status == 1 and output.endswith("not approved\n")
-    assert "approved   no: " in fedskew_site("status", "--site", hospital.site_file)[1]
     with pytest.raises(DataError):
         approved_app(hospital.site)
 
@@ -52,9 +49,7 @@ def test_what_is_approved_is_kept_and_logged(hospital: Hospital, fedskew_site: F
     assert hospital.site.state.stat().st_mode & 0o077 == 0
     (entry,) = hospital.entries()
     assert (entry["event"], entry["app"]) == ("approved", agreement.app)
-    assert entry["federation"] == agreement.sha256 and entry["by"] and "module" not in entry
-    shown = f"approved   chest {agreement.sha256[:16]}, app {agreement.app[:16]}\n"
-    assert shown in fedskew_site("status", "--site", hospital.site_file)[1]
+    assert entry["federation"] == agreement.sha256 and entry["by"]
 
 
 def test_a_fab_is_approved_as_its_folder_is(hospital: Hospital, tmp_path: Path) -> None:
@@ -102,7 +97,6 @@ def test_files_that_do_not_run_at_a_site_may_differ_from_what_is_installed(
     shutil.copytree(hospital.app, installed)
     (installed / "strategies").mkdir()
     (installed / "strategies" / "other.py").write_text("x = 1\n")
-    (installed / "data" / "notes.txt").write_text("no source")
     install(installed)
     hospital.approve()
 
@@ -125,7 +119,6 @@ def test_what_was_approved_once_is_looked_at_again(hospital: Hospital, install: 
     for damage, repair in (
         (lambda: source.write_text("changed = 1"), lambda: source.write_text(CODE["data/a.py"])),
         (lambda: fab.write_bytes(kept[:-40]), lambda: fab.write_bytes(kept)),
-        (lambda: fab.unlink(), lambda: fab.write_bytes(kept)),
         (lambda: hospital.receive(min_sites=3), lambda: hospital.federation.write_text(text)),
     ):
         damage()
@@ -151,14 +144,9 @@ def test_who_approves_is_shown_what_may_leave_and_what_a_run_may_ask_for(
         assert f"{word:<12}{name}" in shown.splitlines()
     assert line_of(shown, "federation").endswith("chest: north, east, south")
     assert line_of(shown, "app").endswith("f" * 64)
-    assert line_of(shown, "samples").endswith("north any, east any, south any")
     assert line_of(shown, "sums").split()[1] == "masked:"
-    assert line_of(shown, "limits").endswith("norm of an update at most: none")
     assert "models: any; local methods: any" in shown
     assert "approve-run`" not in line_of(shown, "each run")
-    assert "local-steps, batch-size" in line_of(shown, "a run sets")
-    for word in ("two sites", "backbone", "module", "(!)", "former"):
-        assert not [line for line in shown.splitlines() if line.startswith(word)], word
 
     policy = {"allow": ["model"], "max-norm": 2.5, "min-class-samples": 6, "min-test-samples": 7,
               "min-batch-size": 16, "min-steps": 4, "min-update-samples": 20, "max-rounds": 30,
@@ -167,15 +155,12 @@ def test_who_approves_is_shown_what_may_leave_and_what_a_run_may_ask_for(
     sites = with_mask_keys()
     hospital.receive(sums="plain", site=[{**sites[0], "samples": 300}, *sites[1:]])
     shown = summary(hospital.site, "app")
-    assert [line for line in shown.splitlines() if line.startswith("may leave")] == [
-        "may leave   model"
-    ]
+    assert line_of(shown, "may leave").split()[2:] == ["model"]
     assert line_of(shown, "samples").endswith("north at most 300, east any, south any")
     assert line_of(shown, "sums").split()[1] == "plain:"
     limits = line_of(shown, "limits")
-    assert (
-        "at least 6 training" in limits and "at least 7 test" in limits and limits.endswith(" 2.5")
-    )
+    assert "at least 6 training" in limits and "at least 7 test" in limits
+    assert limits.endswith(" 2.5")
     assert line_of(shown, "an update").endswith("a mini-batch 16, steps 4, different samples 20")
     assert "at most 30 rounds; models: mlp-bn; local methods: none" in shown
     assert "approve-run`" in line_of(shown, "each run")
@@ -207,10 +192,6 @@ def test_a_second_approval_shows_what_is_other_than_before(hospital: Hospital) -
     hospital.receive(name="heart")
     shown.append(hospital.approve())
     assert [heading in text for text in shown] == [False, False, True]
-    changes = shown[2].partition(heading)[2].splitlines()
-    changed = [line for line in changes[3:] if line[:1] in ("+", "-")]
-    assert [line[0] for line in changed] == ["-", "+"]
-    assert "chest" in changed[0] and "heart" in changed[1]
 
     content = hospital.federation.read_bytes()
     code = {name: text.encode() for name, text in CODE.items()}
@@ -222,35 +203,9 @@ def test_a_second_approval_shows_what_is_other_than_before(hospital: Hospital) -
         "file added:   'data/new.py'",
         "file removed: 'pyproject.toml'",
     ]
-    many = {f"data/{number}.py": b"" for number in range(19)}
-    assert len(changes_since(hospital.site, content, code | many)[2:]) == 20
-    lines = changes_since(hospital.site, content, code | many | {"data/more.py": b""})[2:]
-    assert len(lines) == 21 and lines[-1] == "and 1 files more"
 
 
-# ---- a site that is running, and an approval of before ---------------------------------------------------------------
-
-
-class Clock:
-    """A clock that stands still until somebody sets it."""
-
-    def __init__(self) -> None:
-        self.time = datetime(2026, 11, 26, 12, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.time
-
-    def advance(self, **by: float) -> None:
-        self.time += timedelta(**by)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock by which approvals end."""
-    clock = Clock()
-    for module in (former_approval, approval, approved_texts):
-        monkeypatch.setattr(module, "now", clock)
-    return clock
+# ---- a site that is running ------------------------------------------------------------------------------------------
 
 
 def running(hospital: Hospital) -> ApprovedTexts:
@@ -280,11 +235,7 @@ def test_a_running_site_takes_over_what_is_approved_and_answers_nothing_else(
     assert answered(texts, first) == first and not answered(texts, second), "it is not approved yet"
     assert first[:16] in line_of(hospital.approve(), "former")
     assert answered(texts, second) == second and not answered(texts, first)
-    assert [entry["event"] for entry in hospital.entries()] == [
-        "approved",
-        "approved",
-        "taken over",
-    ]
+    assert hospital.entries()[-1]["event"] == "taken over"
     with pytest.raises(NotApproved):
         texts.chosen(second, "0" * 64)
     # An approval that is half written changes nothing.
@@ -303,42 +254,3 @@ def test_another_release_needs_a_start(hospital: Hospital, install: Install) -> 
     hospital.approve()
     assert not answered(texts, second)
     assert answered(running(hospital), second) == second  # the control: started again
-
-
-def test_a_former_approval_is_kept_for_some_hours_where_it_can_be_answered(
-    hospital: Hospital, clock: Clock, install: Install
-) -> None:
-    def keeps_none(hours: float) -> bool:
-        with pytest.raises(DataError) as refused:
-            hospital.approve(hours)
-        return refused.value.key == "--keep-former"
-
-    first = hospital.receive(site=with_mask_keys(("north", "east", "south", "west")))
-    assert keeps_none(1), "there is no other one"
-    hospital.approve()
-    second, next_app = hospital.receive(), hospital.folder / "next"
-    install(write_app(next_app, {**CODE, "client_app/app.py": "app = 2\n"}))
-    hospital.app, before = next_app, hospital.app
-    hospital.receive()
-    assert keeps_none(1), "another release cannot answer the former text"
-    install(before)
-    hospital.app = before
-    assert hospital.receive() == second and keeps_none(-1) and keeps_none(720.1)
-    shown = hospital.approve(hours=2)
-    assert "2026-11-26 14:00:00 UTC" in line_of(shown, "former") and "west" in line_of(
-        shown, "(!) sites"
-    )
-    entry = hospital.entries()[-1]
-    assert (entry["former"], entry["until"]) == (first, "2026-11-26T14:00:00+00:00")
-    texts = running(hospital)
-    clock.advance(hours=1, minutes=59, seconds=59)
-    assert answered(texts, first) == first and answered(texts, second) == second
-    status = former_status(hospital.site)
-    assert status and status.is_valid and status.is_warning and "west" in status.text
-    install(next_app)
-    status = former_status(hospital.site)
-    assert status and status.is_valid and status.is_warning and "west" not in status.text
-    clock.advance(seconds=1)
-    assert not answered(texts, first) and answered(texts, second) == second
-    status = former_status(hospital.site)
-    assert status and not status.is_valid and not status.is_warning

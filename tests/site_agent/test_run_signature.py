@@ -102,7 +102,6 @@ def test_a_signature_is_of_one_key_one_federation_and_one_runs_settings(folder: 
         signed(signed_text(agreement.sha256, other)),
         signed(signed_text("0" * 64, settings)),
         signed(signed_app_text(agreement.sha256, ["north"], json.loads(settings))),
-        signed(right) + "A",
         "é" * 90,  # no base64
         "",
     ):
@@ -140,7 +139,6 @@ def test_a_run_of_another_app_is_signed_for_its_sites_and_its_run_config(folder:
     wrong = [
         config,
         {**right, "rounds": 4},
-        {**right, "more": ""},
         {**right, "run-signature": f"east,north {signed(text, OTHER)}"},
         {**right, "run-signature": f"east,north,south {signed(text)}"},
         {**right, "run-signature": signed(text)},

@@ -32,7 +32,6 @@ def answer(
     kind: str = TRAIN,
     clients: Sequence[int] = (0,),
     question: str = "readiness",
-    round: int = 1,
     run_spec: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] = NOTHING,
 ) -> RecordDict:
@@ -44,7 +43,6 @@ def answer(
         kind: of the message.
         clients: the sites' numbers.
         question: of a QUERY.
-        round: of the run.
         run_spec: what the message says of the run; else what the settings say.
         fields: what its record "task" says instead.
     """
@@ -53,7 +51,7 @@ def answer(
     if kind == EVALUATE:
         states = {"deployed/average": shared}
     text = settings.run_spec().to_json() if run_spec is None else json.dumps(run_spec)
-    task: dict[str, int | str] = {"round": round, "question": question}
+    task: dict[str, int | str] = {"round": 1, "question": question}
     identify()
     with handing_over():
         message = Request(kind, task, states, text, {}).message(1, tuple(clients))

@@ -90,7 +90,6 @@ def test_more_samples_than_agreed_are_refused_and_recorded_and_no_more_are_not(
     assert "at most 24 training samples of site east" in record.failures[LIAR]
     assert [line for line in told if line.endswith("  left out: site east")]
     assert origin["agreement"]["samples"] == {"north": 24, "east": 24, "south": 24}
-    assert not [line for line in told if "agrees on no samples" in line]
     record, _ = run_with_samples(tmp_path / "2", TRAINED, [], 24, 24, None)
     assert record.clients == [0, 1, 2] and not record.failures
 

@@ -23,9 +23,8 @@ from server_app.settings import parse
 from site_agent.config import read_sites
 from site_agent.data_view import install
 from strategies.core.exchange import TooFewReplies
-from tests.site_files import CLASSES, NAMES, agreed, data_sets, site_entries, site_folders, write
+from tests.site_files import CLASSES, NAMES, data_sets, site_entries, site_folders, write
 
-WORK = {"ccvr.features-per-class": 2, "ccvr.head-steps": 2}
 RUN: dict[str, Any] = {
     "method": "fedshift+fedbn",
     "model": "mlp-bn",
@@ -102,12 +101,10 @@ def test_sites_are_asked_whether_they_are_ready_without_a_run(tmp_path: Path) ->
     with RehearsalGrid(read_sites(folder), agreement) as grid:
         main(grid, SimpleNamespace(run_config={**config, "readiness": str(file)}))  # type: ignore[arg-type]
         answers = json.loads(file.read_text())
-        assert list(answers) == list(NAMES) and answers["south"] == ""
+        assert answers["south"] == ""
         assert re.fullmatch(r"policy: class-counts \d+", answers["north"])
         assert re.fullmatch(r"data \d+", answers["east"])
         assert not results.exists() and not list(folder.glob("*/state/runs"))
-        with pytest.raises(SettingError):
-            main(grid, SimpleNamespace(run_config={"dataset": "digits", "readiness": str(file)}))  # type: ignore[arg-type]
 
 
 class Alone(RehearsalGrid):
@@ -140,8 +137,7 @@ def test_sites_that_know_of_no_other_make_the_rehearsals_hash(tmp_path: Path) ->
 
 def test_settings_json_names_the_agreement_and_counts_nobody(tmp_path: Path) -> None:
     folder = site_folders(tmp_path / "sites")
-    lines: list[str] = []
-    _, records = rehearse(folder, tmp_path, rounds=1, report_line=lines.append)
+    _, records = rehearse(folder, tmp_path, rounds=1)
     origin = records.origin()
     sha256 = read_agreement(folder / "federation.toml").sha256
     assert origin["agreement"] == {"name": "chest", "sha256": sha256, "sites": list(NAMES)}
@@ -152,10 +148,8 @@ def test_settings_json_names_the_agreement_and_counts_nobody(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("method", "policy", "kept"),
     [
-        ("ccvr", {}, "class-statistics"),
         ("scaffold", {}, "control-variates"),
         ("fedshift", {"allow": ["model", "scores"]}, "class-counts"),
-        ("fedavg", {"allow": ["model"]}, "scores"),
         ("fedshift", {"allow": ["scores"]}, "class-counts, model"),
         ("fedshift", {"min-class-samples": 9}, "class-counts"),
         ("fedavg", {"min-test-samples": 13}, "scores"),
@@ -178,56 +172,24 @@ def test_a_run_that_needs_what_a_site_keeps_is_refused_by_name_before_round_1(
 @pytest.mark.parametrize(
     ("method", "policy"),
     [
-        ("ccvr", {"allow": list(PERMISSIONS)}),
         ("scaffold", {"allow": list(PERMISSIONS)}),
         ("fedshift", {"min-class-samples": 8, "min-test-samples": 12}),
     ],
 )
 def test_what_a_site_allows_leaves(tmp_path: Path, method: str, policy: dict[str, Any]) -> None:
     folder = site_folders(tmp_path / "sites", policy)
-    changes = WORK if method == "ccvr" else {}
-    assert rehearse(folder, tmp_path, method=method, rounds=1, **changes)[0]["failures"] == 0
-
-
-def test_a_site_that_moves_the_model_too_far_is_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder, most = site_folders(tmp_path / "sites"), 1e-6
-    for share, clients in ((1.0, [0, 2]), (1.001, [0, 1, 2]), (0.999, [0, 2])):
-        policy = {"max-norm": share * most}
-        write(folder / "east/site.toml", site_entries(name="east", policy=policy))
-        site_runtime.cache_clear()
-        _, records = rehearse(folder, tmp_path / str(share), method="fedavg", rounds=1)
-        (record,) = records.rounds()
-        assert record.clients == clients
-        if len(clients) == 2:
-            assert re.fullmatch(r"policy: model \d+", record.failures[1])
-            most = float(re.findall(r"norm is ([\d.]+), ", caplog.text)[-1])  # east's own log
+    assert rehearse(folder, tmp_path, method=method, rounds=1)[0]["failures"] == 0
 
 
 def test_sites_with_unusable_data_are_left_out_until_too_few_are_left(tmp_path: Path) -> None:
     folder = site_folders(tmp_path / "sites")
     (folder / "east/data.npz").write_bytes(b"damaged")
     lines: list[str] = []
-    _, records = rehearse(folder, tmp_path, method="fedavg", rounds=1, report_line=lines.append)
+    _, records = rehearse(folder, tmp_path, lines.append, method="fedavg", rounds=1)
     assert records.rounds()[0].clients == [0, 2]
     assert any(re.fullmatch(r"site east is not ready: data \d+", line) for line in lines)
     (folder / "south/data.npz").write_bytes(b"damaged")
     federate.cache_clear()
     site_runtime.cache_clear()
-    with pytest.raises(TooFewReplies) as error:
+    with pytest.raises(TooFewReplies):
         rehearse(folder, tmp_path, method="fedavg", rounds=1, seed=1)
-    for site in ("east", "south"):
-        assert re.search(rf"site {site}: data \d+", str(error.value))
-
-
-def test_a_rehearsal_needs_sites_and_their_folder_and_agreement(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path / "sites")
-    stated = {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(tmp_path)}
-    for changes, sites in (({}, ""), ({"dataset": "digits"}, str(folder))):
-        with pytest.raises(SettingError) as error:
-            execute(parse({**stated, **changes}), "inprocess", lambda line: None, sites=sites)
-        assert error.value.key == "--sites"
-    write(folder / "federation.toml", agreed(min_sites=3))
-    with pytest.raises(SettingError):
-        rehearse(folder, tmp_path)

@@ -1,6 +1,5 @@
 """What a coordinator with the approved code may set: images that tiny batches give away, and the policy against it."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,28 +10,17 @@ import torch
 from asked_site import answer, shared_of
 
 from client_app.messages import unpack
-from client_app.optimizer import TrainingSettings
 from client_app.runtime import site_runtime
 from client_app.state import State
-from data import DataError, SettingError
+from data import SettingError
 from fedskew.engines import execute
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 from site_agent.config import read_site
 from site_agent.data_view import install
-from site_agent.policy import samples_in_update
 from site_agent.preflight import policy as policy_row
-from site_agent.run_approval import (
-    MOST_WAITING,
-    approve,
-    check_approved,
-    hash_of,
-    keep_waiting,
-    shown,
-    waiting,
-    waiting_folder,
-)
+from site_agent.run_approval import approve, hash_of
 from strategies.core.exchange import QUERY, TRAIN
 from tests.site_files import site_entries, site_folders, write
 
@@ -57,7 +45,6 @@ def ask(
     chosen: RunSettings,
     policy: dict[str, Any] | None = None,
     kind: str = TRAIN,
-    round: int = 1,
     shift: float = 0.0,
 ) -> tuple[State, State, str]:
     """Ask the site north; return the model that was sent, the one that came back, and the error if there is one.
@@ -66,7 +53,7 @@ def ask(
     """
     install({0: read_site(write(folder / "north/site.toml", site_entries(policy=policy)))})
     sent = {name: tensor + shift for name, tensor in shared_of(chosen).items()}
-    content = answer(chosen, sent, kind, round=round)
+    content = answer(chosen, sent, kind)
     error = str(content["0/error"].get("reason", "")) if "0/error" in content else ""
     back = unpack(content.array_records["0/model"]) if "0/model" in content else {}
     return sent, back, error
@@ -116,15 +103,8 @@ def test_the_usual_policy_refuses_it_and_lets_an_honest_run_pass(folder: Path) -
     ("policy", "settings", "key"),
     [
         ({"min-batch-size": 9}, {}, "min-batch-size"),
-        ({"min-batch-size": 25}, {"batch-size": 100}, "min-batch-size"),  # the site has 24
-        ({"min-steps": 16}, {}, "min-steps"),
-        ({"min-steps": 3}, {"local-steps": 2}, "min-steps"),
-        ({"min-update-samples": 17}, {"local-steps": 2}, "min-update-samples"),
         ({"min-update-samples": 9}, {"batch-limit": 1}, "min-update-samples"),
-        ({"min-update-samples": 25}, {}, "min-update-samples"),
-        ({"models": ["small-cnn", "digit-model"]}, {}, "models"),
         ({"methods": ["logit-shift"]}, {"method": "fedprox"}, "methods"),
-        ({"methods": []}, {"method": "fedbn"}, "methods"),
         ({"max-rounds": 1}, {}, "max-rounds"),
     ],
 )
@@ -137,43 +117,6 @@ def test_a_run_outside_the_policy_is_refused_at_readiness_and_at_training(
     assert not ask(folder, chosen)[2]
 
 
-@pytest.mark.parametrize(
-    ("policy", "settings"),
-    [
-        ({"min-batch-size": 8, "min-steps": 15, "min-update-samples": 24}, {}),
-        ({"min-batch-size": 24}, {"batch-size": 100}),
-        ({"min-steps": 2, "min-update-samples": 16}, {"local-steps": 2}),
-        ({"models": ["mlp-bn"], "methods": [], "max-rounds": 2}, {}),
-        ({"methods": ["proximal"]}, {"method": "fedprox"}),
-    ],
-)
-def test_a_run_at_the_policys_limits_takes_place(
-    folder: Path, policy: dict[str, Any], settings: dict[str, Any]
-) -> None:
-    chosen = settings_of(folder, **{**HONEST, **settings})
-    assert not ask(folder, chosen, policy, QUERY)[2] and ask(folder, chosen, policy)[1]
-
-
-@pytest.mark.parametrize(
-    ("settings", "samples"),
-    [
-        (TrainingSettings(batch_size=8, local_epochs=1), 24),
-        (
-            TrainingSettings(batch_size=23, local_epochs=1),
-            24,
-        ),  # a last batch of one joins the one before
-        (TrainingSettings(batch_size=100, local_epochs=3), 24),
-        (TrainingSettings(batch_size=8, local_steps=1), 8),
-        (TrainingSettings(batch_size=8, local_steps=2), 16),
-        (TrainingSettings(batch_size=8, local_steps=100), 24),
-        (TrainingSettings(batch_size=8, local_epochs=5, batch_limit=1), 8),
-        (TrainingSettings(batch_size=1, local_epochs=1), 24),
-    ],
-)
-def test_the_different_samples_of_an_update(settings: TrainingSettings, samples: int) -> None:
-    assert samples_in_update(24, settings) == samples
-
-
 def test_one_round_answers_max_rounds_different_questions(folder: Path) -> None:
     """A coordinator that asks for round 1 again and again, each time with other weights; the same ones are free."""
     chosen = settings_of(folder, **HONEST)
@@ -181,11 +124,6 @@ def test_one_round_answers_max_rounds_different_questions(folder: Path) -> None:
     assert not ask(folder, chosen, policy)[2] and not ask(folder, chosen, policy)[2]
     assert not ask(folder, chosen, policy, shift=0.1)[2]
     assert ask(folder, chosen, policy, shift=0.2)[2].startswith("policy: max-rounds ")
-    assert not ask(folder, chosen, policy, shift=0.1)[2]
-    assert not ask(folder, settings_of(folder, **HONEST, seed=1), policy)[2]
-    assert ask(folder, settings_of(folder, **HONEST, seed=2), policy, round=3)[2].startswith(
-        "policy: max-rounds "
-    )
 
 
 def test_the_run_says_which_site_refuses_it_and_by_which_rule(folder: Path, tmp_path: Path) -> None:
@@ -211,13 +149,9 @@ def test_the_run_says_which_site_refuses_it_and_by_which_rule(folder: Path, tmp_
     assert f"settings that sites see: sha256 {hash_of(chosen.run_spec().to_json())}" in said
 
 
-@pytest.mark.parametrize(("key", "name"), [("models", "mlp"), ("methods", "fedprox")])
-def test_a_name_that_nothing_has_is_refused_by_check(folder: Path, key: str, name: str) -> None:
-    path = write(folder / "north/site.toml", site_entries(policy={key: [name]}))
-    row = str(policy_row(read_site(path)))
-    assert row.startswith("NO ") and f"{key} = '{name}': must be some of " in row
-    assert str(policy_row(read_site(write(path, site_entries())))).startswith("ok ")
-    warned = str(policy_row(read_site(write(path, site_entries(policy=OPEN)))))
+def test_a_policy_that_gives_images_away_is_warned_of_by_check(folder: Path) -> None:
+    path = write(folder / "north/site.toml", site_entries(policy=OPEN))
+    warned = str(policy_row(read_site(path)))
     assert warned.startswith("(!)") and "can then read single images" in warned
 
 
@@ -229,49 +163,8 @@ def test_a_run_takes_place_only_once_it_is_approved(folder: Path) -> None:
     for kind in (QUERY, TRAIN):
         assert ask(folder, chosen, policy, kind)[2].startswith("policy: approve-runs ")
     site, code = read_site(folder / "north/site.toml"), hash_of(chosen.run_spec().to_json())
-    (file,) = waiting(site).values()
-    assert waiting(site).keys() == {code} and file.parent.stat().st_mode & 0o077 == 0
-    lines = shown(file.read_text())
-    assert (
-        "training.batch-size = 8" in lines and "rounds = 2" in lines and 'model = "mlp-bn"' in lines
-    )
     approve(site, code)
     for kind in (QUERY, TRAIN):
         assert not ask(folder, chosen, policy, kind)[2]
     other = settings_of(folder, **{**HONEST, "batch-size": 12})
     assert ask(folder, other, policy)[2].startswith("policy: approve-runs ")
-    # The approval is looked for at every message.
-    (site.state / "approved/runs" / f"{code}.json").unlink()
-    assert ask(folder, chosen, policy)[2].startswith("policy: approve-runs ")
-
-
-def test_runs_that_wait_do_not_fill_the_disk(folder: Path) -> None:
-    path = write(folder / "north/site.toml", site_entries(policy={"approve-runs": True}))
-    site = read_site(path)
-    for seed in range(MOST_WAITING + 5):
-        last = json.dumps({"seed": seed})
-        with pytest.raises(PermissionError):
-            check_approved(site, last)
-    assert len(waiting(site)) == MOST_WAITING and [*waiting(site)][-1] == hash_of(last)
-    with pytest.raises(PermissionError):
-        check_approved(site, "x" * 70000)
-    assert len([*waiting_folder(site).iterdir()]) == MOST_WAITING
-
-
-def test_what_no_run_waits_with_or_was_changed_while_it_waited_is_not_approved(
-    folder: Path,
-) -> None:
-    site, text = read_site(folder / "north/site.toml"), json.dumps({"rounds": 2})
-    for code in ("0" * 64, "../approval", "", "x" * 5000):
-        with pytest.raises(DataError):
-            approve(site, code)
-    keep_waiting(site, hash_of(text), text)
-    file = waiting(site)[hash_of(text)]
-    assert shown(text) == ["rounds = 2"]
-    file.write_text(json.dumps({"rounds": 3}))
-    with pytest.raises(DataError):
-        approve(site, hash_of(text))
-    with pytest.raises(DataError):
-        shown("[1]")
-    file.write_text(text)
-    approve(site, hash_of(text))

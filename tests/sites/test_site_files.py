@@ -11,11 +11,9 @@ from data import DataError, DataSettings
 from data.agreement import MOST_SAMPLES, Agreement, read_agreement
 from fedskew.federation.folder import FederationFolder
 from fedskew.federation.limits import LIMIT_KEYS
-from site_agent.config import read_link, read_site, read_sites
+from site_agent.config import read_site, read_sites
 from site_agent.data_view import SiteView
-from site_agent.preflight import offline
 from tests.site_files import (
-    CLASSES,
     NAMES,
     agreed,
     public_key,
@@ -23,11 +21,9 @@ from tests.site_files import (
     site_folders,
     with_mask_keys,
     write,
-    write_mask_key,
 )
 
 P256 = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBA=="
-ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0cGqsdqHVxWyPvbXXLuLdwtGXpDk5qLrLtKqzN9bNu"
 
 
 def sites(*entries: dict[str, Any]) -> list[dict[str, Any]]:
@@ -47,21 +43,10 @@ BACKBONE = "torchvision:shufflenet_v2_x0_5"
 
 def test_an_agreement_numbers_its_sites_and_asks_for_more_than_half(tmp_path: Path) -> None:
     agreement = read_agreement(write(tmp_path / "federation.toml", agreed()))
-    assert (
-        agreement.names == list(NAMES)
-        and agreement.number("south") == 2
-        and agreement.min_sites == 2
-    )
-    assert (
-        agreement.classes == tuple(CLASSES)
-        and agreement.shape == (1, 8, 8)
-        and len(agreement.sha256) == 64
-    )
+    assert (agreement.number("south"), agreement.min_sites) == (2, 2)
     commented = {"name": "south", "key": f"{public_key('south')} anna@south"}
-    assert (
-        read_agreement(write(tmp_path / "other.toml", agreed(site=sites(commented)))).sites
-        == agreement.sites
-    )
+    other = read_agreement(write(tmp_path / "other.toml", agreed(site=sites(commented))))
+    assert other.sites == agreement.sites
 
 
 def samples(most: object) -> list[dict[str, Any]]:
@@ -77,38 +62,26 @@ NET, WEIGHTS = {"name": "net", "sha256": "0" * 64}, "0" * 64
     ("changes", "key"),
     [
         ({"classes": ["ill", " "]}, "classes"),
-        ({"classes": "ill,healthy"}, "classes"),
         ({"input_shape": "\uff11x8x8"}, "input-shape"),
         ({"std": [float("nan")]}, "std"),
         ({"min_sites": 4}, "min-sites"),
         ({"site": sites()[:1]}, "min-sites"),
         ({"site": sites({"name": "north", "key": public_key("south")})}, "name"),
         ({"site": sites({"name": "south", "key": public_key("east")})}, "key"),
-        ({"site": sites({"name": "south", "key": ED25519})}, "key"),
         ({"site": sites({"name": "south", "key": P256})}, "key"),
-        ({"site": sites({"name": "south", "keys": "x"})}, "keys"),
-        *(({"site": samples(most)}, "samples") for most in (0, MOST_SAMPLES + 1, 1.5, True)),
-        ({"sums": "secret"}, "sums"),
+        *(({"site": samples(most)}, "samples") for most in (0, MOST_SAMPLES + 1, True)),
         ({"sums": "masked"}, "sums"),
         ({"sums": "masked", "site": with_mask_keys(NAMES[:2])}, "sums"),
-        (
-            {"site": [*with_mask_keys(NAMES[:2]), {"name": "s", "key": public_key("south")}]},
-            "sums",
-        ),
         ({"site": with_mask_key("x25519 AAAA")}, "mask-key"),
         ({"site": with_mask_key(LOW_ORDER)}, "mask-key"),
-        ({"site": with_mask_key("")}, "mask-key"),
         ({"site": with_mask_key(with_mask_keys()[0]["mask-key"])}, "mask-key"),
         ({"backbone": BACKBONE}, "weights"),
         ({"weights": WEIGHTS}, "backbone"),
-        ({"backbone": "a b", "weights": WEIGHTS}, "backbone"),
         ({"backbone": BACKBONE, "weights": WEIGHTS[1:]}, "weights"),
         ({"module": {"name": "net"}}, "sha256"),
-        ({"module": {"sha256": "0" * 64}}, "name"),
         ({"module": NET | {"sha256": "0" * 63}}, "sha256"),
-        ({"module": NET | {"file": "net.py"}}, "file"),
         *(({"module": NET | {"name": name}}, "name")
-          for name in ("a.b", "../net", "import", "json", "client_app")),
+          for name in ("../net", "import", "json", "client_app")),
     ],
 )  # fmt: skip
 def test_what_nobody_can_agree_to_is_refused(
@@ -151,30 +124,26 @@ def test_a_site_reads_its_own_file(tmp_path: Path) -> None:
     assert (site.name, site.number, site.device, site.threads) == ("east", 1, "cpu", 1)
     assert site.data == f"npz:{folder}/east/data.npz" and site.state == folder / "east/state"
     assert site.allow == {"model"} and site.min_test_samples == 5 and site.max_norm == 2.0
-    assert {*read_sites(folder)} == {0, 1, 2} and not site.state.exists()
+    assert {*read_sites(folder)} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
         ({"federation": "../federation.toml"}, "federation"),
-        ({"federation": "~nobody-here/f.toml"}, "federation"),
         ({"data": "npz:../north/data.npz"}, "data"),
         ({"data": "folder:data.npz"}, "data"),
         ({"data": "abide:YALE"}, "data"),
-        ({"data": "npz:" + "x" * 300}, "data"),
         ({"state": "data.npz"}, "state"),
         ({"state": "a/../b"}, "state"),
-        ({"state": "x" * 4301}, "state"),
         ({"state": "a\0b"}, "state"),
-        ({"read": {"pixel-rang": "0,1"}}, "pixel-rang"),
         ({"read": {"pixel-range": [0, 1]}}, "pixel-range"),
         ({"read": {"columns": "labels=y"}}, "columns"),
         ({"read": {"labels": "none.csv"}}, "labels"),
         ({"read": {"outside-folder": 1}}, "outside-folder"),
         *(({"policy": {key: value}}, key) for key, value in (
-            ("min-test-samples", 0), ("min-batch-size", 0), ("min-steps", -1), ("min-update-samples", 1.5),
-            ("max-rounds", 0), ("models", "mlp-bn"), ("methods", [1]), ("approve-runs", "yes"), ("max-round", 3),
+            ("min-test-samples", 0), ("min-batch-size", 0), ("min-update-samples", 1.5), ("max-rounds", 0),
+            ("models", "mlp-bn"), ("methods", [1]), ("approve-runs", "yes"),
         )),
     ],
 )  # fmt: skip
@@ -215,12 +184,9 @@ def test_a_coordinator_reads_its_own_file(tmp_path: Path) -> None:
     usual = FederationFolder(tmp_path).coordinator
     assert (usual.host, usual.port, usual.metrics_port) == ("fl.example.org", 9092, 0)
     assert (usual.largest_message, usual.largest_reply) == (64 * 2**20, 4096 * 2**20)
-    stated = {"connections": 100, "connections-per-address": 100, "metrics-port": 9094}
-    sizes = {"largest-message-mib": 64, "largest-reply-mib": 64, "requests-per-second": 1}
-    write(path, {**COORDINATOR, **stated, **sizes})
+    write(path, {**COORDINATOR, "largest-reply-mib": 64, "requests-per-second": 1})
     changed = FederationFolder(tmp_path).coordinator
-    assert (changed.limits.connections_per_address, changed.largest_reply) == (100, 64 * 2**20)
-    assert changed.limits.requests_per_second == 1
+    assert (changed.limits.requests_per_second, changed.largest_reply) == (1, 64 * 2**20)
 
 
 def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
@@ -241,23 +207,11 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
     assert 'pixel-range = "0,4080"' in str(error.value)
     inputs = view(data="npz:ct.npz", read={"pixel-range": "0,4080"}).dataset.train_inputs
     assert inputs.max() == 1.0 and inputs.dtype == np.float32
-    rows = [f"{k},{'healthy' if k // 4 % 2 else 'ill'},p{k // 4}" for k in range(24)]
-    (folder / "t.csv").write_text("age,finding,who\n" + "\n".join(rows))
+    rows = [f"{k},{'healthy' if k // 4 % 2 else 'ill'}" for k in range(24)]
+    (folder / "t.csv").write_text("age,finding\n" + "\n".join(rows))
     write(folder / "federation.toml", agreed(input_shape="1"))
-    table = view(data="csv:t.csv", read={"columns": "label=finding,subject=who"})
+    table = view(data="csv:t.csv", read={"columns": "label=finding"})
     assert table.counts_C[:2].sum() + len(table.dataset.test_labels) == 24
-
-
-def test_a_link_names_files_that_are_there(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path)
-    link = {"address": "127.0.0.1:1", "key": "node.key", "ca": "ca.crt"}
-    path = write(folder / "north/site.toml", site_entries(link=link))
-    (folder / "north/node.key").touch()
-    with pytest.raises(DataError) as error:
-        read_link(path)
-    assert error.value.key == "ca"
-    (folder / "north/ca.crt").touch()
-    assert read_link(path).address == "127.0.0.1:1" and read_site(path).name == "north"
 
 
 def test_a_rehearsal_takes_all_sites_of_one_agreement(tmp_path: Path) -> None:
@@ -269,31 +223,5 @@ def test_a_rehearsal_takes_all_sites_of_one_agreement(tmp_path: Path) -> None:
     (folder / "south/site.toml").unlink()
     with pytest.raises(DataError):
         read_sites(folder)
-    write(
-        folder / "copy/site.toml",
-        site_entries(federation=str(folder / "north/federation.toml"), data="npz:d.npz"),
-    )
-    (folder / "copy/d.npz").touch()
-    with pytest.raises(DataError) as error:
-        read_sites(folder)
-    assert (error.value.key, error.value.value) == ("name", "north")
     with pytest.raises(DataError):
         read_sites(tmp_path / "nowhere")
-
-
-def test_check_compares_the_mask_key_with_the_agreed_one(tmp_path: Path) -> None:
-    folder = site_folders(tmp_path, site=with_mask_keys())
-    path = folder / "north/site.toml"
-
-    def row() -> str:
-        (found,) = [row for row in offline(read_site(path), path) if row.subject == "mask key"]
-        return str(found)
-
-    assert row() == f"ok  mask key     {folder}/north/mask.key"
-    write_mask_key(folder / "north/mask.key", "mallory")
-    assert row().startswith("NO  mask key")
-    (folder / "north/mask.key").unlink()
-    assert row().startswith("NO  mask key")
-    write_mask_key(folder / "other.key", "north")
-    write(path, site_entries(**{"mask-key": f"{folder}/other.key"}))
-    assert row().startswith("ok  mask key")

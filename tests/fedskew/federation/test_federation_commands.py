@@ -9,10 +9,10 @@ from click import BadParameter
 from command_line import FedSkew
 
 from data import DataError, InputError, SettingError
-from data.agreement import as_flower_has_it, read_agreement, subtraction_warning
+from data.agreement import as_flower_has_it, read_agreement
 from data.toml_file import read_toml
 from deploy.local_federation import fedskew as command
-from fedskew.federation import membership, services
+from fedskew.federation import services
 from fedskew.federation.flower_internals import RegisterNodeRequest, UnregisterNodeRequest
 from fedskew.federation.folder import DATABASE, FederationFolder
 from fedskew.federation.superlink import Control
@@ -48,7 +48,7 @@ def add(folder: FederationFolder, *sites: Any) -> None:
         ({"name": "no name"}, "name"),
         ({"classes": "\uff12"}, "classes"),
         ({"std": "0"}, "std"),
-        *(({"address": text}, "address") for text in ("gateway:0", "gateway:8O")),
+        ({"address": "gateway:8O"}, "address"),
     ],
 )
 def test_no_folder_begins_with_what_nobody_can_read(
@@ -71,12 +71,7 @@ def test_a_folder_begins_once_for_its_owner_and_its_file_takes_each_site_once(
         assert secret.stat().st_mode & 0o777 == 0o600
     with pytest.raises(SettingError):
         new(tmp_path / "study")
-    for name, key in (
-        ("north", FOUR[2]["key"]),
-        ("south", FOUR[0]["key"]),
-        ("no name", FOUR[2]["key"]),
-        ("south", "ssh-ed25519 AAAA"),
-    ):
+    for name, key in (("north", FOUR[2]["key"]), ("south", FOUR[0]["key"])):
         with pytest.raises(DataError):
             add(folder, FOUR[2] | {"name": name, "key": key})
     assert folder.agreement_file.read_text() == before
@@ -102,21 +97,14 @@ def test_a_site_is_added_as_its_own_command_has_printed_it(
     assert ["has no mask-key" in output for output in outputs] == [False, False, True]
     sites = read_toml(folder.agreement_file)[1]["site"]
     assert [site.get("samples") for site in sites] == [400, 300, None]
-    keys = [site["mask-key"] for site in FOUR[:2]]
-    assert [site.get("mask-key") for site in sites] == [*keys, None]
 
 
-def test_a_round_needs_more_than_half_of_the_sites_unless_something_else_is_stated(
-    tmp_path: Path,
-) -> None:
+def test_a_round_needs_more_than_half_of_the_sites(tmp_path: Path) -> None:
     folder = new(tmp_path / "half")
     add(folder, *FOUR[:2])
     assert folder.agreement.min_sites == 2
     add(folder, *FOUR[2:])
     assert FederationFolder(folder.path).agreement.min_sites == 3
-    assert (
-        read_agreement(write(tmp_path / "two.toml", agreed(site=FOUR, min_sites=2))).min_sites == 2
-    )
 
 
 def test_another_app_needs_no_classes_and_fedskews_does(tmp_path: Path) -> None:
@@ -126,9 +114,8 @@ def test_another_app_needs_no_classes_and_fedskews_does(tmp_path: Path) -> None:
     assert {*read_toml(folder.agreement_file)[1]} == {"name", "app", "site"}
     with pytest.raises(InputError):
         parse({"dataset": f"sites:{folder.agreement_file}"})
-    for missing in ("classes", "input_shape"):
-        with pytest.raises(BadParameter):
-            new(tmp_path / "own", **{missing: ""})
+    with pytest.raises(BadParameter):
+        new(tmp_path / "own", classes="")
     with pytest.raises(DataError) as half:
         new(tmp_path / "own", app=str(APP), input_shape="")
     assert half.value.key == "input-shape" and not (tmp_path / "own").exists()
@@ -156,28 +143,16 @@ def test_the_installed_app_and_another_text_are_agreed_to_and_the_former_one_is_
     (kept,) = (folder.path / "superseded").iterdir()
     assert kept.read_text() == first
 
-    # The same again changes nothing.
-    status, output, _ = fedskew("federation", "update", folder.path)
-    assert status == 0 and len([*(folder.path / "superseded").iterdir()]) == 1
-
     # A site leaves: what masked sums of both texts tell is said, and its key does not come back.
-    draft = write(tmp_path / "draft/federation.toml", agreed(site=FOUR[:3] + FOUR[3:]))
+    draft = write(tmp_path / "draft/federation.toml", agreed(site=FOUR))
     assert fedskew("federation", "update", folder.path, draft)[0] == 0
     write(draft, agreed(site=FOUR[:3]))
     status, output, _ = fedskew("federation", "update", folder.path, draft)
     assert status == 0 and "Warning: west leaves: masked sums of both federations" in output
     text = file.read_text()
-    words = ("federation", "add", folder.path, "west")
-    assert fedskew(*words, FOUR[3]["key"])[0] != 0 and file.read_text() == text
-    write(draft, agreed(site=FOUR))
-    assert fedskew("federation", "update", folder.path, draft)[0] != 0
-    assert file.read_text() == text
-    mask_key = ("--mask-key", FOUR[3]["mask-key"])
-    assert fedskew(*words, public_key("another"), *mask_key)[0] == 0
-
-    # Another federation's text, and one that nobody could read, change nothing.
-    text = file.read_text()
-    for wrong in (agreed(name="other", site=FOUR[:3]), agreed(site=FOUR[:1])):
+    assert fedskew("federation", "add", folder.path, "west", FOUR[3]["key"])[0] != 0
+    # Another federation's text, and one that nobody could read, change nothing either.
+    for wrong in (agreed(site=FOUR), agreed(name="other", site=FOUR[:3]), agreed(site=FOUR[:1])):
         write(draft, wrong)
         assert fedskew("federation", "update", folder.path, draft)[0] != 0
     assert file.read_text() == text
@@ -191,24 +166,9 @@ def test_a_changed_list_of_sites_is_told_to_a_superlink_that_is_up(
     taken: list[list[str]] = []
     monkeypatch.setattr(services, "register", lambda one: taken.append(one.agreement.names))
     words = ("federation", "add", folder.path, "west", FOUR[3]["key"])
-    status, output, errors = fedskew(*words, "--mask-key", FOUR[3]["mask-key"])
+    status, _, errors = fedskew(*words, "--mask-key", FOUR[3]["mask-key"])
     assert status == 0, errors
-    assert "Warning: west joins: masked sums of both federations" in output
     assert taken == [["north", "east", "south", "west"]]
-
-
-def test_the_site_that_two_federations_do_not_share_is_named(tmp_path: Path) -> None:
-    """Whoever has both masked sums tells that site's part by subtraction."""
-
-    def of(sites: Any, **changes: Any) -> Any:
-        return read_agreement(write(tmp_path / "federation.toml", agreed(site=sites, **changes)))
-
-    four, three, others = of(FOUR), of(FOUR[:3]), of(FOUR[1:])
-    assert subtraction_warning(three, four).startswith("west joins: ")
-    assert subtraction_warning(four, three).startswith("west leaves: ")
-    assert subtraction_warning(three, others).startswith("west joins, north leaves: ")
-    for same in (of(FOUR, mean=[0.25]), of(FOUR[:3], sums="plain")):
-        assert subtraction_warning(four, same) == ""
 
 
 def test_the_superlink_registers_the_agreements_keys_and_forgets_all_others(
@@ -244,5 +204,3 @@ def test_a_folder_whose_app_is_another_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         FederationFolder(folder.path).check()
     assert refused.value.key == "app"
-    assert membership.update(FederationFolder(folder.path)).difference
-    FederationFolder(folder.path).check()

