@@ -55,53 +55,26 @@ def png(depth, color_type, pixels, *chunks):
     return write
 
 
-def tiff(pixels, order="<", **stated):
-    """An uncompressed TIFF file with tags by their numbers, as t262=0."""
+def tiff(pixels, **stated):
+    """An uncompressed grey TIFF file with tags by their numbers, as t262=0."""
 
     def write(file):
-        height, width = pixels.shape[:2]
-        channels = pixels.shape[2] if pixels.ndim == 3 else 1
-        tags = {
-            256: width,
-            257: height,
-            258: (8 * pixels.itemsize,) * channels,
-            259: 1,
-            262: 2 if channels == 3 else 1,
-            277: channels,
-            278: height,
-        }
+        height, width = pixels.shape
+        content = pixels.tobytes()
+        tags = {256: width, 257: height, 258: 8 * pixels.itemsize, 259: 1, 262: 1, 273: 8}
+        tags |= {277: 1, 278: height, 279: len(content)}
         tags |= {int(name[1:]): value for name, value in stated.items()}
-        planes = np.moveaxis(pixels, 2, 0) if tags.get(284) == 2 else pixels[None]
-        strips = [plane.astype(plane.dtype.newbyteorder(order)).tobytes() for plane in planes]
-        tags[279] = tuple(map(len, strips))
-        starts = np.cumsum([8, *map(len, strips)]).tolist()
-        tags[273] = tuple(starts[:-1])
-        after = starts[-1] + 2 + 12 * len(tags) + 4
-        entries = far = b""
-        for tag, value in sorted(tags.items()):
-            numbers = value if isinstance(value, tuple) else (value,)
-            content = struct.pack(f"{order}{len(numbers)}H", *numbers)
-            here = content.ljust(4, b"\0")
-            if len(content) > 4:
-                here = struct.pack(f"{order}I", after + len(far))
-                far += content
-            entries += struct.pack(f"{order}HHI", tag, 3, len(numbers)) + here
-        mark = b"II" if order == "<" else b"MM"
-        head = mark + struct.pack(f"{order}HI", 42, starts[-1])
-        count = struct.pack(f"{order}H", len(tags))
-        file.write_bytes(head + b"".join(strips) + count + entries + b"\0" * 4 + far)
+        entries = [struct.pack("<HHII", tag, 3, 1, value) for tag, value in sorted(tags.items())]
+        head = b"II" + struct.pack("<HI", 42, 8 + len(content))
+        count = struct.pack("<H", len(tags))
+        file.write_bytes(head + content + count + b"".join(entries) + b"\0" * 4)
 
     return write
 
 
-def pil(pixels, mode=None, **options):
+def pil(pixels, **options):
     """What Pillow writes."""
-
-    def write(file):
-        image = Image.fromarray(pixels)
-        (image.convert(mode) if mode else image).save(file, **options)
-
-    return write
+    return lambda file: Image.fromarray(pixels).save(file, **options)
 
 
 def several(*images, **options):
@@ -121,7 +94,7 @@ def exif(orientation):
 
 
 def alpha_over(colors, alpha):
-    return np.concatenate([colors, alpha[..., None]], axis=-1)
+    return np.dstack([colors, alpha])
 
 
 def jpeg_2000_of_16_bits(file):
@@ -164,7 +137,6 @@ def read(folder, name, write, expected, **stated):
 
 KINDS = {
     "png": lambda turn: pil(COLOR, exif=exif(turn)),
-    "webp": lambda turn: pil(COLOR, exif=exif(turn), lossless=True),
     "jpg": lambda turn: pil(SQUARES, exif=exif(turn), quality=100, subsampling=0),
     "tif": lambda turn: tiff(WIDE, t274=turn),
 }
@@ -183,7 +155,6 @@ def test_an_orientation_turns_the_image(tmp_path, kind):
 
 
 PALETTE = np.stack([np.arange(256), 255 - np.arange(256), np.arange(256) // 2], -1).astype(np.uint8)
-FRAMES = [GREY, 255 - GREY, GREY[::-1], 255 - GREY[::-1]]
 STEPS = {"duration": 100}
 FOLLOWED = {
     "TIFF white is 0, turned": (
@@ -192,17 +163,9 @@ FOLLOWED = {
         1 - np.rot90(WIDE, -1) / 65535,
         {},
     ),
-    "TIFF 16 bits, signed": (
-        "0.tif",
-        tiff(WIDE.astype(np.int16), t339=2),
-        (WIDE.astype(np.int16) + 32768.0) / 65535,
-        {"pixel_range": "-32768,32767"},
-    ),
     "TIFF bit order": (
         "0.tif",
-        tiff(
-            np.packbits(np.unpackbits(GREY[..., None], axis=2)[..., ::-1], axis=2)[..., 0], t266=2
-        ),
+        tiff(np.packbits(np.unpackbits(GREY).reshape(-1, 8)[:, ::-1]).reshape(3, 4), t266=2),
         GREY / 255,
         {},
     ),
@@ -214,7 +177,7 @@ FOLLOWED = {
     ),
     "WebP frame 1": (
         "0.webp",
-        several(COLOR, 255 - COLOR, COLOR[::-1], lossless=True, **STEPS),
+        several(COLOR, 255 - COLOR, lossless=True, **STEPS),
         1 - COLOR / 255,
         {"frame": "1"},
     ),
@@ -237,16 +200,10 @@ def test_what_a_file_states_is_followed(tmp_path, case):
 SHADES = GREY + np.uint8(10)
 REFUSED = {
     "PNG color of 16 bits": ("0.png", png(16, 2, COLOR), ("PNG", "16 bits", "cuts to 8")),
-    "TIFF color of 16 bits": ("0.tif", tiff(COLOR.astype(np.uint16)), ("TIFF", "16 bits")),
     "TIFF of signed bytes": (
         "0.tif",
         tiff(GREY.astype(np.int8), t339=2),
         ("signed bytes", "16 bits"),
-    ),
-    "TIFF of doubles": (
-        "0.tif",
-        tiff(GREY.astype(np.float64), t339=3),
-        ("TIFF", "Pillow does not read"),
     ),
     "JPEG 2000 of 16 bits": ("0.j2k", jpeg_2000_of_16_bits, ("JPEG2000", "16 bits")),
     "a picture in alpha, PNG": (
@@ -256,8 +213,8 @@ REFUSED = {
     ),
     "APNG of several images": (
         "0.png",
-        several(*FRAMES, **STEPS),
-        ("holds 4 images", "--set frame=middle"),
+        several(GREY, 255 - GREY, **STEPS),
+        ("holds 2 images", "--set frame=middle"),
     ),
 }
 
