@@ -173,9 +173,6 @@ def write_imagenet_lt(root, size):
         (folder / f"ImageNet_LT_{key}.txt").write_text("".join(lines))
 
 
-ABIDE_SITES = ("NYU", "UM_1", "USM", "UCLA_1")
-
-
 def write_site(file, subjects=10, regions=5, shortest=40, seed=0):
     """One ABIDE site: time series of random lengths, every second subject with label 1."""
     draws = np.random.default_rng(seed)
@@ -193,12 +190,9 @@ def write_site(file, subjects=10, regions=5, shortest=40, seed=0):
 
 
 def write_abide(root, subjects=10):
-    """Write all four sites, each with one subject more, and return the lengths of their series."""
-    lengths = []
-    for number, site in enumerate(ABIDE_SITES):
-        arrays = write_site(root / "abide" / f"{site}.npz", subjects + number, seed=number)
-        lengths.append(arrays["length"])
-    return lengths
+    """Write all four sites, each with one subject more."""
+    for number, site in enumerate(("NYU", "UM_1", "USM", "UCLA_1")):
+        write_site(root / "abide" / f"{site}.npz", subjects + number, seed=number)
 
 
 CSV_HEADER = (
@@ -252,10 +246,6 @@ class ClassLabel:
 
 class Value:
     """The library's type of texts and numbers."""
-
-
-class Sequences:
-    """The library's type of a list in each row."""
 
 
 class Part:

@@ -100,10 +100,6 @@ def rewrite(file, change):
     return lambda folder: (folder / file).write_text(change((folder / file).read_text()))
 
 
-def without_lines(word):
-    return lambda text: "\n".join(line for line in text.splitlines() if word not in line)
-
-
 CHANGES = {
     "two pipelines": lambda folder: write_pcp(folder, subjects=2, kind="ccs/nofilt_global"),
     "diagnosis": rewrite(PHENOTYPES, lambda text: text.replace("NYU_0050953,2", "NYU_0050953,-9")),

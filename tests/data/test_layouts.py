@@ -9,7 +9,7 @@ import pytest
 import torch
 from layouts import write_npz
 
-from data import DataError, DataSettings, federate, load, resolve
+from data import DataError, DataSettings, federate, load
 from data.readers.catalog import ALIASES, KNOWN
 from data.readers.layouts import read_layout
 
@@ -20,9 +20,7 @@ def test_digits_are_the_original_images_each_once():
     from sklearn.datasets import load_digits
 
     data = load(DataSettings())
-    assert (
-        np.bincount(data.test_labels).tolist() == [36] * 10 and data.train_inputs.dtype == np.uint8
-    )
+    assert np.bincount(data.test_labels).tolist() == [36] * 10
     both = np.concatenate([data.train_inputs, data.test_inputs])[:, 0]
     shown = np.rint(both * (16 / 255)).astype(np.uint8)
     original = load_digits().images.astype(np.uint8)
@@ -50,7 +48,6 @@ DOMAINNET = "bird feather headphones ice_cream teapot tiger whale windmill wine_
 def test_class_maps(tmp_path, alias, classes, domain):
     """FedBN's: ten classes, numbered by their names' order in every domain, whatever number a list file gives."""
     assert {KNOWN[name].class_names for name in ALIASES[alias]} == {tuple(classes.split())}
-    assert resolve(DataSettings(alias)).input_shape == "3x256x256"
     layouts.write_domainnet(tmp_path, 4)
     layouts.write_office(tmp_path, {domain: 5})
     name = f"{alias.split('-')[0]}-{domain}"
@@ -125,16 +122,6 @@ def test_imagenet_lt_is_decoded_when_asked_for(tmp_path):
     trained.batch(torch.tensor([5, 2]))
     with pytest.raises(DataError):
         trained.batch(torch.tensor([1]))
-    # What is cut to the center and resized is, but for a shift, what torchvision makes in the other order.
-    from PIL import Image
-    from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
-
-    smooth = np.add.outer(np.arange(40) * 3, np.arange(30) * 4)[..., None] + np.arange(3) * 9
-    Image.fromarray(smooth.astype(np.uint8)).save(folder / "train/n2/5.png")
-    shown = (trained.batch(torch.tensor([5]))[0] * trained.std + trained.mean) * 255
-    image = Image.open(folder / "train/n2/5.png")
-    expected = pil_to_tensor(center_crop(resize(image, 32), 28)).float()
-    assert (shown - expected).abs().mean() < 3
     # The first image of each list is looked for before training.
     (folder / "train/n0/0.png").unlink()
     (folder / "ImageNet_LT_train.txt").touch()

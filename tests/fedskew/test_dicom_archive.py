@@ -77,8 +77,6 @@ def test_folders_of_patients_are_no_classes(tmp_path, fedskew):
     status, output, _ = fedskew(*shlex.split(cure[1].replace("labels.csv", str(labels))))
     assert status == 0 and "8 patients by DICOM element PatientID" in output
     assert "README.TXT" in output  # it is left out
-    _, *printed = shlex.split(output.splitlines()[-1])
-    assert f"labels={labels}" in printed and "classes=healthy,ill" in printed
 
 
 @pytest.mark.parametrize("key", ["PatientID", "StudyInstanceUID", "path", "tag"])
@@ -144,9 +142,6 @@ def test_the_table_may_name_patients_sites_and_splits(tmp_path):
     data = load(settings)
     assert data.domain_names == ("north", "south")
     assert sizes(data.train_groups) == [IMAGES] * 6 and sizes(data.test_subjects) == [IMAGES] * 2
-    lines[1] = lines[1].replace("test", "train")
-    labels.write_text("\n".join(lines))
-    assert "'0'" in str(refused(settings))
 
 
 def test_institutions_are_sites(tmp_path, fedskew):
@@ -187,11 +182,3 @@ def test_how_vendors_write_patients(tmp_path, fedskew, ids, note, subjects):
         assert len(sides(data)) == subjects
     else:
         assert data.train_groups is None and data.test_subjects is None
-
-
-def test_another_table_is_other_data(tmp_path):
-    folder = archive(tmp_path)
-    labels = table(tmp_path / "labels.csv")
-    before = load(settings_of(folder, labels=str(labels)))
-    labels.write_text(labels.read_text().replace("P003,healthy", "P003,ill    "))
-    assert load(settings_of(folder, labels=str(labels))).content != before.content

@@ -1,7 +1,5 @@
 """A folder where a file belongs, and the other way round: one sentence that names it, whatever reads or writes it."""
 
-import shutil
-
 import pytest
 
 RUN = [
@@ -11,22 +9,10 @@ RUN = [
 OWN = ["--set", "classes=2", "--set", "input-shape=1x8x8"]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A results folder with one finished run."""
-    from fedskew.engines import execute
-    from server_app.settings import parse
-
-    results = tmp_path_factory.mktemp("whole")
-    stated = {"method": "fedbn", "model": "mlp-bn", "batch-limit": 1, "rounds": 1}
-    execute(parse({**stated, "results": str(results)}), "inprocess", lambda line: None)
-    return results
-
-
 @pytest.fixture
-def run(whole, tmp_path):
-    """The folder of a run of the test's own."""
-    shutil.copytree(whole, tmp_path / "results")
+def run(tmp_path, fedskew):
+    """The folder of a finished run."""
+    assert fedskew(*RUN, "--results", tmp_path / "results")[0] == 0
     (folder,) = (tmp_path / "results").iterdir()
     return folder
 
