@@ -46,7 +46,6 @@ SAME = {
         {key: np.array(["cat", "dog"])[1 - part] for key, part in LABELS.items()}, {"classes": "dog,cat"}, {}
     ),
     "labels from 1": ({key: part + 1 for key, part in LABELS.items()}, {"first_label": 1}, {}),
-    "channels first": ({key: part[:, None] for key, part in IMAGES.items()}, {}, {}),
     "bytes as int64": ({key: part.astype(np.int64) for key, part in IMAGES.items()}, {}, {}),
     "16 bits": ({key: part.astype(np.uint16) * 257 for key, part in IMAGES.items()}, {}, FLOATS),
 }  # fmt: skip

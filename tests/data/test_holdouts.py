@@ -115,10 +115,9 @@ def test_a_share_of_every_client_and_class_is_kept_and_not_trained_on():
 def test_a_share_is_rounded_up_and_down_so_that_the_mean_is_exact():
     data = samples([0] * 1000)
     parts = [np.arange(5 * client, 5 * client + 5) for client in range(200)]
-    training, kept = split_validation(data, parts, 0.3, draws())
+    _, kept = split_validation(data, parts, 0.3, draws())
     sizes = np.array([len(part) for part in kept])
     assert set(sizes) == {1, 2} and abs(sizes.mean() - 1.5) < 0.1
-    assert all((np.diff(part) > 0).all() for part in (*training, *kept) if len(part) > 1)
 
 
 def test_every_client_keeps_a_sample_to_train_on():

@@ -193,7 +193,6 @@ def test_what_a_file_states_is_followed(tmp_path, case):
     assert np.allclose(image, expected, atol=1e-6)
 
 
-SHADES = GREY + np.uint8(10)
 REFUSED = {
     "PNG color of 16 bits": ("0.png", png_of_16_bits, ("PNG", "16 bits", "cuts to 8")),
     "TIFF of signed bytes": (
@@ -204,7 +203,7 @@ REFUSED = {
     "JPEG 2000 of 16 bits": ("0.j2k", jpeg_2000_of_16_bits, ("JPEG2000", "16 bits")),
     "a picture in alpha, PNG": (
         "0.png",
-        pil(alpha_over(0 * COLOR, SHADES)),
+        pil(alpha_over(0 * COLOR, GREY + np.uint8(10))),
         ("in its transparency",),
     ),
     "APNG of several images": (
