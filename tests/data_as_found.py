@@ -20,8 +20,6 @@ class Case:
     """Words of the answer, where it is taken."""
     settles: tuple[str, ...] = ()
     """Settings that the refusal names, without which it is refused."""
-    refused: str = ""
-    """Words of the refusal."""
     module: str = ""
     """A package that reads it."""
 
@@ -29,7 +27,6 @@ class Case:
 DRAWS = np.random.default_rng(0)
 BYTES = DRAWS.integers(0, 256, (64, 6, 5), np.uint8)
 """No image is there twice: data whose test images are training images are refused."""
-IMAGES = BYTES[:24]
 LABELS = np.arange(24) % 2
 
 
@@ -64,13 +61,6 @@ def sixteen_bit_arrays(factor):
     return every("images", lambda images: images.astype(np.uint16) * factor)
 
 
-def table_as_npz(folder):
-    (folder / "own.npz").write_text(
-        "size,label\n" + "".join(f"{k},{'ab'[k % 2]}\n" for k in range(30))
-    )
-    return folder / "own.npz"
-
-
 def tree(
     write,
     suffix,
@@ -96,10 +86,6 @@ def tree(
 
 def eight_bits(file, k):
     Image.fromarray(BYTES[k]).save(file)
-
-
-def sixteen_bits(file, k):
-    Image.fromarray(BYTES[k].astype(np.uint16) * 100).save(file)
 
 
 def dicom(name):
@@ -142,11 +128,6 @@ def left_behind(root):
     (root / "train" / "cat" / "._0.png").write_bytes(b"\0")
     (root / "test" / "dog" / "Thumbs.db").write_bytes(b"\0")
     (root / "__MACOSX").mkdir()
-
-
-def cut_image(root):
-    file = root / "train" / "cat" / "0.png"
-    file.write_bytes(file.read_bytes()[:60])
 
 
 def rows(*columns):
@@ -192,19 +173,13 @@ CASES = {
     "npz: 12 bits in uint16": Case(
         npz(sixteen_bit_arrays(16)), ("taken as 0..4095",), ("pixel-range=0,4095",)
     ),
-    "npz: labels from 1": Case(npz(every("labels", lambda labels: labels + 1)), ("are taken to count from 1",)),
     "folder of 8 bits, with .DS_Store": Case(tree(eight_bits, ".png", extra=left_behind)),
     "folder: NIfTI volumes": Case(
         tree(nifti((6, 5, 4)), ".nii"), settles=("frame=middle", "pixel-range="), module="nibabel"
     ),
     "folder: a comma in a class": Case(tree(eight_bits, ".png", ("a,b", "c"))),
-    "folder: train without test": Case(tree(eight_bits, ".png", splits=("train",)), refused="dataset=folder:"),
-    "folder: an image cut short": Case(tree(eight_bits, ".png", extra=cut_image), refused="a PNG image, damaged: "),
     "csv: sites and patients": Case(
         rows("path", "label", "site", "patient", "age"),
         ("the 2 sites of column site are the clients", "24 patients by column patient", "not used: age"),
-    ),
-    "csv: a label by another name": Case(
-        rows("path", "diagnosis"), settles=("columns=label=diagnosis",)
     ),
 }  # fmt: skip

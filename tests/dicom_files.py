@@ -7,32 +7,28 @@ import numpy as np
 
 DIRECTORY = "1.2.840.10008.1.3.10"
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
-EXPLICIT, IMPLICIT, BIG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2", "1.2.840.10008.1.2.2"
+EXPLICIT, IMPLICIT = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2"
 
 
 def write_dicom(file, stored, preamble=True, syntax=EXPLICIT, **elements) -> Path:
-    """Write pixels (H, W), (frames, H, W) or (H, W, 3) of 8 bits, or of 12 in 16, or what `elements` state.
+    """Write pixels (H, W) or (frames, H, W) of 8 bits, or of 12 in 16, or what `elements` state.
 
     None leaves an element out.
     """
     from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
     from pydicom.filewriter import dcmwrite
 
-    is_color = stored.ndim == 3 and stored.shape[-1] == 3
     stated = {
         "SOPClassUID": SECONDARY_CAPTURE,
         "SOPInstanceUID": "1.2.3",
-        "Rows": stored.shape[0 if is_color else -2],
-        "Columns": stored.shape[1 if is_color else -1],
-        "SamplesPerPixel": 3 if is_color else 1,
-        "PhotometricInterpretation": "RGB" if is_color else "MONOCHROME2",
+        "Rows": stored.shape[-2],
+        "Columns": stored.shape[-1],
+        "SamplesPerPixel": 1,
+        "PhotometricInterpretation": "MONOCHROME2",
         "BitsAllocated": 8 * stored.itemsize,
         "BitsStored": min(8 * stored.itemsize, 12),
         "PixelRepresentation": int(stored.dtype.kind == "i"),
-        "PlanarConfiguration": 0 if is_color else None,
-        "PixelData": stored.astype(
-            stored.dtype.newbyteorder(">" if syntax == BIG else "<")
-        ).tobytes(),
+        "PixelData": stored.tobytes(),
     } | elements
     if stated["BitsStored"] is not None:
         stated["HighBit"] = stated["BitsStored"] - 1
@@ -46,7 +42,7 @@ def write_dicom(file, stored, preamble=True, syntax=EXPLICIT, **elements) -> Pat
         data = FileDataset(str(file), {}, file_meta=meta, preamble=b"\0" * 128)
         for name, value in stated.items():
             if name.startswith("PixelPadding"):
-                data.add_new(name, "SS" if value < 0 else "US", value)
+                data.add_new(name, "US", value)
             elif value is not None:
                 setattr(data, name, value)
         if "PixelData" in data:
@@ -56,7 +52,7 @@ def write_dicom(file, stored, preamble=True, syntax=EXPLICIT, **elements) -> Pat
         else:
             bare = Dataset()
             bare.update(data)
-            dcmwrite(file, bare, implicit_vr=syntax == IMPLICIT, little_endian=syntax != BIG)
+            dcmwrite(file, bare, implicit_vr=syntax == IMPLICIT, little_endian=True)
     return file
 
 

@@ -173,19 +173,16 @@ def write_imagenet_lt(root, size):
         (folder / f"ImageNet_LT_{key}.txt").write_text("".join(lines))
 
 
-ABIDE_SITES = ("NYU", "UM_1", "USM", "UCLA_1")
-
-
-def write_site(file, subjects=10, regions=5, shortest=40, seed=0):
+def write_site(file, subjects=10, seed=0):
     """One ABIDE site: time series of random lengths, every second subject with label 1."""
     draws = np.random.default_rng(seed)
-    length = draws.integers(shortest, shortest + 10, subjects).astype(np.int32)
+    length = draws.integers(40, 50, subjects).astype(np.int32)
     arrays = {
-        "ts": draws.normal(size=(length.sum(), regions)).astype(np.float32),
+        "ts": draws.normal(size=(length.sum(), 5)).astype(np.float32),
         "length": length,
         "id": np.array([f"{file.stem}_{number:07d}" for number in range(subjects)]),
         "label": (np.arange(subjects) % 2).astype(np.uint8),
-        "roi": np.array([f"#{number}" for number in range(regions)]),
+        "roi": np.array([f"#{number}" for number in range(5)]),
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     np.savez(file, **arrays)
@@ -193,12 +190,9 @@ def write_site(file, subjects=10, regions=5, shortest=40, seed=0):
 
 
 def write_abide(root, subjects=10):
-    """Write all four sites, each with one subject more, and return the lengths of their series."""
-    lengths = []
-    for number, site in enumerate(ABIDE_SITES):
-        arrays = write_site(root / "abide" / f"{site}.npz", subjects + number, seed=number)
-        lengths.append(arrays["length"])
-    return lengths
+    """Write all four sites, each with one subject more."""
+    for number, site in enumerate(("NYU", "UM_1", "USM", "UCLA_1")):
+        write_site(root / "abide" / f"{site}.npz", subjects + number, seed=number)
 
 
 CSV_HEADER = (
@@ -206,20 +200,20 @@ CSV_HEADER = (
 )
 
 
-def write_pcp(folder, site="NYU", subjects=10, first=50952, kind="cpac/filt_noglobal"):
+def write_pcp(folder, subjects=10, kind="cpac/filt_noglobal"):
     """ABIDE_pcp as nilearn's fetch_abide_pcp leaves it: the csv of phenotypes and a .1D file a subject.
 
     The even subjects have autism; a subject without a file, which the csv names no_filename, precedes each of them.
     """
-    draws, series = np.random.default_rng(first), []
+    draws, series = np.random.default_rng(50952), []
     (folder / kind).mkdir(parents=True, exist_ok=True)
     table = folder / "Phenotypic_V1_0b_preprocessed1.csv"
     lines = table.read_text() if table.exists() else CSV_HEADER
-    for number in range(first, first + subjects):
-        file_id = f"{site}_{number:07d}"
+    for number in range(50952, 50952 + subjects):
+        file_id = f"NYU_{number:07d}"
         group = 1 if number % 2 == 0 else 2
         for name in ["no_filename"] * (group == 1) + [file_id]:
-            lines += f'1,1,{number},1,{number},{site},{name},{group},0,20.5,"WASI, full"\n'
+            lines += f'1,1,{number},1,{number},NYU,{name},{group},0,20.5,"WASI, full"\n'
         series.append(draws.normal(size=(40 + number % 3, 5)).astype(np.float32))
         header = "\t".join(f"#{region}" for region in (10, 11, 12, 4801, 4802))
         rows = ["\t".join(f"{value:.6f}" for value in row) for row in series[-1]]
@@ -252,10 +246,6 @@ class ClassLabel:
 
 class Value:
     """The library's type of texts and numbers."""
-
-
-class Sequences:
-    """The library's type of a list in each row."""
 
 
 class Part:

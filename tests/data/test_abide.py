@@ -1,16 +1,14 @@
 """ABIDE: windows of a subject's series and their correlations, from npz files and as nilearn leaves it."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from layouts import ABIDE_SITES, write_abide, write_pcp, write_site
+from layouts import write_pcp, write_site
 
-from data import DataError, DataSettings, federate, load
+from data import DataError, DataSettings, load
 from data.readers.abide import (
     PHENOTYPES,
     folds,
@@ -49,9 +47,6 @@ def test_subjects_are_on_one_side_and_every_subject_is_tested_once(tmp_path):
             assert np.array_equal(split.labels, arrays["label"][split.groups])
             subjects, windows = np.unique(split.groups, return_counts=True)
             assert np.array_equal(windows, arrays["length"][subjects] - 31)
-        start = arrays["length"][: raw.test.groups[0]].sum()
-        first = window_correlations(arrays["ts"][start : start + 32], 32, 1)
-        assert np.array_equal(raw.test.images[:1], first)
     assert sorted(tested) == list(range(13))
 
 
@@ -62,44 +57,20 @@ def test_folds_have_equal_shares_of_each_label():
     assert np.ptp([labels[part].sum() for part in parts]) <= 1
 
 
-def test_sites_are_domains_and_no_two_share_a_subject(tmp_path):
-    lengths = write_abide(tmp_path)
-    stated = DataSettings("abide", str(tmp_path), input_shape="10")
-    federation = federate(stated, 0)
-    seen = [set(federation.test(client).groups_N.tolist()) for client in range(4)]
-    assert [len(part) for part in seen] == [2, 3, 3, 3]  # a fifth, the larger parts first
-    assert len(set().union(*seen)) == sum(map(len, seen))
-    for client in range(4):
-        tested = federation.test(client)
-        for subject in seen[client]:
-            assert len(set(tested.labels_N[tested.groups_N == subject].tolist())) == 1
-        _, windows = np.unique(federation.subjects(client), return_counts=True)
-        assert set(windows) <= set(lengths[client] - 31)
-    whole = federation.test()
-    assert set(whole.groups_N.tolist()) == set().union(*seen)
-    assert whole.only(torch.tensor([5, 0])).groups_N.tolist() == whole.groups_N[[5, 0]].tolist()
-    left_out = federate(replace(stated, unseen_domain="abide-usm"), 0).unseen_test()
-    assert left_out.groups_N.tolist() == federation.test(2).groups_N.tolist()
-    assert federation.train(0).groups_N is None
-
-
 @pytest.mark.parametrize(
     "changed",
     [
         {"length": np.full(10, 31), "ts": np.zeros((310, 5))},
         {"ts": np.zeros((100, 5))},
-        {"label": None},
         {"label": np.full(10, 2)},
     ],
-    ids=["too short", "another length", "no label", "another label"],
+    ids=["too short", "another length", "another label"],
 )
 def test_a_file_that_does_not_fit_is_refused(tmp_path, changed):
     file = tmp_path / "abide" / "NYU.npz"
     arrays = write_site(file)
     load(settings(tmp_path))
-    for key, value in changed.items():
-        arrays[key] = value
-    np.savez(file, **{key: value for key, value in arrays.items() if value is not None})
+    np.savez(file, **{**arrays, **changed})
     with pytest.raises(DataError) as caught:
         load(settings(tmp_path))
     assert caught.value.where == str(file)
@@ -110,10 +81,8 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path, changed):
 
 def test_series_and_diagnoses(tmp_path):
     series = write_pcp(tmp_path)
-    write_pcp(tmp_path, "UM_1", 4, 50272)
     site = read_pcp(tmp_path, "NYU")
     assert site.labels.tolist() == [1, 0] * 5  # DX_GROUP 1 is autism, 2 control
-    assert len(site.series) == 10 and len(read_pcp(tmp_path, "UM_1").series) == 4
     for read, written in zip(site.series, series, strict=True):
         assert np.allclose(read, written, atol=1e-6)
     # A subject with a region outside of the scan is left out.
@@ -131,14 +100,9 @@ def rewrite(file, change):
     return lambda folder: (folder / file).write_text(change((folder / file).read_text()))
 
 
-def without_lines(word):
-    return lambda text: "\n".join(line for line in text.splitlines() if word not in line)
-
-
 CHANGES = {
     "two pipelines": lambda folder: write_pcp(folder, subjects=2, kind="ccs/nofilt_global"),
     "diagnosis": rewrite(PHENOTYPES, lambda text: text.replace("NYU_0050953,2", "NYU_0050953,-9")),
-    "damaged": rewrite(SCAN, lambda text: f"{text}1.0\t2.0\n"),
     "no table": lambda folder: (folder / PHENOTYPES).unlink(),
 }
 
@@ -180,7 +144,6 @@ def test_a_download_asks_nilearn_once_for_the_federated_study_s_files(tmp_path, 
 
 def test_an_interrupted_download_is_resumed_and_a_failing_one_refused(tmp_path, monkeypatch):
     folder = tmp_path / "ABIDE_pcp"
-    assert incomplete(folder, ABIDE_SITES[0])
     write_pcp(folder)
     assert not incomplete(folder, "NYU")
     (folder / SCAN).unlink()
@@ -193,6 +156,5 @@ def test_an_interrupted_download_is_resumed_and_a_failing_one_refused(tmp_path, 
     with pytest.raises(DataError):
         load(settings(tmp_path, download=True))
     calls = stand_in(monkeypatch, write_pcp)
-    data = load(settings(tmp_path, download=True))
-    windows = sum(len(series) - 31 for series in read_pcp(folder, "NYU").series)
-    assert len(calls) == 1 and len(data.train_labels) + len(data.test_labels) == windows
+    load(settings(tmp_path, download=True))
+    assert len(calls) == 1 and not incomplete(folder, "NYU")

@@ -1,7 +1,5 @@
 """What settings of data are resolved to: classes, shape, normalization, clients; and which cannot be."""
 
-from dataclasses import replace
-
 import pytest
 
 from data import DataError, DataSettings, SettingError, load, resolve
@@ -12,7 +10,6 @@ from data.readers.catalog import KNOWN
     ("dataset", "mean", "std"),
     [
         ("cifar10", "0.4914,0.4822,0.4465", "0.2023,0.1994,0.201"),
-        ("cifar100", "0.4914,0.4822,0.4465", "0.2023,0.1994,0.201"),
         ("cinic10", "0.4789,0.4723,0.4305", "0.2421,0.2383,0.2587"),
         ("imagenet-lt", "0.485,0.456,0.406", "0.229,0.224,0.225"),
         ("mnist", "0.1307", "0.3081"),
@@ -38,8 +35,6 @@ def test_normalization_constants(dataset, mean, std):
         ({"dataset": "domains:mnist,usps,mnist-m"}, {"partition": "domains", "clients": 3, "input_shape": "3x28x28"}),
         ({"dataset": "abide"}, {"partition": "domains", "clients": 4, "input_shape": "6105"}),
         ({"dataset": "digits-scanners", "parts_per_domain": 3}, {"clients": 12}),
-        ({"dataset": "digits-scanners", "unseen_domain": "digits-noisy"}, {"clients": 3}),
-        ({"dataset": "cifar10", "mean": "0.5"}, {"mean": "0.5,0.5,0.5"}),
         ({"dataset": "mnist", "input_shape": "3x32x32"}, {"mean": "0.1307,0.1307,0.1307"}),
         ({"dataset": "cifar10", "input_shape": "1x32x32"}, {"mean": "0.4734"}),
         ({"partition": "pooled"}, {"clients": 1}),
@@ -58,7 +53,6 @@ LITERAL = {"partition": "llt", "llt_form": "literal"}
 REFUSED = [
     ("dataset", {"dataset": "fashon-mnist"}, {"dataset": "fashion-mnist"}),
     ("dataset", {"dataset": "domains:mnist,cifar10"}, TWO),
-    ("dataset", {"dataset": 'domains:"a,b'}, TWO),
     ("partition", {**TWO, "partition": "lda"}, {**TWO, "partition": "pooled"}),
     ("clients", {**TWO, "clients": 3}, {**TWO, "clients": 2}),
     ("imbalance-factor", {**TWO, "imbalance_factor": 10}, {"imbalance_factor": 10}),
@@ -69,33 +63,23 @@ REFUSED = [
     ("test-fold", {"dataset": "abide", "test_fold": 5}, {"dataset": "abide", "test_fold": 4}),
     ("cinic-train", {"cinic_train": "train"}, {"dataset": "cinic10", "cinic_train": "train"}),
     ("pixel-range", {"pixel_range": "0,1"}, {**OWN, "pixel_range": "0,1"}),
-    ("pixel-range", {**OWN, "pixel_range": "nan,1"}, {**OWN, "pixel_range": "-1,1"}),
     ("labels", {**OWN, "labels": "BodyPartExamined"}, OWN),
-    ("unseen-domain", {**TWO, "unseen_domain": "svhn"}, {**TWO, "unseen_domain": "usps"}),
-    ("unseen-domain", {"dataset": "domains:mnist", "unseen_domain": "mnist"}, {"dataset": "domains:mnist"}),
     ("classes", {"classes": "9"}, {"classes": "10"}),
-    ("classes", {**OWN, "classes": "a,,b"}, {**OWN, "classes": "a,b"}),
     ("classes", {**OWN, "classes": "a,b,a"}, {**OWN, "classes": '"a, a",b'}),
     ("classes", {**OWN, "classes": "1"}, {**OWN, "classes": "2"}),
     ("classes", {**OWN, "classes": '"a"b,c'}, OWN),
     ("classes", {**OWN, "classes": "9" * 5000}, OWN),
-    ("classes", {**OWN, "classes": ""}, OWN),
-    ("input-shape", {**OWN, "input_shape": ""}, OWN),
     ("input-shape", {"input_shape": "28x28"}, {"input_shape": "1x28x28"}),
     ("input-shape", {"input_shape": "4x8x8"}, {"input_shape": "3x8x8"}),
     ("input-shape", {**OWN, "input_shape": "1x10000x10001"}, {**OWN, "input_shape": "1x10000x10000"}),
     ("input-shape", {**OWN, "input_shape": f"1x1x{'9' * 5000}"}, OWN),
     ("clients", {"clients": 1_000_001}, {"clients": 1_000_000}),
     ("mean", {"mean": "a"}, {"mean": "0"}),
-    ("mean", {"mean": "nan"}, {"mean": "-1"}),
     ("mean", {"mean": "1,2"}, {"mean": "1,2,3", "input_shape": "3x8x8"}),
     ("std", {"std": "0"}, {"std": "0.1"}),
     ("columns", {"columns": "label"}, {**OWN, "columns": "label=x"}),
-    ("columns", {"columns": "label=a,label=b"}, {**OWN, "columns": "label=a,site=b"}),
     ("columns", {"columns": "ignore=a,a"}, {**OWN, "columns": "ignore=a,b"}),
     ("columns", {"columns": "label=a,ignore=a"}, {**OWN, "columns": "label=a,ignore=b"}),
-    ("columns", {"columns": "ignore="}, {**OWN, "columns": "site="}),
-    ("max-image-pixels", {"max_image_pixels": 0}, {"max_image_pixels": 1}),
     ("max-unpacked-mib", {"max_unpacked_mib": 0}, {"max_unpacked_mib": 1}),
 ]  # fmt: skip
 
@@ -111,10 +95,8 @@ def test_settings_that_cannot_be_are_refused_by_their_key(key, given, control):
 @pytest.mark.parametrize(
     ("columns", "roles", "ignored"),
     [
-        ("label=d,ignore=a,b", {"label": "d"}, ("a", "b")),
         ("ignore=a,ignore=b,label=d", {"label": "d"}, ("a", "b")),
         ('ignore=a,"b, c",site=s', {"site": "s"}, ("a", "b, c")),
-        ("ignore=x=y", {}, ("x=y",)),
         ('"label=finding, final", "site=ward"', {"label": "finding, final", "site": "ward"}, ()),
     ],
 )
@@ -124,8 +106,6 @@ def test_columns_names_roles_and_what_to_leave_out(columns, roles, ignored):
 
 
 def test_data_that_are_not_there_are_refused_with_how_to_get_them(tmp_path):
-    with pytest.raises(DataError):
-        load(DataSettings("mnist"))
     for name, known in KNOWN.items():
         if known.layout == "scikit-learn":
             continue
@@ -141,8 +121,7 @@ def test_a_failing_download_is_a_refusal(tmp_path, monkeypatch):
     def offline(*arguments, **options):
         raise RuntimeError("no network")
 
-    for name, official in (("mnist", "MNIST"), ("svhn", "SVHN")):
-        monkeypatch.setattr(torchvision.datasets, official, offline)
-        with pytest.raises(DataError) as caught:
-            load(replace(DataSettings(name, str(tmp_path)), download=True))
-        assert "no network" in caught.value.rule
+    monkeypatch.setattr(torchvision.datasets, "MNIST", offline)
+    with pytest.raises(DataError) as caught:
+        load(DataSettings("mnist", str(tmp_path), download=True))
+    assert "no network" in caught.value.rule

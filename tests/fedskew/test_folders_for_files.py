@@ -1,8 +1,5 @@
 """A folder where a file belongs, and the other way round: one sentence that names it, whatever reads or writes it."""
 
-import shutil
-
-import numpy as np
 import pytest
 
 RUN = [
@@ -12,22 +9,10 @@ RUN = [
 OWN = ["--set", "classes=2", "--set", "input-shape=1x8x8"]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A results folder with one finished run."""
-    from fedskew.engines import execute
-    from server_app.settings import parse
-
-    results = tmp_path_factory.mktemp("whole")
-    stated = {"method": "fedbn", "model": "mlp-bn", "batch-limit": 1, "rounds": 1}
-    execute(parse({**stated, "results": str(results)}), "inprocess", lambda line: None)
-    return results
-
-
 @pytest.fixture
-def run(whole, tmp_path):
-    """The folder of a run of the test's own."""
-    shutil.copytree(whole, tmp_path / "results")
+def run(tmp_path, fedskew):
+    """The folder of a finished run."""
+    assert fedskew(*RUN, "--results", tmp_path / "results")[0] == 0
     (folder,) = (tmp_path / "results").iterdir()
     return folder
 
@@ -46,11 +31,9 @@ def refused(answer, file):
     assert status == 2 and errors.count("\n") == 1 and str(file) in errors
 
 
-@pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("name", ["settings.json", "rounds.jsonl", "checkpoint.safetensors"])
-def test_a_run_s_files(run, fedskew, name, finished):
-    if not finished:
-        (run / "summary.json").unlink()
+def test_a_run_s_files(run, fedskew, name):
+    (run / "summary.json").unlink()
     file = folder_for(run / name)
     refused(fedskew(*RUN, "--results", run.parent), file)
     assert (file / "something").exists()
@@ -60,7 +43,6 @@ COMMANDS = {
     "partition-file": lambda place: [*RUN, "--set", f"partition-file={place}"],
     "data": lambda place: [*RUN, "--set", f"dataset=npz:{place}", *OWN],
     "check": lambda place: ["data", "check", place],
-    "save-partition": lambda place: ["data", "save-partition", place],
 }
 
 
@@ -71,14 +53,8 @@ def test_what_a_command_names(tmp_path, fedskew, name):
 
 
 def test_a_file_where_a_folder_belongs(run, fedskew):
-    images, labels = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1])
-    arrays = {"train_images": images, "train_labels": labels}
-    np.savez(run / "own.npz", **arrays, test_images=images, test_labels=labels)
     (file := run / "file").write_text("")
     refused(fedskew("export", run, "--output", file), file)
     refused(fedskew("predict", file, file), file)
     refused(fedskew("report", "--results", file), file)
-    refused(fedskew("run", "--results", file), file)
     refused(fedskew(*RUN, *OWN, "--set", f"dataset=folder:{file}"), file)
-    dataset = f"dataset=npz:{run / 'own.npz'}"
-    refused(fedskew(*RUN, *OWN, "--set", dataset, "--set", f"cache={file}"), file)

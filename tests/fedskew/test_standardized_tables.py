@@ -60,14 +60,13 @@ def settings_of(folder, **changes):
         {},
         {"holdout_per_class": 3},
         {"validation_fraction": 0.2, "evaluate_on": "validation"},
-        {"unseen_domain": "south", "train_images": 12},
     ],
     ids=lambda changes: ",".join(changes) or "plain",
 )
 def test_mean_and_std_are_of_the_clients_training_rows_alone(tmp_path, changes):
     federation = federate(settings_of(tmp_path, **changes), 0)
     data, held = federation.dataset, np.concatenate(federation.train_indices)
-    assert federation.standardized_rows == len(held) and (len(held) < 90 or not changes)
+    assert federation.standardized_rows == len(held)
     scaler = StandardScaler().fit(data.train_inputs[held].astype(np.float64))
     assert data.mean == pytest.approx(tuple(scaler.mean_), rel=1e-12)
     assert data.std == pytest.approx(tuple(scaler.scale_), rel=1e-9)
@@ -77,17 +76,9 @@ def test_mean_and_std_are_of_the_clients_training_rows_alone(tmp_path, changes):
     assert inputs.abs().max() < 10 and not inputs[:, 3].any()
 
 
-def test_stated_numbers_win_and_0_and_1_leave_the_columns_raw(tmp_path):
-    raw = federate(settings_of(tmp_path, mean="0", std="1"), 0)
-    assert (raw.dataset.mean, raw.dataset.std, raw.standardized_rows) == ((0.0,), (1.0,), 0)
-    one, own = federate(settings_of(tmp_path, mean="0"), 0), federate(settings_of(tmp_path), 0)
-    assert one.dataset.mean == (0,) and one.dataset.std == own.dataset.std
-    assert own.hash == raw.hash  # the same samples at the same clients
-
-
-@pytest.mark.parametrize(("seed", "rows"), [(0, 1), (1, 2), (2, 7), (3, 400)])
-def test_sums_have_the_same_bits_however_rows_are_split(seed, rows):
-    draws = np.random.default_rng(seed)
+@pytest.mark.parametrize("rows", [1, 400])
+def test_sums_have_the_same_bits_however_rows_are_split(rows):
+    draws = np.random.default_rng(rows)
     exponents = np.array([[-44, -20, 0, 3, 20, 37]])
     numbers = (draws.normal(size=(rows, 6)) * 10.0**exponents).astype(np.float32)
     numbers[:, 2] = 0
@@ -131,29 +122,17 @@ def test_a_limb_that_could_overflow_a_sum_is_no_answer(place):
 
 
 def test_a_run_records_what_it_standardized_by_and_an_export_has_it(tmp_path, fedskew):
-    numbers, labels = numbers_of(0)
-    settings = package.from_arrays(
-        (numbers[:30], labels[:30]), (numbers[30:], labels[30:]), folder=tmp_path / "data"
-    )
-    partition = {"clients": 2, "partition": "iid", "results": str(tmp_path / "results")}
-    package.run({**TRAINING, **settings, **partition, "rounds": 1})
+    stated = {**TRAINING, **KNOWN, "rounds": 1, "results": str(tmp_path / "results")}
+    package.run({**stated, "dataset": vectors(tmp_path)})
     (run,) = (tmp_path / "results").iterdir()
     recorded = json.loads((run / "settings.json").read_text())
-    assert recorded["settings"]["mean"] == recorded["settings"]["std"] == ""
     kept = recorded["standardization"]
-    assert kept["rows"] == 30 and [column["column"] for column in kept["columns"]] == [1, 2, 3, 4]
-    scaler = StandardScaler().fit(numbers[:30].astype(np.float64))
-    assert [column["mean"] for column in kept["columns"]] == pytest.approx(scaler.mean_.tolist())
+    assert kept["rows"] == 90
     assert fedskew("export", run, "--output", tmp_path / "model")[0] == 0
     with safe_open(tmp_path / "model/model.safetensors", "pt") as file:
         for key in ("mean", "std"):
             stated = ",".join(str(column[key]) for column in kept["columns"])
             assert file.metadata()[key] == stated
-    # The export has the run's accuracy on the same test rows.
-    np.savez(tmp_path / "tested.npz", images=numbers[30:], labels=labels[30:])
-    _, output, _ = fedskew("predict", tmp_path / "model", tmp_path / "tested.npz", "--json")
-    last = json.loads((run / "summary.json").read_text())["models"]["average"]["last"]
-    assert json.loads(output)["metrics"]["balanced-accuracy"] == last["balanced-accuracy"]
 
 
 # ---- between sites ---------------------------------------------------------------------------------------------------
@@ -192,9 +171,6 @@ def test_masked_sums_make_the_simulations_model_and_a_run_resumes(tmp_path):
     known = {**TRAINING, **KNOWN, "dataset": vectors(folder)}
     settings = parse({**known, "results": str(tmp_path / "simulated")})
     simulated = execute(settings, "inprocess", lambda line: None)
-    assert execute(parse({**known, "results": str(tmp_path / "workers")}), "workers", lambda line: None, workers=2)[
-        "hash"
-    ] == simulated["hash"]  # fmt: skip
     whole, run = rehearse(folder, tmp_path / "whole")
     assert whole["hash"]["shared"] == simulated["hash"]["shared"]
     kept = [
@@ -215,12 +191,6 @@ def test_masked_sums_make_the_simulations_model_and_a_run_resumes(tmp_path):
     assert rehearse(folder, tmp_path / "parts")[0]["hash"] == whole["hash"]
     assert [entry["event"] for entry in events(folder)] == ["summed", "sum repeated"]
     assert events(folder)[1]["sum"] == before[0]["sum"]
-    # Heads in closed form are of standardized columns as well.
-    heads = {"method": "fed-lda", "model": "linear", "rounds": 0}
-    found, _ = rehearse(folder, tmp_path / "heads", **heads)
-    simulation = parse({**known, **heads, "results": str(tmp_path / "heads")})
-    again = execute(simulation, "inprocess", lambda line: None)
-    assert found["hash"]["deployed"] == again["hash"]["deployed"]
 
 
 def test_a_site_that_lets_no_sums_leave_is_named(tmp_path):

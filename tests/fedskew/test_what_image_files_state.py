@@ -6,8 +6,6 @@ The tables are of files that are written here; `load` and `fedskew data check` r
 import io
 import struct
 import zlib
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from PIL import Image
 from data import DataError, DataSettings, load
 
 Array = NDArray[Any]
-Write = Callable[[Path], None]
 
 GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
 COLOR = np.stack([GREY, GREY[::-1], 255 - GREY], axis=-1)
@@ -37,71 +34,44 @@ ORIENTED = {
 """What a viewer does to the stored rows and columns, by Exif orientation (Exif 2.3, tag 274)."""
 
 
-def png(depth, color_type, pixels, *chunks):
-    """A PNG file of any depth and type, with chunks before its pixels."""
+def png_of_16_bits(file):
+    """Black in color, which Pillow does not write."""
+    head = struct.pack(">IIBBBBB", 4, 3, 16, 2, 0, 0, 0)
+    chunks = {b"IHDR": head, b"IDAT": zlib.compress(bytes(3 * (1 + 4 * 6))), b"IEND": b""}
+    content = b"\x89PNG\r\n\x1a\n"
+    for name, data in chunks.items():
+        checksum = struct.pack(">I", zlib.crc32(name + data))
+        content += struct.pack(">I", len(data)) + name + data + checksum
+    file.write_bytes(content)
 
-    def chunk(name, content):
-        checksum = struct.pack(">I", zlib.crc32(name + content))
-        return struct.pack(">I", len(content)) + name + content + checksum
+
+def palette_with_transparency(file):
+    image = Image.fromarray(GREY).convert("P")
+    image.putpalette(PALETTE.tobytes())
+    image.putdata(GREY.ravel().tolist())
+    image.save(file, transparency=bytes(range(256)))
+
+
+def tiff(pixels, **stated):
+    """An uncompressed grey TIFF file with tags by their numbers, as t262=0."""
 
     def write(file):
-        height, width = pixels.shape[:2]
-        kind = ">u2" if depth == 16 else "u1"
-        rows = b"".join(b"\0" + row.astype(kind).tobytes() for row in pixels)
-        head = struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, 0)
-        body = [(b"IHDR", head), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-        file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*each) for each in body))
-
-    return write
-
-
-def tiff(pixels, order="<", **stated):
-    """An uncompressed TIFF file with tags by their numbers, as t262=0."""
-
-    def write(file):
-        height, width = pixels.shape[:2]
-        channels = pixels.shape[2] if pixels.ndim == 3 else 1
-        tags = {
-            256: width,
-            257: height,
-            258: (8 * pixels.itemsize,) * channels,
-            259: 1,
-            262: 2 if channels == 3 else 1,
-            277: channels,
-            278: height,
-        }
+        height, width = pixels.shape
+        content = pixels.tobytes()
+        tags = {256: width, 257: height, 258: 8 * pixels.itemsize, 259: 1, 262: 1, 273: 8}
+        tags |= {277: 1, 278: height, 279: len(content)}
         tags |= {int(name[1:]): value for name, value in stated.items()}
-        planes = np.moveaxis(pixels, 2, 0) if tags.get(284) == 2 else pixels[None]
-        strips = [plane.astype(plane.dtype.newbyteorder(order)).tobytes() for plane in planes]
-        tags[279] = tuple(map(len, strips))
-        starts = np.cumsum([8, *map(len, strips)]).tolist()
-        tags[273] = tuple(starts[:-1])
-        after = starts[-1] + 2 + 12 * len(tags) + 4
-        entries = far = b""
-        for tag, value in sorted(tags.items()):
-            numbers = value if isinstance(value, tuple) else (value,)
-            content = struct.pack(f"{order}{len(numbers)}H", *numbers)
-            here = content.ljust(4, b"\0")
-            if len(content) > 4:
-                here = struct.pack(f"{order}I", after + len(far))
-                far += content
-            entries += struct.pack(f"{order}HHI", tag, 3, len(numbers)) + here
-        mark = b"II" if order == "<" else b"MM"
-        head = mark + struct.pack(f"{order}HI", 42, starts[-1])
-        count = struct.pack(f"{order}H", len(tags))
-        file.write_bytes(head + b"".join(strips) + count + entries + b"\0" * 4 + far)
+        entries = [struct.pack("<HHII", tag, 3, 1, value) for tag, value in sorted(tags.items())]
+        head = b"II" + struct.pack("<HI", 42, 8 + len(content))
+        count = struct.pack("<H", len(tags))
+        file.write_bytes(head + content + count + b"".join(entries) + b"\0" * 4)
 
     return write
 
 
-def pil(pixels, mode=None, **options):
+def pil(pixels, **options):
     """What Pillow writes."""
-
-    def write(file):
-        image = Image.fromarray(pixels)
-        (image.convert(mode) if mode else image).save(file, **options)
-
-    return write
+    return lambda file: Image.fromarray(pixels).save(file, **options)
 
 
 def several(*images, **options):
@@ -121,7 +91,7 @@ def exif(orientation):
 
 
 def alpha_over(colors, alpha):
-    return np.concatenate([colors, alpha[..., None]], axis=-1)
+    return np.dstack([colors, alpha])
 
 
 def jpeg_2000_of_16_bits(file):
@@ -164,9 +134,7 @@ def read(folder, name, write, expected, **stated):
 
 KINDS = {
     "png": lambda turn: pil(COLOR, exif=exif(turn)),
-    "webp": lambda turn: pil(COLOR, exif=exif(turn), lossless=True),
     "jpg": lambda turn: pil(SQUARES, exif=exif(turn), quality=100, subsampling=0),
-    "tif": lambda turn: tiff(WIDE, t274=turn),
 }
 SQUARES = np.kron(COLOR[:2], np.ones((16, 16, 1), np.uint8))
 """JPEG keeps squares of 16."""
@@ -174,16 +142,15 @@ SQUARES = np.kron(COLOR[:2], np.ones((16, 16, 1), np.uint8))
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_orientation_turns_the_image(tmp_path, kind):
-    pixels = {"jpg": SQUARES, "tif": WIDE}.get(kind, COLOR)
+    pixels = SQUARES if kind == "jpg" else COLOR
     for orientation, turned in ORIENTED.items():
-        expected = turned(pixels) / np.iinfo(pixels.dtype).max
+        expected = turned(pixels) / 255
         folder = tmp_path / f"{orientation}"
         image = read(folder, f"0.{kind}", KINDS[kind](orientation), expected)
         assert np.allclose(image, expected, atol=0.02 if kind == "jpg" else 1e-6), orientation
 
 
 PALETTE = np.stack([np.arange(256), 255 - np.arange(256), np.arange(256) // 2], -1).astype(np.uint8)
-FRAMES = [GREY, 255 - GREY, GREY[::-1], 255 - GREY[::-1]]
 STEPS = {"duration": 100}
 FOLLOWED = {
     "TIFF white is 0, turned": (
@@ -192,29 +159,21 @@ FOLLOWED = {
         1 - np.rot90(WIDE, -1) / 65535,
         {},
     ),
-    "TIFF 16 bits, signed": (
-        "0.tif",
-        tiff(WIDE.astype(np.int16), t339=2),
-        (WIDE.astype(np.int16) + 32768.0) / 65535,
-        {"pixel_range": "-32768,32767"},
-    ),
     "TIFF bit order": (
         "0.tif",
-        tiff(
-            np.packbits(np.unpackbits(GREY[..., None], axis=2)[..., ::-1], axis=2)[..., 0], t266=2
-        ),
+        tiff(np.packbits(np.unpackbits(GREY).reshape(-1, 8)[:, ::-1]).reshape(3, 4), t266=2),
         GREY / 255,
         {},
     ),
     "PNG palette with transparency": (
         "0.png",
-        png(8, 3, GREY, (b"PLTE", PALETTE.tobytes()), (b"tRNS", bytes(range(256)))),
+        palette_with_transparency,
         PALETTE[GREY] / 255,
         {},
     ),
     "WebP frame 1": (
         "0.webp",
-        several(COLOR, 255 - COLOR, COLOR[::-1], lossless=True, **STEPS),
+        several(COLOR, 255 - COLOR, lossless=True, **STEPS),
         1 - COLOR / 255,
         {"frame": "1"},
     ),
@@ -234,30 +193,23 @@ def test_what_a_file_states_is_followed(tmp_path, case):
     assert np.allclose(image, expected, atol=1e-6)
 
 
-SHADES = GREY + np.uint8(10)
 REFUSED = {
-    "PNG color of 16 bits": ("0.png", png(16, 2, COLOR), ("PNG", "16 bits", "cuts to 8")),
-    "TIFF color of 16 bits": ("0.tif", tiff(COLOR.astype(np.uint16)), ("TIFF", "16 bits")),
+    "PNG color of 16 bits": ("0.png", png_of_16_bits, ("PNG", "16 bits", "cuts to 8")),
     "TIFF of signed bytes": (
         "0.tif",
         tiff(GREY.astype(np.int8), t339=2),
         ("signed bytes", "16 bits"),
     ),
-    "TIFF of doubles": (
-        "0.tif",
-        tiff(GREY.astype(np.float64), t339=3),
-        ("TIFF", "Pillow does not read"),
-    ),
     "JPEG 2000 of 16 bits": ("0.j2k", jpeg_2000_of_16_bits, ("JPEG2000", "16 bits")),
     "a picture in alpha, PNG": (
         "0.png",
-        png(8, 6, alpha_over(0 * COLOR, SHADES)),
+        pil(alpha_over(0 * COLOR, GREY + np.uint8(10))),
         ("in its transparency",),
     ),
     "APNG of several images": (
         "0.png",
-        several(*FRAMES, **STEPS),
-        ("holds 4 images", "--set frame=middle"),
+        several(GREY, 255 - GREY, **STEPS),
+        ("holds 2 images", "--set frame=middle"),
     ),
 }
 
@@ -279,7 +231,7 @@ def test_the_check_says_once_what_is_done_to_images(tmp_path, fedskew):
     color, grey = np.tile(COLOR, (2, 2, 1)), np.tile(GREY, (2, 2))
     folder = dataset(tmp_path / "own", "0.png", pil(color, exif=exif(6)), color.shape)
     pil(color[::-1], exif=exif(3))(folder / "train" / "b" / "0.png")
-    png(8, 6, alpha_over(color, grey))(folder / "test" / "a" / "0.png")
+    pil(alpha_over(color, grey))(folder / "test" / "a" / "0.png")
     status, output, _ = fedskew("data", "check", folder)
     assert status == 0 and "input-shape=3x8x6" in output  # of the first image, as it is shown
     assert output.count("2 of the 7 images looked at are turned") == 1
