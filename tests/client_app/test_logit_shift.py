@@ -14,11 +14,9 @@ from torch import Tensor
 
 from client_app.client import Client, InvalidReply, Variant
 from client_app.optimizer import TrainingSettings
-from client_app.training import total_offset, train_round, with_sampler
+from client_app.training import train_round
 from client_app.variants.class_prior import LARGEST
 from client_app.variants.logit_shift import LogitShift
-from client_app.variants.proximal import Proximal
-from client_app.variants.resampling import Resampling
 from client_app.variants.reweighting import Reweighting
 
 COUNTS_KC = [(40, 3, 0, 7), (1, 1, 60, 2), (0, 0, 5, 0), (10, 20, 30, 40), (9, 9, 9, 9)]
@@ -179,33 +177,6 @@ def test_without_smoothing_a_missing_class_gets_no_gradient(
     assert gradient_C[1] == 0 != gradient_C[0] and math.isfinite(loss)
 
 
-# One table of P(x|y), shared by all clients; the classes' frequencies are the clients' own.
-LIKELIHOOD_XC = torch.softmax(
-    torch.randn(6, 4, dtype=FLOAT, generator=torch.Generator().manual_seed(8)) * 1.5, dim=0
-)
-
-
-def expected_gradient(client: Client, variants: list[Variant], posterior_XC: Tensor) -> Tensor:
-    """Return (X, C): the gradient of E[loss] to the table f(x) at f = ln P(y|x), over what the client trains on."""
-    trained_on = with_sampler(client, variants)
-    offset = total_offset(trained_on, variants)
-    logits_XC = posterior_XC.log() if offset is None else posterior_XC.log() + offset
-    joint_XC = LIKELIHOOD_XC * trained_on.effective_prior_C
-    return torch.softmax(logits_XC, dim=1) * joint_XC.sum(1, keepdim=True) - joint_XC
-
-
-@pytest.mark.parametrize("beta", [None, 0.0, 0.9, 1 - 1e-9, 1.0])
-def test_the_true_posterior_is_stationary_under_every_sampler(beta: float | None) -> None:
-    shift = LogitShift(smoothing=0.0)
-    sampler: list[Variant] = [] if beta is None else [Resampling(beta_start=beta, beta_end=beta)]
-    joint_XC = LIKELIHOOD_XC * torch.tensor(FULL_KC).double().sum(0)
-    posterior_XC = joint_XC / joint_XC.sum(1, keepdim=True)
-    for client in federation(FULL_KC, shift):
-        assert expected_gradient(client, [shift, *sampler], posterior_XC).abs().max() < 1e-14
-    plain = expected_gradient(federation(FULL_KC, shift)[1], sampler, posterior_XC)
-    assert beta or plain.abs().max() > 0.02, "plain training is not at rest"
-
-
 @pytest.mark.parametrize("smoothing", [1.0, 0.0])
 def test_importance_weights_are_the_ratio_of_priors_and_are_not_divided_by_their_sum(
     smoothing: float,
@@ -222,12 +193,3 @@ def test_importance_weights_are_the_ratio_of_priors_and_are_not_divided_by_their
         assert close(loss, (weights_C[labels_N] * losses_N).mean())
         errors_NC = BIAS_C.softmax(0) - F.one_hot(labels_N, 4)
         assert close(gradient_C, (weights_C[labels_N, None] * errors_NC).mean(0))
-
-
-def test_the_first_step_from_the_received_weights_feels_no_pull() -> None:
-    settings = TrainingSettings(local_steps=1)
-    plain = train_round(counting_client((3, 1)), [], settings).shared
-    pulled = train_round(counting_client((3, 1)), [Proximal(5.0)], settings).shared
-    assert all(torch.equal(plain[name], pulled[name]) for name in plain)
-    client = counting_client((3, 1))
-    assert Proximal(5.0).gradient_offset(client, "not.shared", torch.ones(1)) is None

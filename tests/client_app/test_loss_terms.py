@@ -64,19 +64,8 @@ class Teacher(Variant):
         return (logits_BC - teacher_BC).square().sum(1)
 
 
-@dataclass(frozen=True)
-class Smoothed(Variant):
-    """Labels with a share of all classes."""
-
-    name: ClassVar[str] = "smoothed"
-
-    def labels(self, client: Client) -> Tensor | None:
-        return 0.8 * F.one_hot(client.labels_N, client.num_classes) + 0.2 / client.num_classes
-
-
 SCALE_C = torch.tensor([1.0, 0.5, 0.5, 1.0])
 OFFSET_C = torch.tensor([1.0, 0.0, -1.0, 2.0])
-MARGINS_CC = torch.arange(16.0).reshape(4, 4)
 
 
 @dataclass(frozen=True)
@@ -85,16 +74,6 @@ class Halved(Variant):
 
     def logit_scale(self, client: Client) -> Tensor | None:
         return SCALE_C.double()
-
-
-@dataclass(frozen=True)
-class Margins(Variant):
-    """Margins between pairs of classes: a row of numbers for each label."""
-
-    name: ClassVar[str] = "margins"
-
-    def logit_offset(self, client: Client) -> Tensor | None:
-        return MARGINS_CC.double()
 
 
 @dataclass(frozen=True)
@@ -127,16 +106,6 @@ def test_terms_are_added_after_the_weights() -> None:
     torch.testing.assert_close(weighted, (losses_B * torch.arange(11.0)).sum() / 11)
 
 
-def test_an_offset_may_have_a_row_for_each_label() -> None:
-    logits_BC = torch.tensor([[0.5, -1.0, 2.0, 0.0], [1.0, 1.0, 0.0, -3.0]])
-    for labels in ([3, 1], [0, 0]):
-        labels_B = torch.tensor(labels)
-        for variants, offset in (([Margins()], 0.0), ([Shift(), Margins()], OFFSET_C)):
-            shifted_BC = logits_BC + MARGINS_CC[labels] + offset
-            expected_B = F.cross_entropy(shifted_BC, labels_B, reduction="none")
-            torch.testing.assert_close(task(*variants).losses(logits_BC, labels_B), expected_B)
-
-
 def test_the_teacher_is_the_model_as_received_in_eval_mode_with_private_tensors() -> None:
     client = small_client()
     seen = []
@@ -157,11 +126,3 @@ def test_the_teacher_is_the_model_as_received_in_eval_mode_with_private_tensors(
     assert len(seen) > 2
     for indices_B, teacher_BC in seen:
         assert torch.equal(teacher_BC, received(client.samples.batch(indices_B)).detach())
-
-
-def test_soft_labels_replace_those_of_the_cross_entropy() -> None:
-    made = task(Smoothed())
-    client = made.client
-    value = made.loss(torch.arange(len(client.samples)))
-    logits_NC = client.model(client.samples.batch(torch.arange(len(client.samples))))
-    torch.testing.assert_close(value, F.cross_entropy(logits_NC, Smoothed().labels(client)))

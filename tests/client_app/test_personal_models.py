@@ -18,14 +18,13 @@ from client_builders import (
     train_rounds,
 )
 
-from client_app.client import Client, Variant
+from client_app.client import Client
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum
 from client_app.personal import FINE_TUNED, fine_tuned, is_personal, model_of_variant
 from client_app.state import State, copy, seed_of, weighted_mean
 from client_app.training import batches, train_round
 from client_app.variants.head_then_features import HeadThenFeatures
-from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_head import LocalHead
 from client_app.variants.personal_model import PersonalModel
 from client_app.variants.proximal import Proximal
@@ -111,15 +110,6 @@ def test_fine_tuning_is_descent_of_the_plain_cross_entropy(
     state = fine_tuned(client, settings)
     start = copy(linear_model(3, 3).state_dict())
     assert_close(state, descended(start, start, rate, strength=0.0, steps=2))
-
-
-def test_fine_tuning_draws_other_batches_than_the_round() -> None:
-    """In batches of 4 the order counts: the same weights, rate and samples end elsewhere than after the round."""
-    settings = TrainingSettings(local_epochs=1, batch_size=4, finetune_epochs=1)
-    rounds = train_round(small_client(), [], settings).trained.state
-    tuned = fine_tuned(small_client(), settings)
-    assert same(tuned, fine_tuned(small_client(), settings))
-    assert not same(tuned, rounds)
 
 
 def test_fine_tuning_draws_samples_as_the_method_where_it_is_told_to() -> None:
@@ -212,20 +202,3 @@ def test_ditto_descends_the_loss_with_a_pull_to_the_model_as_received() -> None:
         own = descended(own or received, received, 0.5, strength=0.7, steps=3)
         assert memory.keys() == {"personal-model"}
         assert_close(memory["personal-model"], own)
-
-
-def test_ditto_leaves_the_shared_model_as_it_is() -> None:
-    """To the bit, in what is sent, kept by others, said of the steps, and left in the model."""
-    companions: list[Variant] = [LocalBatchNorm(), Resampling()]
-    counts = [(8, 4, 2, 1), (0, 0, 1, 0)]
-    plain, plain_reports = train_rounds(companions, counts, SETTINGS)
-    shared, reports = train_rounds([*companions, PersonalModel()], counts, SETTINGS)
-    assert same(shared, plain)
-    for report, other in zip(reports, plain_reports, strict=True):
-        assert (report.loss, report.trained.steps) == (other.loss, other.trained.steps)
-        assert report.trained.coefficient_sum == other.trained.coefficient_sum
-        assert report.memory["personal-model"].keys() == report.trained.state.keys()
-        assert same(report.memory["private"], other.memory["private"])
-    client = small_client()
-    report = train_round(client, [*companions, PersonalModel()], SETTINGS)
-    assert same(client.model.state_dict(), report.trained.state)

@@ -80,19 +80,6 @@ def test_every_class_against_the_rest_is_scikit_learns(classes: int) -> None:
     assert numbers["auroc"] == pytest.approx(macro, abs=1e-9)
 
 
-def test_numbers_and_placements_by_hand() -> None:
-    """Two samples of the class at .9 and .3, three others at .5, .3 and .1; a tie is half."""
-    score_N, label_N = np.array([0.9, 0.5, 0.3, 0.3, 0.1]), np.array([1, 0, 1, 0, 0])
-    numbers = of_scores(score_N, label_N)
-    assert numbers.auroc == pytest.approx((3 + 1 + 0.5) / 6)
-    assert numbers.auprc == pytest.approx((1 + 2 / 4) / 2)
-    assert numbers.sensitivity == 0.5  # above .5 no other sample is
-    assert numbers.specificity == pytest.approx(1 / 3)  # both samples are there from .3 on
-    of_class, of_others = placements(score_N, label_N)
-    assert of_class == pytest.approx([1.0, 1.5 / 3])
-    assert of_others == pytest.approx([1 / 2, 1.5 / 2, 1.0])
-
-
 def test_certain_samples_are_told_apart() -> None:
     """p_1 is 1.0 in float64, of each."""
     logits = torch.tensor([[0, 100.0], [0, 101.0], [0, 99.0]], dtype=FLOAT)

@@ -8,11 +8,8 @@ from client_builders import FLOAT, same
 from torch import Tensor
 
 from client_app.state import (
-    copy,
     difference,
     digest,
-    empty,
-    fill,
     pieces,
     seed_global,
     seed_of,
@@ -106,14 +103,6 @@ def test_sum_and_difference() -> None:
     assert all(torch.allclose(total[name], gap[name]) for name in gap)
 
 
-def test_copies_share_nothing() -> None:
-    state = {"x": torch.ones(2, requires_grad=True)}
-    copied = copy(state)
-    with torch.no_grad():
-        state["x"].add_(1)
-    assert copied["x"].tolist() == [1, 1] and not copied["x"].requires_grad
-
-
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])
 CHANGES: dict[str, list[dict[str, Tensor]]] = {
     "sign of zero": [{"x": X * torch.tensor([-0.0, 1, 1, 1]), "y": X}],
@@ -167,27 +156,3 @@ def test_on_a_cpu_no_other_devices_generator_is_seeded(
     if not everywhere:
         drawn = torch.rand(3)
         assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(5)))
-
-
-def test_sums_and_formulas_do_not_depend_on_pieces_and_cores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of long and short tensors, of one without numbers, and of one that lies in memory in another order."""
-    draw = torch.Generator().manual_seed(0)
-    monkeypatch.setattr("client_app.state.CHUNK", 50)
-    shapes = {"a": (333,), "b": (3, 4), "scalar": (), "empty": (0, 2), "left out": (2,)}
-    given: list[dict[str, Tensor]] = []
-    for _ in range(3):
-        given.append({name: torch.randn(shape, generator=draw) for name, shape in shapes.items()})
-        given[-1]["across"] = torch.randn(5, 30, generator=draw).T
-    first, second, third = given
-    names = [name for name in first if name != "left out"]
-    means = []
-    for cores in (1, 3):
-        monkeypatch.setattr("client_app.state.cores", lambda cores=cores: cores)
-        product, ratio = empty(first, names), empty(first, names)
-        fill([product, ratio], lambda a, b, c: (a * b + c, a / b), given, names, chunk=40)
-        assert same(product, {name: first[name] * second[name] + third[name] for name in names})
-        assert same(ratio, {name: first[name] / second[name] for name in names})
-        means.append(weighted_mean(given, WEIGHTS[:3]))
-    assert same(*means)

@@ -223,19 +223,6 @@ class Probe(Variant):
         return Contribution(upload={"losses": torch.stack(losses)})
 
 
-def test_before_sees_the_model_as_received_in_eval_mode() -> None:
-    client, probe = small_client(), Probe()
-    client.model.train()
-    report = train_round(client, [probe], TrainingSettings())
-    reference = build("mlp-bn", SHAPE, 4, 0).eval()
-    expected = F.cross_entropy(
-        reference(client.samples.inputs_N), client.labels_N, reduction="none"
-    )
-    assert torch.allclose(report.uploads["probe"]["losses"], expected, atol=1e-6)
-    assert probe.seen == [False]
-    assert same(report.shared, train_round(small_client(), [], TrainingSettings()).shared)
-
-
 def test_augmentation_is_in_the_steps_alone_and_repeats() -> None:
     """Hooks see the images as they are; the same client and round see the same augmented ones."""
 

@@ -44,14 +44,6 @@ class Unmarked(Norms):
         return super().loss_term(*of)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class NextLabel(Variant):
-    name: ClassVar[str] = "next-label"
-
-    def labels(self, client: Client) -> Tensor | None:
-        return (client.labels_N + 1) % client.num_classes
-
-
 def groups() -> dict[str, list[Variant]]:
     """Return all variants that can train in one pass: those of a mapped hook together, of private tensors alone."""
     groups: dict[str, list[Variant]] = {"none": [], "loss_term": [Norms()]}
@@ -155,7 +147,7 @@ def test_variants_train_together_as_one_by_one(group: str, changes: dict[str, ob
 
 def test_a_variant_that_cannot_train_together_is_named() -> None:
     model = build("small-cnn", SHAPE, CLASSES, 0)
-    others = [Unmarked(), NextLabel(), Teacher()]
+    others = [Unmarked(), Teacher()]
     for variant in [*all_variants(), Norms(), *others]:
         named = obstacle(model, SHAPE, [variant]).startswith(f"{variant.name} ")
         assert named == (variant.name in ONE_BY_ONE or variant in others), variant.name
@@ -167,18 +159,6 @@ def test_a_variant_that_cannot_train_together_is_named() -> None:
     first = nn.Linear(16, 16)
     tied = Classifier(nn.Sequential(nn.Flatten(), first, nn.ReLU(), first), nn.Linear(16, CLASSES))
     assert "share" in obstacle(tied, SHAPE, [])
-
-
-def test_frozen_layers_stay_as_they_are_when_clients_train_together() -> None:
-    clients = clients_of([])
-    model = clients[0].model
-    model.freeze([model.features[0]])  # type: ignore[index]
-    reports = together(clients, [], SETTINGS)
-    assert_alike(reports, [alone(client, [], SETTINGS) for client in clients])
-    for report, client in zip(reports, clients, strict=True):
-        for name, tensor in report.trained.state.items():
-            unmoved = torch.equal(tensor, client.start[name])
-            assert unmoved == name.startswith("features.0."), name
 
 
 def test_augmented_images_are_drawn_as_for_one() -> None:
