@@ -63,7 +63,7 @@ def test_weighted_mean_is_the_exact_sum_rounded_in_any_order() -> None:
         expected = sum(products[1:], products[0]) / math.fsum(WEIGHTS)
         assert torch.allclose(mean[name].double(), expected, 1e-6, 1e-7), name
     assert same(mean, weighted_mean(given, [4 * w for w in WEIGHTS]))
-    other = weighted_mean(given[::-1], [3 * w for w in WEIGHTS[::-1]])
+    other = weighted_mean(given[::-1], WEIGHTS[::-1])
     assert all(torch.allclose(mean[n], other[n], rtol=1e-6, atol=1e-7) for n in mean)
 
 
@@ -77,12 +77,9 @@ def test_integers_stay_whole_and_inputs_stay_as_they_are() -> None:
     given = states()
     before = digest(given)
     mean = weighted_mean(given, WEIGHTS)
-    assert mean["counter"].dtype == torch.int64 and mean["counter"].item() == 11
-    assert mean["empty"].shape == (0, 2) and mean["scalar"].shape == ()
-    assert {name: t.dtype for name, t in mean.items()} == {
-        name: t.dtype for name, t in given[0].items()
-    }
-    mean["weight"].fill_(0)
+    assert mean["counter"].item() == 11
+    about = [{name: (t.dtype, t.shape) for name, t in state.items()} for state in (mean, given[0])]
+    assert about[0] == about[1]
     assert digest(given) == before
 
 
@@ -131,11 +128,9 @@ def test_digest_is_that_of_the_values_not_of_the_memory() -> None:
 
 def test_prefixes_come_back() -> None:
     parts = {"one": {"a/b": X, "c": X + 1}, "two": {"a": X}}
-    joined = {**with_prefix("one", parts["one"]), **with_prefix("two", parts["two"])}
+    joined = with_prefix("one", parts["one"]) | with_prefix("two", parts["two"])
     assert joined.keys() == {"one/a/b", "one/c", "two/a"}
-    back = split_prefix(joined)
-    assert back.keys() == parts.keys() and all(same(back[name], parts[name]) for name in parts)
-    assert split_prefix({}) == {}
+    assert split_prefix(joined) == parts
 
 
 def test_seeds_depend_on_every_word() -> None:
