@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from client_app.client import Variant
 from client_app.handlers import failure_kind, worker
 from client_app.local_site import DataChanged, NotAgreed, NotAllowed
-from client_app.memory import MemoryLost, file_of, folder_of
+from client_app.memory import file_of, folder_of
 from client_app.memory import load as load_memory
 from client_app.messages import pack, unpack
 from client_app.models import build
@@ -196,9 +196,7 @@ def test_a_gpu_demanded_and_not_seen_is_an_error(
     ("error", "kind"),
     [
         (DataError("patients.csv: line 7"), "data"),
-        (type("Nearer", (DataError,), {})("patients.csv"), "data"),
         (SettingError("alpha", "-1", "must be more than 0"), "setting"),
-        (MemoryLost("gone"), "memory"),
         (Damaged("cut short"), "memory"),
         (DataChanged("other data"), "data changed"),
         (FloatingPointError("nan"), "not finite"),

@@ -111,16 +111,6 @@ def test_handing_over_passes_the_tensors_themselves(name: str) -> None:
         assert (back[key] is tensor) == tensor.is_contiguous()
 
 
-def test_handing_over_ends_with_an_error_and_nests() -> None:
-    with pytest.raises(KeyError), handing_over():
-        raise KeyError
-    assert type(pack({})) is ArrayRecord
-    with handing_over():
-        with handing_over():
-            pass
-        assert type(pack({})) is TensorRecord
-
-
 def test_size_is_that_of_the_values() -> None:
     assert (
         size({"x": torch.zeros(3, 4), "counter": torch.tensor(1), "empty": torch.empty(0)})

@@ -21,9 +21,9 @@ IMAGES = torch.randn(9, 3, 16, 16, generator=torch.Generator().manual_seed(4))
 def test_random_convolutions_do_not_depend_on_the_batch_or_the_seed() -> None:
     model, other = (build("random-conv", (3, 16, 16), 10, seed) for seed in (0, 1))
     whole = model.features(IMAGES)
-    assert whole.shape == (9, FILTERS * GRID**2) and (whole > 0).any(0).float().mean() > 0.9
-    parts = [model.features(part) for part in torch.split(IMAGES, 1)]
-    assert torch.equal(torch.cat(parts), whole) and torch.equal(other.features(IMAGES), whole)
+    assert whole.shape == (9, FILTERS * GRID**2)
+    parts = [other.features(part) for part in IMAGES.split(1)]
+    assert torch.equal(torch.cat(parts), whole)
     assert not torch.equal(other.head.weight, model.head.weight)
 
 
@@ -77,15 +77,12 @@ def digits_of(**settings: object) -> Federation:
 def test_the_features_of_random_conv_take_the_images_place(tmp_path: Path) -> None:
     federation = digits_of()
     cached = with_features(federation, RANDOM_CONV, PLAIN, str(tmp_path), "cpu")
-    model = build(RANDOM_CONV, federation.dataset.shape, 10, 3)
-    head = build(RANDOM_CONV, cached.dataset.shape, 10, 3)
-    assert model.state_dict().keys() == head.state_dict().keys()
-    images, replaced = federation.train(1), cached.train(1)
-    everything = torch.arange(len(images))
-    assert torch.equal(images.labels_N, replaced.labels_N)
-    with torch.no_grad():
-        logits_NC = model(images.batch(everything))
-        assert torch.equal(head(replaced.batch(everything)), logits_NC)
+    logits, labels = [], []
+    for one in (federation, cached):
+        samples, model = one.train(1), build(RANDOM_CONV, one.dataset.shape, 10, 3)
+        logits.append(model(samples.batch(torch.arange(len(samples)))))
+        labels.append(samples.labels_N)
+    assert torch.equal(*logits) and torch.equal(*labels)
 
 
 def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -> None:

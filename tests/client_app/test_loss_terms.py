@@ -112,16 +112,12 @@ def test_the_teacher_is_the_model_as_received_in_eval_mode_with_private_tensors(
 
     class Looking(Teacher):
         def loss_term(self, client: Client, *batch: Tensor | None) -> Tensor:  # type: ignore[override]
-            assert client.model.training
             seen.append((batch[0], batch[3]))
             return super().loss_term(client, *batch)  # type: ignore[arg-type]
 
-    for module in client.model.modules():
-        if isinstance(module, torch.nn.BatchNorm1d):
-            module.running_mean += 0.5  # type: ignore[operator]
-    received = build("mlp-bn", SHAPE, CLASSES, 0)
+    client.model.features[2].running_mean += 0.5  # type: ignore[index]
+    received = build("mlp-bn", SHAPE, CLASSES, 0).eval()
     received.load_state_dict(copy(client.model.state_dict()))
-    received.eval()
     train_round(client, [Looking(), LocalBatchNorm()], SETTINGS)
     assert len(seen) > 2
     for indices_B, teacher_BC in seen:

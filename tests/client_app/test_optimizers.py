@@ -130,15 +130,7 @@ DIGITS = {"dataset": "digits"}
 @pytest.mark.parametrize(
     ("config", "key", "control"),
     [
-        ({"optimizer": "rmsprop"}, "optimizer", {"optimizer": "adamw"}),
-        ({"schedule": "linear"}, "schedule", {"schedule": "cosine"}),
-        ({"second-momentum": 0.9}, "second-momentum", {"optimizer": "adam"}),
         ({"epsilon": 1e-6}, "epsilon", {"optimizer": "adamw"}),
-        (
-            {"schedule": "cosine", "learning-rate-decay": 0.9},
-            "learning-rate-decay",
-            {"schedule": "step"},
-        ),
         ({"schedule-rounds": 5}, "schedule-rounds", {"schedule": "cosine"}),
         ({"schedule-unit": "step"}, "schedule-unit", {"warm-up": 3}),
         (
@@ -147,12 +139,6 @@ DIGITS = {"dataset": "digits"}
             {"schedule-unit": "round"},
         ),
         ({"local-steps": 1, "batch-limit": 2}, "batch-limit", {"local-steps": 0}),
-        (
-            {"finetune-sampling": "method"},
-            "finetune-sampling",
-            {"finetune-epochs": 1, "method": "iwds"},
-        ),
-        ({"optimizer": "adam", "method": "scaffold"}, "optimizer", {"optimizer": "sgd"}),
         ({"optimizer": "adamw", "method": "fednova"}, "optimizer", {"method": "fedprox"}),
         (
             {"schedule-unit": "step", "warm-up": 3, "method": "fednova"},
