@@ -89,18 +89,17 @@ def test_a_file_counts_for_its_own_client_round_and_run_alone(tmp_path: Path) ->
             load(folders[0], 2)
 
 
-@pytest.mark.parametrize("place", [0.1, 0.5, 0.999])
+@pytest.mark.parametrize("place", [5, 300, -1])
 @pytest.mark.parametrize("change", ["cut", "bit"])
-def test_a_damaged_file_is_noticed(tmp_path: Path, place: float, change: str) -> None:
+def test_a_damaged_file_is_noticed(tmp_path: Path, place: int, change: str) -> None:
     path = tmp_path / "state.safetensors"
     write_atomically(path, {"x": torch.arange(100.0)}, {"why": "first"})
     assert tensor_files.read(path)[1] == {"why": "first"}
     content = bytearray(path.read_bytes())
-    where = int(place * len(content))
     if change == "cut":
-        del content[where:]
+        del content[place:]
     else:
-        content[where] ^= 1
+        content[place] ^= 1
     path.write_bytes(content)
     with pytest.raises(Damaged):
         tensor_files.read(path)

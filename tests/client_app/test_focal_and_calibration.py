@@ -35,9 +35,6 @@ def test_focal_loss_and_its_slope(gamma: float, alpha: float) -> None:
     one_hot_BC = torch.nn.functional.one_hot(labels_B, 4)
     expected_BC = (slope_B * p_B)[:, None] * (one_hot_BC - p_BC)
     torch.testing.assert_close(torch.autograd.grad(losses_B.sum(), logits_BC)[0], expected_BC)
-    assert (losses_B <= alpha * -p_B.log() + 1e-15).all()
-    half = focal_losses(Focal(), torch.zeros(1, 2), torch.tensor([1]))
-    assert half.item() == pytest.approx(math.log(2) / 4) == pytest.approx(0.17329, abs=1e-5)
 
 
 @pytest.mark.parametrize("gamma", [0.1, 2.0])

@@ -1,7 +1,6 @@
 """Sums of features on a fixed-point grid: equal to sums of Python's integers, whatever the order and the clients."""
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -70,8 +69,6 @@ def test_sums_equal_a_reference_of_big_integers(
     for label in range(CLASSES):
         assert answer["sums"][label].tolist() == list(integers_ND[labels_N == label].sum(0))
     assert answer["counts"].tolist() == total_C.tolist()
-    for power, count in enumerate(answer["outside"].tolist()):
-        assert count == sum(abs(v) > reach * 2**power for row in rows for v in row)
     if not variant.squares:
         assert "triangle" not in answer
         return
@@ -79,18 +76,6 @@ def test_sums_equal_a_reference_of_big_integers(
     weights_N1 = np.array([[weights[label]] for label in labels], object)
     gram = from_triangle(answer["triangle"], WIDTH)
     assert gram.tolist() == ((weights_N1 * integers_ND).T @ integers_ND).tolist()
-
-
-@pytest.mark.parametrize("bits", [1, 20])
-def test_the_largest_products_are_exact(bits: int) -> None:
-    """All features at the end of the range: the sums come as close to their bound as they can."""
-    integers_ND = torch.full((50, 2), 2**bits)
-    integers_ND[:, 1] = -(2**bits)
-    weights_N = torch.full((50,), 1024)
-    expected = 50 * 1024 * 4**bits
-    gram = weighted_gram(integers_ND, weights_N, bits)
-    assert gram.tolist() == [[expected, -expected], [-expected, expected]]
-    assert IntegerGrid(bits, 8.0).largest_sum(50, 1024) == expected
 
 
 def test_products_that_no_float64_holds_are_refused() -> None:
@@ -134,18 +119,19 @@ def test_sums_that_could_overflow_are_refused_before() -> None:
 
 def test_more_than_a_thousandth_clipped_is_refused_with_the_range_to_set() -> None:
     features_ND = torch.ones(1000, WIDTH)
-    features_ND[:5, 0] = 20.0  # of 5,000 values one in a thousand, which is allowed
     labels_N = torch.zeros(1000, dtype=torch.int64)
-    total_C = torch.tensor([1000, 0, 0])
-    variant = ClassMeans()
-    variant.check_sum(variant.answer(client_with(features_ND, labels_N, total_C), variant.name))
+
+    def check(variant: ClassMeans) -> None:
+        client = client_with(features_ND, labels_N, torch.tensor([1000, 0, 0]))
+        variant.check_sum(variant.answer(client, variant.name))
+
+    features_ND[:5, 0] = 20.0  # of 5,000 values one in a thousand, which is allowed
+    check(ClassMeans())
     features_ND[5, 0] = 10.0
-    answer = variant.answer(client_with(features_ND, labels_N, total_C), variant.name)
     with pytest.raises(SettingError) as caught:
-        variant.check_sum(answer)
+        check(ClassMeans())
     assert caught.value.key == "class-means.range" and "16 is enough" in str(caught.value)
-    wider = replace(variant, range=16.0)
-    wider.check_sum(wider.answer(client_with(features_ND, labels_N, total_C), variant.name))
+    check(ClassMeans(range=16.0))
 
 
 LARGEST_ANSWER: dict[str, list[int]] = {
@@ -175,21 +161,18 @@ def answer_with(name: str = "", place: int = 0, add: int = 0) -> State:
         ("outside", 0, 1),
         ("outside", 5, -1),
         ("triangle", 0, 1),
-        ("triangle", 1, -1),
         ("triangle", 2, -(2**63)),
-        ("counts", 1, -1),
         ("counts", 1, 2**40 + 1),
     ],
 )
 def test_the_largest_answer_that_can_be_is_taken_and_nothing_beyond_it(
     name: str, place: int, add: int
 ) -> None:
-    variant = FeatureStatistics()
-    assert variant.upload.validate(answer_with(), 3, 3) == 3
-    assert variant.upload.validate(answer_with(), 3, None) == 3
+    validate = FeatureStatistics().upload.validate
+    assert validate(answer_with(), 3, 3) == validate(answer_with(), 3, None) == 3
     for wrong, samples in ((answer_with(name, place, add), None), (answer_with(), 4)):
         with pytest.raises(InvalidReply):
-            variant.upload.validate(wrong, 3, samples)
+            validate(wrong, 3, samples)
 
 
 def test_counts_of_2_to_the_40_are_taken() -> None:

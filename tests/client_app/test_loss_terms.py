@@ -91,7 +91,7 @@ def task(*variants: Variant) -> Task:
 def test_terms_are_added_after_the_weights() -> None:
     """loss = mean(w CE) + mean(term), and the term sees logits without scales and offsets."""
     made = task(Norms(0.1), MoreNorms(0.3), Focal(alpha=2.0, gamma=0.0), Halved(), Shift())
-    client, indices_B = made.client, torch.arange(len(made.client.samples))
+    client, indices_B = made.client, torch.arange(11)
     with batches_of(100):
         value = made.loss(indices_B)
         weighted = made.loss(indices_B, torch.arange(11.0))

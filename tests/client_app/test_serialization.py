@@ -51,13 +51,6 @@ def test_tensors_begin_at_a_multiple_of_eight_bytes(letters: int) -> None:
     assert (len(written) - 2 * 4) % 8 == 0
 
 
-def test_order_and_memory() -> None:
-    back = from_bytes(BLOB, Expected(len(BLOB), len(STATE)))
-    assert list(back) == ["weight", "count", "none"] and back["none"].shape == (0, 3)
-    back["weight"].add_(1)
-    assert from_bytes(BLOB)["weight"].tolist() == STATE["weight"].tolist()
-
-
 HOLE = b"\0" * 8
 PAIR = {"x": entry()["x"], "y": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}}
 

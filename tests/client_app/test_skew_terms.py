@@ -3,7 +3,6 @@
 Each is compared with its published equation, written out here, in value and in slope.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +12,14 @@ import torch.nn.functional as F
 from client_builders import FLOAT, counting_client, same, small_client
 from torch import Tensor
 
-from client_app.client import Client, InvalidReply, Variant
+from client_app.client import Client, Variant
 from client_app.optimizer import TrainingSettings
 from client_app.training import task_of, train_round
 from client_app.variants.decorrelation import Decorrelation
 from client_app.variants.dynamic_regularization import DynamicRegularization
-from client_app.variants.label_discrepancy import UNIT, LabelDiscrepancy
 from client_app.variants.model_contrast import ModelContrast
 from client_app.variants.not_true_distillation import NotTrueDistillation
 from client_app.variants.restricted_softmax import RestrictedSoftmax
-from client_app.variants.vacant_classes import VacantClasses
 
 COUNTS = (4, 0, 2, 3, 0)
 CLASSES = len(COUNTS)
@@ -120,24 +117,6 @@ def test_feddecorr_of_independent_constant_and_single_features() -> None:
     assert value(apart[:, [0, 0]]) == pytest.approx(9 / 4, rel=1e-6)  # ((B - 1) 1)^2 / B
 
 
-def test_fedvls_is_its_authors_code() -> None:
-    client = counting_client(COUNTS)
-    prior_C = torch.tensor([4, 0, 2, 3, 0], dtype=FLOAT) / 9
-
-    def equation(logits_BC: Tensor, features_BD: Tensor) -> Tensor:
-        pairs = zip(TEACHER_BC, logits_BC, strict=True)
-        distilled = sum(divergence(received, row, [1, 4]) for received, row in pairs) / 9
-        balanced_BC = logits_BC - (prior_C + 1e-9).log() + math.log(1 / 5 + 1e-9)
-        exponents_BC = balanced_BC * (1 - F.one_hot(client.labels_N, CLASSES))
-        return 0.7 * distilled + 0.05 * (prior_C * exponents_BC.exp().mean(0).log()).sum()
-
-    assert_is(term_of(VacantClasses(distillation=0.7, suppression=0.05), client), equation)
-    offset_C = VacantClasses(calibration=0.5).logit_offset(client)
-    torch.testing.assert_close(offset_C, 0.5 * (prior_C + 1e-9).log())
-    every = term_of(VacantClasses(suppression=0.0), counting_client((2, 3, 1, 1, 2)))
-    assert not any(tensor.any() for tensor in every), "a client with all classes distills nothing"
-
-
 def test_fedrs_is_its_equation_and_slows_the_rows_of_missing_classes() -> None:
     """-ln( e^(a_y f_y) / sum_c e^(a_c f_c) ) with a_c = alpha for missing classes."""
     client = counting_client(COUNTS)
@@ -201,19 +180,3 @@ def test_feddyn_steps_along_its_penalty_and_moves_it() -> None:
         torch.testing.assert_close(report.shared[name], w, atol=1e-10, rtol=0)
         kept = memory["dynamic-regularization"]
         torch.testing.assert_close(kept[name], h, atol=1e-10, rtol=0)
-
-
-@pytest.mark.parametrize("measure", ["kl", "l2"])
-def test_feddisco_s_discrepancy(measure: str) -> None:
-    shares = [4 / 9, 2 / 9, 3 / 9]
-    expected = sum(share * math.log(share / 0.2) for share in shares)
-    if measure == "l2":
-        expected = math.sqrt(sum((share - 0.2) ** 2 for share in [*shares, 0, 0]))
-    variant = LabelDiscrepancy(measure)
-    answer = variant.answer(counting_client(COUNTS), "label-discrepancy")
-    assert int(answer["discrepancy"]) / UNIT == pytest.approx(expected, abs=1e-9)
-    one = variant.answer(counting_client((0, 7, 0)), "label-discrepancy")
-    assert variant.upload.validate(one, 3, 7) == 0
-    for number in (-1, int(one["discrepancy"]) + 2):
-        with pytest.raises(InvalidReply):
-            variant.upload.validate({"discrepancy": torch.tensor([number])}, 3, 7)

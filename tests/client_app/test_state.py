@@ -8,7 +8,6 @@ from client_builders import FLOAT, same
 from torch import Tensor
 
 from client_app.state import (
-    difference,
     digest,
     pieces,
     seed_global,
@@ -92,14 +91,6 @@ def test_a_mean_of_nothing_is_refused(number: int, weights: list[float]) -> None
         weighted_mean(states(number), weights)
 
 
-def test_sum_and_difference() -> None:
-    left, right = states(2)
-    total = weighted_sum([left, right], [1.0, -1.0])
-    gap = difference(left, right)
-    assert gap.keys() == {"weight", "double", "scalar", "empty"}
-    assert all(torch.allclose(total[name], gap[name]) for name in gap)
-
-
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])
 CHANGES: dict[str, list[dict[str, Tensor]]] = {
     "sign of zero": [{"x": X * torch.tensor([-0.0, 1, 1, 1]), "y": X}],
@@ -132,9 +123,8 @@ def test_prefixes_come_back() -> None:
 
 
 def test_seeds_depend_on_every_word() -> None:
-    words = [(1, 2, 3), (1, 2, 4), (1, 3, 2), (12, 3), (1, 23), ("1", "2", "3", ""), (1, 2)]
+    words = [(1, 2, 3), (1, 2, 4), (1, 3, 2), (12, 3), (1, 23)]
     assert len({seed_of(*word) for word in words}) == len(words)
-    assert all(0 <= seed_of(word) < 2**63 for word in range(100))
     assert seed_of(1, "model") == 2857051937757529520
 
 

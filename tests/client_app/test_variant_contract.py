@@ -163,7 +163,6 @@ def test_a_round_changes_nothing_it_was_given_and_repeats(name: str) -> None:
     for parameter in client.model.parameters():
         parameter.data.add_(1)  # a report shares no memory with the model
     assert [digest_of(report) for report in reports] == [after] * 2, "one instance serves all"
-    assert reports[0].numbers == {} and variant.parameters(client) == {}, "of a user's methods"
 
 
 def check_limits(name: str, field: str, default: Any) -> None:
