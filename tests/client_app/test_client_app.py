@@ -106,7 +106,6 @@ def test_training_reports_what_the_loop_returns(faithful: bool, tmp_path: Path) 
     run_spec = run_spec_in(tmp_path)
     with LocalGrid(faithful=faithful) as grid:
         records = ask(grid, run_spec, [0, 2], round=1)
-    assert {name.split("/")[0] for name in records} == {"0", "2"}
     judge = ClientRuntime(run_spec)
     for number in (0, 2):
         client = judge.client(number, 1, shared_of(run_spec), broadcast(), {})

@@ -17,7 +17,6 @@ from client_app.variants.focal import Focal
 from client_app.variants.local_batch_norm import LocalBatchNorm
 
 SETTINGS = TrainingSettings(local_epochs=2, batch_size=4, learning_rate=0.1, momentum=0.5)
-COUNTS = [(8, 4, 2, 1), (1, 2, 4, 8)]
 
 
 @dataclass(frozen=True)

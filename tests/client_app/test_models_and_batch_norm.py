@@ -75,10 +75,8 @@ def test_the_smallest_image_goes_through_and_a_smaller_one_is_refused(name: str)
     side = SMALLEST_SIDE[name]
     check(name, (3, side, side), PLAIN)
     for shape in ((3, side - 1, side), (3, side, side - 1), (64,)):
-        with pytest.raises(SettingError) as caught:
+        with pytest.raises(SettingError):
             check(name, shape, PLAIN)
-        assert caught.value.key == "model"
-    check("mlp-bn", (1, 3, 8), PLAIN)
 
 
 def test_the_imagenet_stem_computes_what_torchvision_s_network_does() -> None:

@@ -16,7 +16,6 @@ from data import SettingError
 from server_app.settings import parse
 
 STEPS = 50
-COUNTS = [(8, 4, 2, 1), (1, 2, 4, 8)]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
@@ -40,7 +39,6 @@ def test_fifty_steps_are_torchs_to_the_bit(optimizer: str, second: float) -> Non
         optimizer_there.step()
     for mine, parameter in zip(ours, theirs, strict=True):
         assert torch.equal(mine, parameter.detach())
-    assert not torch.equal(ours[0], start[0])
 
 
 def at_each_step(make: Any) -> list[float]:
@@ -118,7 +116,6 @@ DIGITS = {"dataset": "digits"}
     ("config", "key", "control"),
     [
         ({"epsilon": 1e-6}, "epsilon", {"optimizer": "adamw"}),
-        ({"schedule-rounds": 5}, "schedule-rounds", {"schedule": "cosine"}),
         ({"schedule-unit": "step"}, "schedule-unit", {"warm-up": 3}),
         (
             {"schedule-unit": "step", "warm-up": 3, "clients-per-pass": 2},
@@ -147,8 +144,6 @@ def test_what_does_not_go_together_is_refused_by_key(
 def test_cosine_falls_over_all_rounds_of_the_run() -> None:
     cosine = parse({**DIGITS, "rounds": 8, "schedule": "cosine"})
     assert cosine.training.schedule_rounds == 8
-    named = parse({**DIGITS, "rounds": 8, "schedule": "cosine", "schedule-rounds": 8})
-    assert named.run_id == cosine.run_id != parse({**DIGITS, "rounds": 8}).run_id
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])

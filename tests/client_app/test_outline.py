@@ -57,5 +57,3 @@ def test_the_outline_of_a_model_is_the_model_s(name: str) -> None:
     wanted = {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
     found = {name: (tensor.shape, tensor.dtype) for name, tensor in outline.state_dict().items()}
     assert found == wanted
-    assert all(tensor.is_meta for tensor in outline.parameters())
-    assert model.trained.keys() == outline.trained.keys()

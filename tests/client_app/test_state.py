@@ -61,8 +61,7 @@ def test_weighted_mean_is_the_exact_sum_rounded_in_any_order() -> None:
         products = [w * state[name].double() for w, state in zip(WEIGHTS, given, strict=True)]
         expected = sum(products[1:], products[0]) / math.fsum(WEIGHTS)
         assert torch.allclose(mean[name].double(), expected, 1e-6, 1e-7), name
-    assert same(mean, weighted_mean(given, [4 * w for w in WEIGHTS]))
-    other = weighted_mean(given[::-1], WEIGHTS[::-1])
+    other = weighted_mean(given[::-1], [4 * w for w in WEIGHTS[::-1]])
     assert all(torch.allclose(mean[n], other[n], rtol=1e-6, atol=1e-7) for n in mean)
 
 

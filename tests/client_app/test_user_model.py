@@ -95,7 +95,6 @@ def test_another_file_is_another_run_but_not_while_one_goes_on(tmp_path: Path) -
     ("name", "said"),
     [
         ("own_models:", "MODULE:FUNCTION"),
-        (":good", "MODULE:FUNCTION"),
         ("own_nowhere:good", "'own_nowhere'"),
         ("own_broken:good", "'not_there_at_all'"),
         ("own_confused:good", "data is FedSkew's own package"),

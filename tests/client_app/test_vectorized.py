@@ -128,7 +128,6 @@ def assert_alike(left: Sequence[Report], right: Sequence[Report]) -> None:
     ("group", "changes"),
     [
         *((group, {}) for group in groups()),
-        ("none", {"optimizer": "adam"}),
         ("none", {"optimizer": "adamw", "momentum": 0.5}),
     ],
 )
