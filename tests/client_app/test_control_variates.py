@@ -1,6 +1,7 @@
 """SCAFFOLD's client side against a loop on paper."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -29,24 +30,20 @@ NAME = ControlVariates.name
 FULL = TrainingSettings(local_steps=6, batch_size=100, learning_rate=0.2)
 
 
-def drawn(like: State, seed: int, scale: float = 0.1) -> dict[str, Tensor]:
+def drawn(like: State, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return {
-        name: scale * torch.randn(t.shape, generator=generator, dtype=t.dtype)
+        name: 0.1 * torch.randn(t.shape, generator=generator, dtype=t.dtype)
         for name, t in like.items()
     }
 
 
-def linear_client(with_variate: bool = True) -> Client:
+def linear_client() -> Client:
     """Return a client in float64 with controls c and c_i that are not zero."""
     inputs_N = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=FLOAT)
     client = client_of(linear_model(3, 4), inputs_N, labels_of((9, 6, 4, 1)))
-    controls = drawn(client.start, 2)
-    return replace(
-        client,
-        broadcast={NAME: controls},
-        memory={NAME: drawn(client.start, 3)} if with_variate else {},
-    )
+    controls, own = drawn(client.start, 2), drawn(client.start, 3)
+    return replace(client, broadcast={NAME: controls}, memory={NAME: own})
 
 
 def gradient_at(client: Client, state: State, weights_N: Tensor | None = None) -> dict[str, Tensor]:
@@ -69,31 +66,20 @@ def assert_close(left: State, right: State) -> None:
 @pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.5, 0.3)])
 def test_option_2_is_the_weighted_mean_of_the_gradients(momentum: float, mu: float) -> None:
     """Six full batches by hand: c_i+ = sum_j a_j g_j / ||a||_1, whatever c and c_i are."""
-    client = linear_client()
+    client, steps = linear_client(), FULL.local_steps
     start, controls, variate = copy(client.start), client.broadcast[NAME], client.memory[NAME]
-    weights, velocity, gradients = (
-        copy(start),
-        {name: torch.zeros_like(t) for name, t in start.items()},
-        [],
-    )
-    for _ in range(FULL.local_steps):
+    weights, gradients = copy(start), []
+    velocity = {name: torch.zeros_like(t) for name, t in start.items()}
+    for _ in range(steps):
         gradients.append(gradient_at(client, weights))
-        for name in weights:
-            step = (
-                gradients[-1][name]
-                + controls[name]
-                - variate[name]
-                + mu * (weights[name] - start[name])
-            )
+        for name, gradient in gradients[-1].items():
+            pull = mu * (weights[name] - start[name])
+            step = gradient + controls[name] - variate[name] + pull
             velocity[name] = momentum * velocity[name] + step
             weights[name] = weights[name] - FULL.learning_rate * velocity[name]
     # a_j: how far a unit gradient in step j alone moves a scalar, at rate 1
-    sums = [
-        coefficient_sum(n, momentum, mu * FULL.learning_rate) for n in range(FULL.local_steps + 1)
-    ]
-    a = [
-        sums[FULL.local_steps - j] - sums[FULL.local_steps - j - 1] for j in range(FULL.local_steps)
-    ]
+    sums = [coefficient_sum(n, momentum, mu * FULL.learning_rate) for n in range(steps, -1, -1)]
+    a = [longer - shorter for longer, shorter in pairwise(sums)]
     settings = replace(FULL, momentum=momentum)
     report = train_round(client, [ControlVariates(), *([Proximal(mu)] if mu else [])], settings)
     mean = {
@@ -103,18 +89,6 @@ def test_option_2_is_the_weighted_mean_of_the_gradients(momentum: float, mu: flo
     assert_close(report.shared, weights)
     assert_close(report.memory[NAME], mean)
     assert_close(report.uploads[NAME], {name: mean[name] - variate[name] for name in start})
-
-
-@pytest.mark.parametrize("with_variate", [True, False])
-def test_options_agree_on_one_full_batch(with_variate: bool) -> None:
-    settings = replace(FULL, local_steps=1)
-    first, second = (
-        train_round(linear_client(with_variate), [ControlVariates(option)], settings)
-        for option in ("I", "II")
-    )
-    assert_close(first.uploads[NAME], second.uploads[NAME])
-    assert_close(first.memory[NAME], second.memory[NAME])
-    assert_close(first.memory[NAME], gradient_at(linear_client(), linear_client().start))
 
 
 def test_options_agree_with_batch_norm() -> None:
@@ -139,15 +113,6 @@ def test_option_1_is_expected_over_what_is_drawn(monkeypatch: pytest.MonkeyPatch
     assert_close(report.memory[NAME], gradient_at(client, client.start, weights_N))
 
 
-@pytest.mark.parametrize("option", ["I", "II"])
-def test_zero_controls_train_as_without_to_the_bit(option: str) -> None:
-    settings = TrainingSettings(local_epochs=2, batch_size=4, momentum=0.9)
-    client = small_client()
-    with_controls = replace(small_client(), broadcast=broadcast_of([], [client]))
-    report = train_round(with_controls, [ControlVariates(option)], settings)
-    assert same(report.shared, train_round(client, [], settings).shared)
-
-
 def test_private_parameters_and_buffers_have_no_controls() -> None:
     client, private_norm = small_client(), LocalBatchNorm()
     private = private_norm.private_names(client.model)
@@ -158,6 +123,5 @@ def test_private_parameters_and_buffers_have_no_controls() -> None:
     kept, sent = report.memory[NAME], report.uploads[NAME]
     names = {name for name, _ in client.model.named_parameters()} - private
     assert kept.keys() == sent.keys() == names and report.memory["private"].keys() == private
-    assert {tensor.dtype for tensor in kept.values()} == {torch.float64}
     assert {tensor.dtype for tensor in sent.values()} == {torch.float32}
     assert same(kept, {name: tensor.double() for name, tensor in sent.items()}), "just what is sent"

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from client_app.features import used, with_features
-from client_app.models import FIXED_FEATURES, PLAIN, RANDOM_CONV, build
+from client_app.models import PLAIN, RANDOM_CONV, build
 from client_app.models.random_conv import FILTERS, GRID
 from client_app.models.random_relu import STEPS_PER_UNIT, RandomReLU, random_signs
 from data import DataSettings, Federation, federate
@@ -21,16 +20,10 @@ IMAGES = torch.randn(9, 3, 16, 16, generator=torch.Generator().manual_seed(4))
 def test_random_convolutions_do_not_depend_on_the_batch_or_the_seed() -> None:
     model, other = (build("random-conv", (3, 16, 16), 10, seed) for seed in (0, 1))
     whole = model.features(IMAGES)
-    assert whole.shape == (9, FILTERS * GRID**2) and (whole > 0).any(0).float().mean() > 0.9
-    parts = [model.features(part) for part in torch.split(IMAGES, 1)]
-    assert torch.equal(torch.cat(parts), whole) and torch.equal(other.features(IMAGES), whole)
+    assert whole.shape == (9, FILTERS * GRID**2)
+    parts = [other.features(part) for part in IMAGES.split(1)]
+    assert torch.equal(torch.cat(parts), whole)
     assert not torch.equal(other.head.weight, model.head.weight)
-
-
-@pytest.mark.parametrize("name", FIXED_FEATURES)
-def test_the_head_alone_is_trained_and_sent(name: str) -> None:
-    model = build(name, (3, 16, 16), 10, 0)
-    assert sorted(model.trained) == sorted(model.state_dict()) == ["head.bias", "head.weight"]
 
 
 def test_random_relu_features_are_the_formula() -> None:
@@ -59,13 +52,15 @@ def test_features_are_computed_of_every_sample_that_somebody_has_and_of_no_other
         unseen=None,
         dataset=SimpleNamespace(val_labels=None),
     )
-    plain = {split: numbers.tolist() for split, numbers in used(federation).items()}
-    assert plain == {"train": [2, 4, 7, 9], "test": [1, 5]}
+
+    def numbers() -> dict[str, list[int]]:
+        return {split: numbers.tolist() for split, numbers in used(federation).items()}
+
+    assert numbers() == {"train": [2, 4, 7, 9], "test": [1, 5]}
     federation.validation_indices = [indices(3), indices(8)]
     federation.unseen = SimpleNamespace(train=indices(0), test=indices(6))
-    federation.dataset = SimpleNamespace(val_labels=np.zeros(3))
-    everything = {split: numbers.tolist() for split, numbers in used(federation).items()}
-    assert everything == {"train": [0, 2, 3, 4, 7, 8, 9], "test": [1, 5, 6], "val": [0, 1, 2]}
+    federation.dataset.val_labels = np.zeros(3)
+    assert numbers() == {"train": [0, 2, 3, 4, 7, 8, 9], "test": [1, 5, 6], "val": [0, 1, 2]}
 
 
 def digits_of(**settings: object) -> Federation:
@@ -77,15 +72,12 @@ def digits_of(**settings: object) -> Federation:
 def test_the_features_of_random_conv_take_the_images_place(tmp_path: Path) -> None:
     federation = digits_of()
     cached = with_features(federation, RANDOM_CONV, PLAIN, str(tmp_path), "cpu")
-    model = build(RANDOM_CONV, federation.dataset.shape, 10, 3)
-    head = build(RANDOM_CONV, cached.dataset.shape, 10, 3)
-    assert model.state_dict().keys() == head.state_dict().keys()
-    images, replaced = federation.train(1), cached.train(1)
-    everything = torch.arange(len(images))
-    assert torch.equal(images.labels_N, replaced.labels_N)
-    with torch.no_grad():
-        logits_NC = model(images.batch(everything))
-        assert torch.equal(head(replaced.batch(everything)), logits_NC)
+    logits, labels = [], []
+    for one in (federation, cached):
+        samples, model = one.train(1), build(RANDOM_CONV, one.dataset.shape, 10, 3)
+        logits.append(model(samples.batch(torch.arange(len(samples)))))
+        labels.append(samples.labels_N)
+    assert torch.equal(*logits) and torch.equal(*labels)
 
 
 def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -> None:

@@ -5,19 +5,17 @@ class priors are swapped, and client 1 holds three times as much as client 0. Al
 samples are distributed exactly as stated.
 """
 
-import random
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 import torch
 from client_builders import FLOAT, broadcast_of, client_of, linear_model
-from torch import Tensor, nn
+from torch import nn
 
 from client_app.client import Client, Contribution, Loss, Variant, affects_training
 from client_app.models import Classifier
 from client_app.optimizer import TrainingSettings
-from client_app.state import weighted_mean
 from client_app.training import train_round
 from client_app.variants import VARIANTS
 from client_app.variants.logit_shift import LogitShift
@@ -27,10 +25,6 @@ COUNTS_KC = [(36, 4), (12, 108)]
 JOINT_XC = LIKELIHOOD_XC * torch.tensor(COUNTS_KC).double().sum(0)
 POSTERIOR_XC = JOINT_XC / JOINT_XC.sum(1, keepdim=True)
 SHIFT = LogitShift(smoothing=0.0)
-TO_THE_END = TrainingSettings(local_steps=500, batch_size=200, learning_rate=4.0, momentum=0.9)
-"""Full batches. The least curvature that is not zero is above 0.01, so heavy-ball steps at this rate shrink the error
-by sqrt(0.9) each: 4e-12 after 500, far below the tolerance."""
-TOLERANCE = 1e-9
 
 
 def client(k: int, model: Classifier, **fields: object) -> Client:
@@ -43,42 +37,6 @@ def client(k: int, model: Classifier, **fields: object) -> Client:
 def federation(variants: list[Variant], models: list[Classifier]) -> list[Client]:
     clients = [client(k, model) for k, model in enumerate(models)]
     return [replace(member, broadcast=broadcast_of(variants, clients)) for member in clients]
-
-
-def predicted(model: Classifier) -> Tensor:
-    model.eval()
-    with torch.no_grad():
-        return torch.softmax(model(torch.eye(3, dtype=FLOAT)), dim=1)
-
-
-def error_of(model: Classifier) -> float:
-    return float((predicted(model) - POSTERIOR_XC).abs().max())
-
-
-def start_of(seed: int) -> Classifier:
-    model = linear_model(3, 2)
-    with torch.no_grad():
-        model.head.weight.copy_(torch.randn(2, 3, generator=torch.Generator().manual_seed(seed)))
-    return model
-
-
-@pytest.mark.parametrize("variants", [[SHIFT], []], ids=["shift", "plain"])
-def test_with_the_shift_every_client_and_their_average_end_at_the_posterior_of_all(
-    variants: list[Variant],
-) -> None:
-    """Plain training ends at the client's own posterior, and the average elsewhere."""
-    models = [start_of(0), start_of(1)]
-    reports = []
-    for k, member in enumerate(federation(variants, models)):
-        reports.append(train_round(member, variants, TO_THE_END))
-        own_XC = LIKELIHOOD_XC * torch.tensor(COUNTS_KC[k])
-        goal_XC = POSTERIOR_XC if variants else own_XC / own_XC.sum(1, keepdim=True)
-        assert torch.allclose(predicted(models[k]), goal_XC, atol=TOLERANCE)
-    average = linear_model(3, 2)
-    shared = weighted_mean([r.shared for r in reports], [r.examples for r in reports])
-    average.load_state_dict(shared)
-    # Plain: logits are averaged, so the prior's log-odds become (ln 9 - 3 ln 9) / 4 = -1.10, not ln(3/7) = -0.85.
-    assert error_of(average) < TOLERANCE if variants else error_of(average) > 0.03
 
 
 @dataclass(frozen=True)
@@ -129,21 +87,13 @@ def test_every_variant_that_corrects_the_prior_is_refused_beside_the_shift() -> 
 
 
 def gradient_beside(variants: list[Variant], k: int) -> float:
-    """Return the largest expected slope at the posterior, with ExpectedGradient among the variants."""
+    """Return the largest expected slope at the posterior, with ExpectedGradient beside the variants."""
     batch_norm = any(variant.requirements.batch_norm for variant in variants)
     variants = [*variants, ExpectedGradient()]
-    random.Random(k).shuffle(variants)
-    member = federation(variants, [posterior_model(batch_norm), posterior_model(batch_norm)])[k]
+    member = federation(variants, [posterior_model(batch_norm) for _ in range(2)])[k]
     settings = TrainingSettings(local_steps=1, batch_size=200, learning_rate=1.0)
-    report = train_round(member, variants, settings)
-    # a full batch that is drawn, or normalized by itself, is not the expectation
-    samples = any(variant.name == "resampling" for variant in variants)
-    slopes = report.uploads["expected-gradient"]
-    largest = max(float(slope.abs().max()) for slope in slopes.values())
-    if not samples and not batch_norm and largest < 1e-12:
-        for name, tensor in report.shared.items():
-            assert torch.allclose(tensor, member.start[name], atol=1e-12), name
-    return largest
+    slopes = train_round(member, variants, settings).uploads["expected-gradient"]
+    return max(float(slope.abs().max()) for slope in slopes.values())
 
 
 @pytest.mark.parametrize("name", BESIDE)
@@ -154,12 +104,3 @@ def test_the_posterior_is_at_rest_beside_every_companion_and_without_the_shift_i
     assert gradient_beside([SHIFT, companion], 0) < 1e-12
     assert gradient_beside([SHIFT, companion], 1) < 1e-12
     assert gradient_beside([companion], 0) > 0.01
-
-
-def test_the_posterior_is_at_rest_beside_several_and_not_beside_focal_loss() -> None:
-    names = ("proximal", "feature-gradients", "local-batch-norm", "resampling")
-    assert gradient_beside([SHIFT, *(VARIANTS[name]() for name in names)], 0) < 1e-12
-    controls = VARIANTS["control-variates"](option="I")
-    assert gradient_beside([SHIFT, controls, VARIANTS["resampling"]()], 1) < 1e-12
-    assert gradient_beside([SHIFT, VARIANTS["focal"]()], 0) > 1e-3
-    assert "not P(y|x)" in " ".join((VARIANTS["focal"].__doc__ or "").split())

@@ -6,10 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from client_builders import FLOAT, batches_of, case, echo, measured, samples_of, small_client
+from client_builders import FLOAT, batches_of, case, echo, measured, same, samples_of, small_client
 from sklearn.metrics import (
     accuracy_score,
-    balanced_accuracy_score,
     confusion_matrix,
     f1_score,
     log_loss,
@@ -18,10 +17,6 @@ from torch import Tensor
 
 from client_app.metrics import BINS, LARGEST_LOSS, MOST, Scores, evaluate_models
 from server_app.evaluation import calibration_error, metrics_from, of_clients
-
-
-def equal(left: Scores, right: Scores) -> bool:
-    return all(torch.equal(tensor, right.state()[name]) for name, tensor in left.state().items())
 
 
 def close(left: Scores, right: Scores) -> bool:
@@ -45,10 +40,6 @@ def test_equal_to_scikit_learn() -> None:
         "balanced-accuracy": np.mean([expected[c, c] / expected[c].sum() for c in tested]),
     }
     assert {name: numbers[name] for name in reference} == pytest.approx(reference, abs=1e-10)
-    every_N = (labels_N + torch.arange(203)) % 5
-    balanced = balanced_accuracy_score(every_N, predicted_N)
-    numbers = metrics_from(measured(logits_NC, every_N))
-    assert numbers["balanced-accuracy"] == pytest.approx(balanced, abs=1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.3, 50.0])
@@ -56,23 +47,17 @@ def test_calibration_error_is_the_mean_gap_of_bins(scale: float) -> None:
     logits_NC, labels_N = case(scale=scale)
     confidence_N, predicted_N = logits_NC.softmax(1).max(1)
     bin_N = (confidence_N * BINS).long().clamp(max=BINS - 1)
-    gaps = [
-        abs(
-            (predicted_N == labels_N)[bin_N == number].double().sum()
-            - confidence_N[bin_N == number].sum()
-        )
-        for number in range(BINS)
-    ]
+    gaps_N = (predicted_N == labels_N).double() - confidence_N
+    gap = bin_N.bincount(gaps_N, BINS).abs().sum().item() / 203
     scores = measured(logits_NC, labels_N)
-    assert calibration_error(scores) == pytest.approx(float(sum(gaps)) / 203, abs=1e-10)
+    assert calibration_error(scores) == pytest.approx(gap, abs=1e-10)
     assert scores.calibration[0].tolist() == bin_N.bincount(minlength=BINS).tolist()
 
 
 def test_batches_and_parts_add_up_to_the_whole() -> None:
     logits_NC, labels_N = case()
     whole = measured(logits_NC, labels_N)
-    for size in (1, 101, 202, 203):
-        assert close(measured(logits_NC, labels_N, batch_size=size), whole)
+    assert close(measured(logits_NC, labels_N, batch_size=101), whole)
     first, one, rest, none = (
         measured(logits_NC[part], labels_N[part])
         for part in (slice(50), slice(50, 51), slice(51, 203), slice(0))
@@ -81,45 +66,39 @@ def test_batches_and_parts_add_up_to_the_whole() -> None:
     assert torch.equal(total.confusion_CC, whole.confusion_CC)
     assert torch.allclose(total.loss, whole.loss) and total.brier == pytest.approx(whole.brier)
     assert torch.allclose(total.calibration, whole.calibration)
-    assert equal(Scores.of(whole.state(), 5), whole)
+    assert same(Scores.of(whole.state(), 5).state(), whole.state())
 
 
 def test_states_that_share_features_are_measured_in_one_pass_and_as_alone() -> None:
     """Also by subjects."""
     logits_NC, labels_N = case(60, 3)
-    heads = {"average": 1.0, "creff": -2.0, "tau-norm": 0.5}
+    labels_N = torch.zeros_like(labels_N)
+    bias_C, weight_CC = torch.arange(3.0).double(), torch.eye(3).double()
     states = {
-        name: {
-            "head.weight": factor * torch.eye(3).double(),
-            "head.bias": torch.arange(3.0).double(),
-        }
-        for name, factor in heads.items()
+        name: {"head.weight": factor * weight_CC, "head.bias": bias_C}
+        for name, factor in (("average", 1.0), ("creff", -2.0))
     }
     for groups_N in (None, torch.arange(60) // 2):
-        samples = samples_of(logits_NC, labels_N // 4, groups_N)
         model = echo(3)
         with batches_of(50):
-            together = evaluate_models(model, states, samples)
-        assert list(together) == list(states) and model.features.passes == 2
-        assert together["average"].confusion_CC.sum() == (60 if groups_N is None else 30)
+            together = evaluate_models(model, states, samples_of(logits_NC, labels_N, groups_N))
+        assert model.features.passes == 2
         for name, state in states.items():
-            scores = measured(logits_NC, labels_N // 4, groups_N, 50, state)
-            assert equal(together[name], scores), name
+            alone = measured(logits_NC, labels_N, groups_N, 50, state)
+            assert same(together[name].state(), alone.state())
 
 
 def test_states_with_other_features_are_measured_with_their_own_and_leave_the_model() -> None:
     client = small_client()
-    client.model.train()
-    first = {name: tensor.clone() for name, tensor in client.start.items()}
+    first = dict(client.start)
     second = {n: tensor + 1 if "running_mean" in n else tensor for n, tensor in first.items()}
-    third = {**first, "head.bias": first["head.bias"] + 1}
-    states = {"b": second, "a": first, "c": third}
+    states = {"b": second, "a": first, "c": {**first, "head.bias": first["head.bias"] + 1}}
     together = evaluate_models(client.model, states, client.samples)
     assert list(together) == ["b", "a", "c"]
-    assert all(torch.equal(t, first[name]) for name, t in client.model.state_dict().items())
+    assert same(client.model.state_dict(), first)
     for name, state in states.items():
         alone = evaluate_models(client.model, {"": state}, client.samples)[""]
-        assert equal(together[name], alone), name
+        assert same(together[name].state(), alone.state()), name
     assert not torch.equal(together["a"].loss, together["b"].loss)
 
 
@@ -127,28 +106,22 @@ def test_states_with_other_features_are_measured_with_their_own_and_leave_the_mo
     ("name", "wrong"),
     [
         ("confusion", torch.zeros(4, 4, dtype=torch.int64)),
-        ("confusion", torch.zeros(5, 5)),
         ("confusion", -torch.ones(5, 5, dtype=torch.int64)),
         ("loss", torch.tensor(-1.0, dtype=FLOAT)),
         ("loss", torch.tensor(math.nan, dtype=FLOAT)),
-        ("loss", torch.tensor(1.0)),
         ("loss", torch.ones(1, dtype=FLOAT)),
         ("calibration", torch.zeros(3, BINS + 1, dtype=FLOAT)),
-        ("calibration", torch.full((3, BINS), math.nan, dtype=FLOAT)),
         ("ranking", torch.zeros(5, 8)),
         ("ranking", torch.zeros(5, 7, dtype=FLOAT)),
-        ("ranking", -torch.ones(5, 8, dtype=FLOAT)),
         ("brier", torch.tensor(1e6, dtype=FLOAT)),
-        ("extra", torch.zeros(1)),
     ],
 )
 def test_what_is_no_scores_is_refused(name: str, wrong: Tensor) -> None:
     state = measured(*case()).state()
-    with pytest.raises(ValueError):
-        Scores.of({**state, name: wrong}, 5)
-    if name != "extra":
+    others = {key: tensor for key, tensor in state.items() if key != name}
+    for refused in ({**state, name: wrong}, {**state, "extra": wrong}, others):
         with pytest.raises(ValueError):
-            Scores.of({key: tensor for key, tensor in state.items() if key != name}, 5)
+            Scores.of(refused, 5)
 
 
 def move(bins: Tensor, row: int, amount: float) -> None:
@@ -169,9 +142,6 @@ def move(bins: Tensor, row: int, amount: float) -> None:
         (lambda s: s["calibration"][2].copy_(s["calibration"][0] + 2e-6 * 203), "are surer"),
         (lambda s: move(s["calibration"], 0, 1), ""),
         (lambda s: move(s["calibration"], 0, 0.5), "have other samples"),
-        (lambda s: move(s["calibration"], 1, 1), "have other samples"),
-        (lambda s: s["calibration"][0, 3].add_(1), "have other samples"),
-        (lambda s: s["calibration"][1, -1].sub_(1), "have other samples"),
         (lambda s: s["confusion"][0, 0].add_(MOST), "are over 2147483851 samples"),
         (lambda s: s["confusion"][0, 0].add_(MOST - 203), "have other samples"),
     ],
@@ -199,14 +169,13 @@ def test_a_subject_is_one_prediction_of_its_mean_probabilities_by_hand() -> None
     by the mean .6 only; subject 5 has one window."""
     positive = torch.tensor([0.9, 0.45, 0.2, 0.45, 0.2, 0.9, 0.3], dtype=FLOAT)
     groups, labels = torch.tensor([7, 3, 7, 3, 7, 3, 5]), torch.tensor([0, 1, 0, 1, 0, 1, 1])
-    logits = torch.stack([(1 - positive).log(), positive.log()], 1)
-    for batch_size in (1, 3, 100):
+    logits = torch.stack([1 - positive, positive], 1).log()
+    for batch_size in (1, 3):
         scores = measured(logits, labels, groups, batch_size)
         assert scores.confusion_CC.tolist() == [[1, 0], [1, 1]]
-        loss = -math.log(0.6) - math.log(0.3) - math.log(1 - 1.3 / 3)
+        loss = -math.log(0.6 * 0.3 * (1 - 1.3 / 3))
         assert scores.loss.item() == pytest.approx(loss, abs=1e-12)
         assert scores.ranking[1, :2].tolist() == [2, 1]  # .6 is above .4333, .3 is not
-        assert scores.calibration.sum(1).tolist() == pytest.approx([3, 2, 0.6 + 0.7 + 1 - 1.3 / 3])
     numbers = metrics_from(scores)
     expected = {"accuracy": 2 / 3, "balanced-accuracy": 3 / 4, "auroc": 0.5}
     assert {name: numbers[name] for name in expected} == pytest.approx(expected)
@@ -233,4 +202,3 @@ def test_the_pooled_auroc_is_over_pairs_within_clients() -> None:
     spread = actual.spreads["client-auroc"]
     assert spread.values[:3] == [1.0, 1.0, 0.5] and math.isnan(spread.values[3])
     assert spread.mean == pytest.approx(2.5 / 3) and spread.worst == 0.5
-    assert math.isnan(of_clients({0: scores[3]}, torch.tensor([[1, 1]]), {})["auroc"])

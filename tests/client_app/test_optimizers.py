@@ -1,23 +1,21 @@
 """Local optimizers and schedules: equal to torch's to the bit, and refused where a method assumes another."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from client_builders import SHAPE, small_client
+from client_builders import counting_client, small_client
 from test_training_loop import torchs_optimizer
 from torch import nn
 
-from client_app.models import build
-from client_app.optimizer import TrainingSettings, coefficient_sum
+from client_app.optimizer import TrainingSettings
 from client_app.training import train_round
 from data import SettingError
 from server_app.settings import parse
 
 STEPS = 50
-COUNTS = [(8, 4, 2, 1), (1, 2, 4, 8)]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
@@ -41,7 +39,6 @@ def test_fifty_steps_are_torchs_to_the_bit(optimizer: str, second: float) -> Non
         optimizer_there.step()
     for mine, parameter in zip(ours, theirs, strict=True):
         assert torch.equal(mine, parameter.detach())
-    assert not torch.equal(ours[0], start[0])
 
 
 def at_each_step(make: Any) -> list[float]:
@@ -60,7 +57,6 @@ TORCHS = {
         {"learning_rate_decay": 0.7, "learning_rate_decay_every": 4},
         lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.7),
     ),
-    "constant": ({}, lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 4, 1.0)),
     "cosine": (
         {"schedule_rounds": 50},
         lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50),
@@ -73,13 +69,8 @@ def test_schedules_are_torchs_to_the_bit(schedule: str) -> None:
     fields, make = TORCHS[schedule]
     settings = TrainingSettings(learning_rate=0.3, schedule=schedule, **fields)
     assert [settings.rate(round) for round in range(1, STEPS + 1)] == at_each_step(make)
-    if schedule == "constant":
-        return
-    by_step = TrainingSettings(learning_rate=0.3, schedule=schedule, schedule_unit="step", **fields)
-    if schedule == "cosine":
-        by_step = TrainingSettings(
-            learning_rate=0.3, schedule="cosine", schedule_unit="step", schedule_rounds=10
-        )
+    rounds = {"schedule_rounds": 10} if schedule == "cosine" else {}
+    by_step = replace(settings, schedule_unit="step", **rounds)
     rates = [by_step.rate(1 + number // 5, number % 5, 5) for number in range(STEPS)]
     assert rates == at_each_step(make)  # 10 rounds of 5 steps
 
@@ -104,24 +95,18 @@ def test_a_schedule_by_step_is_in_force_in_training() -> None:
         learning_rate_decay_every=1,
         schedule_unit="step",
     )
-    client, plain = small_client(), build("mlp-bn", SHAPE, 4, 0).train()
-    three = train_round(client, [], settings).shared
+    client = counting_client((3, 1))
+    bias_C = torch.zeros(2, dtype=torch.float64)
     for rate in (0.05, 0.05 * 0.1, 0.05 * 0.1**2):
-        loss = F.cross_entropy(plain(client.samples.inputs_N), client.labels_N)
-        gradients = torch.autograd.grad(loss, list(plain.parameters()))
-        with torch.no_grad():
-            for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
-                parameter -= rate * gradient
-    for name, tensor in plain.state_dict().items():
-        torch.testing.assert_close(three[name], tensor, rtol=1e-4, atol=1e-5)
+        bias_C = bias_C - rate * (bias_C.softmax(0) - torch.tensor([0.75, 0.25]))
+    trained = train_round(client, [], settings).shared["head.bias"]
+    torch.testing.assert_close(trained, bias_C, rtol=1e-9, atol=0)
 
 
 def test_adam_counts_steps_alone() -> None:
     settings = TrainingSettings(optimizer="adam", local_epochs=3, batch_size=4)
     report = train_round(small_client(), [], settings)
     assert report.trained.coefficient_sum == report.trained.steps == 9
-    sgd = train_round(small_client(), [], TrainingSettings(local_epochs=3, batch_size=4))
-    assert sgd.trained.coefficient_sum == coefficient_sum(9, 0.9) != 9
 
 
 DIGITS = {"dataset": "digits"}
@@ -130,16 +115,7 @@ DIGITS = {"dataset": "digits"}
 @pytest.mark.parametrize(
     ("config", "key", "control"),
     [
-        ({"optimizer": "rmsprop"}, "optimizer", {"optimizer": "adamw"}),
-        ({"schedule": "linear"}, "schedule", {"schedule": "cosine"}),
-        ({"second-momentum": 0.9}, "second-momentum", {"optimizer": "adam"}),
         ({"epsilon": 1e-6}, "epsilon", {"optimizer": "adamw"}),
-        (
-            {"schedule": "cosine", "learning-rate-decay": 0.9},
-            "learning-rate-decay",
-            {"schedule": "step"},
-        ),
-        ({"schedule-rounds": 5}, "schedule-rounds", {"schedule": "cosine"}),
         ({"schedule-unit": "step"}, "schedule-unit", {"warm-up": 3}),
         (
             {"schedule-unit": "step", "warm-up": 3, "clients-per-pass": 2},
@@ -147,12 +123,6 @@ DIGITS = {"dataset": "digits"}
             {"schedule-unit": "round"},
         ),
         ({"local-steps": 1, "batch-limit": 2}, "batch-limit", {"local-steps": 0}),
-        (
-            {"finetune-sampling": "method"},
-            "finetune-sampling",
-            {"finetune-epochs": 1, "method": "iwds"},
-        ),
-        ({"optimizer": "adam", "method": "scaffold"}, "optimizer", {"optimizer": "sgd"}),
         ({"optimizer": "adamw", "method": "fednova"}, "optimizer", {"method": "fedprox"}),
         (
             {"schedule-unit": "step", "warm-up": 3, "method": "fednova"},
@@ -174,8 +144,6 @@ def test_what_does_not_go_together_is_refused_by_key(
 def test_cosine_falls_over_all_rounds_of_the_run() -> None:
     cosine = parse({**DIGITS, "rounds": 8, "schedule": "cosine"})
     assert cosine.training.schedule_rounds == 8
-    named = parse({**DIGITS, "rounds": 8, "schedule": "cosine", "schedule-rounds": 8})
-    assert named.run_id == cosine.run_id != parse({**DIGITS, "rounds": 8}).run_id
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])

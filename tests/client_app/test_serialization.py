@@ -39,28 +39,16 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def test_the_bytes_are_safetensors() -> None:
     assert all(torch.equal(tensor, STATE[name]) for name, tensor in load(BLOB).items())
-    ordered = {"weight": torch.ones(2, 3), "z": torch.ones(1)}
-    assert torch.equal(from_bytes(save(ordered))["weight"], ordered["weight"])
     for name, dtype in DTYPES.items():
-        tensor = torch.ones(3).to(dtype)
-        assert (
-            load(to_bytes({name: tensor}))[name].dtype
-            == from_bytes(save({name: tensor}))[name].dtype
-            == dtype
-        )
+        tensor = torch.arange(3).to(dtype)
+        for back in (load(to_bytes({name: tensor})), from_bytes(save({name: tensor}))):
+            assert back[name].dtype == dtype and torch.equal(back[name], tensor)
 
 
 @pytest.mark.parametrize("letters", [1, 2, 5, 8])
 def test_tensors_begin_at_a_multiple_of_eight_bytes(letters: int) -> None:
     written = to_bytes({"x" * letters: torch.ones(2)})
     assert (len(written) - 2 * 4) % 8 == 0
-
-
-def test_order_and_memory() -> None:
-    back = from_bytes(BLOB, Expected(len(BLOB), len(STATE)))
-    assert list(back) == ["weight", "count", "none"] and back["none"].shape == (0, 3)
-    back["weight"].add_(1)
-    assert from_bytes(BLOB)["weight"].tolist() == STATE["weight"].tolist()
 
 
 HOLE = b"\0" * 8
@@ -75,35 +63,24 @@ def pair(begin: int, end: int, values: int) -> bytes:
 REFUSED: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "a head of 0 bytes"),
     "cut head": (BLOB[:20], "and 20 bytes arrived"),
-    "huge head": (b"\xff" * 8 + BLOB, "a head of 18446744073709551615 bytes"),
-    "no text": (blob("")[:8], "no JSON object"),
     "not utf-8": ((2).to_bytes(8, "little") + b"\xff\xff", "no JSON object"),
     "no object": (blob([1, 2]), "no JSON object"),
     "deep": (blob("[" * 100_000), "no JSON object"),
     "a long number": (blob("1" * 5000), "no JSON object"),
     "twice": (blob('{"x": {}, "x": {}}'), "a name comes twice"),
     "no tensor": (blob({"x": 3}), "'x' has not dtype"),
-    "fewer keys": (blob({"x": {"dtype": "F32", "shape": [2]}}, HOLE), "'x' has not dtype"),
     "more keys": (blob(entry(more=1), HOLE), "'x' has not dtype"),
-    "type": (blob(entry(dtype="F8_E5M2"), HOLE), "'x' is of type 'F8_E5M2'"),
     "no type": (blob(entry(dtype=[]), HOLE), "'x' is of type"),
     "negative": (blob(entry(shape=[-2, -1]), HOLE), "'x' is of shape '[-2, -1]'"),
     "no shape": (blob(entry(shape="2"), HOLE), "'x' is of shape"),
-    "half a side": (blob(entry(shape=[2.0]), HOLE), "'x' is of shape"),
     "truth": (blob(entry(shape=[True, 2]), HOLE), "'x' is of shape"),
     "sides": (blob(entry(shape=[1] * MOST_SIDES + [2]), HOLE), "'x' is of shape"),
     "immense": (blob(entry(shape=[0, LARGEST + 1], data_offsets=[0, 0])), "'x' is of shape"),
-    "claims more": (
-        blob(entry(shape=[2**30], data_offsets=[0, 2**32]), HOLE),
-        "the head is of 4294",
-    ),
     "shape differs": (blob(entry(shape=[3]), HOLE), "'x' has other bytes"),
     "overlap": (pair(4, 8, 8), "'y' has other bytes"),
     "gap": (pair(12, 16, 16), "'y' has other bytes"),
-    "gap at first": (blob(entry(data_offsets=[8, 16]), HOLE * 2), "'x' has other bytes"),
     "no offsets": (blob(entry(data_offsets=None), HOLE), "'x' has other bytes"),
     "cut": (BLOB[:-1], f"{len(BLOB) - 1} arrived"),
-    "trailing": (BLOB + b"x", f"{len(BLOB) + 1} arrived"),
     "a control character": (blob({"\x1b[2J" * 50: 3}), r"'\x1b"),
     "a long name": (blob({"n" * 100: entry(shape=[3])["x"]}, HOLE), f"'{'n' * 80}' has"),
 }
@@ -138,10 +115,7 @@ def test_more_than_was_expected_is_refused_before_anything_is_built(
     long = "a.long.name.of.a.tensor.that.no.model.of.this.project.has.but.a.user's.may" * 2 + "{}"
     most = Expected(2**26, 64)
     assert len(from_bytes(empty_tensors(64, long), most)) == 64
-    built: list[object] = []
-    monkeypatch.setattr(
-        "client_app.serialization.torch.empty", lambda *shape, **_: built.append(shape)
-    )
+    monkeypatch.delattr("client_app.serialization.torch.empty")
     for bytes_, expected, said in (
         (b"\xff" * 1000, Expected(999, 9), "1000 bytes arrived, and at most 999"),
         (empty_tensors(5_000), most, "at most 65536 are expected"),
@@ -150,4 +124,3 @@ def test_more_than_was_expected_is_refused_before_anything_is_built(
         with pytest.raises(DecodeError) as refusal:
             from_bytes(bytes_, expected)
         assert said in str(refusal.value)
-    assert not built
