@@ -94,15 +94,6 @@ def test_scores_add_up() -> None:
     ]  # who was not measured keeps a place
 
 
-def test_client_evaluation_uses_each_clients_own_classes() -> None:
-    actual = of_clients(
-        {1: scores([[4, 0], [2, 2]]), 0: scores([[0, 4], [0, 4]])},
-        torch.tensor([[1, 3], [3, 1]]),
-        {},
-    )
-    assert actual.spreads["local-accuracy"].values == pytest.approx([0.75, 0.75 + 0.125])
-
-
 def test_local_accuracy() -> None:
     counts_KC = torch.tensor([[10, 0, 0], [5, 5, 10], [0, 0, 1]])
     assert local_accuracies([0.5, 1.0, 0.1], counts_KC) == pytest.approx(
