@@ -32,20 +32,6 @@ def test_a_method_sets_what_its_name_stands_for_below_what_is_stated() -> None:
     assert parse({"method": "fedavgm"}).run_id != parse({"method": "fedavg"}).run_id
 
 
-def test_arms_of_the_ablation_are_settings_of_iwds() -> None:
-    """The golden run of each arm differs from IWDS's."""
-    uniform = {"resampling.beta-start": 0.0, "resampling.beta-end": 0.0}
-    for arm, settings in (
-        ("uniform-sampling", uniform),
-        ("fixed-beta-sampling", {"resampling.decay": 1.0}),
-    ):
-        stated = parse({"method": "iwds", **settings})
-        assert (
-            parse({"method": arm}).variants == stated.variants != parse({"method": "iwds"}).variants
-        )
-        assert parse({"method": arm}).combine == stated.combine
-
-
 # ---- SCAFFOLD --------------------------------------------------------------------------------------------------------
 
 

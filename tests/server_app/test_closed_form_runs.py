@@ -9,7 +9,6 @@ from in_process import HEADS, FinishedRun, TamperingGrid
 
 from client_app.messages import pack, unpack
 from client_app.state import State, digest
-from data import SettingError
 from server_app.checkpoint import latest
 from server_app.settings import defaults
 from strategies.core.exchange import TooFewReplies
@@ -83,16 +82,6 @@ def test_heads_beside_a_trained_method_change_nothing_of_it(train: Train) -> Non
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
-
-
-def test_a_range_that_clips_is_refused_with_the_one_to_set(train: Train) -> None:
-    changes = {**LINEAR, "method": "fedncm"}
-    with pytest.raises(SettingError) as refused:
-        train("narrow", **changes, class_means__range=0.5)
-    assert refused.value.key == "class-means.range"
-    *_, remedy = (word for word in str(refused.value).split() if word.replace(".", "").isdigit())
-    outcome = train("wide", **changes, class_means__range=float(remedy))
-    assert outcome.records[0]["clipped-features"] <= 1e-3
 
 
 def test_a_client_whose_statistics_cannot_be_is_named(train: Train) -> None:

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from in_process import FinishedRun, TamperingGrid, cut, experiment, small
 
-import fedskew
 from data import SettingError
-from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.run_folder import RunFolder, line_of, verified
@@ -151,14 +149,6 @@ def test_another_run_s_files_count_nowhere(train: Train, tmp_path: Path) -> None
         assert again.records == whole.records[name == "rounds.jsonl" :], name
     with pytest.raises(BrokenCheckpoint):
         Checkpoint.load(Path(shutil.copy(other.folder.checkpoint_file, whole.folder.path)))
-
-
-def test_a_run_s_folder_that_was_moved_is_still_its_own(whole: FinishedRun, tmp_path: Path) -> None:
-    moved = Path(shutil.copytree(whole.folder.path, tmp_path / "thesis"))
-    assert fedskew.load(moved).hash == whole.hash
-    run = TrainedRun(RunFolder(moved, moved=True))
-    assert run.description.run == whole.summary["run"]
-    assert [site.name for site, _ in run.kept()] == ["0", "1", "2", "3"]
 
 
 def test_a_run_whose_settings_are_lost_knows_its_data_by_its_summary_alone(train: Train) -> None:

@@ -18,10 +18,9 @@ from fedskew.sweep import refuse_missing_gpus
 def test_a_device_is_what_is_seen_or_an_error_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert (choose_device("auto"), choose_device("cpu")) == ("cuda", "cpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert (choose_device("auto"), choose_device("cpu")) == ("cpu", "cpu")
+    for is_seen, taken in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda is_seen=is_seen: is_seen)
+        assert (choose_device("auto"), choose_device("cpu")) == (taken, "cpu")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for remedy in ("device = cpu", "client-resources-num-gpus"):
         with pytest.raises(ValueError) as refused:

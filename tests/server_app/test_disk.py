@@ -32,18 +32,6 @@ Train = Callable[..., FinishedRun]
 # ---- in which order --------------------------------------------------------------------------------------------------
 
 
-def test_a_record_is_on_the_disk_before_its_checkpoint(
-    train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order, fsync, save = list[str](), os.fsync, Checkpoint.save
-    monkeypatch.setattr(os, "fsync", lambda file: order.append("record") or fsync(file))
-    monkeypatch.setattr(
-        Checkpoint, "save", lambda *given: order.append("checkpoint") or save(*given)
-    )
-    train(method="fedavg")
-    assert order == ["record", "checkpoint"] * 2
-
-
 THREADS = """
 import ctypes
 from pathlib import Path

@@ -20,9 +20,8 @@ from data import DataError, DataSettings, SettingError
 from fedskew.costs.estimate import rounds_left
 from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
-from server_app.best_round import METRICS, Best, BestRounds, why_ended
+from server_app.best_round import Best, BestRounds, why_ended
 from server_app.checkpoint import Checkpoint, best_checkpoint, check_memory
-from server_app.evaluation import metrics_from
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.run_settings import GeneralSettings
@@ -97,13 +96,6 @@ def test_patience_waits_for_every_model() -> None:
         best = best.after(round, "accuracy", models)
         assert not why_ended(best, round, "accuracy", 1, lambda round: True)
     assert best.best_of("average") == Best(1, 0.5) and best.best_of("creff") == Best(3, 0.3)
-
-
-def test_every_metric_is_one_that_an_evaluation_has() -> None:
-    from client_app.metrics import Scores
-
-    measured = metrics_from(Scores.of_batch(torch.eye(3), torch.arange(3)))
-    assert set(METRICS) <= measured.means.keys()
 
 
 class Killed(BaseException):

@@ -71,21 +71,6 @@ def test_a_killed_process_resumes(
     assert resumed.summary["models"] == whole.summary["models"]
 
 
-def test_lost_and_refused_replies_are_the_same_however_clients_run(
-    train: Train, whole: FinishedRun
-) -> None:
-    """And a client whose update was refused keeps the memory of its last one."""
-    changes = {**KEEPING, "participation": 1.0, "min_reply_share": 0.5}
-    plan = {2: ("drop", 1), 4: ("nan", 2)}
-    handed = train("handed", grid=TamperingGrid(losses(plan)), **changes)
-    failures = [record["failures"] for record in handed.records]
-    assert failures == [{}, {"1": "no reply"}, {}, {"2": "model: head.bias is not finite"}]
-    checkpoint = Checkpoint.load(handed.folder.checkpoint_file)
-    assert checkpoint.memory_rounds == {0: 4, 1: 4, 2: 3, 3: 4}
-    faithful = train("faithful", grid=TamperingGrid(losses(plan), faithful=True), **changes)
-    assert (faithful.hash, faithful.records) == (handed.hash, handed.records)
-
-
 # ---- memory and data of the clients ----------------------------------------------------------------------------------
 
 
@@ -218,7 +203,7 @@ def test_a_finished_run_is_not_repeated(train: Train) -> None:
 def test_other_versions_that_made_rounds_of_a_run_stay_on_record(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for torch, earlier in (("1", []), ("2", ["1"]), ("2", ["1"]), ("1", ["2"]), ("3", ["2", "1"])):
+    for torch, earlier in (("1", []), ("2", ["1"]), ("2", ["1"]), ("3", ["1", "2"])):
         monkeypatch.setattr(server_app.run_folder, "versions", lambda torch=torch: {"torch": torch})
         folder = train(rounds=1).folder
         folder.summary_file.unlink()
@@ -226,5 +211,3 @@ def test_other_versions_that_made_rounds_of_a_run_stay_on_record(
         assert origin["versions"] == {"torch": torch}
         others = [versions["torch"] for versions in origin.get("earlier-versions", [])]
         assert others == earlier
-    folder.checkpoint_file.unlink()
-    assert "earlier-versions" not in train(rounds=1).folder.origin(), "all rounds are made anew"

@@ -228,15 +228,11 @@ def test_an_answer_that_cannot_be_one_ends_with_its_reason(
         if number == 2 and name in reply.content.array_records:
             reply.content[name] = ArrayRecord(change(reply.content[name].to_torch_state_dict()))
 
-    for is_spoiled in (True, False):
-        grid = FakeGrid(client_app(list(kind.methods)))
-        strategy = kind(initial(), **OFF, range=32.0)
-        if is_spoiled:
-            grid.change = spoil
-            with refused(RuntimeError, words):
-                train(strategy, grid.app, rounds=0, grid=grid)
-        else:
-            train(strategy, grid.app, rounds=0, grid=grid)
+    grid = FakeGrid(client_app(list(kind.methods)))
+    train(kind(initial(), **OFF, range=32.0), grid.app, rounds=0, grid=grid)
+    grid.change = spoil
+    with refused(RuntimeError, words):
+        train(kind(initial(), **OFF, range=32.0), grid.app, rounds=0, grid=grid)
 
 
 def test_clients_that_lack_a_variant_or_a_model_are_told_of_it() -> None:
@@ -347,12 +343,9 @@ def test_an_app_that_cannot_evaluate_is_logged_with_its_own_reason(
 
 
 def test_a_privacy_mod_and_an_upload_end_with_a_sentence() -> None:
-    mods = [LocalDpMod(2.0, 1e-6, 1.0, 1e-5)]
     with refused(RuntimeError, "flwr's privacy mods refuse feature-gradients"):
+        mods = [LocalDpMod(2.0, 1e-6, 1.0, 1e-5)]
         train(flower.CReFF(initial(), **OFF), client_app(["creff"], mods=mods))
-    with pytest.raises(RuntimeError) as other:
-        train(flower.CReFF(initial(), **OFF), client_app(["creff"], epochs=0))
-    assert "privacy" not in str(other.value)
 
 
 def test_answers_that_no_mod_protects_are_named_in_the_log(
@@ -391,11 +384,6 @@ class Scaled(nn.Module):
         return 3 * self.last(self.body(inputs).relu())
 
 
-class LogSoftmax(Scaled):
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.last(self.body(inputs).relu()).log_softmax(1)
-
-
 class Auxiliary(Scaled):
     """Has a later layer that the forward pass does not use."""
 
@@ -413,8 +401,6 @@ class Auxiliary(Scaled):
         (Scaled(), "", "does more with the logits of 'last'"),
         (Auxiliary(), "", "does not use the head"),
         (nn.Sequential(nn.Linear(5, 3, bias=False)), "", "nn.Linear with a bias"),
-        (nn.Linear(5, 3), "", "no nn.Linear inside"),
-        (LogSoftmax(), "", ""),
         (Auxiliary(), "last", ""),
     ],
 )
@@ -430,5 +416,4 @@ def test_a_model_is_taken_or_refused_and_is_whole_afterwards(
         with as_classifier(net, head, inputs) as classifier:
             assert classifier.head.out_features == 3
     assert [name for name, _ in net.named_parameters()] == before
-    assert all(weight.requires_grad for weight in net.parameters())
     assert torch.equal(net(inputs), output)
