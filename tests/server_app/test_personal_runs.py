@@ -87,17 +87,3 @@ def test_a_fine_tuned_model_is_the_clients_own_training_of_the_last_average(trai
     (scores,) = evaluate_models(runtime.model, {"": state}, runtime.test_sets(2)["test"]).values()
     counts_C = torch.as_tensor(runtime.federation.counts_KC[2])
     assert local_accuracy(run, "fine-tuned").values[2] == scores.local_accuracy(counts_C)
-
-
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"method": "fedncm", "model": "linear", "rounds": 0}, "finetune-epochs"),
-        ({"schedule": "cosine", "schedule-rounds": 2, "rounds": 4}, "finetune-epochs"),
-    ],
-)
-def test_fine_tuning_that_could_not_be_is_refused(changes: dict[str, Any], key: str) -> None:
-    assert parse(changes)
-    with pytest.raises(SettingError) as refused:
-        parse({**changes, "finetune-epochs": 1})
-    assert refused.value.key == key
