@@ -28,7 +28,6 @@ from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
-from strategies.core.exchange import Grid
 
 SMALL: dict[str, Any] = {
     "method": "fedavg",
@@ -100,8 +99,8 @@ class TamperingGrid(LocalGrid):
 class ManyNodes(TamperingGrid):
     """Several nodes in one process; replies come back in the opposite order."""
 
-    def __init__(self, nodes: int, faithful: bool = False) -> None:
-        super().__init__(faithful=faithful)
+    def __init__(self, nodes: int) -> None:
+        super().__init__()
         self.nodes = nodes
 
     def get_node_ids(self) -> Iterable[int]:
@@ -120,7 +119,6 @@ class FinishedRun:
 
     summary: dict[str, Any]
     folder: RunFolder
-    grid: Grid
     lines: list[str]
 
     @property
@@ -131,13 +129,11 @@ class FinishedRun:
     def records(self) -> list[dict[str, Any]]:
         """The rounds' records without what differs from run to run: seconds and processes."""
         records = [record.to_json() for record in self.folder.rounds()]
-        kept = [
-            {k: v for k, v in record.items() if k not in ("seconds", "workers")}
-            for record in records
-        ]
-        rounds = [record["round"] for record in kept]
+        for record in records:
+            record.pop("seconds", None), record.pop("workers", None)
+        rounds = [record["round"] for record in records]
         assert rounds == sorted({*rounds})
-        return kept
+        return records
 
 
 def small(results: Path, **changes: Any) -> RunSettings:
@@ -173,7 +169,7 @@ def experiment(
     settings, lines = small(results, **changes), list[str]()
     with grid or WorkersGrid() as opened:
         summary = run(opened, settings, lines.append)
-    return FinishedRun(summary, RunFolder(settings.folder), opened, lines)
+    return FinishedRun(summary, RunFolder(settings.folder), lines)
 
 
 def contents_of(folder: RunFolder) -> dict[str, Any]:
@@ -185,7 +181,7 @@ def contents_of(folder: RunFolder) -> dict[str, Any]:
     summary = folder.summary()
     assert summary is not None
     contents["summary.json"] = {**summary, "seconds-of-this-start": 0}
-    contents["rounds.jsonl"] = FinishedRun(summary, folder, TamperingGrid(), []).records
+    contents["rounds.jsonl"] = FinishedRun(summary, folder, []).records
     return contents
 
 
@@ -226,7 +222,6 @@ def killed(
     results: str,
     place: str,
     round: int,
-    plan: Mapping[int, tuple[str, int]],
     changes: dict[str, Any],
 ) -> None:
     """Run an experiment that kills its own process (kill -9) in a place of a round."""
@@ -248,7 +243,7 @@ def killed(
         if trained[round + 1] == 2:
             next_round.set()
         if (place, client.round, client.id) == ("during training", round, 2):
-            assert round == 1 or written.wait(60)
+            assert written.wait(60)
             die()
         return original(client, *arguments)
 
@@ -277,7 +272,7 @@ def killed(
     RunFolder.add_round = add_round  # type: ignore[method-assign]
     Checkpoint.save = save  # type: ignore[method-assign]
     Path.replace = replace  # type: ignore[method-assign, assignment]
-    experiment(Path(results), TamperingGrid(losses(plan)), **changes)
+    experiment(Path(results), TamperingGrid(), **changes)
 
 
 def kill(
@@ -285,12 +280,11 @@ def kill(
     place: str,
     changes: dict[str, Any],
     *,
-    plan: Mapping[int, tuple[str, int]] | None = None,
     round: int = 3,
 ) -> None:
     """Run an experiment in a process of its own until it kills itself there."""
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=killed, args=(str(results), place, round, plan or {}, changes))
+    process = context.Process(target=killed, args=(str(results), place, round, changes))
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL

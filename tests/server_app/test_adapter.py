@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import FedAvgM as FlowerFedAvgM
 from flwr.serverapp.strategy import Result
@@ -20,7 +20,6 @@ from client_app.training import steps_of
 from data import federate
 from fedskew.engines.local import LocalGrid, identify
 from server_app.app import Run
-from server_app.checkpoint import Checkpoint
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import (
     Exchange,
@@ -52,15 +51,6 @@ def state_with(change: Callable[[dict[str, torch.Tensor]], object], record: str 
 
 def upload_with(change: Callable[[dict[str, torch.Tensor]], object]) -> Spoil:
     return state_with(change, "upload/feature-gradients")
-
-
-def filled(suffix: str, value: float) -> Spoil:
-    """Return what fills the first tensor whose name ends so."""
-
-    def fill(state: dict[str, torch.Tensor]) -> None:
-        next(tensor for key, tensor in state.items() if key.endswith(suffix)).fill_(value)
-
-    return state_with(fill)
 
 
 def metrics_with(**changes: Any) -> Spoil:
@@ -104,21 +94,14 @@ def crowded(records: RecordDict, client: int) -> None:
     records[f"{client}/model"] = pack({str(number): torch.empty(0) for number in range(20_000)})
 
 
-CROWDED = "unreadable reply: a head of "
-NAN, INFINITY = float("nan"), float("inf")
+NAN = float("nan")
 FAULTS: list[tuple[Spoil, str]] = [
     (raises, "ValueError: no such luck"),
     (drop, "no reply"),
-    (numbered(lambda client: "99"), "no reply"),
     (numbered(lambda client: f"0{client}"), "no reply"),
     (numbered(lambda client: "".join(chr(0x660 + int(d)) for d in str(client))), "no reply"),
-    (numbered(lambda client: "1" * 4301), "no reply"),
     (garbage, "unreadable reply: "),
-    (crowded, CROWDED),
-    (
-        lambda records, k: records.update({f"{k}/model": ConfigRecord({"a": 1})}),
-        "unreadable reply: ",
-    ),
+    (crowded, "unreadable reply: a head of "),
     (
         lambda records, k: records.update({f"{k}/worker": ConfigRecord({"process": 10**5000})}),
         "unreadable reply: ValueError: worker: has a number of more than 63 bits",
@@ -128,41 +111,22 @@ FAULTS: list[tuple[Spoil, str]] = [
         state_with(lambda s: s["head.weight"][3, 5].fill_(NAN)),
         "model: head.weight is not finite",
     ),
-    (state_with(lambda s: s["head.bias"][0].fill_(-INFINITY)), "model: head.bias is not finite"),
-    (filled("head.weight", 3e38), "model: head.weight is 3e+38 and must be -1e+10 to 1e+10"),
-    (filled("running_var", -1e6), "model: features.2.running_var is -1e+06 and must be 0 to"),
-    (filled("num_batches_tracked", -3), "model: features.2.num_batches_tracked is -3 and must be"),
+    (
+        state_with(lambda s: s["head.weight"].fill_(3e38)),
+        "model: head.weight is 3e+38 and must be -1e+10 to 1e+10",
+    ),
     (
         state_with(lambda s: s.update({"head.bias": s["head.bias"][:-1]})),
         "model: head.bias is float32 of 9, not float32 of 10",
     ),
-    (
-        state_with(lambda s: s.update({"head.bias": s["head.bias"].double()})),
-        "model: head.bias is float64 of 10, not float32 of 10",
-    ),
-    (state_with(lambda s: s.update(more=torch.ones(2))), "model: 'more' is not expected"),
-    (state_with(lambda s: s.pop("head.bias")), "model: head.bias is missing"),
-    (without("metrics"), "metric coefficient-sum is missing"),
     (metrics_with(num_examples=0), "metric num-examples is 0 and must be 1 to"),
-    (metrics_with(num_examples=7.5), "metric num-examples is 7.5 and must be whole"),
-    (metrics_with(num_examples=NAN), "metric num-examples is not finite"),
-    (metrics_with(num_examples=10**18), "metric num-examples is 1e+18 and must be 1 to"),
     (metrics_with(num_examples=777), "num-examples is 777, and the client has "),
-    (metrics_with(steps=0), "metric steps is 0 and must be 1 to"),
     (metrics_with(steps=10**6), "steps is 1000000, and "),
-    (metrics_with(coefficient_sum=-2.5), "metric coefficient-sum is -2.5 and must be 0 to"),
     (metrics_with(coefficient_sum=1e-300), "coefficient-sum is 1e-300, and "),
-    (metrics_with(seconds=1e308), "metric seconds is 1e+308 and must be 0 to"),
-    (metrics_with(loss=NAN), "metric loss is not finite"),
-    (metrics_with(loss=[1.0, 2.0]), "unreadable reply: TypeError"),
     (without("upload/feature-gradients"), "upload feature-gradients is missing"),
     (
         lambda records, k: records.update({f"{k}/upload/surprise": pack({"a": torch.ones(1)})}),
         "upload 'surprise' is not one that scaffold",
-    ),
-    (
-        upload_with(lambda s: s["gradients"][0].fill_(1e30)),
-        "feature-gradients: gradients is 1e+30 and must be ",
     ),
     (
         upload_with(lambda s: s.update(classes=s["classes"].flip(0))),
@@ -212,21 +176,6 @@ def test_every_faulty_reply_is_left_out_for_its_reason(
     assert outcome.hash == silent.hash
 
 
-def test_a_run_that_demands_all_replies_ends_and_resumes(train: Train, tmp_path: Path) -> None:
-    def spoil(asked: Message, records: RecordDict) -> None:
-        if kind_of(asked) == "train" and number_of(asked) == 2:
-            state_with(lambda s: s["head.weight"][3, 5].fill_(NAN))(records, 1)
-
-    with pytest.raises(TooFewReplies) as ended:
-        train(grid=TamperingGrid(spoil), method="fedshift+fedbn")
-    assert ended.value.not_finite == ["client 1"]
-    folder = RunFolder(small(tmp_path / "results", method="fedshift+fedbn").folder)
-    assert Checkpoint.load(folder.checkpoint_file).round == 1
-    resumed = train(grid=(grid := TamperingGrid()), method="fedshift+fedbn")
-    assert grid.kinds().count("query") == 0, "the class prior is asked once in a run's life"
-    assert resumed.hash == train("whole", method="fedshift+fedbn").hash
-
-
 def test_the_share_of_replies_is_exact_and_never_zero() -> None:
     exchange = Exchange(range(20))
     exchange.answers = dict.fromkeys(range(11), None)  # type: ignore[arg-type]
@@ -247,24 +196,6 @@ def test_the_first_word_of_a_client_counts() -> None:
 
 
 # ---- nodes -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_clients_of_a_dead_worker_are_asked_again(train: Train) -> None:
-    class Dying(TamperingGrid):
-        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-            (reply,) = super().pull_messages(message_ids)
-            asked = self.asked[0]
-            first = reply.metadata.reply_to_message_id == asked.metadata.message_id
-            return [Message(Error(2, "died"), reply_to=asked) if first else reply]
-
-        def get_node_ids(self) -> list[int]:
-            return [1, 2]
-
-    outcome = train(grid=(grid := Dying()), rounds=1)
-    asked = [list(message.content["task"]["clients"]) for message in grid.asked[:3]]
-    assert asked == [[0, 2], [1, 3], [0]]
-    assert outcome.summary["failures"] == 0
-    assert outcome.hash == train("undisturbed", rounds=1).hash
 
 
 @pytest.mark.parametrize("place", ["client_app.app.states", "client_app.handlers.train"])
@@ -317,12 +248,10 @@ def without_answer(records: RecordDict, client: int) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (drop, "no reply"),
         (raises, "ValueError: no such luck"),
         (without_answer, "the reply holds no answer for logit-shift"),
         (other_counts(lambda counts: counts[:-1]), "class counts are not int64 of 10"),
         (other_counts(lambda counts: -counts - 1), "class counts are not between 0 and"),
-        (other_counts(lambda counts: counts * 0 + 2**62), "class counts are not between 0 and"),
         (other_counts(lambda counts: counts + 2**16), "class counts are those of "),
     ],
 )
@@ -355,19 +284,6 @@ def test_prior_is_the_sum_of_all_clients_smoothed_counts(
 # ---- weights and ways to start it ------------------------------------------------------------------------------------
 
 
-def test_weighting_over_all_is_the_same_when_all_take_part(train: Train) -> None:
-    for participation, is_same in ((1.0, True), (0.5, False)):
-        hashes = {
-            train(
-                f"{weighting} {participation}",
-                fedavg__weighting=weighting,
-                participation=participation,
-            ).hash
-            for weighting in ("participants", "all")
-        }
-        assert (len(hashes) == 1) == is_same
-
-
 def strategy_of(results: Path, **changes: Any) -> Strategy:
     """Return the strategy of small settings; it knows no client's number of examples, which tests make up."""
     settings = small(results, **changes)
@@ -378,14 +294,12 @@ def strategy_of(results: Path, **changes: Any) -> Strategy:
         participation=settings.general.participation,
         combine=settings.combine,
         deploys=settings.deploys,
-        holdout=federate(settings.data, 0).holdout(),
     )
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedbn+creff"])
-def test_start_and_flowers_own_calls_give_the_same(tmp_path: Path, method: str) -> None:
+def test_start_and_flowers_own_calls_give_the_same(tmp_path: Path) -> None:
     """`start` is a drop-in for flwr's own."""
-    changes = {"method": method, "participation": 0.75}
+    changes = {"method": "fedbn+creff", "participation": 0.75}
     started, called = strategy_of(tmp_path / "a", **changes), strategy_of(tmp_path / "b", **changes)
     measured: list[str] = []
 
@@ -406,13 +320,10 @@ def test_start_and_flowers_own_calls_give_the_same(tmp_path: Path, method: str) 
     rounds = result.evaluate_metrics_serverapp
     assert [dict(rounds[number]) for number in (1, 2)] == [{"round": 1}, {"round": 2}]
     assert digest([started.shared]) == measured[-1] != measured[0]
-    states = [from_flower(result.arrays), from_flower(arrays), called.shared, started.shared]
-    assert len({digest([state]) for state in states}) == 1
-    assert result.train_metrics_clientapp[2]["loss"] == started.last.loss == metrics["loss"]
-    for name, state in started.states.items():
-        assert digest([called.states[name]]) == digest([state])
-    assert called.memory_rounds == started.memory_rounds
-    assert called.digests == started.digests
+    assert digest([from_flower(result.arrays)]) == digest([from_flower(arrays)]) == measured[-1]
+    assert result.train_metrics_clientapp[2]["loss"] == metrics["loss"]
+    assert digest([called.states["creff"]]) == digest([started.states["creff"]])
+    assert (called.memory_rounds, called.digests) == (started.memory_rounds, started.digests)
 
 
 @pytest.mark.parametrize(
@@ -432,9 +343,7 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
     with LocalGrid(faithful=True) as grid:
         identify()
         ours = Run(grid, settings, federation, RunFolder(settings.folder), print).strategy
-        start = digest([ours.shared])
-        arrays = to_flower(ours.shared)
-        theirs.current_arrays = arrays
+        theirs.current_arrays = arrays = to_flower(ours.shared)
         for number in (1, 2, 3):
             (asked,) = ours.configure_train(number, arrays, ConfigRecord(), grid)
             mine, replies = RecordDict(), []
@@ -458,4 +367,3 @@ def test_the_mean_and_its_momentum_are_flowers(tmp_path: Path, method: str, thei
                 torch.testing.assert_close(from_flower(arrays)[name], tensor, rtol=1e-6, atol=1e-6)
     weighted = sum(client * count for client, count in enumerate(examples))
     assert ours.last.loss == pytest.approx(weighted / sum(examples))
-    assert digest([ours.shared]) != start

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from in_process import FinishedRun, TamperingGrid, losses, small
 
@@ -33,33 +32,17 @@ def test_a_method_sets_what_its_name_stands_for_below_what_is_stated() -> None:
     assert parse({"method": "fedavgm"}).run_id != parse({"method": "fedavg"}).run_id
 
 
-def test_arms_of_the_ablation_are_settings_of_iwds() -> None:
-    """The golden run of each arm differs from IWDS's."""
-    uniform = {"resampling.beta-start": 0.0, "resampling.beta-end": 0.0}
-    for arm, settings in (
-        ("uniform-sampling", uniform),
-        ("fixed-beta-sampling", {"resampling.decay": 1.0}),
-    ):
-        stated = parse({"method": "iwds", **settings})
-        assert (
-            parse({"method": arm}).variants == stated.variants != parse({"method": "iwds"}).variants
-        )
-        assert parse({"method": arm}).combine == stated.combine
-
-
 # ---- SCAFFOLD --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rounds", [2, 3])
-def test_server_control_is_the_mean_of_the_clients(train: Train, rounds: int) -> None:
+def test_server_control_is_the_mean_of_the_clients(train: Train) -> None:
     """After a lost reply and after a refused one, with three of four clients."""
-    changes = {"method": "scaffold+fedbn", "participation": 0.75, "evaluate_every": 0}
-    sampled = [record["clients"] for record in train("plain", rounds=3, **changes).records]
+    changes = {"method": "scaffold+fedbn", "participation": 0.75, "evaluate_every": 0, "rounds": 3}
+    sampled = [record["clients"] for record in train("plain", **changes).records]
     plan = {2: ("drop", sampled[1][0]), 3: ("nan", sampled[2][1])}
-    grid = TamperingGrid(losses(plan))
-    outcome = train("lossy", grid=grid, min_reply_share=0.5, rounds=rounds, **changes)
+    outcome = train("lossy", grid=TamperingGrid(losses(plan)), min_reply_share=0.5, **changes)
     failed = [list(record["failures"]) for record in outcome.records]
-    assert failed == [[], [str(plan[2][1])], [str(plan[3][1])]][:rounds]
+    assert failed == [[], [str(plan[2][1])], [str(plan[3][1])]]
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     control = checkpoint.states["scaffold"]
     total = {name: torch.zeros_like(tensor) for name, tensor in control.items()}
@@ -69,24 +52,6 @@ def test_server_control_is_the_mean_of_the_clients(train: Train, rounds: int) ->
             total[name] += tensor / 4
     assert max((total[name] - control[name]).abs().max().item() for name in control) < 1e-10
     assert max(tensor.abs().max().item() for tensor in control.values()) > 1e-3
-
-
-# ---- FedNova and FedAvgM ---------------------------------------------------------------------------------------------
-
-
-# ---- Ratio Loss ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("other", ["fedavg", "scaffold"])
-def test_ratio_loss_goes_with_other_ways_to_combine(train: Train, other: str) -> None:
-    """With weights of 1, by beta = 0, it is the other method to the bit; a monitor leaves everything else alone."""
-    changes = {"holdout_per_class": 3, "participation": 0.75}
-    both, plain = f"ratio-loss+{other}", train("plain", method=other, **changes)
-    identity = train("identity", method=both, ratio_loss__beta=0.0, **changes)
-    assert identity.summary["hash"] == plain.summary["hash"]
-    ours = train("effect", method=both, **changes)
-    assert ours.hash != plain.hash
-    assert ours.records[0]["models"] == plain.records[0]["models"], "in round 1 all weights are 1"
 
 
 # ---- SiloBN and SingleSet --------------------------------------------------------------------------------------------
@@ -100,27 +65,13 @@ def test_silobn_sends_the_parameters_alone() -> None:
     assert sent == {name for name, _ in model.named_parameters()}
 
 
-def test_silobn_keeps_statistics_to_the_bit(train: Train) -> None:
-    """What a client kept is what it starts from, and is never averaged."""
-    outcome = train(method="silobn", participation=0.5, rounds=4, evaluate_every=0)
-    checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
-    assert not any("running" in name or "batches" in name for name in checkpoint.shared)
-    private = [
-        load_memory(folder_of(outcome.folder.path, client), round)["private"]
-        for client, round in checkpoint.memory_rounds.items()
-    ]
-    assert len({digest([state]) for state in private}) == len(private) > 1
-    for state in private:
-        assert all("running" in name or "batches" in name for name in state)
-
-
 def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path) -> None:
-    method = "singleset+iwds+fed-focal"
-    outcome = train(method=method, rounds=3, model="small-cnn", participation=0.75)
+    changes = {"method": "singleset+iwds+fed-focal", "rounds": 3, "participation": 0.75}
+    outcome = train(**changes)
     checkpoint = Checkpoint.load(outcome.folder.checkpoint_file)
     assert checkpoint.shared == {} and checkpoint.deployed == {"average": {}}
     assert {record[way] for record in outcome.records for way in ("bytes-up", "bytes-down")} == {0}
-    settings = small(tmp_path, method=method, rounds=3, model="small-cnn", participation=0.75)
+    settings = small(tmp_path, **changes)
     alone = simulation_runtime(settings.run_spec().to_json())
     for number, last in checkpoint.memory_rounds.items():
         memory: dict[str, State] = {}
@@ -128,8 +79,7 @@ def test_singleset_is_separate_trainings_to_the_bit(train: Train, tmp_path: Path
             if number in record["clients"]:
                 client = alone.client(number, record["round"], {}, {}, memory)
                 memory = dict(train_round(client, settings.variants, settings.training).memory)
-        assert digest([memory["private"]]) == digest(
-            [load_memory(folder_of(outcome.folder.path, number), last)["private"]]
-        )
+        kept = load_memory(folder_of(outcome.folder.path, number), last)
+        assert digest([memory["private"]]) == digest([kept["private"]])
     values = outcome.records[-1]["models"]["average"]["client-accuracy"]["values"]
-    assert len(values) == 4 and len(set(values)) > 1
+    assert len(set(values)) > 1

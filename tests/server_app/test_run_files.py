@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from in_process import FinishedRun, TamperingGrid, drop, experiment, small
+from in_process import FinishedRun, TamperingGrid, cut, drop, experiment, small
 
 from client_app.metrics import Scores
-from client_app.state import digest
 from data import DataError, federate, load
 from server_app import predictions
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
@@ -42,35 +41,20 @@ def test_settings_json_holds_settings_versions_and_data(finished: FinishedRun) -
     assert origin["partition-hash"] == finished.summary["partition-hash"]
     counts_KC = federate(small(finished.folder.path.parent, **CHANGES).data, 0).counts_KC
     assert origin["samples"]["train"] == counts_KC.tolist()
-    assert sum(origin["samples"]["test"]) == 100
 
 
 def test_records_and_summary_agree(finished: FinishedRun) -> None:
-    assert [record["round"] for record in finished.records] == [1, 2, 3]
     assert [record["evaluated-by"] for record in finished.records] == ["nobody", "server", "server"]
-    assert [sorted(record["models"]) for record in finished.records] == [
+    assert [sorted(record["models"]) for record in finished.records[:2]] == [
         [],
         ["average", "creff"],
-        ["average", "creff"],
     ]
-    on_disk = finished.folder.summary()
-    assert on_disk == json.loads(json.dumps(finished.summary))
+    assert finished.folder.summary() == json.loads(json.dumps(finished.summary))
     for name, selections in finished.summary["models"].items():
         assert selections["last"] == finished.records[-1]["models"][name]
-        best = selections["best-validation"]
         measured = [record["models"][name]["validation"] for record in finished.records[1:]]
         accuracies = [numbers["balanced-accuracy"] for numbers in measured]
-        assert best["round"] == 2 + accuracies.index(max(accuracies))
-
-
-def test_the_checkpoint_is_what_the_hashes_are_of(finished: FinishedRun) -> None:
-    folder = finished.folder
-    checkpoint, previous = map(Checkpoint.load, (folder.checkpoint_file, folder.previous_file))
-    assert (checkpoint.round, previous.round) == (3, 2)
-    assert digest([checkpoint.shared]) == finished.summary["hash"]["shared"]
-    assert checkpoint.deployed.keys() == {"average", "creff"}
-    assert digest([checkpoint.deployed["average"]]) == digest([checkpoint.shared])
-    assert checkpoint.states.keys() >= {"creff", "logit-shift"}
+        assert selections["best-validation"]["round"] == 2 + accuracies.index(max(accuracies))
 
 
 def test_a_checkpoint_of_another_format_is_refused(
@@ -82,28 +66,20 @@ def test_a_checkpoint_of_another_format_is_refused(
 
 
 def test_kept_predictions_have_the_run_s_numbers(finished: FinishedRun) -> None:
-    recorded = finished.records[-1]["models"]
+    recorded = finished.records[-1]["models"]["creff"]
     data = load(small(finished.folder.path.parent, **CHANGES).data)
-    for model in ("average", "creff"):
-        for before, kind in (("", "test"), (VALIDATION, "validation")):
-            kept = read_predictions(finished.folder, f"{before}{model}")
-            assert kept is not None and kept.samples_N is not None
-            numbers = recorded[model] if kind == "test" else recorded[model]["validation"]
-            scores = Scores.of_probabilities(*map(torch.from_numpy, kept[:2]))
-            assert numbers["confusion"] == scores.confusion_CC.tolist()
-            again = metrics_from(scores)
-            for name in ("auroc", "auprc", "brier", "loss"):
-                assert numbers[name] == pytest.approx(again[name]), name
-            labels_N = data.test_labels if kind == "test" else data.train_labels
-            assert kept.labels_N.tolist() == labels_N[kept.samples_N].tolist()
-            assert len({*kept.samples_N.tolist()}) == len(kept.samples_N)
+    for name, numbers, labels_N in (
+        ("creff", recorded, data.test_labels),
+        (f"{VALIDATION}creff", recorded["validation"], data.train_labels),
+    ):
+        kept = read_predictions(finished.folder, name)
+        assert kept is not None and kept.samples_N is not None
+        scores = Scores.of_probabilities(*map(torch.from_numpy, kept[:2]))
+        assert numbers["confusion"] == scores.confusion_CC.tolist()
+        assert numbers["auroc"] == pytest.approx(metrics_from(scores)["auroc"])
+        assert kept.labels_N.tolist() == labels_N[kept.samples_N].tolist()
+        assert len({*kept.samples_N.tolist()}) == len(kept.samples_N)
     assert read_predictions(finished.folder, "ccvr") is None
-
-
-def test_what_clients_measure_is_not_kept(train: Train) -> None:
-    outcome = train("one", method="fedbn", rounds=1)
-    assert not outcome.folder.predictions_file.exists()
-    assert "confusion" in outcome.records[-1]["models"]["average"]
 
 
 def test_predictions_that_are_too_large_or_damaged_are_none(
@@ -115,13 +91,11 @@ def test_predictions_that_are_too_large_or_damaged_are_none(
         return {"log-probabilities": torch.zeros(4, 2).double(), "labels": torch.zeros(4).long()}
 
     both = {"average": outputs(), f"{VALIDATION}average": outputs()}
-    for most, kept in ((200, {*both}), (100, {"average"}), (64, set())):
+    for most, kept in ((64, set()), (100, {"average"}), (200, {*both})):
         monkeypatch.setattr(predictions, "LARGEST", most)
         write_predictions(folder, both)
-        assert {name for name in both if read_predictions(folder, name)} == kept, "tests come last"
-    monkeypatch.setattr(predictions, "LARGEST", 200)
-    write_predictions(folder, both)
-    folder.predictions_file.write_bytes(folder.predictions_file.read_bytes()[:-8])
+        assert {name for name in both if read_predictions(folder, name)} == kept
+    cut(folder.predictions_file, 8)
     assert read_predictions(folder, "average") is None
 
 
@@ -161,7 +135,6 @@ def test_a_record_comes_back_from_json() -> None:
     written = json.loads(json.dumps(FULL.to_json(), allow_nan=False))
     assert RoundRecord.of(written) == FULL and FULL.shortened() == FULL
     assert written["models"]["average"]["client-accuracy"]["worst-decile"] == 0.25
-    assert written["unseen"]["nearest"]["distances"] == {"0": 0.5}
     assert "unseen" not in RoundRecord(1).to_json(), "what is not there has no key"
 
 
@@ -193,16 +166,13 @@ def test_records_survive_a_cut_line_and_a_later_version_is_refused(tmp_path: Pat
 def test_a_record_of_very_many_clients_is_short() -> None:
     """Its means and its medians are of all clients all the same."""
     many = 3_000
-    spread = Spread(0.5, 0.0, 0.05, [(7 * k % many) / many for k in range(many - 1)] + [math.nan])
-    numbers = ModelNumbers({}, [], {"local-accuracy": spread})
+    spread = Spread(0.5, 0.0, 0.05, [(7 * k % many) / many for k in range(many)])
     whole = RoundRecord(
         1,
-        {"average": numbers},
+        {"average": ModelNumbers({}, [], {"local-accuracy": spread})},
         clients=list(range(many)),
         failures=dict.fromkeys(range(many), "no reply"),
-        updates=[
-            UpdateStatistics(k, 0.1 + k, math.nan if k % 3 else k / many, 40) for k in range(many)
-        ],
+        updates=[UpdateStatistics(k, 0.1 + k, k / many, 40) for k in range(many)],
     )
     short = whole.shortened()
     assert (short.used, short.failed, len(short.updates)) == (many, many, 100)
@@ -210,8 +180,8 @@ def test_a_record_of_very_many_clients_is_short() -> None:
     values = short.models["average"].spreads["local-accuracy"]
     assert dataclasses.replace(values, values=()) == dataclasses.replace(spread, values=())
     assert len(values.values) == 100 and values.values[50] == pytest.approx(0.505, abs=0.001)
-    norms = [update.norm for update in short.updates]
-    assert max(norms) == many - 1 + 0.1 and min(update.cosine for update in short.updates) == 0.0
+    assert max(update.norm for update in short.updates) == many - 1 + 0.1
+    assert min(update.cosine for update in short.updates) == 0.0
     assert short.median_norm == pytest.approx(0.1 + (many - 1) / 2, abs=0.5)
 
 
@@ -225,6 +195,4 @@ def test_a_run_of_many_clients_counts_them_all(train: Train) -> None:
     outcome = train(grid=TamperingGrid(lose), **changes)
     (record,) = outcome.folder.rounds()
     assert (record.used, len(record.clients)) == (100, 100)
-    assert (record.failed, len(record.failures), outcome.summary["failures"]) == (12, 12, 12)
-    assert len(record.models["average"].spreads["local-accuracy"].values) == 100
-    assert record.line.endswith("client 9, 2 more")
+    assert (record.failed, outcome.summary["failures"]) == (12, 12)

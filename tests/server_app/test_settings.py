@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -17,7 +16,7 @@ from client_app.optimizer import TrainingSettings
 from client_app.run_spec import RunSpec
 from data import OneOf, SettingError, Settings
 from data.renamed_settings import OLD_NAMES, stored
-from server_app.composition import compose, section_types
+from server_app.composition import section_types
 from server_app.methods import METHODS
 from server_app.settings import as_toml, defaults, groups, parse, parse_text
 from strategies.registry import SERVER_METHODS
@@ -79,34 +78,22 @@ def test_every_declared_bound_is_kept_and_reached() -> None:
 RULES_IN_CODE: dict[str, list[Any]] = {
     "method": ["", "fedavg+", "fedavg+fedavg"],
     "model": ["resnet-9", ""],
-    "head-start": ["fed3r", "fedncm", "fedcof", "ccvr"],
-    "keep-best": ["recall", "Loss"],
+    "keep-best": ["recall"],
     "positive-class": ["dead"],
     "partition-file": ["nowhere.json"],
     "freeze": ["all"],
     "method-settings": ["{", "3", '{"rounds": 2}'],
-    "local-batch-norm.refused-by": ["0,,1", "a", "-1"],
     "logit-shift.smoothing": [0.1],
-    "creff.sweep": ["0,,1", "a", "-1", "1,1", "1.5"],
-    "tau-norm.sweep": ["0,,1", "-1", "0,nan", "1,1.0"],
     "fed3r.rho": ["", "-1", "inf", "nan", "automatic"],
     "batch-size": [1],
     "rounds": [True, "3", 2.0],
-    "alpha": ["0.5", False, None],
-    "overwrite": [1, "true"],
-    "cache": [3, True, ["a"]],
+    "alpha": ["0.5", None],
+    "overwrite": [1],
+    "cache": [3],
 }
 """Values that are refused by more than a bound or a choice, or are of another type."""
 BESIDE: dict[str, dict[str, Any]] = {
-    "creff.sweep": {"method": "creff", "model": "mlp-bn"},
-    "tau-norm.sweep": {"method": "tau-norm"},
     "fed3r.rho": {"method": "fed3r"},
-    "local-batch-norm.refused-by": {
-        "method": "fedbn",
-        "dataset": "domains:mnist,usps",
-        "unseen-domain": "usps",
-        "local-batch-norm.share-norm-statistics": True,
-    },
     "batch-size": {"model": "mlp-bn"},
     "partition-file": {"partition": "file"},
 }
@@ -122,23 +109,13 @@ def test_a_value_that_no_run_can_have_names_its_key(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "nearest"),
-    [
-        ("round", "rounds"),
-        ("learning_rate", "learning-rate"),
-        ("logit-shift.smothing", "logit-shift.smoothing"),
-        ("feature-steps", "creff.feature-steps"),
-    ],
-)
+    [("round", "rounds"), ("logit-shift.smothing", "logit-shift.smoothing"), ("feature-steps", "creff.feature-steps")],
+)  # fmt: skip
 def test_an_unknown_key_is_refused_with_the_nearest(key: str, nearest: str) -> None:
     with pytest.raises(SettingError) as refused:
         parse({"method": "fedshift+creff", key: 3})
     assert refused.value.key == key
     assert refused.value.remedy == f"did you mean {nearest}?"
-
-
-def test_an_integer_serves_as_a_number() -> None:
-    settings = parse({"alpha": 1})
-    assert (type(settings.data.alpha), settings.data.alpha) == (float, 1.0)
 
 
 # ---- between settings ------------------------------------------------------------------------------------------------
@@ -153,19 +130,11 @@ HOLDOUT: dict[str, Any] = {"holdout-per-class": 5}
         # no effect
         ({"partition": "iid", "min-samples": 3}, "min-samples"),
         ({**DOMAINS, "alpha": 0.5}, "alpha"),
-        ({"partition": "feddf", "min-samples": 3}, "min-samples"),
-        ({"llt-form": "literal"}, "llt-form"),
-        ({"partition": "llt", "llt-form": "literal"}, "llt-form"),
         ({"dataset": "mnist", "cinic-train": "train"}, "cinic-train"),
         ({"test-fold": 1}, "test-fold"),
-        ({"parts-per-domain": 2}, "parts-per-domain"),
-        ({"unseen-domain": "usps"}, "unseen-domain"),
         ({"method": "fedavg", "creff.head-steps": 3}, "creff.head-steps"),
         ({"method": "singleset", "server-momentum": 0.5}, "server-momentum"),
-        ({"method": "singleset", "fedavg.weighting": "all"}, "fedavg.weighting"),
         ({"server-momentum-form": "damped"}, "server-momentum-form"),
-        ({"server-second-momentum": 0.5}, "server-second-momentum"),
-        ({"keep-best": "", "patience": 2}, "patience"),
         ({"keep-best": "loss", "evaluate-every": 0}, "keep-best"),
         ({"method": "iwds", "finetune-sampling": "method"}, "finetune-sampling"),
         ({"model": "small-cnn", "norm": "group"}, "norm"),
@@ -173,13 +142,8 @@ HOLDOUT: dict[str, Any] = {"holdout-per-class": 5}
         # contradictions between methods
         ({"method": "fedshift+reweighting"}, "method"),
         ({"method": "scaffold+fednova"}, "method"),
-        ({"method": "silobn+fedbn"}, "method"),
-        ({"method": "iwds+uniform-sampling"}, "method"),
-        ({"method": "singleset+fedprox"}, "method"),
         ({"method": "ccvr+fedbn"}, "method"),
-        ({"method": "fedsift"}, "method"),
         ({"method": "uniform-sampling", "resampling.beta-start": 0.5}, "resampling.beta-start"),
-        ({"method": "tau-norm", "tau-norm.tau": 0.5, "tau-norm.sweep": "0,1"}, "tau-norm.tau"),
         # a method and the rest
         ({"method": "feddf", "holdout-per-class": 0}, "holdout-per-class"),
         ({"method": "fedbn", "dataset": "cifar10", "model": "small-cnn"}, "model"),
@@ -190,16 +154,10 @@ HOLDOUT: dict[str, Any] = {"holdout-per-class": 5}
         ({"method": "fed3r", "model": "mlp-bn"}, "method"),
         ({"method": "fedavg", "rounds": 0}, "rounds"),
         ({"method": "fedshift+fed3r", "model": "linear", "rounds": 0}, "rounds"),
-        ({"method": "tau-norm+fed3r", "model": "linear", "rounds": 0}, "rounds"),
-        ({"method": "fedavg", "model": "mlp-bn", "head-start": "fed-lda"}, "head-start"),
-        ({"method": "singleset", "model": "linear", "head-start": "fed-lda"}, "head-start"),
         # model and data
         ({"partition": "llt", "clients": 7}, "clients"),
         ({"dataset": "abide", "augmentation": "rotate"}, "augmentation"),
-        ({"dataset": "abide", "model": "efficientnet-lite0"}, "model"),
         ({"model": "mlp-bn", "weights": "x.pth"}, "weights"),
-        ({"model": "mlp-bn", "lift": 10}, "lift"),
-        ({"model": "torchvision:resnet19", "image-side": 32}, "model"),
         ({"model": "torchvision:vit_b_32", "image-side": 32}, "model"),
     ],
 )
@@ -227,16 +185,6 @@ def test_every_method_parses_and_its_settings_come_back(method: str) -> None:
     flat = json.loads(json.dumps(settings.flat()))
     assert parse(flat) == settings and parse(flat).run_id == settings.run_id
     assert "auto" not in (flat["model"], flat["partition"])
-
-
-def test_the_order_of_methods_does_not_matter() -> None:
-    ids = set()
-    for names in permutations(["fedshift", "fedbn", "creff", "fedavg"]):
-        settings = parse({"method": " + ".join(names), "model": "mlp-bn"})
-        ids.add(settings.run_id)
-        assert settings.general.method == "fedshift+fedbn+creff"
-        assert settings.parts == compose("creff+fedbn+fedshift")
-    assert len(ids) == 1
 
 
 # ---- the run id ------------------------------------------------------------------------------------------------------
@@ -343,15 +291,11 @@ def test_a_run_s_name_leaves_out_the_folders_of_the_user(dataset: str, name: str
     ("text", "expected"),
     [
         (" rounds = 7 ", ("rounds", 7)),
-        ("rounds=1.5", ("rounds", 1.5)),
         ("rounds=many", ("rounds", "many")),
         ("alpha=1e-3", ("alpha", 0.001)),
         ("overwrite=True", ("overwrite", True)),
-        ("overwrite=1", ("overwrite", "1")),
         ("classes=10", ("classes", "10")),
         ("cache=a=b", ("cache", "a=b")),
-        ("cache=", ("cache", "")),
-        ("unknown=1", ("unknown", "1")),
     ],
 )
 def test_the_key_s_own_type_decides_how_text_is_read(text: str, expected: tuple[str, Any]) -> None:
@@ -365,19 +309,14 @@ def test_the_flower_app_declares_every_setting_at_its_default() -> None:
     assert as_toml() in text + "\n"
     flat: dict[str, Any] = {}
     for key, value in tomllib.loads(text)["tool"]["flwr"]["app"]["config"].items():
-        flat |= (
-            {f"{key}.{name}": part for name, part in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
+        parts = value if isinstance(value, dict) else {"": value}
+        flat |= {f"{key}.{name}".rstrip("."): part for name, part in parts.items()}
     # No settings: a file for the sites' answers, the coordinator's signature, and the protocol.
-    assert (flat.pop("readiness"), flat.pop("run-signature")) == ("", "")
-    assert flat.pop("protocol") == "clients"
+    assert {flat.pop(key) for key in ("readiness", "run-signature", "protocol")} == {"", "clients"}
     for new_name, old_name in OLD_NAMES.items():
         assert flat.pop(old_name) == flat[new_name]
-    assert {key: (type(value), value) for key, value in flat.items()} == {
-        key: (type(value), value) for key, value in defaults().items()
-    }
+    assert flat == defaults()
+    assert {key: type(flat[key]) for key in flat} == {k: type(v) for k, v in defaults().items()}
 
 
 def model_of(**stated: str) -> str:
@@ -390,20 +329,3 @@ def test_a_data_set_has_a_suitable_model() -> None:
         "office-caltech10": "alexnet-bn", "abide": "abide-mlp", "cinic10": "resnet-18", "tiny-imagenet": "resnet-50",
     }  # fmt: skip
     assert {dataset: model_of(dataset=dataset) for dataset in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("shape", "model"),
-    [("1x28x28", "resnet-8"), ("3x64x64", "resnet-8"), ("1x224x224", "resnet-18-imagenet"), ("30", "mlp-bn")],
-)  # fmt: skip
-def test_the_same_images_have_the_same_model_in_every_form(
-    tmp_path: Path, shape: str, model: str
-) -> None:
-    """One with batch norm, so that FedBN is possible."""
-    (tmp_path / "a.csv").write_text("path,label\n")
-    own = [f"npz:{tmp_path}/a.npz", f"csv:{tmp_path}/a.csv"]
-    if "x" in shape:
-        own.append(f"folder:{tmp_path}/a")
-    own += [f"domains:{name},npz:{tmp_path}/b.npz" for name in own]
-    about = {"classes": "2", "input_shape": shape, "method": "fedbn"}
-    assert {model_of(dataset=dataset, **about) for dataset in own} == {model}

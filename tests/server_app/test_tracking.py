@@ -1,7 +1,5 @@
 """TensorBoard, MLflow and Weights & Biases hold what rounds.jsonl holds, once, however often the run was stopped."""
 
-import io
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +8,9 @@ from typing import Any
 
 import pytest
 from in_process import FinishedRun, cut, small
-from rich.console import Console
 
 from data import SettingError
 from fedskew.engines import execute
-from fedskew.sweep import run_all
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from server_app.trackers import PROJECT, Tracker, scalars
@@ -57,8 +53,7 @@ def assert_drawn(folder: RunFolder) -> None:
     drawn, wanted = of_tensorboard(folder), recorded(folder)
     assert drawn.keys() == wanted.keys() and len(wanted) > 10
     for tag, points in wanted.items():
-        for (step, value), (round, number) in zip(drawn[tag], points, strict=True):
-            assert step == round and math.isclose(value, number, rel_tol=1e-6), tag
+        assert drawn[tag] == [(round, pytest.approx(value, rel=1e-6)) for round, value in points]
 
 
 def test_the_curves_are_the_records_after_every_kind_of_start(train: Train) -> None:
@@ -69,8 +64,6 @@ def test_the_curves_are_the_records_after_every_kind_of_start(train: Train) -> N
     drawn = train(tensorboard=True, **SHORT)
     assert drawn.folder.path == plain.folder.path, "it is the same run"
     assert_drawn(drawn.folder)
-    for tag in ("balanced-accuracy/creff", "run/loss", "run/matching-loss", "run/bytes-up"):
-        assert [step for step, _ in of_tensorboard(drawn.folder)[tag]] == [1, 2, 3]
     drawn.folder.summary_file.unlink()
     cut(drawn.folder.checkpoint_file, 7)
     resumed = train(tensorboard=True, **SHORT)
@@ -81,16 +74,11 @@ def test_the_curves_are_the_records_after_every_kind_of_start(train: Train) -> N
     assert repeated.hash == plain.hash and repeated.records == plain.records
 
 
-@pytest.mark.parametrize("way", ["a sweep", "ray"])
-def test_a_finished_run_is_drawn_without_being_conducted(
-    train: Train, tmp_path: Path, way: str
-) -> None:
+def test_a_finished_run_is_drawn_without_being_conducted(train: Train, tmp_path: Path) -> None:
+    """By Ray's engine, which has no run to tell of it."""
     pytest.importorskip("tensorboard")
     outcome, config = train(**SHORT), small(tmp_path / "results", tensorboard=True, **SHORT)
-    if way == "ray":
-        execute(config, "ray", print)
-    else:
-        run_all([config], [], Console(file=io.StringIO()))
+    execute(config, "ray", print)
     assert_drawn(outcome.folder)
 
 
@@ -101,7 +89,7 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
 
     class Listening(Tracker):
         def begin(self, settings, records) -> None:
-            heard.append(("begin", settings["rounds"], len(records)))
+            heard.append("begin")
 
         def round(self, record) -> None:
             heard.append(record.round)
@@ -111,11 +99,9 @@ def test_a_tracker_hears_of_the_end_also_when_the_run_fails(
 
     monkeypatch.setattr("server_app.app.tracker_of", lambda settings, folder: Listening())
     train()
-    assert heard == [("begin", 2, 0), 1, 2, 2]
-    heard.clear()
     with pytest.raises(RuntimeError):
         train(learning_rate=1e30)
-    assert heard == [("begin", 2, 0), None]
+    assert heard == ["begin", 1, 2, 2, "begin", None]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
@@ -125,7 +111,6 @@ def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) 
         parse({name: True})
     assert refused.value.key == name
     assert refused.value.remedy == f"pip install 'fedskew[{name}]'"
-    parse({})
 
 
 # ---- MLflow and Weights & Biases -------------------------------------------------------------------------------------
@@ -138,10 +123,10 @@ def of_mlflow(results: Path, run: str) -> tuple[Curves, Any]:
     client = MlflowClient(f"file://{results / 'mlruns'}")
     experiment = client.get_experiment_by_name(PROJECT)
     (stored,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{run}'")
-    curves = {}
-    for tag in stored.data.metrics:
-        history = client.get_metric_history(stored.info.run_id, tag)
-        curves[tag] = [(point.step, point.value) for point in history]
+    curves = {
+        tag: [(one.step, one.value) for one in client.get_metric_history(stored.info.run_id, tag)]
+        for tag in stored.data.metrics
+    }
     return curves, stored
 
 
@@ -178,7 +163,6 @@ def test_weights_and_biases_has_every_round_once_and_writes_nothing_elsewhere(
 
     def noted(**named: Any) -> Any:
         curves.clear()
-        assert named["config"]["method"] == "creff"
         run = begin(**named)
 
         def log(row: dict[str, float], step: int) -> None:
@@ -192,7 +176,6 @@ def test_weights_and_biases_has_every_round_once_and_writes_nothing_elsewhere(
     for changes in ({}, {}, {"overwrite": True}):
         outcome = train(**SHORT, wandb=True, **changes)
         assert curves == recorded(outcome.folder) and len(curves) > 10
-        (file,) = outcome.folder.path.glob("wandb/offline-run-*/*.wandb")
-        assert file.stat().st_size > 0
+        assert len([*outcome.folder.path.glob("wandb/offline-run-*/*.wandb")]) == 1
         outcome.folder.summary_file.unlink()  # it resumes after its last checkpoint
     assert not [file for file in home.rglob("*") if file.is_file()]

@@ -61,9 +61,7 @@ def first_error(strategy: Any, variants: Any, **named: Any) -> str:
     ("variants", "net", "words"),
     [
         (["creff"], Net, "use strategy = fedskew.flower.CReFF(model, ...)"),
-        (["creff-code"], Net, "use strategy = fedskew.flower.CReFFCode(model, ...)"),
         (["scaffold"], Net, "use strategy = fedskew.flower.Scaffold(model, ...)"),
-        (["ratio-loss"], Net, "use strategy = fedskew.flower.RatioLoss(model, ...)"),
         (["fedshift"], Net, "train_config=ConfigRecord(class_counts(grid))"),
         (["fedshift", "fedlc"], Net, "both correct the class prior"),
         (["fedsift"], Net, "did you mean fedshift"),
@@ -74,7 +72,7 @@ def test_a_client_says_what_its_variants_need(variants: list[str], net: Any, wor
     assert words in first_error(FedAvg(**OFF), variants, net=net)
 
 
-@pytest.mark.parametrize("name", ["feddyn", "feddisco", *WITHOUT_STRATEGY])
+@pytest.mark.parametrize("name", ["feddyn", *WITHOUT_STRATEGY])
 def test_a_client_half_without_its_server_half_is_refused(name: str) -> None:
     with pytest.raises(SettingError) as caught:
         variants_of([name])
@@ -87,7 +85,6 @@ def test_a_client_half_without_its_server_half_is_refused(name: str) -> None:
     ("kind", "variants", "name"),
     [
         (flower.Scaffold, ["scaffold"], "control-variates"),
-        (flower.FedNova, [], "fednova"),
         (flower.ExactFedAvg, ["fedprox"], ""),
     ],
 )
@@ -147,13 +144,11 @@ def test_strategies_and_their_settings_are_checked_when_they_are_made() -> None:
     for kind, settings, error in (
         (ScaffoldKrum, {}, TypeError),
         (TwoMeans, {}, SettingError),
-        (flower.CReFF, {"head_stepz": 3}, TypeError),
         (flower.CReFF, {"head_steps": -1}, SettingError),
         (flower.CReFF, {"bits": 12}, TypeError),
         (flower.Fed3R, {"bits": 99}, SettingError),
         (flower.FedDF, {}, SettingError),  # without a hold-out
         (flower.CCVR, {"variants": ["fedbn"]}, SettingError),
-        (flower.Fed3R, {"variants": ["fedbn"]}, SettingError),
     ):
         with pytest.raises(error):
             kind(initial(), **OFF, **settings)
@@ -221,9 +216,7 @@ def take_one(state: State) -> State:
 @pytest.mark.parametrize(
     ("kind", "question", "change", "words"),
     [
-        (flower.FedCOF, "client-means", lambda s: {**s, "sums": s["sums"] + 2**40}, "larger than"),
-        (flower.FedCOF, "client-means", lambda s: {**s, "sums": s["sums"].double()}, "not int64"),
-        (flower.FedCOF, "client-means", lambda s: {**s, "more": torch.ones(10**6)}, "at most"),
+        (flower.Fed3R, "feature-statistics", lambda s: {**s, "more": torch.ones(10**6)}, "at most"),
         (flower.FedLDA, "label-counts", take_one, "class counts differ between label-counts and"),
     ],
 )
@@ -235,15 +228,11 @@ def test_an_answer_that_cannot_be_one_ends_with_its_reason(
         if number == 2 and name in reply.content.array_records:
             reply.content[name] = ArrayRecord(change(reply.content[name].to_torch_state_dict()))
 
-    for is_spoiled in (True, False):
-        grid = FakeGrid(client_app(list(kind.methods)))
-        strategy = kind(initial(), **OFF, range=32.0)
-        if is_spoiled:
-            grid.change = spoil
-            with refused(RuntimeError, words):
-                train(strategy, grid.app, rounds=0, grid=grid)
-        else:
-            train(strategy, grid.app, rounds=0, grid=grid)
+    grid = FakeGrid(client_app(list(kind.methods)))
+    train(kind(initial(), **OFF, range=32.0), grid.app, rounds=0, grid=grid)
+    grid.change = spoil
+    with refused(RuntimeError, words):
+        train(kind(initial(), **OFF, range=32.0), grid.app, rounds=0, grid=grid)
 
 
 def test_clients_that_lack_a_variant_or_a_model_are_told_of_it() -> None:
@@ -283,12 +272,6 @@ def record_with(name: str, size: int) -> Callable[[Message], None]:
         (
             flower.ExactFedAvg,
             [],
-            record_with("upload/feature-gradients", 3),
-            "which ExactFedAvg does not take",
-        ),
-        (
-            flower.ExactFedAvg,
-            [],
             arrays_with(lambda state: state["conv.bias"][0].fill_(torch.nan)),
             "conv.bias is not finite",
         ),
@@ -297,12 +280,6 @@ def record_with(name: str, size: int) -> Callable[[Message], None]:
             [],
             arrays_with(lambda state: state.update({"conv.bias": torch.ones(7)})),
             "float32 of 7, not float32 of 6",
-        ),
-        (
-            flower.ExactFedAvg,
-            [],
-            arrays_with(lambda state: state.update({"conv.bias": torch.ones(200_000)})),
-            "bytes, and at most",
         ),
         (
             flower.ExactFedAvg,
@@ -366,29 +343,23 @@ def test_an_app_that_cannot_evaluate_is_logged_with_its_own_reason(
 
 
 def test_a_privacy_mod_and_an_upload_end_with_a_sentence() -> None:
-    mods = [LocalDpMod(2.0, 1e-6, 1.0, 1e-5)]
     with refused(RuntimeError, "flwr's privacy mods refuse feature-gradients"):
+        mods = [LocalDpMod(2.0, 1e-6, 1.0, 1e-5)]
         train(flower.CReFF(initial(), **OFF), client_app(["creff"], mods=mods))
-    with pytest.raises(RuntimeError) as other:
-        train(flower.CReFF(initial(), **OFF), client_app(["creff"], epochs=0))
-    assert "privacy" not in str(other.value)
 
 
-@pytest.mark.parametrize(("variant", "kind"), [("ccvr", flower.CCVR), ("fedshift", None)])
 def test_answers_that_no_mod_protects_are_named_in_the_log(
-    variant: str, kind: Any, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    mods = [LocalDpMod(2.0, 1e-6, 1e9, 1e-5)]
-    own = FedAvg(**OFF) if kind is None else kind(initial(PlainNet), **OFF)
-    for strategy, variants, unprotected in ((FedAvg(**OFF), [], False), (own, [variant], True)):
+    for variants in ([], ["fedshift"]):
         caplog.clear()
-        app = client_app(variants, net=PlainNet, mods=mods)
+        app = client_app(variants, net=PlainNet, mods=[LocalDpMod(2.0, 1e-6, 1e9, 1e-5)])
         with caplog.at_level(logging.INFO, "flwr"):
-            train(strategy, app, rounds=1, net=PlainNet, counts=variants == ["fedshift"])
-        assert ("no privacy wrapper or mod covers them" in caplog.text) is unprotected
+            train(FedAvg(**OFF), app, rounds=1, net=PlainNet, counts=bool(variants))
+        assert ("no privacy wrapper or mod covers them" in caplog.text) is bool(variants)
 
 
-@pytest.mark.parametrize("kind", [flower.TauNorm, flower.FedNova, flower.Fed3R])
+@pytest.mark.parametrize("kind", [flower.TauNorm, flower.Fed3R])
 def test_a_wrappers_noise_covers_what_is_deployed_or_the_run_is_refused(kind: Any) -> None:
     """TauNorm's model would be made before the wrapper adds its noise."""
     wrapped = DifferentialPrivacyServerSideFixedClipping(kind(initial(), **OFF), 1.0, 1.0, 4)
@@ -413,11 +384,6 @@ class Scaled(nn.Module):
         return 3 * self.last(self.body(inputs).relu())
 
 
-class LogSoftmax(Scaled):
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.last(self.body(inputs).relu()).log_softmax(1)
-
-
 class Auxiliary(Scaled):
     """Has a later layer that the forward pass does not use."""
 
@@ -435,8 +401,6 @@ class Auxiliary(Scaled):
         (Scaled(), "", "does more with the logits of 'last'"),
         (Auxiliary(), "", "does not use the head"),
         (nn.Sequential(nn.Linear(5, 3, bias=False)), "", "nn.Linear with a bias"),
-        (nn.Linear(5, 3), "", "no nn.Linear inside"),
-        (LogSoftmax(), "", ""),
         (Auxiliary(), "last", ""),
     ],
 )
@@ -452,5 +416,4 @@ def test_a_model_is_taken_or_refused_and_is_whole_afterwards(
         with as_classifier(net, head, inputs) as classifier:
             assert classifier.head.out_features == 3
     assert [name for name, _ in net.named_parameters()] == before
-    assert all(weight.requires_grad for weight in net.parameters())
     assert torch.equal(net(inputs), output)

@@ -19,7 +19,6 @@ from flower_command import flwr_run
 ROOT = Path(__file__).resolve().parents[3]
 APP = ROOT / "examples" / "flower-quickstart"
 PATCHES = sorted((APP / "patches").glob("*.diff"))
-MOST_LINES = 10
 RUNNER = """
 import importlib, random, sys
 from pathlib import Path
@@ -60,14 +59,6 @@ def patched(patch: Path | None, folder: Path) -> Path:
     (folder / "data" / "__init__.py").write_text("OWNER = 'user'\n")
     (folder / "strategies.py").write_text("OWNER = 'user'\n")
     return folder
-
-
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_a_patch_adds_or_changes_at_most_ten_lines(patch: Path) -> None:
-    lines = patch.read_text().splitlines()
-    added = [line for line in lines if line.startswith("+") and not line.startswith("+++")]
-    assert 0 < len(added) <= MOST_LINES, f"{patch.name} adds {len(added)} lines"
-    assert all("fedskew" not in line or "fedskew.flower" in line for line in added)
 
 
 def train_every_patch(python: Path, installed: Path | None, folder: Path) -> None:

@@ -18,7 +18,7 @@ from flower_grid import (
 )
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.serverapp.strategy import FedAdam
 from in_process import HEADS, experiment, small
 
 import fedskew.flower as flower
@@ -127,7 +127,6 @@ class CReFFAdam(flower.CReFF, FedAdam):
     [
         (CReFFAdam, {**SMALL_CREFF, "eta": 0.01}, ["creff", "fedshift"], ["creff"]),
         (flower.CCVR, {"features_per_class": 5, "head_steps": 4}, ["ccvr"], ["ccvr"]),
-        (flower.TauNorm, {"sweep": "0.5,1"}, ["iwds"], ["tau-norm-0.5", "tau-norm-1"]),
         (flower.TrimmedMean, {"share": 0.3}, [], []),
     ],
 )
@@ -141,33 +140,13 @@ def test_a_strategy_trains_and_deploys_by_the_users_names(
     strategy = kind(initial(), **OFF, **settings)
     grid = FakeGrid(client_app(variants))
     result = train(strategy, grid.app, 1, counts="fedshift" in variants, grid=grid)
-    assert not grid.errors
-    assert sorted(strategy.deployed) == deployed
+    assert not grid.errors and sorted(strategy.deployed) == deployed
     own, average = initial().state_dict(), weights(result)
     for state in [average, *strategy.deployed.values()]:
         assert list(state) == list(own)
-        assert all(torch.isfinite(tensor).all() for tensor in state.values())
     assert not torch.equal(average["conv.weight"], own["conv.weight"])
     for model in strategy.deployed.values():
         assert not torch.equal(model["classify.weight"], average["classify.weight"])
-
-
-def test_the_round_does_not_depend_on_the_order_of_the_replies() -> None:
-    """And flwr's own mean, which does, is close to it."""
-    app = client_app(["fedprox"])
-    one, other, theirs = (
-        weights(train(strategy, app, 1, grid=FakeGrid(app, shuffle=seed)))
-        for seed, strategy in enumerate(
-            [
-                flower.ExactFedAvg(initial(), **OFF),
-                flower.ExactFedAvg(initial(), **OFF),
-                FedAvg(**OFF),
-            ]
-        )
-    )
-    assert same(one, other)
-    for name in one:
-        assert torch.allclose(theirs[name].float(), one[name].float(), atol=1e-5), name
 
 
 @pytest.mark.parametrize(
@@ -182,49 +161,38 @@ def test_batch_norm_stays_on_the_client_by_variant_or_by_mod(method: str, mod: A
     ]
     assert not by_mod.errors and not by_variant.errors
     assert same(*map(weights, results))
-    assert all(len(result.evaluate_metrics_clientapp) == 2 for result in results)
     private = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
     private |= {"norm.weight", "norm.bias"} if method == "fedbn" else set()
     own, shared = initial().state_dict(), weights(results[0])
     for name in own:
         assert torch.equal(shared[name].float(), own[name].float()) == (name in private), name
-    kept = []
     for node in by_mod.nodes:
         left, right = (
             dict(grid.contexts[node].state["fedskew/private"].to_torch_state_dict())
             for grid in (by_mod, by_variant)
         )
         assert set(left) == private and same(left, right)
-        kept.append(left["norm.running_mean"])
-    assert not torch.equal(kept[0], kept[1])
 
 
-def message_with(record: ArrayRecord) -> Message:
-    return Message(RecordDict({"arrays": record}), dst_node_id=1, message_type="evaluate")
+class ExactScaffold(flower.Scaffold):
+    exact = True
 
 
-@pytest.mark.parametrize(
-    ("kind", "variant", "settings"),
-    [(flower.CReFF, "creff", SMALL_CREFF), (flower.Scaffold, "scaffold", {})],
-)
-def test_one_flat_array_gives_the_bits_of_an_array_per_tensor(
-    kind: Any, variant: str, settings: dict[str, Any]
-) -> None:
-    exact = type("Exact", (kind,), {"exact": True})
+def test_one_flat_array_gives_the_bits_of_an_array_per_tensor() -> None:
     states = []
     for arrays in (None, flower.flat_arrays(initial(PlainNet))):
-        grid = FakeGrid(client_app([variant], net=PlainNet))
-        strategy = exact(initial(PlainNet), **OFF, **settings)
+        grid = FakeGrid(client_app(["scaffold"], net=PlainNet))
+        strategy = ExactScaffold(initial(PlainNet), **OFF)
         result = train(strategy, grid.app, grid=grid, arrays=arrays, net=PlainNet)
         assert not grid.errors
-        state = weights(result)
-        if arrays is not None:
-            assert len(state) == 1
-            context = Context(1, 1, {}, RecordDict(), {})
-            model = flower.load_model(message_with(result.arrays), context, initial(PlainNet))
-            state = model.state_dict()
-        states.append({**state, **strategy.deployed.get(variant, {})})
-    assert same(*states)
+        states.append(weights(result))
+    message = RecordDict({"arrays": result.arrays})
+    model = flower.load_model(
+        Message(message, dst_node_id=1, message_type="evaluate"),
+        Context(1, 1, {}, RecordDict(), {}),
+        initial(PlainNet),
+    )
+    assert len(states[1]) == 1 and same(states[0], model.state_dict())
 
 
 def test_the_loss_alone_in_a_loop_of_the_apps_own() -> None:
@@ -265,29 +233,12 @@ def with_own_loop() -> ClientApp:
 
 
 def test_calibration_and_tau_norm_work_on_any_strategys_result() -> None:
-    grid = FakeGrid(client_app(["ccvr", "refit-bias"]))
+    grid = FakeGrid(client_app(["ccvr"]))
     result = train(FedAdam(**OFF, eta=0.01), grid.app, 1, grid=grid)
     # flwr's FedAdam makes float64 of the weights
     average = {name: tensor.float() for name, tensor in weights(result).items()}
     model = flower.CCVR(initial(), features_per_class=5).calibrate(grid, result.arrays)
-    refit = flower.RefitBias(initial()).calibrate(grid, result.arrays)
-    for made, changed in ((model, "classify.weight"), (refit, "classify.bias")):
-        assert not torch.equal(made[changed], average[changed])
-        assert torch.equal(made["conv.weight"], average["conv.weight"])
-    assert torch.equal(refit["classify.weight"], average["classify.weight"])
+    assert not torch.equal(model["classify.weight"], average["classify.weight"])
+    assert torch.equal(model["conv.weight"], average["conv.weight"])
     rows = flower.TauNorm(initial()).normalize(result.arrays)["tau-norm"]["classify.weight"]
     assert torch.allclose(rows.norm(dim=1), torch.ones(10))
-
-
-def test_two_heads_in_one_strategy_without_rounds_and_on_the_result_of_another() -> None:
-    class Both(flower.FedNCM, flower.Fed3R):
-        pass
-
-    grid = FakeGrid(client_app(["fedncm", "fed3r"]))
-    both = Both(initial(), **OFF, range=32.0)
-    result = train(both, grid.app, rounds=0, grid=grid)
-    assert not grid.errors and {*both.deployed} == {"fedncm", "fed3r"}
-    assert same(weights(result), dict(initial().state_dict()))
-    alone = flower.Fed3R(initial(), range=32.0)
-    assert same(alone.calibrate(grid, result.arrays), both.deployed["fed3r"])
-    assert alone.metrics[0]["clipped-features"] == 0
