@@ -141,6 +141,14 @@ def test_a_site_nobody_trained_with(domains: Path, fedskew: FedSkew) -> None:
 Change = Callable[[dict[str, torch.Tensor], dict[str, str]], object]
 
 
+def test_singleset_has_nothing_for_an_unseen_site(tmp_path: Path, fedskew: FedSkew) -> None:
+    folder = exported(trained_on_domains(tmp_path, "singleset", rounds=1)[1], tmp_path / "model")
+    file = write_inputs(tmp_path, "dark")
+    assert fedskew("predict", folder, file, "--site", "dark")[0] == 0
+    status, _, errors = fedskew("predict", folder, file, "--site", "averaged")
+    assert status == 2 and "bright, dark" in errors and "nobody" not in errors
+
+
 def rewritten(source: Path, target: Path, change: Change) -> Path:
     """Copy an export with its model file changed."""
     shutil.copytree(source, target)

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 import fedskew as package
 from client_app.client import InvalidReply
-from client_app.column_sums import ColumnSums
+from client_app.column_sums import ColumnSums, is_standardization
 from client_app.local_site import PERMISSIONS
 from client_app.runtime import site_runtime
 from data import DataError, DataSettings, federate
@@ -108,6 +108,13 @@ def test_sums_that_are_none_are_refused():
     for value in (np.nan, np.inf):
         with pytest.raises(ValueError):
             column_sums(np.array([[1], [value]], np.float32))
+
+
+def test_a_client_takes_finite_means_and_positive_deviations_alone():
+    good = {"mean": torch.zeros(2), "std": torch.ones(2)}
+    assert is_standardization(good, 2) and not is_standardization(good, 3)
+    for name, value in (("std", 0.0), ("std", torch.inf), ("mean", torch.nan)):
+        assert not is_standardization({**good, name: torch.tensor([1.0, value])}, 2)
 
 
 @pytest.mark.parametrize("place", ["sums", "squares"])
