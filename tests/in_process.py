@@ -99,8 +99,8 @@ class TamperingGrid(LocalGrid):
 class ManyNodes(TamperingGrid):
     """Several nodes in one process; replies come back in the opposite order."""
 
-    def __init__(self, nodes: int) -> None:
-        super().__init__()
+    def __init__(self, nodes: int, faithful: bool = False) -> None:
+        super().__init__(faithful=faithful)
         self.nodes = nodes
 
     def get_node_ids(self) -> Iterable[int]:
