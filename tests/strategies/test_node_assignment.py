@@ -46,13 +46,6 @@ def assigner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteAssigner:
     return SiteAssigner(read_agreement(write(tmp_path / "federation.toml", agreed())))
 
 
-def test_a_site_is_its_key_in_whatever_order_nodes_come(assigner: SiteAssigner) -> None:
-    grid = Nodes("south", "north", "east")
-    assert assigner.assign(grid, [0, 1, 2], SETTINGS) == {102: [0], 103: [1], 101: [2]}  # type: ignore[arg-type]
-    assert assigner.assign(grid, [2], SETTINGS) == {101: [2]}  # type: ignore[arg-type]
-    assert assigner.absent == {} and grid.looks == 2
-
-
 def test_an_absent_site_is_waited_for_once_and_asked_when_it_is_back(
     assigner: SiteAssigner, caplog: pytest.LogCaptureFixture
 ) -> None:

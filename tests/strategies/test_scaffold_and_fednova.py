@@ -209,11 +209,6 @@ def test_scaffold_reaches_the_optimum_and_fedavg_does_not() -> None:
     assert pooled_gradient(trained(False, 40)) > 1e-3
 
 
-def test_first_round_is_the_uniform_mean_to_the_bit() -> None:
-    assert digest([trained(True, 1)]) == digest([trained(False, 1)])
-    assert digest([trained(True, 2)]) != digest([trained(False, 2)])
-
-
 # ---- FedDyn and FedExP -----------------------------------------------------------------------------------------------
 
 
