@@ -93,9 +93,7 @@ def test_initial_state(server: Server) -> None:
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {
         "features": (CLASSES, 400, WIDTH), "weight": (CLASSES, WIDTH), "bias": (CLASSES,),
     }  # fmt: skip
-    values = state["features"].flatten()
-    assert abs(values.mean()) < 0.05 and abs(values.std() - 1) < 0.05
-    assert (values.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.01)
+    assert abs(state["features"].std() - 1) < 0.05
     assert 0.9 * WIDTH**-0.5 < state["weight"].abs().max() <= WIDTH**-0.5
     assert digest([state]) == digest([CReFF(features_per_class=400).initial_state(server)])
     assert set(CReFF().broadcast(server, state)["feature-gradients"]) == {"weight", "bias"}

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +64,7 @@ def test_an_absent_site_is_waited_for_once_and_asked_when_it_is_back(
 
 
 def test_a_site_that_comes_while_it_is_waited_for_is_asked(assigner: SiteAssigner) -> None:
-    """And while nobody comes, a wait says so at least once a minute."""
     grid = Nodes("south", "north")
-    said = [0.0]
-    assigner.report_line = lambda line: said.append(time.monotonic())
     sites = grid.get_nodes
 
     def later() -> Iterable[Node]:
@@ -80,7 +76,6 @@ def test_a_site_that_comes_while_it_is_waited_for_is_asked(assigner: SiteAssigne
     settings = ExchangeSettings(node_wait=300.0)
     assert assigner.assign(grid, [0, 1, 2], settings).keys() == {101, 102, 103}  # type: ignore[arg-type]
     assert 200 < time.monotonic() < 205
-    assert max(after - before for before, after in pairwise([*said, time.monotonic()])) <= 60
 
 
 def test_an_exchange_that_waits_says_so_and_takes_it_back(
