@@ -21,7 +21,9 @@ class NoValue(Enum):
 
 NO_VALUE: Final = NoValue.NO_VALUE
 LONGEST_VALUE = 300
-"""Characters of a value that a sentence shows."""
+"""Characters of a value, a key or a list that a sentence shows."""
+LAST_CHARACTERS = 60
+"""How many of them are the end of what is longer: of a path and of a list it tells more than the middle."""
 HOLD_NAMES = ("columns", "classes")
 """Settings that hold names from a file, which may need a shell's quotes."""
 
@@ -136,11 +138,11 @@ def sentence_of(error: InputError) -> str:
     """Return the sentence of an error: `WHERE: KEY = VALUE: RULE: REMEDY`, without the parts it does not have."""
     rule = error.rule
     if error.key and error.value is NO_VALUE:
-        rule = f"{error.key} {rule}"
+        rule = f"{shortened(error.key)} {rule}"
     elif error.key:
-        rule = f"{error.key} = {shown(error.value)}: {rule}"
+        rule = f"{shortened(error.key)} = {shortened(repr(error.value))}: {rule}"
     if error.where:
-        rule = f"{error.where}: {rule}"
+        rule = f"{shortened(error.where)}: {rule}"
     remedy = text_of(error.remedy)
     if not remedy:
         return rule
@@ -149,9 +151,8 @@ def sentence_of(error: InputError) -> str:
     return f"{rule}; {remedy}" if beside else f"{rule}: {remedy}"
 
 
-def shown(value: object) -> str:
-    """Return a value as a sentence can hold it."""
-    written = repr(value)
-    if len(written) <= LONGEST_VALUE:
-        return written
-    return f"{written[:LONGEST_VALUE]}..."
+def shortened(text: str) -> str:
+    """Return a text as a sentence can hold it: `...` stands for the middle of a long one."""
+    if len(text) <= LONGEST_VALUE:
+        return text
+    return f"{text[: LONGEST_VALUE - LAST_CHARACTERS]}...{text[-LAST_CHARACTERS:]}"

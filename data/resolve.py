@@ -2,10 +2,11 @@
 
 import difflib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
-from data.errors import DataError, SettingError
+from data.errors import DataError, SettingError, shortened
 from data.partition_files import marked, read
 from data.readers.catalog import (
     ALIASES,
@@ -151,16 +152,17 @@ def _check_name(name: str, dataset: str) -> None:
     similar = difflib.get_close_matches(name.lower(), [*KNOWN, *ALIASES], n=1)
     remedy = f"did you mean {similar[0]!r}?" if similar else ""
     path = Path(name)
-    if not similar and ("/" in name or path.exists()):
+    # Path.exists raises OSError for a text that is too long for a path; os.path.exists does not.
+    if not similar and ("/" in name or os.path.exists(name)):  # noqa: PTH110
         # The user gave a path without the prefix that says how to read it.
         prefix = {".npz": "npz", ".csv": "csv"}.get(path.suffix, "folder")
         suggestion = f"{prefix}:{name}"
-        remedy = f"did you mean {suggestion!r}?"
+        remedy = f"did you mean {shortened(repr(suggestion))}?"
         raise SettingError("dataset", dataset, "no data set is called so", remedy=remedy)
     everything = [*KNOWN, *ALIASES]
     everything += [f"{prefix}PATH" for prefix in OWN_PREFIXES]
     everything += [f"{DOMAINS_PREFIX}NAME,NAME", f"{SITES_PREFIX}FILE"]
-    rule = f"no data set is called {name!r}; known are {', '.join(everything)}"
+    rule = f"no data set is called {shortened(repr(name))}; known are {', '.join(everything)}"
     raise SettingError("dataset", dataset, rule, remedy=remedy)
 
 

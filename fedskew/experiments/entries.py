@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from data import InputError, SettingError
-from data.errors import NO_VALUE
+from data.errors import NO_VALUE, shortened
 from data.text import finite_number, printable, said
 from server_app.keys import written
 from server_app.methods import Setting as Scalar
@@ -263,7 +263,7 @@ def wrong(where: str, key: str, value: Any, *expected: type) -> SettingError:
 
 def no_list(where: str, key: str, value: Any) -> SettingError:
     """Return the error of a value where a list has to stand."""
-    cure = f"write [{value}]" if type(value) in (str, int, float) else ""
+    cure = f"write [{shortened(str(value))}]" if type(value) in (str, int, float) else ""
     return SettingError(key, shown(value), "must be a list", where=where, remedy=cure)
 
 
@@ -291,7 +291,7 @@ def remedy(value: Any, kind: type) -> str:
     """Return how to write in YAML what a value of another type probably means; empty if unknown."""
     if kind is str and type(value) in (int, float, bool):
         text = str(value).lower() if type(value) is bool else str(value)
-        return f'write "{text}", in quotes'
+        return f'write "{shortened(text)}", in quotes'
     if kind is bool:
         meaning = TRUTH.get(str(value).lower())
         return f"write {meaning}" if meaning else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data import SettingError, require
+from data.errors import shortened
 from data.package_files import ROOT
 from data.renamed_settings import given
 from fedskew.experiments.entries import (
@@ -151,12 +152,12 @@ class Experiment:
     def require_row(self, key: str, label: str) -> None:
         """Raise SettingError for a label that no row has."""
         labels = [row.label for row in self.rows]
-        rule = f"is no row; rows are {', '.join(labels)}"
+        rule = f"is no row; rows are {shortened(', '.join(labels))}"
         require(label in labels, f"{self.name}: {key}", label, rule)
 
     def require_column(self, key: str, label: str) -> None:
         """Raise SettingError for a label that no column has."""
-        rule = f"is no column; columns are {', '.join(self.columns)}"
+        rule = f"is no column; columns are {shortened(', '.join(self.columns))}"
         require(label in self.columns, f"{self.name}: {key}", label, rule)
 
     def check_names(self) -> None:
@@ -218,7 +219,7 @@ class Experiment:
         for value in values:
             if tune.key in known:
                 of_kind(f"{where}: values", tune.key, value, type(known[tune.key]))
-        rule = f"must be none of the table's seeds ({', '.join(map(str, self.seeds))})"
+        rule = f"must be none of the table's seeds ({shortened(', '.join(map(str, self.seeds)))})"
         require(tune.seed not in self.seeds, f"{where}: seed", tune.seed, rule)
 
         tables = {f"columns: {name}": settings for name, settings in self.columns.items()}

@@ -11,7 +11,6 @@ import torch
 from federation import CLIENTS, Records, Stage, message_of, node_of
 from files import npy
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.common.serde import message_from_proto, message_to_proto
 from harness import EDITS, Edit, Payload
 from hypothesis import strategies as st
 from torch import Tensor
@@ -45,11 +44,11 @@ JUNK = [
 ]
 DTYPES = [torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64]
 OF_MESSAGES = ["no message", "message twice", "message error"]
-OF_TENSORS = ["value", "value", "value", "all values", "all values", "scale", "noise", "dtype", "shape", "tensor name",
-              "tensor missing", "tensor extra", "bytes", "bytes"]  # fmt: skip
+OF_TENSORS = ["value", "value", "value", "all values", "all values", "scale", "dtype", "shape", "tensor name",
+              "tensor extra", "bytes", "bytes"]  # fmt: skip
 OF_ARRAYS = ["array", "array bytes"]
 OF_RECORDS = ["name", "name", "twice", "missing", "silent", "type", "error", "exchange", "metric", "metric", "metric",
-              "metrics"]  # fmt: skip
+              "scaled metric", "no metric"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client changes of its reply, and whether it travels through protobuf."""
+    """What a client changes of its reply."""
 
     client: int
     changes: list[Change]
-    protobuf: bool
 
 
 SHARE = st.floats(0, 1, exclude_max=True, width=16)
@@ -78,9 +76,7 @@ KINDS = st.sampled_from([*OF_MESSAGES, *OF_TENSORS, *OF_ARRAYS, *OF_RECORDS])
 CHANGES = st.builds(
     Change, KINDS, SHARE, SHARE, st.sampled_from(NUMBERS), st.sampled_from(ODD), EDITS
 )
-REPLIES = st.builds(
-    Reply, st.integers(0, CLIENTS - 1), st.lists(CHANGES, min_size=1, max_size=3), st.booleans()
-)
+REPLIES = st.builds(Reply, st.integers(0, CLIENTS - 1), st.lists(CHANGES, min_size=1, max_size=3))
 
 
 def pick(items: Iterable[Any], share: float) -> Any:
@@ -110,17 +106,7 @@ def arrived(stage: Stage, reply: Reply) -> list[Message]:
                 change_records(stage, records, reply.client, change)
     if messages and messages[0] is changed:
         changed.__dict__["_content"] = RecordDict(records)
-        if reply.protobuf:
-            messages = [through_protobuf(message) for message in messages]
     return [*messages, *others]
-
-
-def through_protobuf(message: Message) -> Message:
-    """Return a message as it comes out of flwr's protobuf, or as it is where that cannot hold it."""
-    try:
-        return message_from_proto(message_to_proto(message))
-    except (ValueError, TypeError, OverflowError, KeyError, AttributeError):
-        return message
 
 
 def change_records(stage: Stage, records: Records, client: int, change: Change) -> None:
@@ -155,7 +141,7 @@ def change_records(stage: Stage, records: Records, client: int, change: Change) 
             records[f"{client}/error"] = ConfigRecord({key: pick(TEXTS, change.part)})
         case "exchange":
             records[name] = stage.records(node_of(other)).get(f"{other}/{rest}", record)
-        case "metric" | "metrics" if f"{client}/metrics" in records:
+        case "metric" | "scaled metric" | "no metric" if f"{client}/metrics" in records:
             change_metrics(records, f"{client}/metrics", change)
         case "array" | "array bytes" if isinstance(record, ArrayRecord) and record:
             records[name] = change_array(record, change)
@@ -174,20 +160,12 @@ def change_metrics(records: Records, name: str, change: Change) -> None:
         return
     value = metrics.pop(key)
     if change.kind == "metric":
-        with_odd(records, name, key, change.odd if change.part < 0.5 else change.number)
-    elif change.part < 0.6 and isinstance(value, int | float):
-        factor = pick([1 + 1e-9, 1 + 1e-3, 2, 1000, -1], change.edit.place)
-        with_odd(records, name, key, value * factor)
-    else:
-        records[name] = MetricRecord(metrics) if metrics else ConfigRecord({"x": "y"})
-
-
-def with_odd(records: Records, name: str, key: str, value: Any) -> None:
-    """Set a value in a record, of another type where this one cannot hold it."""
-    held = dict(records.get(name, {}))
-    for kind in (MetricRecord, ConfigRecord):
+        metrics[key] = change.odd
+    elif change.kind == "scaled metric" and isinstance(value, int | float):
+        metrics[key] = value * pick([1 + 1e-9, 1 + 1e-3, 2, 1000, -1], change.part)
+    for kind in (MetricRecord, ConfigRecord):  # the second holds texts
         try:
-            records[name] = kind({**held, key: value})
+            records[name] = kind(metrics)
             return
         except (TypeError, ValueError):
             continue
@@ -223,10 +201,6 @@ def change_state(state: State, change: Change) -> dict[str, Tensor]:
         case "scale":
             factor = pick([-1, 1000, 1e-30, 0, 2, 1e6], change.part)
             changed = {key: (part * factor).to(part.dtype) for key, part in changed.items()}
-        case "noise":
-            noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(place))
-            length = 0.01 if tensor.is_floating_point() else 2
-            changed[name] = (tensor + noise * length).to(tensor.dtype)
         case "dtype":
             changed[name] = tensor.to(pick(DTYPES, change.part))
         case "shape":
@@ -234,11 +208,7 @@ def change_state(state: State, change: Change) -> dict[str, Tensor]:
             shapes = [flat, tensor[None], turned, flat[:0], flat[:-1], torch.cat([flat, flat])]
             changed[name] = pick(shapes, change.part)
         case "tensor name":
-            changed[pick([*TENSOR_NAMES, f"{name} ", name.upper()], change.part)] = changed.pop(
-                name
-            )
-        case "tensor missing":
-            del changed[name]
+            changed[pick([*TENSOR_NAMES, f"{name} "], change.part)] = changed.pop(name)
         case "tensor extra":
             changed[pick(TENSOR_NAMES, change.part)] = tensor
         case "bytes":

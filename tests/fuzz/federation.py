@@ -136,7 +136,7 @@ def message_of(honest: Message, records: Records) -> Message:
     return message
 
 
-def stages(root: Path, method: str, **more: Any) -> list[Stage]:
+def stages(root: Path, method: str) -> list[Stage]:
     """Play a method honestly and return its stages, as the server waits for the replies of each."""
     settings = small(
         root,
@@ -145,7 +145,6 @@ def stages(root: Path, method: str, **more: Any) -> list[Stage]:
         train_images=150,
         local_epochs=1,
         min_reply_share=0.3,
-        **more,
     )
     federation, result = federate(settings.data, settings.general.seed), list[Stage]()
     with Recorder(2, faithful=True) as grid:

@@ -96,16 +96,30 @@ def subject(
     return Subject(name, drawn, read_files, genuine, refusals, plausible)
 
 
-def anything(result: Any) -> bool:
-    """Take whatever is read: it has passed each key's rule."""
-    return True
+def by_hand(
+    name: str,
+    whole: bytes,
+    contents: SearchStrategy[bytes],
+    reader: Callable[[Path], Any],
+    beside: Files | None = None,
+) -> list[Subject]:
+    """Return the subjects of a file that users write: with changed bytes, and with changed contents.
+
+    Whatever is read is plausible: it has passed each key's rule.
+    """
+    subjects = []
+    for kind, drawn in (("", mutated(whole)), (", contents", contents)):
+        files = drawn.map(lambda content: {**(beside or {}), name: content})
+        genuine = {**(beside or {}), name: whole}
+        subjects.append(subject(name + kind, genuine, reader, SENTENCES, bool, files))
+    return subjects
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 4), np.uint8)
 LABELS = np.array([0, 1, 0, 1, 1, 0])
-FORMATS = ("png", "jpeg", "gif", "webp", "tiff")
+FORMATS = ("png", "jpeg", "tiff")
 
 
 def npy(array: Any) -> bytes:
@@ -204,12 +218,7 @@ EXPERIMENTS = {name: SHIPPED[name] for name in ("demo-missing", "demo-tail", "de
 
 def written_subjects() -> list[Subject]:
     """What FedSkew writes, and what users write by hand into the same kinds of files."""
-    return [
-        partition_subject(),
-        *experiments_subjects(),
-        *memory_subjects(),
-        *run_subjects(),
-    ]
+    return [partition_subject(), *experiments_subjects(), memory_subject(), *run_subjects()]
 
 
 def partition_subject() -> Subject:
@@ -231,48 +240,39 @@ def experiments_subjects() -> list[Subject]:
     """A file of experiments with changed bytes, and one with changed contents."""
 
     def read_file(folder: Path) -> Any:
-        known, suites = (read(folder / "own.yaml") for read in (load_experiments, load_suites))
+        known, suites = (
+            read(folder / "experiments.yaml") for read in (load_experiments, load_suites)
+        )
         return known, suites, [plan(experiment) for experiment in known.values()]
 
-    whole = {"own.yaml": yaml.safe_dump(EXPERIMENTS, sort_keys=False).encode()}
-    by_hand = altered(EXPERIMENTS).map(lambda tree: {"own.yaml": yaml.safe_dump(tree).encode()})
-    return [
-        subject("experiments.yaml", whole, read_file, plausible=anything),
-        subject(
-            "experiments.yaml, contents", whole, read_file, plausible=anything, changed=by_hand
-        ),
-    ]
+    whole = yaml.safe_dump(EXPERIMENTS, sort_keys=False).encode()
+    contents = altered(EXPERIMENTS).map(lambda tree: yaml.safe_dump(tree).encode())
+    return by_hand("experiments.yaml", whole, contents, read_file)
 
 
-def memory_subjects() -> list[Subject]:
-    """A client's memory with changed bytes, and in its place another client's, another round's or another run's."""
+def memory_subject() -> Subject:
+    """A client's memory with changed bytes, or in its place another client's or another round's."""
     kept = {"private": {"weight": torch.arange(6.0), "count": torch.tensor(4)}}
 
     def save_all(root: Path) -> None:
-        for run, client, round in (("run", 1, 2), ("run", 0, 2), ("run", 1, 1), ("other", 1, 2)):
-            save_memory(folder_of(root / run, client), round, kept)
+        for client, round in ((1, 2), (0, 2), (1, 1)):
+            save_memory(folder_of(root / "run", client), round, kept)
 
     def read_memory(folder: Path) -> Any:
         return digest(load_memory(folder_of(folder / "run", 1), 2).values())
 
     files = written_by(save_all)
     place = str(file_of(folder_of(Path("run"), 1), 2))
-    own = mutated(files[place])
-    others = st.sampled_from([content for name, content in files.items() if name != place])
-    return [
-        subject(
-            name, files, read_memory, (Damaged, MemoryLost), changed=drawn.map(lambda c: {place: c})
-        )
-        for name, drawn in (("memory", own), ("memory, another's", others))
-    ]
+    others = [content for name, content in files.items() if name != place]
+    changed = (mutated(files[place]) | st.sampled_from(others)).map(lambda c: {place: c})
+    return subject("memory", files, read_memory, (Damaged, MemoryLost), changed=changed)
 
 
 def run_subjects() -> list[Subject]:
     """A run's checkpoint and records with changed bytes: records may be lost, and none may be another."""
     shared = {"weight": torch.arange(6.0)}
-    whole = Checkpoint(
-        3, shared, {"fedavg": {"momentum": torch.ones(6)}}, {"average": shared}, {0: 3}
-    )
+    momentum = {"momentum": torch.ones(6)}
+    whole = Checkpoint(3, shared, {"fedavg": momentum}, {"average": shared}, {0: 3})
     numbers = {"average": ModelNumbers({"accuracy": 0.5}, [0.4, 0.6])}
 
     def save_all(root: Path) -> None:
@@ -308,11 +308,8 @@ def run_subjects() -> list[Subject]:
 
 def as_toml(entries: Any) -> bytes:
     """Return what TOML can say of changed entries: no null, and a table at the top."""
-    if not isinstance(entries, dict):
-        return str(entries).encode()
     try:
-        stated = {str(key): value for key, value in entries.items() if value is not None}
-        return tomli_w.dumps(stated).encode()
+        return tomli_w.dumps(entries).encode()
     except (TypeError, ValueError, AttributeError):
         return repr(entries).encode()
 
@@ -331,19 +328,12 @@ def toml_subjects() -> list[Subject]:
 
     own = site_entries(policy={"allow": ["model"], "max-norm": 2.5})
     beside = {"federation.toml": as_toml(agreed()), "data.npz": b""}
-    subjects = []
-    for name, entries, files, reader in (
-        ("federation.toml", agreed(), {}, read_federation),
-        ("site.toml", own, beside, read_own_site),
-    ):
-        whole = as_toml(entries)
-        for kind, drawn in (("", mutated(whole)), (", contents", altered(entries).map(as_toml))):
-            changed = drawn.map(lambda content, name=name, files=files: {**files, name: content})
-            genuine = {**files, name: whole}
-            subjects.append(
-                subject(name + kind, genuine, reader, plausible=anything, changed=changed)
-            )
-    return subjects
+    return [
+        *by_hand(
+            "federation.toml", as_toml(agreed()), altered(agreed()).map(as_toml), read_federation
+        ),
+        *by_hand("site.toml", as_toml(own), altered(own).map(as_toml), read_own_site, beside),
+    ]
 
 
 def audit_subjects() -> list[Subject]:

@@ -2,8 +2,8 @@
 
 Every method of the registry is run honestly by three clients on two nodes, up to the replies of each exchange: the
 question before round 1, the second round's training, its evaluation, and the question after the last round. There one
-client's reply is changed, half of the time it goes through flwr's protobuf, and the server goes on. A client that is
-refused must be as good as silent: what the server makes then is compared with what it makes of the others alone.
+client's reply is changed, and the server goes on. A client that is refused must be as good as silent: what the server
+makes then is compared with what it makes of the others alone.
 
 Other but plausible is what `believable` says, without asking the server: a reply whose names, types and shapes are the
 honest ones, whose values are finite and within the limits, and which says nothing else of what the server knows.
@@ -24,14 +24,13 @@ from harness import Subject, Tally, fuzz
 
 from client_app.messages import unpack
 from client_app.state import State, seed_of
-from server_app.methods import METHODS
 from strategies.core.exchange import TooFewReplies
 
-DIAGONAL = "ccvr, diagonal"
-SUBJECTS = (*METHODS, DIAGONAL)
-"""What is fuzzed: every method, and what only settings bring."""
 LIMITS = {"loss": 1e30 * 2**31, "num_batches_tracked": 2.0**53}
-"""Largest absolute values by the last part of a tensor's name; of any other one it is 1e10."""
+"""Largest absolute values by the last part of a tensor's name; of any other one it is 1e10, of integers any.
+
+A client's sums of products, weighed by class, are beyond 1e10 where it is honest.
+"""
 NOT_NEGATIVE = ("running_var", "num_batches_tracked", "counts", "confusion", "loss")
 
 
@@ -81,7 +80,8 @@ def state_believable(sent: State, honest: State) -> bool:
         shape = (*tensor.shape[:1], *own.shape[1:]) if "classes" in honest else own.shape
         if (tensor.dtype, tensor.shape) != (own.dtype, shape) or not torch.isfinite(tensor).all():
             return False
-        if tensor.numel() and tensor.double().abs().max() > LIMITS.get(last, 1e10):
+        most = LIMITS.get(last, 1e10 if tensor.is_floating_point() else 2.0**63)
+        if tensor.numel() and tensor.double().abs().max() > most:
             return False
         if last in NOT_NEGATIVE and (tensor < 0).any():
             return False
@@ -126,14 +126,13 @@ def subject_of(stage: Stage) -> Subject:
     return Subject(stage.name, REPLIES, read, genuine, refusals, lambda taken: taken.possible)
 
 
-def fuzz_replies(name: str, examples: int, number: int, root: Path) -> dict[str, Tally]:
-    """Return what becomes of so many replies, spread over the stages of what is fuzzed under a name.
+def fuzz_replies(method: str, examples: int, number: int, root: Path) -> dict[str, Tally]:
+    """Return what becomes of so many replies, spread over the stages of a method.
 
     The same ones for the same seed `number`; `root` is an empty folder.
     """
     (root / "run").mkdir()
-    more = {"class_statistics__covariance": "diagonal"} if name == DIAGONAL else {}
-    every = [subject_of(stage) for stage in stages(root / "run", name.partition(",")[0], **more)]
+    every = [subject_of(stage) for stage in stages(root / "run", method)]
     share = -(-examples // len(every))
     return {
         subject.name: fuzz(subject, share, root / str(place), seed_of(number, subject.name))

@@ -17,7 +17,9 @@ from pathlib import Path
 import torch
 from files import READERS, fuzz_files
 from harness import Tally, table
-from replies import SUBJECTS, fuzz_replies
+from replies import fuzz_replies
+
+from server_app.methods import METHODS
 
 FILE_SUBJECTS = 16
 """About as many subjects of files there are."""
@@ -47,9 +49,9 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     stated = parser.parse_args()
     of_files = -(-stated.files // FILE_SUBJECTS)
-    of_replies = -(-stated.replies // len(SUBJECTS))
+    of_replies = -(-stated.replies // len(METHODS))
     tasks = [("files", name, of_files) for name in READERS]
-    tasks += [("replies", name, of_replies) for name in SUBJECTS]
+    tasks += [("replies", name, of_replies) for name in METHODS]
     tallies: dict[str, dict[str, Tally]] = {"replies": {}, "files": {}}
     seconds = 0.0
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from files import READERS, fuzz_files
-from harness import BAD, Subject, Tally, Verdict, fuzz, judge, table
+from harness import Subject, Tally, Verdict, judge
 from hypothesis import strategies as st
-from replies import SUBJECTS, fuzz_replies
+from replies import fuzz_replies
 
 from client_app.handlers import ClientReply
 from server_app.methods import METHODS
@@ -16,8 +16,12 @@ from strategies.core.server import Update
 
 MENDED = {"rounds.jsonl"}
 """What is damaged there is read as if it were not there."""
-OWN_UPLOADS = [name for name, method in METHODS.items() if not method.reveals.startswith("nothing")]
-"""Methods that send something of their own, beside fedavg's model."""
+OWN_UPLOADS = {method.reveals: name for name, method in METHODS.items()}.values()
+"""One method for each kind of thing that methods send."""
+
+
+EXAMPLES = {"data": 4, "TOML files": 25}
+"""Of kinds that take longest to read: data are written into a cache each time."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +41,10 @@ def check(tallies: dict[str, Tally]) -> None:
 
 @pytest.mark.parametrize("kind", READERS)
 def test_no_changed_file_is_more_than_refused_or_plausible(kind: str) -> None:
-    check(fuzz_files(kind, 6 if kind == "data" else 60))  # data are written into a cache each time
+    check(fuzz_files(kind, EXAMPLES.get(kind, 60)))
 
 
-@pytest.mark.parametrize("name", ["fedavg", *OWN_UPLOADS])
+@pytest.mark.parametrize("name", OWN_UPLOADS)
 def test_no_changed_reply_is_more_than_refused_or_plausible(name: str, tmp_path: Path) -> None:
     check(fuzz_replies(name, 24, 0, tmp_path))
 
@@ -53,12 +57,8 @@ def test_a_server_that_believes_everything_is_seen(
         return Update(client, answer.states["model"], examples, {}, answer.metrics)
 
     monkeypatch.setattr("strategies.core.rounds.checked_update", believe)
-    counts = fuzz_replies("fedavg", 240, 0, tmp_path)["fedavg: training"].counts
+    counts = fuzz_replies("fedavg", 160, 0, tmp_path)["fedavg: training"].counts
     assert counts[Verdict.WRONG] and counts[Verdict.CRASHED], counts
-
-
-def test_every_method_is_fuzzed_by_make_fuzz() -> None:
-    assert {*METHODS} < {*SUBJECTS}
 
 
 def test_the_harness_tells_the_outcomes_apart(
@@ -70,8 +70,6 @@ def test_the_harness_tells_the_outcomes_apart(
         match arrived:
             case "refused":
                 raise ValueError("one sentence")
-            case "two lines":
-                raise ValueError("one\ntwo")
             case "crashed":
                 raise KeyError("x")
             case "hung":
@@ -91,13 +89,9 @@ def test_the_harness_tells_the_outcomes_apart(
     )
     expected = {
         "genuine": Verdict.GENUINE, "plausible": Verdict.PLAUSIBLE, "other": Verdict.WRONG,
-        "refused": Verdict.REFUSED, "two lines": Verdict.CRASHED, "crashed": Verdict.CRASHED,
-        "hung": Verdict.HUNG, "outside": Verdict.OUTSIDE,
+        "refused": Verdict.REFUSED, "crashed": Verdict.CRASHED, "hung": Verdict.HUNG, "outside": Verdict.OUTSIDE,
     }  # fmt: skip
     inside = tmp_path / "inside"
     inside.mkdir()
     for arrived, outcome in expected.items():
         assert judge(subject, arrived, inside)[0] is outcome, arrived
-    assert {*BAD} == {Verdict.WRONG, Verdict.CRASHED, Verdict.HUNG, Verdict.OUTSIDE}
-    tally = fuzz(subject, 1, tmp_path / "root")
-    assert table({"words": tally}).splitlines()[2] == "| words | 1 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |"

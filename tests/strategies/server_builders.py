@@ -45,10 +45,9 @@ def samples_of(per_class: int = 10, seed: int = 0) -> Samples:
 def server_of(holdout: Samples | None = None, **fields: Any) -> Server:
     model = model_of()
     parameters = frozenset(name for name, _ in model.named_parameters())
-    fields = {"round": 1, "seed": 0, "clients": 3, "start": state_of(50), **fields}
-    return Server(
-        model=model, training=TrainingSettings(), parameters=parameters, holdout=holdout, **fields
-    )
+    defaults = {"round": 1, "seed": 0, "clients": 3, "start": state_of(50)}
+    defaults |= {"training": TrainingSettings(), "parameters": parameters}
+    return Server(**{**defaults, "model": model, "holdout": holdout, **fields})
 
 
 def updates_of(*seeds: int) -> list[Update]:

@@ -16,7 +16,6 @@ from data import SettingError
 from strategies.ccvr import CCVR, pooled, virtual_features
 from strategies.core.server import Server
 from strategies.core.validation import RejectedUpdate, check_answer
-from strategies.head import features_of
 from strategies.real_features import RealFeatures
 
 HELD = [(5, 0, 1, 9), (1, 0, 1, 30), (0, 0, 0, 2), (12, 0, 1, 1)]
@@ -152,10 +151,6 @@ def test_nothing_to_train_on_deploys_the_average(server: Server, settings: dict[
 
 
 def test_classes_that_nobody_holds_deploy_the_average(server: Server) -> None:
-    counts_C, means_CD, covariances_CDD = pooled([], CLASSES, WIDTH)
-    assert counts_C.tolist() == [0] * CLASSES
-    assert means_CD.shape == (CLASSES, WIDTH) and not means_CD.any()
-    assert covariances_CDD.shape == (CLASSES, WIDTH, WIDTH) and not covariances_CDD.any()
     empty = class_statistics(torch.zeros(0, WIDTH).double(), torch.zeros(0).long())
     assert digest([calibrated(server, {0: empty})]) == digest([state_of(1)])
     check_answer(empty, server, CCVR())
@@ -208,16 +203,6 @@ def test_counts_of_class_statistics_are_those_of_the_samples(
 
 
 # ---- heads -----------------------------------------------------------------------------------------------------------
-
-
-def test_features_are_those_of_the_state_in_eval_mode(server: Server) -> None:
-    samples, model = samples_of(), model_of(1)
-    expected = model.eval().features(samples.inputs_N).detach()
-    scratch = model_of(2).train()
-    torch.testing.assert_close(features_of(scratch, state_of(1), samples), expected)
-    assert digest([scratch.state_dict()]) == digest(
-        [state_of(1)]
-    )  # running statistics did not move
 
 
 def test_real_features_train_the_average_s_head_on_the_holdout(server: Server) -> None:

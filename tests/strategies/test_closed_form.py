@@ -220,11 +220,6 @@ def test_cross_validation_chooses_what_leaving_one_out_by_rotation_does() -> Non
         samples,
     )
     assert chosen == expected
-    server = server_with(Fed3R(), features_ND, labels_N, [torch.arange(samples)])
-    stated = replace(Fed3R(), rho=repr(expected))
-    assert digest([deployed(Fed3R(), server).models["fed3r"]]) == digest(
-        [deployed(stated, server).models["fed3r"]]
-    )
 
 
 # ---- promises of every head ------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """CReFF on the server, by the paper and by its authors' code: distances, matching, re-training, deployment.
 
-Shang et al., IJCAI 2022. Last come the equations of why it fails on two classes whose features share a large mean: its
-distance sees one direction a class.
+Shang et al., IJCAI 2022.
 """
 
 import math
@@ -23,7 +22,6 @@ from strategies.core.server import Deployment, Server, Update
 from strategies.core.validation import RejectedUpdate
 from strategies.creff import CReFF, feature_gradients, mean_gradients, random_head, row_distances
 from strategies.creff_code import CReFFCode
-from strategies.head import train_head
 
 CLASSES, WIDTH = 5, 12
 HELD = torch.tensor([0, 2, 3])
@@ -63,19 +61,6 @@ def head_for(seed: int = 1) -> State:
 # ---- the paper's distance and gradients ------------------------------------------------------------------------------
 
 
-def test_distance_properties() -> None:
-    left, right = normal(CLASSES, CLASSES, WIDTH, seed=1), normal(CLASSES, CLASSES, WIDTH, seed=2)
-    distances = row_distances(left, right)
-    assert distances.shape == (CLASSES, CLASSES)
-    assert distances.min() >= 0 and distances.max() <= 2
-    torch.testing.assert_close(distances, row_distances(right, left))
-    factors = normal(CLASSES, CLASSES, 1, seed=3).abs() + 0.1
-    torch.testing.assert_close(row_distances(left * factors, right), distances)
-    nothing = torch.zeros_like(distances)
-    torch.testing.assert_close(row_distances(left, left * factors), nothing)
-    torch.testing.assert_close(row_distances(left, -left), nothing + 2)
-
-
 def test_distance_of_zero_rows() -> None:
     """A zero row of the clients has no direction and counts nothing; a zero row of the features is at a right angle."""
     left, right = normal(CLASSES, CLASSES, WIDTH, seed=1), normal(CLASSES, CLASSES, WIDTH, seed=2)
@@ -108,9 +93,7 @@ def test_initial_state(server: Server) -> None:
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {
         "features": (CLASSES, 400, WIDTH), "weight": (CLASSES, WIDTH), "bias": (CLASSES,),
     }  # fmt: skip
-    values = state["features"].flatten()
-    assert abs(values.mean()) < 0.05 and abs(values.std() - 1) < 0.05
-    assert (values.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.01)
+    assert abs(state["features"].std() - 1) < 0.05
     assert 0.9 * WIDTH**-0.5 < state["weight"].abs().max() <= WIDTH**-0.5
     assert digest([state]) == digest([CReFF(features_per_class=400).initial_state(server)])
     assert set(CReFF().broadcast(server, state)["feature-gradients"]) == {"weight", "bias"}
@@ -286,27 +269,6 @@ def test_an_upload_has_ascending_classes_and_the_forms_own_columns(
     assert CReFF.consumes != CReFFCode.consumes
 
 
-@pytest.mark.parametrize(
-    ("kind", "field", "good", "bad"),
-    [
-        (CReFF, "features_per_class", 0, -1),
-        (CReFF, "feature_steps", 0, -1),
-        (CReFF, "head_steps", 0, -1),
-        (CReFF, "feature_learning_rate", 1e-9, 0.0),
-        (CReFF, "head_learning_rate", 1e-9, math.inf),
-        (CReFF, "head_start", "average", "zeros"),
-        (CReFF, "distance", "paper-literal", "cosine"),
-        (CReFFCode, "head_epochs", 0, -1),
-        (CReFFCode, "head_batch_size", 1, 0),
-    ],
-)
-def test_settings_are_checked(kind: type[CReFF], field: str, good: Any, bad: Any) -> None:
-    kind(**{field: good})
-    with pytest.raises(SettingError) as refused:
-        kind(**{field: bad})
-    assert refused.value.key == f"{kind.name}.{field.replace('_', '-')}"
-
-
 def test_comparing_features_needs_a_holdout_and_features() -> None:
     assert CReFF(compare_features=True).needs_holdout and not CReFF().needs_holdout
     with pytest.raises(SettingError):
@@ -408,45 +370,3 @@ def test_defaults_are_those_of_the_code() -> None:
     assert (method.head_epochs, method.head_batch_size) == (300, 32)
     assert method.head_learning_rate == 0.01
     assert (client.repeats, client.batch_size) == (10, 32)
-
-
-# ---- two classes whose features share a large mean -------------------------------------------------------------------
-
-RATIO = 0.02
-"""The distance of the classes' means from their common one, which is of ones, over that one's length."""
-COMMON = torch.ones(WIDTH)
-APART = torch.tensor([1.0, -1.0]).repeat(WIDTH // 2) * RATIO
-REAL = torch.stack([COMMON + APART, COMMON - APART])
-
-
-def ignorant(*lengths: float) -> Tensor:
-    """Return (2, 7, D): each class's federated features on the common mean, of these lengths."""
-    return torch.stack([length * COMMON for length in lengths])[:, None].expand(2, 7, WIDTH)
-
-
-def test_features_that_know_nothing_of_two_classes_match_almost_wholly() -> None:
-    """All on the common mean, of any length: the loss is 1 - 1 / sqrt(1 + r^2), about r^2 / 2, whatever the head."""
-    head = random_head(torch.Size((2, WIDTH)), generator(1))
-    wanted = class_gradients(REAL, torch.arange(2), head["weight"], head["bias"])
-    actual = feature_gradients(ignorant(30.0, 0.1), head["weight"], head["bias"])
-    expected = torch.full((2, 2), 1 - 1 / math.sqrt(1 + RATIO**2))
-    torch.testing.assert_close(row_distances(actual, wanted), expected, atol=5e-7, rtol=0)
-
-
-@pytest.mark.parametrize(("lengths", "label"), [((2.0, 3.0), 0), ((3.0, 2.0), 1)])
-def test_the_head_that_learns_from_them_calls_everything_one_class(
-    lengths: tuple[float, float], label: int
-) -> None:
-    """What tells the federated features apart is what was not compared: recalls of 0 and 1."""
-    start = random_head(torch.Size((2, WIDTH)), generator(1))
-    features_ND, labels_N = (
-        ignorant(*lengths).reshape(-1, WIDTH),
-        torch.arange(2).repeat_interleave(7),
-    )
-    head = train_head(start, features_ND, labels_N, steps=2000, learning_rate=0.2)
-
-    def predicted(features_ND: Tensor) -> list[int]:
-        return (features_ND @ head["weight"].T + head["bias"]).argmax(1).tolist()
-
-    assert predicted(features_ND) == labels_N.tolist(), "of the federated features it knows all"
-    assert predicted(REAL) == [label, label]

@@ -12,10 +12,10 @@ from client_app.models import Classifier
 from client_app.state import State, digest, weighted_mean
 from data import Samples, SettingError
 from strategies.core.server import Server, ServerMethod, Update
-from strategies.distillation import batches, divergence, logits_of
+from strategies.distillation import batches
 from strategies.fedavg import FedAvg
-from strategies.fedbe import FedBE, gaussian, mean_probabilities, sharpened
-from strategies.feddf import FedDF, mean_logits
+from strategies.fedbe import FedBE, gaussian
+from strategies.feddf import FedDF
 
 
 @pytest.fixture
@@ -67,10 +67,6 @@ def test_a_round_is_drawn_from_seed_and_round_and_looks_at_no_label(
 # ---- ensembles -------------------------------------------------------------------------------------------------------
 
 
-def logits(*seeds: int) -> list[torch.Tensor]:
-    return [logits_by_torch(model_of(), state_of(seed), samples_of()) for seed in seeds]
-
-
 def logits_by_torch(model: Classifier, state: State, samples: Samples) -> torch.Tensor:
     model.load_state_dict(state)
     with torch.no_grad():
@@ -81,38 +77,7 @@ def divergence_by_torch(logits_NC: torch.Tensor, teacher_NC: torch.Tensor) -> to
     return F.kl_div(torch.log_softmax(logits_NC, dim=1), teacher_NC, reduction="batchmean")
 
 
-def test_divergence_is_its_equation() -> None:
-    student, teacher = logits(1)[0].double(), torch.softmax(logits(2)[0].double(), dim=1)
-    expected = (teacher * (teacher.log() - torch.log_softmax(student, dim=1))).sum(1).mean()
-    torch.testing.assert_close(divergence(student, teacher), expected)
-    assert abs(divergence(student, torch.softmax(student, dim=1)).item()) < 1e-12
-
-
-@pytest.mark.parametrize("ensemble", [mean_logits, mean_probabilities])
-def test_ensembles(ensemble: Any) -> None:
-    first, two, three = logits(1, 2, 3)
-    torch.testing.assert_close(ensemble([first, first, first]), torch.softmax(first, dim=1))
-    torch.testing.assert_close(ensemble([first, two, three]), ensemble([three, first, two]))
-    torch.testing.assert_close(ensemble([first, two]).sum(1), torch.ones(len(first)))
-    assert (mean_logits([first, two]) - mean_probabilities([first, two])).abs().max() > 0.01
-
-
-def test_sharpening() -> None:
-    p = mean_probabilities(logits(1, 2))
-    torch.testing.assert_close(sharpened(p, 1.0), p)
-    torch.testing.assert_close(sharpened(p, 0.5), p**2 / (p**2).sum(1, keepdim=True))
-    torch.testing.assert_close(
-        sharpened(p, 1e-6), torch.nn.functional.one_hot(p.argmax(1), CLASSES).float()
-    )
-
-
 # ---- the models that FedBE draws -------------------------------------------------------------------------------------
-
-
-def test_gaussian_of_one_client_is_that_client() -> None:
-    drawn = gaussian(state_of(50), [state_of(1)], 0.1, draws(0))
-    for name, tensor in drawn.items():
-        torch.testing.assert_close(tensor, state_of(1)[name])
 
 
 def test_gaussian_without_noise_is_the_mean_direction() -> None:
@@ -192,17 +157,6 @@ def test_swa_averages_the_weights_it_names(server: Server) -> None:
         assert torch.equal(averaged[name], expected[name])
     for name in averaged.keys() - server.parameters:
         assert torch.equal(averaged[name], after[8][name])  # buffers are those of the last step
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_teachers_are_in_eval_mode(training: bool) -> None:
-    """A sample's logits do not depend on its batch, and the statistics are the state's."""
-    samples, model = samples_of(), model_of().train(training)
-    some = samples.only(torch.arange(3))
-    assert torch.allclose(
-        logits_of(model, state_of(1), samples)[:3], logits_of(model, state_of(1), some), atol=1e-6
-    )
-    assert digest([model.state_dict()]) == digest([state_of(1)])
 
 
 def test_fedbe_takes_the_step_of_its_equation(server: Server) -> None:

@@ -1,7 +1,5 @@
 """Median, trimmed mean and norm clipping: their equations, and what one hostile client can do to them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -79,31 +77,3 @@ def test_a_bound_that_nobody_reaches_is_fedavg() -> None:
 def test_equal_models_are_that_model(method: ServerMethod) -> None:
     updates = [Update(k, state_of(7), 10) for k in range(5)]
     assert digest([method.combine(server_of(), {}, updates)[0]]) == digest([state_of(7)])
-
-
-@pytest.mark.parametrize("method", ROBUST, ids=lambda method: method.name)
-@pytest.mark.parametrize("factor", [-1000.0, 1e9])
-def test_one_of_five_moves_them_little(method: ServerMethod, factor: float) -> None:
-    """With one update scaled the model stays within the honest ones' reach; the mean leaves it by far."""
-    server, updates = server_of(), updates_of(1, 2, 3, 4, 5)
-    start, last = server.start, updates[-1]
-    steps = {n: factor * s for n, s in difference(last.shared, start).items()}
-    hostile = [
-        *updates[:-1],
-        replace(
-            last,
-            shared={n: start[n] + steps[n] if n in steps else t for n, t in last.shared.items()},
-        ),
-    ]
-    reach = max(norm(difference(update.shared, start)) for update in updates)
-    assert norm(difference(method.combine(server, {}, hostile)[0], start)) <= 1.01 * reach
-    assert norm(difference(FedAvg().combine(server, {}, hostile)[0], start)) > 50 * reach
-
-
-@pytest.mark.parametrize("kind", [CoordinateMedian, TrimmedMean])
-def test_claimed_samples_do_not_count(kind: type[ServerMethod]) -> None:
-    server, updates = server_of(), updates_of(1, 2, 3)
-    boastful = [*updates[:-1], replace(updates[-1], examples=10**9)]
-    assert digest([kind().combine(server, {}, boastful)[0]]) == digest(
-        [kind().combine(server, {}, updates)[0]]
-    )

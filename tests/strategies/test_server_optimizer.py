@@ -1,12 +1,9 @@
 """The server's optimizers against their equations: momentum (Hsu et al. 2019), FedAdagrad, FedAdam and FedYogi."""
 
 import math
-from unittest import mock
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, MetricRecord
-from flwr.serverapp.strategy import FedAdam, FedAvg
 from server_builders import server_of, state_of
 
 from client_app.state import digest
@@ -78,20 +75,3 @@ def test_three_rounds_of_the_adaptive_rules_by_hand(rule: str) -> None:
     buffers = shared.keys() - server_of().parameters
     assert buffers and all(torch.equal(shared[name], state_of(3)[name]) for name in buffers)
     assert not any(name.partition("/")[2] in buffers for name in state)
-
-
-def test_flwrs_fedadam_takes_our_step_times_the_factor_that_methods_md_states() -> None:
-    """Its first round, from v = 0: rate x sqrt(1 - beta2^2) / (1 - beta1^2) where ours is the rate itself."""
-    name, server, combined = "head.weight", server_of(), state_of(3)
-    start = server.start[name]
-    delta = combined[name] - start
-    ours = RATE * (1 - BETA1) * delta / (math.sqrt(1 - BETA2) * delta.abs() + TAU)
-    theirs = FedAdam(eta=RATE, beta_1=BETA1, beta_2=BETA2, tau=TAU)
-    theirs.current_arrays = {name: start.numpy()}
-    average = ArrayRecord({name: Array(combined[name].numpy())})
-    with mock.patch.object(FedAvg, "aggregate_train", return_value=(average, MetricRecord())):
-        arrays, _ = theirs.aggregate_train(1, [])
-    assert arrays is not None
-    factor = math.sqrt(1 - BETA2**2) / (1 - BETA1**2)
-    moved = torch.from_numpy(arrays[name].numpy()).float() - start
-    torch.testing.assert_close(moved, factor * ours, rtol=1e-4, atol=1e-6)
