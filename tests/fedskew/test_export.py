@@ -99,6 +99,19 @@ def test_the_card_has_the_run_s_numbers_its_paper_and_what_left_the_sites(
     assert str(fedbn.path.parent.parent) not in card, "where the files lay is nobody's business"
 
 
+def test_the_numbers_are_those_of_the_checkpoints_round(creff: RunFolder, tmp_path: Path) -> None:
+    """A run that is killed may have the record of a round whose checkpoint is not written."""
+    folder = copied(creff, tmp_path)
+    folder.summary_file.unlink()
+    lines = folder.rounds_file.read_text().splitlines()
+    later = json.loads(lines[-1])
+    later["round"] += 1
+    later["models"]["creff"]["balanced-accuracy"] = 0.125
+    folder.rounds_file.write_text("\n".join([*lines, json.dumps(later)]) + "\n")
+    finished, unfinished = TrainedRun(creff), TrainedRun(folder, unfinished=True)
+    assert unfinished.models["creff"].means == finished.models["creff"].means
+
+
 def test_which_model_is_a_question_only_where_there_are_several() -> None:
     assert chosen(["average"], "") == "average"
     assert chosen(["average", "ccvr"], "") == "ccvr"

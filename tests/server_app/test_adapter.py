@@ -1,5 +1,6 @@
 """The adapter to flwr: replies that must not be combined, nodes, questions, and the ways to start it."""
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,18 @@ def test_every_faulty_reply_is_left_out_for_its_reason(
     assert "round 1: client 1 left out: no reply" in caplog.text
     silent = train("silent", grid=TamperingGrid(in_round_1([drop] * len(FAULTS))), **CHANGES)
     assert outcome.hash == silent.hash
+
+
+def test_a_run_that_too_few_finite_models_end_is_recorded_as_diverged(
+    train: Train, tmp_path: Path
+) -> None:
+    """Client 0 alone sends a number that is not finite, and every reply is asked for."""
+    spoil = state_with(lambda state: state["head.weight"][3, 5].fill_(NAN))
+    with pytest.raises(TooFewReplies):
+        train(grid=TamperingGrid(in_round_1([spoil])), min_reply_share=1.0)
+    (file,) = tmp_path.rglob("diverged.json")
+    record = json.loads(file.read_text())
+    assert (record["round"], record["client"]) == (1, "client 0")
 
 
 def test_the_share_of_replies_is_exact_and_never_zero() -> None:

@@ -88,6 +88,9 @@ def test_a_kill_between_a_line_and_its_hash_is_no_change(audit: Audit) -> None:
     assert audit.verify() == 5
     audit.write("answered")
     assert audit.verify() == 6
+    audit.last.write_text(last)  # lines that somebody else has appended
+    with pytest.raises(DataError):
+        audit.verify()
 
 
 @pytest.mark.parametrize(("failing", "lines"), [(1, 4), (2, 5)])

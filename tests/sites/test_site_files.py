@@ -212,6 +212,9 @@ def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:
     write(folder / "federation.toml", agreed(input_shape="1"))
     table = view(data="csv:t.csv", read={"columns": "label=finding"})
     assert table.counts_C[:2].sum() + len(table.dataset.test_labels) == 24
+    for std in (1.0, 2.0):  # another round's numbers replace those of the former
+        table.standardize((3.0,), (std,))
+        assert (table.dataset.mean, table.dataset.std) == ((3.0,), (std,))
 
 
 def test_a_rehearsal_takes_all_sites_of_one_agreement(tmp_path: Path) -> None:

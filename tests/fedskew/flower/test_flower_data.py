@@ -204,6 +204,7 @@ BY_WEIGHT = WeightedRandomSampler([1.0] * SIZE, SIZE)
         ([(*pair, 5) for pair in pairs(lambda number: 0)], "must be (input, label)"),
         ((INPUTS, np.array(["cat"] * SIZE)), "labels are 'cat' and the like"),
         (pairs(lambda number: number / 2), "one class number"),
+        ((INPUTS, LABELS - 1), "one class number of 0 or more"),
         ((INPUTS, LABELS.float()), ".long()"),
         (items(age=lambda number: 5.0), "name them as forward does"),
         ([{"img": "a file", "label": 1}] * 3, "give the data set a transform"),
@@ -231,6 +232,10 @@ def test_data_that_cannot_be_trained_on_are_one_sentence(data: Any, words: str) 
 )
 def test_the_same_data_in_another_form_train_the_same(data: Any) -> None:
     assert same(trained(data)[0], trained((INPUTS, LABELS))[0])
+
+
+def test_labels_stay_those_of_the_data_where_class_0_is_missing() -> None:
+    assert samples_of((INPUTS, LABELS + 1)).labels_N.tolist() == (LABELS + 1).tolist()
 
 
 def test_tensors_by_name_stay_together() -> None:
