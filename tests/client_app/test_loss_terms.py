@@ -121,3 +121,12 @@ def test_the_teacher_is_the_model_as_received_in_eval_mode_with_private_tensors(
     assert len(seen) > 2
     for indices_B, teacher_BC in seen:
         assert torch.equal(teacher_BC, received(client.samples.batch(indices_B)).detach())
+
+
+def test_the_teachers_pass_leaves_each_layers_mode_as_it_is() -> None:
+    made = task(Teacher())
+    model = made.client.model
+    norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm1d)]
+    norms[0].eval()  # as frozen statistics are
+    made.teacher_logits(made.client.samples.batch(torch.arange(4)))
+    assert model.training and not norms[0].training
