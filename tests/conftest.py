@@ -28,6 +28,29 @@ def pytest_configure(config: pytest.Config) -> None:
         import flwr.serverapp  # noqa: F401
 
 
+TOGETHER = {
+    "test_attacks.py": "federation",
+    "test_running_federation.py": "federation",
+    "test_ray.py": "ray",
+}
+"""By file of slow tests: the group that shares what takes long to start."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadgroup let one process run a group's tests. xdist's own mark has no effect with pytest 9.2."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0].rpartition("/")[2]
+            return TOGETHER.get(file, nodeid)
+
+    return ByGroup(config, log)
+
+
 SLOW_TIMEOUT = 1800.0
 """Seconds for a slow test. A shared machine can be three times as slow as usual."""
 

@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
 RUNNING_FEDERATION = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("federation"),
     # The coordinator's commands run in this process, and leave their connections to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-"""Marks of a file whose tests use the federation: one worker does all of them, beside another that does the rest."""
+"""Marks of a file whose tests use the federation. conftest.py names the file, so that one process runs them all."""
 SITES = ("site-0", "site-1", "site-2")
 TRAINED = ["model=mlp-bn", "learning-rate=0.1", "node-wait=60"]
 """Settings of a run that trains in a second a round."""
