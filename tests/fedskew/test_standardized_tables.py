@@ -76,6 +76,16 @@ def test_mean_and_std_are_of_the_clients_training_rows_alone(tmp_path, changes):
     assert inputs.abs().max() < 10 and not inputs[:, 3].any()
 
 
+def test_stated_numbers_win_and_0_and_1_leave_the_columns_raw(tmp_path):
+    raw = federate(settings_of(tmp_path, mean="0", std="1"), 0)
+    assert (raw.dataset.mean, raw.dataset.std, raw.standardized_rows) == ((0.0,), (1.0,), 0)
+    stated = federate(settings_of(tmp_path, mean="1,2,3,4", std="5"), 0)
+    assert (stated.dataset.mean, stated.dataset.std) == ((1, 2, 3, 4), (5,))
+    one, own = federate(settings_of(tmp_path, mean="0"), 0), federate(settings_of(tmp_path), 0)
+    assert one.dataset.mean == (0,) and one.dataset.std == own.dataset.std
+    assert own.hash == raw.hash  # the same samples at the same clients
+
+
 @pytest.mark.parametrize("rows", [1, 400])
 def test_sums_have_the_same_bits_however_rows_are_split(rows):
     draws = np.random.default_rng(rows)
