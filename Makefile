@@ -39,7 +39,7 @@ test: install
 fuzz: install  ## fuzz all methods with 100,000 changed replies and all readers with 10,000 changed files; writes docs/results/reliability.md
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/tables.py --write docs/results/reliability.md
 
-mutants: install  ## mutation testing: break the code in 150 places, one at a time, and run the fast tests; half an hour
+mutants: install  ## mutation testing: break the code in 150 places, one at a time, and run the fast tests; a quarter of an hour
 	$(BIN)/python -m pip install --quiet -e '.[mutants]'
 	$(BIN)/python scripts/mutants.py --write docs/results/reliability.md
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from agreed_module import added_methods_forgotten, source_of
 
 if TYPE_CHECKING:
     from deploy.local_federation import LocalFederation
@@ -32,54 +33,8 @@ TRAINED = ["model=mlp-bn", "learning-rate=0.1", "node-wait=60"]
 BACKBONE = "torchvision:shufflenet_v2_x0_5"
 WEIGHTS = "own.safetensors"
 """The agreed file of the backbone's weights, in each site's folder and in the coordinator's."""
-MODULE = "agreed_parts"
-"""The agreed module: agreed_parts.py beside federation.toml, own_parts.py in each site's folder."""
-SOURCE = """
-from dataclasses import dataclass
-from typing import ClassVar
-
-from torch import nn
-
-from fedskew.methods import Classifier, Contribution, Method, ServerMethod, Upload, Variant
-
-
-def small(shape, classes):
-    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh()), nn.Linear(8, classes))
-
-
-@dataclass(frozen=True)
-class Sizes(Variant):
-    name: ClassVar[str] = "agreed-sizes"
-
-    def after(self, client, trained):
-        return Contribution(upload={"counts": client.counts_C})
-
-    @property
-    def upload(self):
-        return Upload("class-counts", lambda model, classes_held: 8 * model.head.out_features)
-
-
-@dataclass(frozen=True)
-class Mixed(ServerMethod):
-    name: ClassVar[str] = "agreed-mixed"
-    consumes: ClassVar[str] = "agreed-sizes"
-    share: float = 0.5
-
-    def accepts(self, server, upload):
-        assert upload["counts"].shape == (server.model.head.out_features,)
-
-    def combine(self, server, state, updates):
-        largest = max(updates, key=lambda update: float(update.uploads["agreed-sizes"]["counts"].max()))
-        mixed = dict(largest.shared)
-        for name in server.parameters:
-            before = server.start[name]
-            mixed[name] = before + self.share * (mixed[name] - before)
-        return mixed, {}
-
-
-PAIR = Method("pair", "half a step to the client of the largest class", "made up", "class counts",
-              ("agreed-sizes",), "agreed-mixed", parts=(Sizes, Mixed))
-"""
+MODULE = "agreed"
+"""The agreed module: agreed.py beside federation.toml, own_parts.py in each site's folder."""
 POLICY = """
 [policy]
 allow = ["model", "scores", "class-counts", "class-statistics", "column-sums"]
@@ -102,22 +57,23 @@ def founded(work: Path) -> "LocalFederation":
     """Return a federation of three sites with their files; nothing of it is at work yet."""
     from deploy.local_federation import LocalFederation
 
+    source = source_of(MODULE)
     keys = f'weights = "{WEIGHTS}"\nmodule = "own_parts.py"\n'
     federation = LocalFederation(work, POLICY, keys)
     federation.split("digits", len(SITES), "train-images=300")
     sha256 = write_weights(federation.sites / WEIGHTS, seed=99)
     for place in federation.places.values():
         (place / WEIGHTS).write_bytes((federation.sites / WEIGHTS).read_bytes())
-        (place / "own_parts.py").write_text(SOURCE)
+        (place / "own_parts.py").write_text(source)
 
     def agree(text: str) -> str:
-        code = hashlib.sha256(SOURCE.encode()).hexdigest()
+        code = hashlib.sha256(source.encode()).hexdigest()
         module = f'\n[module]\nname = "{MODULE}"\nsha256 = "{code}"\n'
         return f'backbone = "{BACKBONE}"\nweights = "{sha256}"\n{text}{module}'
 
     federation.found(agree=agree)
     for folder in (federation.folder, federation.sites):  # the second is copied for rehearsals
-        (folder / f"{MODULE}.py").write_text(SOURCE)
+        (folder / f"{MODULE}.py").write_text(source)
     return federation
 
 
@@ -140,20 +96,12 @@ def federation(
     federation_of_the_session: "LocalFederation", monkeypatch: pytest.MonkeyPatch
 ) -> Iterator["LocalFederation"]:
     """The federation, with all sites online and the text that was agreed first."""
-    from client_app.variants import VARIANTS
-    from server_app.methods import METHODS
-    from strategies.registry import SERVER_METHODS
-
     started = federation_of_the_session
     monkeypatch.setenv("HOME", str(started.work))
     agreed = (started.folder / "federation.toml").read_text()
-    registries: list[Any] = [METHODS, VARIANTS, SERVER_METHODS]
-    names = [set(registry) for registry in registries]
     started.wait_for_sites()
-    yield started
-    for registry, before in zip(registries, names, strict=True):
-        for added in set(registry) - before:  # by the agreed module
-            del registry[added]
+    with added_methods_forgotten():
+        yield started
     gc.collect()  # closes connections while the test's filters of warnings are in force
     assert (started.folder / "federation.toml").read_text() == agreed, "a test puts it back"
 

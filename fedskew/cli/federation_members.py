@@ -174,6 +174,7 @@ def add(
 ) -> None:
     """Add a site to federation.toml. All sites then have to approve the new text."""
     from data.agreement import read_agreement, subtraction_warning
+    from data.toml_file import read_toml
     from fedskew.federation.folder import FederationFolder, add_site
     from fedskew.federation.membership import check_is_new, save_former_text
 
@@ -181,15 +182,13 @@ def add(
     samples = samples if samples is not None else printed_samples
     mask_key = mask_key or printed_mask_key
     federation = FederationFolder(folder)
-    if not federation.agreement_file.is_file():
-        raise DataError("there is no such file", where=str(federation.agreement_file))
+    former, _ = read_toml(federation.agreement_file)
     check_is_new(federation, site_key)
     warning = ""
     try:
         before = read_agreement(federation.agreement_file)
     except DataError:  # it may still have too few sites for an agreement
         before = None
-    former = federation.agreement_file.read_bytes()
     member = add_site(federation, name, site_key, samples, mask_key)
     if before is not None and federation.has_run:
         save_former_text(federation, former)  # a run in progress may use it
@@ -286,14 +285,14 @@ def coordinator_key(
     ] = False,
 ) -> None:
     """Make another key that signs runs, in a new file, and agree to it. Sites then refuse what the former one signs."""
+    from data.toml_file import read_toml
     from fedskew.federation.coordinator_key import DECLARED, make_key, takes_signature
     from fedskew.federation.folder import FederationFolder
     from fedskew.federation.membership import replace_run_key
     from site_agent.app_files import app_files
 
     federation = FederationFolder(folder)
-    if not federation.agreement_file.is_file():
-        raise DataError("there is no such file", where=str(federation.agreement_file))
+    read_toml(federation.agreement_file)  # before a key is made, as the folder may be no federation
     if not takes_signature(app_files(federation.app)):
         rule = f"needs {DECLARED} under [tool.flwr.app.config] for its runs to be signed"
         raise DataError(rule, where=str(federation.app))

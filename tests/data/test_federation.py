@@ -21,7 +21,8 @@ def domains(tmp_path):
     return DataSettings("domains:mnist,mnist-m", str(tmp_path))
 
 
-def refused(key, make):
+def setting_refused(key, make):
+    """Return the error of a setting."""
     with pytest.raises(SettingError) as caught:
         make()
     assert caught.value.key == key
@@ -59,13 +60,13 @@ def test_subsets_are_balanced():
     assert np.bincount(test).tolist() == [3] + [2] * 9
     # Class 8 has 138 images for training.
     assert federate(DataSettings(train_images=1388), 0).counts_KC.sum() == 1388
-    refused("train-images", lambda: federate(DataSettings(train_images=1389), 0))
+    setting_refused("train-images", lambda: federate(DataSettings(train_images=1389), 0))
 
 
 def test_a_client_without_an_image_is_refused():
     tailed = DataSettings(partition="llt", alpha=1.0, largest_class=100, imbalance_factor=20)
     assert federate(replace(tailed, clients=10), 0).clients == 10
-    refused("clients", lambda: federate(replace(tailed, clients=100), 0))
+    setting_refused("clients", lambda: federate(replace(tailed, clients=100), 0))
 
 
 def test_domains_are_clients(domains):
@@ -75,7 +76,7 @@ def test_domains_are_clients(domains):
         assert (federation.dataset.train_domains[federation.train_indices[client]] == client).all()
     drawn = federate(replace(domains, train_images=72), 0)
     assert drawn.counts_KC.tolist() == [[8, 8] + [7] * 8] * 2
-    error = refused("train-images", lambda: federate(replace(domains, train_images=75), 0))
+    error = setting_refused("train-images", lambda: federate(replace(domains, train_images=75), 0))
     assert "domain mnist-m" in error.rule and "class 2" in error.rule
 
 
@@ -112,7 +113,7 @@ def test_noise_grows_from_client_to_client_and_none_is_none():
         assert abs(float(noise.var()) / (0.04 * (client + 1) / 4) - 1) < 0.05
     assert torch.equal(clean.test().inputs_N, noisy.test().inputs_N)
     vectors = DataSettings("npz:x", classes="2", input_shape="3", noise=0.1)
-    refused("noise", lambda: federate(vectors, 0))
+    setting_refused("noise", lambda: federate(vectors, 0))
 
 
 # ---- the long tail ---------------------------------------------------------------------------------------------------
@@ -176,9 +177,11 @@ def test_factor_one_leaves_everything_and_the_largest_class_is_the_smallest_ther
     [(2.0, 61, "largest-class"), (40.1, 0, "imbalance-factor")],
 )
 def test_a_tail_that_cannot_be_cut_is_refused(factor, largest, key):
-    refused(key, lambda: tail(factor, largest))
+    setting_refused(key, lambda: tail(factor, largest))
 
 
 def test_a_class_without_samples_cannot_have_a_tail():
     draws = np.random.default_rng(0)
-    refused("imbalance-factor", lambda: long_tail(np.zeros(10, np.int64), 2, 10.0, 0, draws))
+    setting_refused(
+        "imbalance-factor", lambda: long_tail(np.zeros(10, np.int64), 2, 10.0, 0, draws)
+    )

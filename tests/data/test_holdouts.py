@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from in_process import experiment
+from test_federation import setting_refused
 
-from data import DataSettings, SettingError, federate, load
+from data import DataSettings, federate, load
 from data.holdouts import (
     UnseenDomain,
     hold_out,
@@ -33,14 +34,6 @@ def samples(labels, **of_samples):
     """Return a data set of training samples of these labels, and what else is said of each."""
     fields = {f"train_{name}": np.array(values) for name, values in of_samples.items()}
     return replace(load(DataSettings()), train_labels=np.array(labels), **fields)
-
-
-def refused(key, make):
-    """Return the error of a setting."""
-    with pytest.raises(SettingError) as caught:
-        make()
-    assert caught.value.key == key
-    return caught.value
 
 
 # ---- the server's hold-out -------------------------------------------------------------------------------------------
@@ -79,7 +72,9 @@ def test_holdout_of_domains_is_of_each():
     assert data.train_domains is not None
     assert np.bincount(10 * data.train_domains[held] + data.train_labels[held]).tolist() == [2] * 40
     assert len(federate(replace(SCANNERS, holdout_per_class=31), 0).holdout_indices) == 40 * 31
-    refused("holdout-per-class", lambda: federate(replace(SCANNERS, holdout_per_class=33), 0))
+    setting_refused(
+        "holdout-per-class", lambda: federate(replace(SCANNERS, holdout_per_class=33), 0)
+    )
 
 
 def test_the_holdout_shares_no_patient_with_a_client():
@@ -93,7 +88,7 @@ def test_the_holdout_shares_no_patient_with_a_client():
     assert len(others) == 24 - 2 * 6
     assert not np.isin(data.train_groups[others], data.train_groups[held]).any()
     assert len(hold_out(data, 9, 0)[1]) == 6
-    refused("holdout-per-class", lambda: hold_out(data, 10, 0))
+    setting_refused("holdout-per-class", lambda: hold_out(data, 10, 0))
 
 
 # ---- validation samples ----------------------------------------------------------------------------------------------
@@ -128,7 +123,9 @@ def test_every_client_keeps_a_sample_to_train_on():
 def test_clients_with_too_few_samples_are_named():
     data = samples([0] * 24)
     parts = np.split(np.arange(12), 12)
-    rule = refused("validation-fraction", lambda: split_validation(data, parts, 0.5, draws())).rule
+    rule = setting_refused(
+        "validation-fraction", lambda: split_validation(data, parts, 0.5, draws())
+    ).rule
     assert "too few samples: client 0 has 1" in rule
     assert "client 9 has 1" in rule and "client 10" not in rule
     split_validation(data, np.split(np.arange(24), 12), 0.5, draws())
@@ -149,7 +146,7 @@ def test_validation_samples_take_the_test_sets_place():
         kept, tested = cut.validation(client), raced.test(client)
         assert torch.equal(tested.inputs_N, kept.inputs_N)
         assert torch.equal(tested.labels_N, kept.labels_N)
-    refused("evaluate-on", lambda: federate(DataSettings(evaluate_on="validation"), 0))
+    setting_refused("evaluate-on", lambda: federate(DataSettings(evaluate_on="validation"), 0))
 
 
 # ---- validation by subject -------------------------------------------------------------------------------------------
@@ -233,7 +230,7 @@ def test_a_cut_through_subjects_that_nobody_knows_is_refused(tmp_path):
     stated = vectors(tmp_path)
     cuts = [replace(stated, validation_fraction=0.5), replace(stated, holdout_per_class=4)]
     for cut, key in zip(cuts, ("validation-fraction", "holdout-per-class"), strict=True):
-        refused(key, lambda cut=cut: federate(cut, 0))
+        setting_refused(key, lambda cut=cut: federate(cut, 0))
     vectors(tmp_path, train_subjects=np.repeat(np.arange(10), 4))
     known = federate(cuts[0], 0)
     assert not shared(known) and known.validation().groups_N is not None
@@ -245,11 +242,13 @@ def test_brought_validation_samples_need_their_subjects_to_take_the_test_sets_pl
 ):
     brought = {"val_images": np.full((6, 1), 0.5, np.float32), "val_labels": np.repeat([0, 1], 3)}
     raced = replace(vectors(tmp_path, **brought), evaluate_on="validation")
-    refused("evaluate-on", lambda: federate(raced, 0))
+    setting_refused("evaluate-on", lambda: federate(raced, 0))
     stated = vectors(tmp_path, **brought, val_subjects=np.repeat([80, 81], 3))
     assert federate(raced, 0).tested_C("test", 0).tolist() == [1, 1]
     assert federate(stated, 0).tested_C("validation", 0).tolist() == [1, 1]
-    refused("validation-fraction", lambda: federate(replace(stated, validation_fraction=0.5), 0))
+    setting_refused(
+        "validation-fraction", lambda: federate(replace(stated, validation_fraction=0.5), 0)
+    )
 
 
 # ---- a domain without a client ---------------------------------------------------------------------------------------
@@ -258,7 +257,7 @@ def test_brought_validation_samples_need_their_subjects_to_take_the_test_sets_pl
 def test_one_image_has_no_variance():
     data = replace(load(SCANNERS), domain_names=("a", "b"), train_domains=np.array([0, 1, 1, 1]))
     indices = np.arange(3)
-    refused("unseen-domain", lambda: unseen_domain_of(data, "a", indices, indices))
+    setting_refused("unseen-domain", lambda: unseen_domain_of(data, "a", indices, indices))
     assert unseen_domain_of(data, "b", indices, indices).train.tolist() == [1, 2]
 
 

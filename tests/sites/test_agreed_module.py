@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agreed_module import added_methods_forgotten, source_of
 
 from client_app.local_site import PERMISSIONS, NotAgreed, RunNotAllowed
 from client_app.runtime import ClientRuntime, site_runtime
 from client_app.user_code import FOLDER
-from client_app.variants import VARIANTS
 from data import DataError, SettingError
 from fedskew.engines import execute
-from server_app.methods import METHODS
 from server_app.settings import parse
 from site_agent.approval import summary
 from site_agent.config import read_site, read_sites
 from site_agent.data_view import ConfiguredSite
 from site_agent.module import numbered
-from strategies.registry import SERVER_METHODS
 from tests.site_files import (
     NAMES,
     data_sets,
@@ -32,57 +30,6 @@ from tests.site_files import (
     write,
 )
 
-SOURCE = """
-from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import nn
-
-from fedskew.methods import Classifier, Contribution, Method, Proximal, ServerMethod, Upload, Variant
-
-
-def small(shape, classes):
-    return Classifier(nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh()), nn.Linear(6, classes))
-
-
-@dataclass(frozen=True)
-class Heavier(Variant):
-    name: ClassVar[str] = "NAME-heavier"
-    factor: float = 2.0
-
-    def loss_weights(self, client, logits_BC, labels_B):
-        return self.factor * torch.ones_like(logits_BC[:, 0])
-
-
-@dataclass(frozen=True)
-class Sizes(Variant):
-    name: ClassVar[str] = "NAME-sizes"
-
-    def after(self, client, trained):
-        return Contribution(upload={"counts": client.counts_C})
-
-    @property
-    def upload(self):
-        return Upload("class-counts", lambda model, classes_held: 8 * model.head.out_features)
-
-
-@dataclass(frozen=True)
-class ByClasses(ServerMethod):
-    name: ClassVar[str] = "NAME-by-classes"
-    consumes: ClassVar[str] = "NAME-sizes"
-
-    def accepts(self, server, upload):
-        assert upload["counts"].shape == (server.model.head.out_features,)
-
-    def combine(self, server, state, updates):
-        key = lambda update: float(update.uploads["NAME-sizes"]["counts"].max())
-        return max(updates, key=key).shared, {}
-
-
-PAIR = Method("pair", "the client of the largest class wins", "made up", "class counts", ("NAME-sizes",),
-              "NAME-by-classes", parts=(Sizes, ByClasses))
-"""
 NUMBERS = itertools.count()
 RUN: dict[str, Any] = {"rounds": 2, "batch-size": 8, "device": "cpu"}
 
@@ -91,13 +38,9 @@ RUN: dict[str, Any] = {"rounds": 2, "batch-size": 8, "device": "cpu"}
 def forget_modules() -> Iterator[None]:
     """Runtimes and lists without what a test's module has added."""
     site_runtime.cache_clear()
-    registries: list[Any] = [METHODS, VARIANTS, SERVER_METHODS]
-    names = [set(registry) for registry in registries]
-    yield
+    with added_methods_forgotten():
+        yield
     site_runtime.cache_clear()
-    for registry, before in zip(registries, names, strict=True):
-        for added in set(registry) - before:
-            del registry[added]
 
 
 @pytest.fixture
@@ -108,10 +51,6 @@ def name() -> str:
 
 def sha256_of(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()
-
-
-def source_of(name: str) -> str:
-    return SOURCE.replace("NAME", name)
 
 
 def folders(folder: Path, name: str, policy: Any = None, source: str = "", **changes: Any) -> Path:
@@ -225,7 +164,7 @@ def test_a_message_names_nothing_but_the_agreed_module_s_own_classes(
             runtime(**changes)
     for changes in (
         {"variants": {f"{name}:Proximal": {}}},  # imported there, and defined elsewhere
-        {"variants": {f"{name}:ByClasses": {}}},  # the server's half
+        {"variants": {f"{name}:Mixed": {}}},  # the server's half
         {"model": f"{name}:dataclass"},
     ):
         with pytest.raises(SettingError):

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,9 @@ RUN: dict[str, Any] = {
     "device": "cpu",
 }
 LIAR = 1
+pytestmark = pytest.mark.usefixtures("forget_runtimes")
 TRAINED = 24
 """Training samples that each of the sites has."""
-
-
-@pytest.fixture(autouse=True)
-def forget_runtimes() -> Iterator[None]:
-    yield
-    site_runtime.cache_clear()
 
 
 def with_samples(*samples: int | None) -> list[dict[str, Any]]:
