@@ -410,7 +410,8 @@ def independent_samples(counts_KC: Counts, subjects: Subjects | None) -> Floats:
 def shift_of(moments: Moments, sizes_K: Counts | Floats) -> Shift:
     """Return how far the sites' features are apart, of the feature where they are furthest.
 
-    The feature is the furthest of those whose distance chance does not explain, where there are such.
+    The feature is the furthest of those whose distance chance does not explain, where there are such. Sites of one
+    independent sample each tell no distance from chance.
 
     Args:
         moments: Mean and standard deviation of each feature at each site.
@@ -421,12 +422,14 @@ def shift_of(moments: Moments, sizes_K: Counts | Floats) -> Shift:
     samples = float(sizes_K.sum())
     weights_K1 = sizes_K[:, None]
     freedom_K1 = np.maximum(weights_K1 - 1, 0)
+    if not freedom_K1.any():
+        return Shift(moments.features[0], mean=0.0, mean_p=1.0, deviation=1.0, deviation_p=1.0)
     within = max(1.0, samples - sites)
 
     # The means: the F-test of equal ones, with the variance within sites.
     overall_F = columns_total(weights_K1 * moments.means_KF) / samples
     variance_F = columns_total(freedom_K1 * moments.deviations_KF**2) / within
-    pooled_F = np.sqrt(np.maximum(variance_F, 1e-300))  # no division by zero below
+    pooled_F = np.sqrt(variance_F)
     apart_KF = moments.means_KF - overall_F
     distances_F = (np.abs(apart_KF) / pooled_F).max(0)
     between_F = columns_total(weights_K1 * apart_KF**2) / (sites - 1)

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from client_app.client import Client
-from client_app.models import ModelSettings, build
+from client_app.models import ModelSettings, build, check
 from client_app.models.backbone import (
     blocks_of,
     body_of,
@@ -203,6 +203,27 @@ def test_what_does_not_go_with_kept_features_is_refused(
     with pytest.raises(SettingError) as caught:
         parse({**colored, **changes})
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("shape", "side", "fits"),
+    [
+        ((3, 32, 40), 0, True),
+        ((3, 31, 40), 0, False),
+        ((3, 40, 31), 0, False),
+        ((1, 8, 8), 32, True),
+        ((2, 32, 32), 0, False),
+    ],
+)
+def test_images_are_as_large_as_the_network_needs_or_enlarged(
+    shape: tuple[int, ...], side: int, fits: bool
+) -> None:
+    settings = ModelSettings(image_side=side)
+    if fits:
+        check("efficientnet-lite0", shape, settings)
+    else:
+        with pytest.raises(SettingError):
+            check("efficientnet-lite0", shape, settings)
 
 
 @pytest.mark.slow

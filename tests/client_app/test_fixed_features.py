@@ -37,6 +37,7 @@ def test_random_relu_features_are_the_formula() -> None:
     assert torch.allclose(layer(features_BD).double(), expected_BM, atol=1e-6)
     assert torch.equal(torch.cat([layer(row) for row in features_BD.split(1)]), layer(features_BD))
     assert RandomReLU(2, 8)(torch.tensor([[math.inf, 1.0]])).isfinite().all()
+    assert RandomReLU(1, 8)(torch.tensor([[1e30]])).max() == 2.0**30 / STEPS_PER_UNIT
 
 
 def indices(*numbers: int) -> Any:

@@ -54,6 +54,10 @@ def test_calibration_error_is_the_mean_gap_of_bins(scale: float) -> None:
     assert scores.calibration[0].tolist() == bin_N.bincount(minlength=BINS).tolist()
 
 
+def test_scores_of_no_samples_contradict_nothing() -> None:
+    assert Scores.empty(3).contradiction(None) == ""
+
+
 def test_batches_and_parts_add_up_to_the_whole() -> None:
     logits_NC, labels_N = case()
     whole = measured(logits_NC, labels_N)

@@ -74,6 +74,8 @@ def test_counts(
 def test_the_smallest_image_goes_through_and_a_smaller_one_is_refused(name: str) -> None:
     side = SMALLEST_SIDE[name]
     check(name, (3, side, side), PLAIN)
+    model = build(name, (3, side, side), 5, 0).eval()
+    assert model(torch.zeros(2, 3, side, side)).shape == (2, 5)
     for shape in ((3, side - 1, side), (3, side, side - 1), (64,)):
         with pytest.raises(SettingError):
             check(name, shape, PLAIN)

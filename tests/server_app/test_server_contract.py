@@ -181,6 +181,13 @@ for name, method in METHODS.items():
     REFUSED |= {(name, "iwds")} if any(map(draws_samples, kinds)) else set()
 
 
+@pytest.mark.parametrize("kind", [*VARIANTS.values(), *SERVER_METHODS.values()])
+def test_every_hyperparameter_can_be_set(kind: type) -> None:
+    """A class that its decorator is missing from takes the fields of its parent instead."""
+    own = [name for name, hint in kind.__annotations__.items() if "ClassVar" not in str(hint)]
+    assert set(own) <= {field.name for field in fields(kind)}
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_composes_with_fedshift_fedbn_and_iwds_or_says_why_not(
     train: Train, tmp_path: Path, method: str
