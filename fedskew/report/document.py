@@ -18,20 +18,18 @@ from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables
 from fedskew.report.format import Table
 from fedskew.report.inference import RESAMPLES
-from fedskew.report.ranking import ABOUT as ABOUT_RANKING
-from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reach_table
-from fedskew.report.run_summary import outlier_tables, runs_table, time_tables, what_was_run
+from fedskew.report.run_summary import runs_table, time_tables, what_was_run
 from fedskew.report.tables import (
-    bar_lines,
+    ABOUT_RANKING,
     client_tables,
     has_decile,
     main_table,
     number_tables,
+    ranking_tables,
     recall_tables,
     selection_tables,
-    skew_lines,
     tuning_tables,
 )
 from fedskew.report.unfit_rows import unfit_sentences
@@ -150,8 +148,8 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
 
     deciles = {has_decile(results, column) for column in results.experiment.columns}
     circle = CIRCLE[True in deciles, False in deciles]
-    about_clients = " ".join([CLIENTS, circle, *skew_lines(results), *bar_lines(results)])
-    of_clients = [*over_clients, *client_tables(results), *outlier_tables(results)]
+    about_clients = f"{CLIENTS} {circle}"
+    of_clients = [*over_clients, *client_tables(results)]
     return [
         Section("claims", "Claims", CLAIMS, claims),
         Section("models", "One model", ABOUT_SAME_MODEL, same_model_tables(results)),

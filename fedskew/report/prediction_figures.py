@@ -15,7 +15,6 @@ from client_app.metrics import BINS
 from client_app.ranking import margins, order_of
 from fedskew.report.figures import styles
 from fedskew.report.inference import Floats
-from fedskew.report.ranking import positive_of, predictions_of
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.svg import INK, Drawing, Figure
 from server_app.evaluation import PositiveClass
@@ -89,8 +88,8 @@ def mean_curve(group: Sequence[SeedResult], curve: Callable[[Detection], Floats]
     """Return a curve at GRID: a mean over the classes, then over the seeds. None where a run has no predictions."""
     by_seed = []
     for measured in group:
-        predictions = predictions_of(measured)
-        found = detections(predictions, positive_of(measured)) if predictions else []
+        predictions = measured.predictions
+        found = detections(predictions, measured.positive_class) if predictions else []
         if not found:
             return None
         by_seed.append(np.mean([curve(detection) for detection in found], axis=0))
@@ -164,7 +163,7 @@ def reliability_of(group: Sequence[SeedResult]) -> Floats | None:
     """
     sums_3B = np.zeros((3, BINS))
     for measured in group:
-        predictions = predictions_of(measured)
+        predictions = measured.predictions
         if predictions is None:
             return None
         log_NC = predictions.log_probabilities_NC
