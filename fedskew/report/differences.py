@@ -11,6 +11,7 @@ from fedskew.report.format import (
     Table,
     TableCell,
     ends_words,
+    first_upper,
     in_percent,
     named,
     signed,
@@ -186,22 +187,16 @@ def comparison(results: ExperimentResults, column: str) -> str:
     standard = shown[0].than
     summary = summarize_seeds(results.of(standard, column), results.experiment.selection, metric)
     percent = " percent" if in_percent(metric) else ""
-    base = f"{standard} ({spread_words(summary, metric)}{percent} {words(metric)})"
+    number = f"{spread_words(summary, metric)}{percent} {words(metric)}"
+    against = f"{named(column)}against {standard} ({number})"
     highest_first = sorted(shown, key=lambda difference: difference.estimate, reverse=True)
-    certain = [difference for difference in highest_first if difference.distinguishable]
-    if not certain:
-        largest = max(shown, key=lambda difference: abs(difference.estimate))
-        seeds = plural(largest.n, "seed")
-        by = f"the largest difference is {largest.row}'s, {interval_words(largest, metric)}"
-        none = f"In {column}, none" if column else "None"
-        return f"{none} is distinguishable from {base} in {seeds}; {by}."
-    parts = []
-    for difference in certain:
-        side = "above" if difference.estimate > 0 else "below"
-        than = difference.than if parts else base  # the first one also names the base's number
-        by = interval_words(difference, metric).lstrip("+\N{MINUS SIGN}")
-        parts.append(f"{difference.row} is {side} {than} by {by}")
-    rest = [difference.row for difference in shown if not difference.distinguishable]
-    where = f"In {column}, " if column else ""
-    end = f"; not distinguishable from it: {', '.join(rest)}" if rest else ""
-    return f"{where}{', '.join(parts)}{end}."
+    texts = {True: [], False: []}
+    for difference in highest_first:
+        text = f"{difference.row} {interval_words(difference, metric)}"
+        texts[difference.distinguishable].append(text)
+    parts = [", ".join(texts[True]) or "no row is distinguishable"]
+    if texts[False]:
+        parts.append(
+            f"not distinguishable in {plural(shown[0].n, 'seed')}: {', '.join(texts[False])}"
+        )
+    return first_upper(f"{against}: {'; '.join(parts)}.")

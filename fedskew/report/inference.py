@@ -3,7 +3,7 @@
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -280,17 +280,14 @@ def compare(
         rounding: standard deviation that rounding alone gives a difference, as of rounds, which are whole: two seeds
             with the same difference do not make it certain.
     """
-    values = list(differences.values())
-    if names[0] <= names[1]:
-        interval = interval_of(values, list(zip(*pairs, strict=True)), names, margin, rounding)
-        return Comparison(differences, interval, rounding)
-    mirrored = [-value for value in values]
-    exchanged = [(second, first) for first, second in pairs]
+    sign = 1 if names[0] <= names[1] else -1
+    values = [sign * value for value in differences.values()]
+    terms = list(zip(*pairs, strict=True))
     interval = interval_of(
-        mirrored, list(zip(*exchanged, strict=True)), names[::-1], -margin, rounding
+        values, terms[::sign], sorted(names), margin=sign * margin, rounding=rounding
     )
-    if interval is not None:
-        interval = Interval(-interval.high, -interval.low, interval.p, interval.resampled)
+    if interval is not None and sign < 0:
+        interval = replace(interval, low=-interval.high, high=-interval.low)
     return Comparison(differences, interval, rounding)
 
 

@@ -94,16 +94,13 @@ def keep(run: Run, folder: Path) -> Path:
 
 def content_of(run: Run) -> dict[str, Any]:
     """Return what is kept of a finished run, as JSON."""
-    recorded = {
-        key: value
-        for key, value in run.settings.flat().items()
-        if key not in WITHOUT_EFFECT_ON_NUMBERS
-    }
+    flat = run.settings.flat()
+    recorded = {key: flat[key] for key in flat if key not in WITHOUT_EFFECT_ON_NUMBERS}
     summary = dict(run.summary or {})
     summary.pop("models", None)  # the rounds have them
     return {
         "origin": {**run.origin, "settings": recorded},
-        "rounds": [shortened(record, run).to_json() for record in run.records],
+        "rounds": [record.to_json() for record in shortened(run)],
         "summary": summary,
     }
 
@@ -113,33 +110,36 @@ def packed(content: dict[str, Any]) -> bytes:
     return gzip.compress(line_of(content).encode(), compresslevel=9, mtime=0)
 
 
-def shortened(record: RoundRecord, run: Run) -> RoundRecord:
-    """Return what is kept of a round's record: numbers, bytes, devices and the length of the round."""
-    devices = {str(worker.get("gpu", worker.get("device"))): worker for worker in record.workers}
-    workers = [
-        {key: worker[key] for key in ("device", "gpu") if key in worker}
-        for _, worker in sorted(devices.items())
-    ]
-    models = {}
-    for name, numbers in record.models.items():
-        points = points_of(run.records, name)
-        selected = {
-            point.round
-            for selection in SELECTIONS
-            for point in select(points, selection, fewer=True)
+def shortened(run: Run) -> list[RoundRecord]:
+    """Return what is kept of a run's rounds: numbers, bytes, devices and the length of the round.
+
+    Numbers by class and client are kept of the rounds that a selection can mean: an interval needs them.
+    """
+    selected = set()
+    for model in {name for record in run.records for name in record.models}:
+        points = points_of(run.records, model)
+        for selection in SELECTIONS:
+            selected |= {(model, one.round) for one in select(points, selection, fewer=True)}
+    rounds = []
+    for record in run.records:
+        models = {
+            name: numbers if (name, record.round) in selected else without_examples(numbers)
+            for name, numbers in record.models.items()
         }
-        # Of these rounds an interval needs the test examples.
-        models[name] = numbers if record.round in selected else without_examples(numbers)
-    return replace(
-        record,
-        models=models,
-        seconds=Seconds(round=record.seconds.round),
-        workers=workers,
-        clients=(),
-        updates=(),
-        method_numbers=None,
-        line="",
-    )
+        kept = replace(record, models=models, workers=devices_of(record), clients=(), updates=())
+        seconds = Seconds(round=record.seconds.round)
+        rounds.append(replace(kept, seconds=seconds, method_numbers=None, line=""))
+    return rounds
+
+
+def devices_of(record: RoundRecord) -> list[dict[str, str]]:
+    """Return the devices of the processes that ran a round's clients, each once, with the model of a GPU."""
+    devices: list[dict[str, str]] = []
+    for worker in record.workers:
+        device = {key: str(worker[key]) for key in ("device", "gpu") if key in worker}
+        if device not in devices:
+            devices.append(device)
+    return devices
 
 
 def without_examples(numbers: ModelNumbers) -> ModelNumbers:
@@ -230,5 +230,5 @@ def compared_cell(kept: Run, repeated: Run, cell: Cell, entry: Experiment) -> di
 
 def numbers_of(run: Run) -> list[dict[str, Any]]:
     """Return what is kept of a run's rounds, without what a repetition may change: times and devices."""
-    records = [shortened(record, run) for record in run.records]
-    return [replace(record, seconds=Seconds(), workers=()).to_json() for record in records]
+    records = [replace(one, seconds=Seconds(), workers=()) for one in shortened(run)]
+    return [record.to_json() for record in records]

@@ -1,5 +1,6 @@
 """The results of an experiment: its runs as their folders have them, by row, column and seed."""
 
+import itertools
 import math
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,7 +40,6 @@ class SeedResult:
         NAME.worst-decile or NAME.SITE. None where there is none, or NaN. Raises SettingError for an unknown site."""
         name, _, part = metric.partition(".")
         spread = point.numbers.spreads.get(name)
-        record = point.record
         value: object = None
         if spread is not None and part in SPREAD_PARTS:
             value = getattr(spread, SPREAD_PARTS[part])
@@ -47,15 +47,16 @@ class SeedResult:
             site = self.site(metric)
             # Kept records have the clients' values of some rounds alone.
             value = spread.values[site] if spread.values else None
-        elif metric in point.numbers.means:
-            value = point.numbers.means[metric]
-        elif metric in ("loss", "bytes-down", "bytes-up"):
-            value = getattr(record, metric.replace("-", "_"))
         else:
-            value = record.metrics.get(metric)
-        if isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-        return None
+            record = point.record
+            of_round = {
+                "loss": record.loss,
+                "bytes-down": record.bytes_down,
+                "bytes-up": record.bytes_up,
+            }
+            value = {**of_round, **record.metrics, **point.numbers.means}.get(metric)
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        return float(value) if is_number else None
 
     def selected(self, selection: str, metric: str) -> float | None:
         """Return the mean of a number over the rounds that are selected; None where one of them does not have it."""
@@ -124,12 +125,12 @@ class ExperimentResults:
     @property
     def lacks_runs(self) -> bool:
         """Whether there are runs to make: that have neither finished nor diverged."""
-        return not all(run.finished or run.divergence is not None for run in self.runs.values())
+        return not all(run.has_ended for run in self.runs.values())
 
     @property
     def has_ended(self) -> bool:
         """Whether any run has finished or diverged, so that there is something to report."""
-        return any(run.finished or run.divergence is not None for run in self.runs.values())
+        return any(run.has_ended for run in self.runs.values())
 
     def of(self, row: str, column: str) -> Sequence[SeedResult]:
         """Return the finished runs of a row in a column."""
@@ -137,19 +138,14 @@ class ExperimentResults:
 
     def diverged(self, row: str, column: str) -> dict[int, Mapping[str, Any]]:
         """Return by seed how the runs of a row in a column diverged."""
-        by_seed = {}
-        for cell in self.cells:
-            divergence = self.runs[cell.run.run_id].divergence
-            if (cell.row, cell.column) == (row, column) and divergence is not None:
-                by_seed[cell.seed] = divergence
-        return by_seed
+        of_row = [cell for cell in self.cells if (cell.row, cell.column) == (row, column)]
+        by_seed = {cell.seed: self.runs[cell.run.run_id].divergence for cell in of_row}
+        return {seed: how for seed, how in by_seed.items() if how is not None}
 
     def in_column(self, column: str) -> list[SeedResult]:
         """Return the finished runs of a column, row by row."""
-        runs: list[SeedResult] = []
-        for row in self.experiment.rows:
-            runs += self.of(row.label, column)
-        return runs
+        groups = [self.of(row.label, column) for row in self.experiment.rows]
+        return list(itertools.chain.from_iterable(groups))
 
 
 def gather(
@@ -213,23 +209,17 @@ def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
     for trial in tried:
         run = Run.read(trial.cell.run)
         place = (trial.row, trial.column)
-        of_cell = numbers.setdefault(place, {})
-        of_cell[trial.value] = score(trial, run, experiment)
+        number = None
+        if run.finished:
+            result = SeedResult(trial.cell, run, points_of(run.records, trial.cell.deployed))
+            number = result.selected(experiment.selection, experiment.metric_of(trial.column))
+        numbers.setdefault(place, {})[trial.value] = math.nan if number is None else number
         if run.divergence is not None:
             diverged.setdefault(place, []).append(trial.value)
     return [
-        Tuned(row, column, of_cell, experiment.metric_of(column), diverged.get((row, column), ()))
-        for (row, column), of_cell in numbers.items()
+        Tuned(*place, of_cell, experiment.metric_of(place[1]), diverged.get(place, ()))
+        for place, of_cell in numbers.items()
     ]
-
-
-def score(trial: TuningRun, run: Run, experiment: Experiment) -> float:
-    """Return the experiment's number of a trial, as the record has it; NaN where there is none."""
-    if not run.finished:
-        return math.nan
-    result = SeedResult(trial.cell, run, points_of(run.records, trial.cell.deployed))
-    number = result.selected(experiment.selection, experiment.metric_of(trial.column))
-    return math.nan if number is None else number
 
 
 def command(names: Sequence[str], overrides: Mapping[str, Scalar], file: Path | None = None) -> str:

@@ -71,6 +71,11 @@ class Run:
         return self.summary is not None and self.rounds not in self.lost
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the run has finished or diverged."""
+        return self.finished or self.divergence is not None
+
+    @property
     def state(self) -> str:
         """finished, damaged, diverged, missing, or how far it is."""
         if self.summary is not None:
@@ -104,12 +109,11 @@ class Run:
         """The data's name: of files their names without folders, between sites the federation's name and hash."""
         if agreement := self.agreement:
             return f"sites-{agreement['name']}-{agreement['sha256'][:8]}"
-        dataset = self.settings.data.dataset
-        names = members(dataset)
-        if not any(is_own(name) or is_sites(name) for name in names):
-            return dataset
-        paths = (name.partition(":")[2] or name for name in names)
-        return ", ".join(Path(path).name for path in paths)
+        names = []
+        for name in members(self.settings.data.dataset):
+            is_path = is_own(name) or is_sites(name)
+            names.append(Path(name).name if is_path else name)
+        return ", ".join(names)
 
     @property
     def sites(self) -> list[str]:
@@ -137,10 +141,7 @@ class Run:
         """What the numbers depend on beside the settings; a GPU has its model's name."""
         recorded = self.origin.get("versions", {})
         versions = {name: str(recorded.get(name, "unknown")) for name in VERSIONS}
-        devices = set()
-        for record in self.records:
-            for worker in record.workers:
-                model = f" ({worker['gpu']})" if "gpu" in worker else ""
-                devices.add(f"{worker.get('device')}{model}")
-        versions["device"] = "+".join(sorted(devices))
-        return versions
+        workers = [worker for record in self.records for worker in record.workers]
+        devices = {f"{one.get('device')} ({one['gpu']})" for one in workers if "gpu" in one}
+        devices |= {str(one.get("device")) for one in workers if "gpu" not in one}
+        return {**versions, "device": "+".join(sorted(devices))}

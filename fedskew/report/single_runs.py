@@ -1,6 +1,6 @@
 """Runs that belong to no experiment, as one table per data set: columns by the data's settings, rows by the others."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -70,74 +70,48 @@ def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
     return replace(settings, data=data, known_run_id=path.name)
 
 
-def differing(runs: Iterable[Run]) -> list[str]:
-    """Return the settings that have more than one value among the runs, but for method and seed."""
+def table(runs: Sequence[Run]) -> ExperimentResults:
+    """Return the report on the runs of one data set, as if they had been planned."""
     values: dict[str, set[Scalar]] = {}
     for run in runs:
         for key, value in run.settings.flat().items():
             values.setdefault(key, set()).add(value)
     left_out = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}
-    return [key for key, several in values.items() if len(several) > 1 and key not in left_out]
-
-
-def table(runs: Sequence[Run]) -> ExperimentResults:
-    """Return the report on the runs of one data set, as if they had been planned."""
-    column_keys = [key for key in differing(runs) if key in OF_COLUMNS]
+    differing = [key for key in values if len(values[key]) > 1 and key not in left_out]
     cells: dict[tuple[str, str, int], Cell] = {}
-    warnings: list[str] = []
     # Runs with one model first: they are a method's own, while others deploy it beside theirs.
     for run in sorted(runs, key=lambda run: len((run.summary or {}).get("models", ()))):
-        method, seed = run.settings.general.method, run.settings.general.seed
         flat = run.settings.flat()
-        column = ", ".join(f"{key} {flat[key]}" for key in column_keys if key in flat)
-        rows = run.summary.get("rows", {}) if run.finished and run.summary else {"": method}
-        changed = row_suffix(run, [one for one in runs if one.settings.general.method == method])
+        stated = [f"{key} {flat[key]}" for key in differing if key in OF_COLUMNS and key in flat]
+        changed = [
+            f", {key} {flat[key]}"
+            for key in differing
+            if key not in OF_COLUMNS and flat.get(key, defaults()[key]) != defaults()[key]
+        ]
+        rows = {"": run.settings.general.method}
+        if run.finished and run.summary:
+            rows = run.summary.get("rows", {})
         for deployed, row in rows.items():
-            new = Cell("", row + changed, column, seed, run.settings, deployed)
-            first = cells.setdefault((new.row, column, seed), new)
-            if first is not new and first.run.general.method == method:
-                other = first.run.run_id
-                warnings.append(
-                    f"{run.name}: left out, it differs from {other} in its model's file alone."
-                )
+            place = ("".join([row, *changed]), ", ".join(stated), run.settings.general.seed)
+            cells.setdefault(place, Cell("", *place, run.settings, deployed))
     by_seed = sorted(cells.values(), key=lambda cell: cell.seed)
     by_id = {run.name: run for run in runs}
-    return ExperimentResults(
-        experiment=experiment_of(by_seed, runs[0]),
-        cells=by_seed,
-        runs=by_id,
-        measured=measured_runs(by_seed, by_id),
-        warnings=(*warnings, *run_warnings(by_seed, by_id)),
-        command="",
-    )
-
-
-def row_suffix(run: Run, of_method: Sequence[Run]) -> str:
-    """Return the settings of a run that differ from their defaults, among those in which its method's runs differ."""
-    flat = run.settings.flat()
-    suffix = ""
-    for key in differing(of_method):
-        if key not in OF_COLUMNS and flat.get(key, defaults()[key]) != defaults()[key]:
-            suffix += f", {key} {flat[key]}"
-    return suffix
+    warnings = tuple(run_warnings(by_seed, by_id))
+    experiment = experiment_of(by_seed, runs[0])
+    measured = measured_runs(by_seed, by_id)
+    return ExperimentResults(experiment, by_seed, by_id, measured, warnings, command="")
 
 
 def experiment_of(cells: Sequence[Cell], run: Run) -> Experiment:
-    """Return the experiment that these cells would be of; FedAvg comes first, then the methods as they are listed."""
-    order = list(METHODS)
-
-    def rank(row: str) -> tuple[int, str]:
-        name = row.partition(",")[0]
-        return (order.index(name) if name in order else len(order)), row
-
-    rows = sorted({cell.row for cell in cells}, key=rank)
-    where = f"on {run.data_name}"
-    if run.agreement:
-        where = f"between the sites of {run.agreement['name']}"
+    """Return the experiment that these cells would be of; methods come as they are listed, FedAvg first."""
+    order = {name: number for number, name in enumerate(METHODS)}
+    method_of = {cell.row: cell.row.partition(",")[0] for cell in cells}
+    rows = sorted(method_of, key=lambda row: (order.get(method_of[row], len(order)), row))
+    sites = run.agreement.get("name")
     return Experiment(
         name=f"runs-{run.data_name}",
-        title=f"Runs {where}",
-        rows=tuple(Row(row, row.partition(",")[0]) for row in rows),
+        title=f"Runs between the sites of {sites}" if sites else f"Runs on {run.data_name}",
+        rows=tuple(Row(row, method_of[row]) for row in rows),
         columns={column: {} for column in sorted({cell.column for cell in cells})},
         seeds=tuple(sorted({cell.seed for cell in cells})),
     )
