@@ -1,33 +1,14 @@
 """Warnings about runs in a report: missing, damaged, made with other settings or versions, or not comparable."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from data.renamed_settings import renamed
 from fedskew.experiments.plan import Cell
-from fedskew.experiments.tuning import Tuned
 from fedskew.report.run_records import VERSIONS, Run
 from server_app.run_folder import divergence_words
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
 from server_app.settings import defaults
-
-
-def trial_warnings(tuned: Iterable[Tuned]) -> list[str]:
-    """Return a sentence for rows of which no trial has finished, and one for other trials that have not."""
-    left_out, lacking = [], []
-    for one in tuned:
-        name = f"{one.column}: {one.row}" if one.column else one.row
-        missing = [str(value) for value, number in one.scores.items() if math.isnan(number)]
-        if one.value is None:
-            left_out.append(name)
-        elif missing:
-            lacking.append(f"{name} ({', '.join(missing)})")
-    causes = {
-        "No trial has finished, so the row is left out": left_out,
-        "Trials that have not finished do not count": lacking,
-    }
-    return [f"{cause}: {listed(names, 8)}." for cause, names in causes.items() if names]
 
 
 def values_of(key: str, cells: Iterable[Cell]) -> str:

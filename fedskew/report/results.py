@@ -13,7 +13,7 @@ from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
 from fedskew.experiments.tuning import Tuned, TuningRun, trials, values_of_rows
-from fedskew.report.result_warnings import changes, run_warnings, trial_warnings, values_of
+from fedskew.report.result_warnings import changes, run_warnings, values_of
 from fedskew.report.run_records import Run
 from server_app.evaluation import PositiveClass, positive_class
 from server_app.predictions import Predictions, read_predictions
@@ -180,7 +180,7 @@ def gather(
         cells=cells,
         runs=runs,
         measured=measured_runs(cells, runs),
-        warnings=(*differing, *trial_warnings(tuned), *run_warnings(cells, runs)),
+        warnings=(*differing, *run_warnings(cells, runs)),
         command=command([experiment.name], overrides, file),
         tuned=tuned,
         trial_runs={trial.cell.run.run_id for trial in tried},

@@ -12,23 +12,9 @@ from server_app.settings import defaults
 
 MOST_NAMES = 12
 """Classes whose names are listed."""
-SPLIT = (
-    "alpha", "classes-per-client", "domain-percent", "parts-per-domain",
-    "partition-file", "imbalance-factor", "largest-class", "train-images", "holdout-per-class",
-    "unseen-domain",
-)  # fmt: skip
-TRAINING = ("model", "rounds", "participation", "local-epochs", "batch-size", "learning-rate")
-ELSEWHERE = {
-    "partition",
-    "dataset",
-    "classes",
-    "input-shape",
-    "mean",
-    "std",
-    "clients",
-    "method",
-    "seed",
-}
+ALWAYS = ("partition", "alpha", "model", "rounds", "local-epochs", "batch-size", "learning-rate")
+"""Settings that are shown even where they have their default."""
+ELSEWHERE = {"dataset", "classes", "input-shape", "mean", "std", "clients", "method", "seed"}
 """Settings that other lines or the table itself show."""
 USE_ALPHA = ("lda", "feddf", "llt", "quantity")
 """The partitions that alpha has an effect on."""
@@ -40,22 +26,11 @@ def what_was_run(results: ExperimentResults) -> dict[str, str]:
     """Return by heading what was run, of the plan's settings and of what the finished runs have recorded."""
     runs = list(results.runs.values())
     flat = [run.settings.flat() for run in runs]
-    usual = defaults()
-    changed: dict[str, None] = {}  # as a set, in the settings' order
-    for settings in flat:
-        changed |= dict.fromkeys(key for key, value in settings.items() if value != usual[key])
-    if any(settings["partition"] in USE_ALPHA for settings in flat):
-        changed["alpha"] = None  # even its default value: the skew depends on it
-    split = {key: None for key in SPLIT if key in changed}
-    others = changed.keys() - {*SPLIT, *TRAINING, *ELSEWHERE, *WITHOUT_EFFECT_ON_NUMBERS}
-    partition = in_words(flat, ["partition", *split]).removeprefix("partition ")
     positives = (one.positive_class for group in results.measured.values() for one in group)
     texts = {
         "data": distinct(map(data, runs)),
         "clients": clients(runs),
-        "partition": "every site's own data" if runs[0].agreement else partition,
-        "training": in_words(flat, TRAINING),
-        "other settings": in_words(flat, [key for key in changed if key in others]),
+        "settings": settings_in_words(flat),
         "seeds": ", ".join(map(str, results.seeds)),
         "tested": tested(results.finished),
         "positive class": distinct(positive.name for positive in positives if positive),
@@ -63,12 +38,20 @@ def what_was_run(results: ExperimentResults) -> dict[str, str]:
     return {heading: text for heading, text in texts.items() if text}
 
 
-def in_words(flat: Sequence[Mapping[str, Scalar]], keys: Iterable[str]) -> str:
-    """Return settings with their values over the runs that have them."""
+def settings_in_words(flat: Sequence[Mapping[str, Scalar]]) -> str:
+    """Return the settings in ALWAYS, and those that differ from their defaults, with their values over the runs."""
+    usual = defaults()
+    elsewhere = ELSEWHERE | WITHOUT_EFFECT_ON_NUMBERS
+    if not any(settings["partition"] in USE_ALPHA for settings in flat):
+        elsewhere |= {"alpha"}
+    shown = dict.fromkeys(ALWAYS)  # as a set, in the settings' order
+    for settings in flat:
+        shown |= dict.fromkeys(key for key, value in settings.items() if value != usual[key])
     texts = []
-    for key in keys:
+    for key in shown:
         values = dict.fromkeys(str(settings[key]) for settings in flat if key in settings)
-        texts += [f"{key} {' or '.join(values)}"] if values else []
+        if values and key not in elsewhere:
+            texts.append(f"{key} {' or '.join(values)}")
     return ", ".join(texts)
 
 
