@@ -138,9 +138,14 @@ class ExperimentResults:
 
     def diverged(self, row: str, column: str) -> dict[int, Mapping[str, Any]]:
         """Return by seed how the runs of a row in a column diverged."""
-        of_row = [cell for cell in self.cells if (cell.row, cell.column) == (row, column)]
-        by_seed = {cell.seed: self.runs[cell.run.run_id].divergence for cell in of_row}
-        return {seed: how for seed, how in by_seed.items() if how is not None}
+        by_seed = {}
+        for cell in self.cells:
+            if (cell.row, cell.column) != (row, column):
+                continue
+            divergence = self.runs[cell.run.run_id].divergence
+            if divergence is not None:
+                by_seed[cell.seed] = divergence
+        return by_seed
 
     def in_column(self, column: str) -> list[SeedResult]:
         """Return the finished runs of a column, row by row."""

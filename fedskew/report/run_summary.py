@@ -75,9 +75,12 @@ def clients(runs: Sequence[Run]) -> str:
     sites = distinct(", ".join(run.sites) for run in runs if run.agreement)
     if sites:
         return f"{sites}; how many samples of which class each holds is known there alone"
-    numbers = " or ".join(dict.fromkeys(str(run.settings.data.clients) for run in runs))
-    sizes = [sum(counts_C) for run in runs for counts_C in run.samples.get("train", ())]
-    return f"{numbers}, {span(sizes)} training samples each" if sizes else numbers
+    numbers = dict.fromkeys(str(run.settings.data.clients) for run in runs)
+    text = " or ".join(numbers)
+    sizes = []
+    for run in runs:
+        sizes += [sum(counts_C) for counts_C in run.samples.get("train", ())]
+    return f"{text}, {span(sizes)} training samples each" if sizes else text
 
 
 def tested(runs: Sequence[Run]) -> str:
@@ -111,11 +114,13 @@ def mean_split(runs: Sequence[SeedResult]) -> dict[str, float]:
         by_round = []
         for record in measured.run.records:
             seconds = record.seconds
-            work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
-            rest = max(0.0, seconds.round - work - seconds.server - seconds.evaluation)
-            by_round.append((work, seconds.server, seconds.evaluation, rest))
+            processes = max(1, len(record.workers))
+            work = min(seconds.clients, seconds.client_work / processes)
+            rest = seconds.round - work - seconds.server - seconds.evaluation
+            by_round.append((work, seconds.server, seconds.evaluation, max(0.0, rest)))
         by_run.append(np.mean(by_round, axis=0))
-    return dict(zip(PARTS, np.mean(by_run, axis=0).tolist(), strict=True))
+    means = np.mean(by_run, axis=0)
+    return dict(zip(PARTS, means.tolist(), strict=True))
 
 
 def trainings(results: ExperimentResults, column: str) -> dict[str, list[SeedResult]]:
@@ -123,11 +128,13 @@ def trainings(results: ExperimentResults, column: str) -> dict[str, list[SeedRes
     rows_of: dict[str, list[str]] = {}
     first_of: dict[str, SeedResult] = {}
     for measured in results.in_column(column):
-        first_of.setdefault(measured.run.name, measured)
-        rows_of.setdefault(measured.run.name, []).append(measured.cell.row)
+        name = measured.run.name
+        first_of.setdefault(name, measured)
+        rows_of.setdefault(name, []).append(measured.cell.row)
     by_rows: dict[str, list[SeedResult]] = {}
     for name, measured in first_of.items():
-        by_rows.setdefault(", ".join(rows_of[name]), []).append(measured)
+        rows = ", ".join(rows_of[name])
+        by_rows.setdefault(rows, []).append(measured)
     return by_rows
 
 
@@ -152,11 +159,13 @@ def runs_table(results: ExperimentResults) -> Table:
     made_with = {"code": "code", "torch": "torch", "flwr": "flwr", "CPU": "cpu", "device": "device"}
     rows = []
     for run in results.runs.values():
-        recorded = run.versions if run.origin else {}
-        versions = [recorded.get(key, NONE) for key in made_with.values()]
-        hashes = (str(run.origin.get("partition-hash", NONE))[:12], run.hash[:12] or NONE)
         state = f"{run.state}: {run.ended}" if run.ended else run.state
-        rows.append(list(map(TableCell, (run.name, state, *versions, *hashes))))
+        texts = [run.name, state]
+        for key in made_with.values():
+            texts.append(run.versions[key] if run.origin else NONE)
+        texts.append(str(run.origin.get("partition-hash", NONE))[:12])
+        texts.append(run.hash[:12] or NONE)
+        rows.append(list(map(TableCell, texts)))
     headings = ("run", "state", *made_with, "partition hash", "model hash")
     caption = "The runs, what made them, and the hashes of their data and models."
     return Table(caption, list(map(TableCell, headings)), rows, wordy=True)

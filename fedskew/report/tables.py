@@ -180,8 +180,12 @@ def number_tables(
 
 def groups_of(results: ExperimentResults, column: str) -> dict[str, Sequence[SeedResult]]:
     """Return the finished runs of a column by row, of the rows that have some."""
-    groups = {row.label: results.of(row.label, column) for row in results.experiment.rows}
-    return {row: group for row, group in groups.items() if group}
+    groups = {}
+    for row in results.experiment.rows:
+        group = results.of(row.label, column)
+        if group:
+            groups[row.label] = group
+    return groups
 
 
 def number_cell(
@@ -297,33 +301,43 @@ def main_table(results: ExperimentResults) -> Table:
 
     A number is strong where it is the highest of the column's rows that have all seeds, and better than chance.
     """
-    experiment, seeds = results.experiment, results.seeds
+    experiment = results.experiment
     marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
     selected = SELECTION_WORDS[experiment.selection]
-    metrics = [experiment.metric_of(column) for column in experiment.columns]
-    main = {
-        (main_metric(experiment, column), experiment.selection) for column in experiment.columns
-    }
+    one_metric = len({experiment.metric_of(column) for column in experiment.columns}) == 1
     entry_of = {}
     for entry in numbers(results):
-        if (entry["metric"], entry["selection"]) in main:
-            entry_of[entry["row"], entry["column"]] = entry
+        column = entry["column"]
+        is_main = entry["metric"] == main_metric(experiment, column)
+        if is_main and entry["selection"] == experiment.selection:
+            entry_of[entry["row"], column] = entry
 
     headings = [TableCell("method")]
     rows = [[TableCell(row.label + marks.get(row.label, ""))] for row in experiment.rows]
-    for column, metric in zip(experiment.columns, metrics, strict=True):
-        one_metric = len(set(metrics)) == 1 or not column
-        below = selected if one_metric else f"{words(metric)}, {selected}"
-        headings.append(TableCell(column or words(metric), below))
-        entries = [entry_of.get((row.label, column)) for row in experiment.rows]
-        complete = [entry["mean"] for entry in entries if entry and entry["n"] == len(seeds)]
-        comparable = len(complete) > 1 and in_percent(metric) and not experiment.reaches
-        highest = max(complete) if comparable else None
-        for row, cells, entry in zip(experiment.rows, rows, entries, strict=True):
-            cell = main_cell(results, row.label, column, entry, highest)
+    for column in experiment.columns:
+        metric = words(experiment.metric_of(column))
+        below = f"{metric}, {selected}" if column and not one_metric else selected
+        headings.append(TableCell(column or metric, below))
+        best = best_mean(results, column, entry_of)
+        for row, cells in zip(experiment.rows, rows, strict=True):
+            entry = entry_of.get((row.label, column))
+            cell = main_cell(results, row.label, column, entry, best)
             mark = marks.get(f"{row.label}, {column}", "")
             cells.append(replace(cell, text=cell.text + mark))
-    return Table(main_caption(results, len(set(metrics)) == 1), headings, rows)
+    return Table(main_caption(results, one_metric), headings, rows)
+
+
+def best_mean(
+    results: ExperimentResults, column: str, entry_of: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> float | None:
+    """Return the highest mean of a column's rows that have all seeds; None where there are no two, or of a loss."""
+    experiment = results.experiment
+    means = []
+    for (_, of_column), entry in entry_of.items():
+        if of_column == column and entry["n"] == len(results.seeds):
+            means.append(entry["mean"])
+    comparable = in_percent(experiment.metric_of(column)) and not experiment.reaches
+    return max(means) if comparable and len(means) > 1 else None
 
 
 def main_cell(
@@ -391,11 +405,16 @@ def tuning_tables(results: ExperimentResults) -> list[Table]:
 
 def trial_cell(tuned: Tuned, value: Scalar, metric: str) -> TableCell:
     """Return the number of one trial, strong for the best one, with a star at an end of what was tried."""
-    score = tuned.scores[value] * (100 if in_percent(metric) else 1)
+    score = tuned.scores[value]
+    if value in tuned.diverged:
+        return TableCell("diverged")
+    if math.isnan(score):
+        return TableCell(NONE)
+    text = plain(score * 100 if in_percent(metric) else score, metric)
     best = value == tuned.value
-    text = NONE if math.isnan(score) else plain(score, metric)
-    star = "*" if best and tuned.at_an_end else ""
-    return TableCell("diverged" if value in tuned.diverged else text + star, strong=best)
+    if best and tuned.at_an_end:
+        text += "*"
+    return TableCell(text, strong=best)
 
 
 def client_tables(results: ExperimentResults) -> list[Table]:
@@ -425,21 +444,28 @@ def client_table(results: ExperimentResults, column: str, what: str, key: str) -
         if values_SK is not None:
             by_row[row] = values_SK
             runs += [measured.run for measured in group]
-    sites = {tuple(run.sites) for run in runs}
-    names = sites.pop() if len(sites) == 1 else ()
-    tests = [list(run.samples.get("client-test") or ()) for run in runs]
-    same_tests = bool(tests) and all(sizes and sizes == tests[0] for sizes in tests)
-    headings = ["client", "test samples", *by_row] if same_tests else ["client", *by_row]
+    names = runs[0].sites if runs else []
+    sizes = runs[0].samples.get("client-test") if runs else None
+    same_clients = all(run.sites == names for run in runs)
+    if any(run.samples.get("client-test") != sizes for run in runs):
+        sizes = None  # of other sizes in another row or seed
+    headings = ["client", *by_row]
     rows = []
-    if all(values_SK.shape[1] == len(names) for values_SK in by_row.values()):
-        for client, name in enumerate(names):
-            sizes = [TableCell(str(tests[0][client]))] if same_tests else []
-            cells = [over_seeds(values_SK[:, client], key) for values_SK in by_row.values()]
-            rows.append([TableCell(name), *sizes, *cells])
+    for client, name in enumerate(names if same_clients else ()):
+        cells = [TableCell(name)]
+        for values_SK in by_row.values():
+            if values_SK.shape[1] == len(names):
+                cells.append(over_seeds(values_SK[:, client], key))
+        rows.append(cells)
     if rows:
         lowest = [np.fmin.reduce(values_SK, axis=1) for values_SK in by_row.values()]
-        cells = [over_seeds(lowest_S, key) for lowest_S in lowest]
-        rows.append([TableCell("worst client"), *[TableCell("")] * same_tests, *cells])
+        worst = [over_seeds(lowest_S, key) for lowest_S in lowest]
+        rows.append([TableCell("worst client"), *worst])
+    if sizes:
+        headings.insert(1, "test samples")
+        for cells, size in zip(rows, [*sizes, ""], strict=False):
+            cells.insert(1, TableCell(str(size)))
+    rows = [cells for cells in rows if len(cells) == len(headings)]
     caption = f"{named(column)}{what} in percent at each client, {SELECTION_WORDS[selection]}, over seeds."
     return Table(caption, list(map(TableCell, headings)), rows)
 
@@ -450,13 +476,18 @@ def at_clients(group: Sequence[SeedResult], selection: str, key: str) -> Floats 
     It is NaN where a client has none. None where it is not recorded, or not of the same clients in every seed.
     """
     by_seed = []
+    clients = set()
     for measured in group:
-        points = select(measured.points, selection)
-        values = [point.numbers.spreads.get(key, Spread()).values for point in points]
+        values = []
+        for point in select(measured.points, selection):
+            spread = point.numbers.spreads.get(key, Spread())
+            values.append(spread.values)
+            clients.add(len(spread.values))
         if values:
-            by_seed.append(np.mean(values, axis=0))
-    same = len({len(values_K) for values_K in by_seed}) == 1
-    return np.array(by_seed) if same and len(by_seed[0]) else None
+            by_seed.append(values)
+    if len(clients) != 1 or clients == {0}:
+        return None
+    return np.array([np.mean(values, axis=0) for values in by_seed])
 
 
 def over_seeds(value_S: Floats, key: str) -> TableCell:

@@ -40,9 +40,12 @@ def tested_classes(recalls: Iterable[Sequence[float]]) -> int:
 
 def tested_in(group: Sequence[SeedResult], selection: str) -> int:
     """Return how many classes are tested in the rounds that are selected of runs; all where no recall is recorded."""
-    points = [point for measured in group for point in select(measured.points, selection)]
-    recorded = tested_classes(point.numbers.recall for point in points)
-    return recorded or max((one.run.settings.data.num_classes for one in group), default=0)
+    recalls = []
+    classes = 0
+    for measured in group:
+        recalls += [point.numbers.recall for point in select(measured.points, selection)]
+        classes = max(classes, measured.run.settings.data.num_classes)
+    return tested_classes(recalls) or classes
 
 
 def chance_words(
