@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedskew.formatting import plural
 from fedskew.report.claims import (
     ABOUT_SAME_MODEL,
     SAYS,
@@ -15,8 +16,8 @@ from fedskew.report.claims import (
     same_model_tables,
 )
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
-from fedskew.report.differences import comparison, difference_tables, differences
-from fedskew.report.format import SELECTION_WORDS, Table, ends_words, signed
+from fedskew.report.differences import comparison, difference_tables, differences, interval_words
+from fedskew.report.format import SELECTION_WORDS, Table
 from fedskew.report.inference import RESAMPLES
 from fedskew.report.ranking import ABOUT as ABOUT_RANKING
 from fedskew.report.ranking import ranking_tables
@@ -35,6 +36,8 @@ from fedskew.report.tables import (
 )
 from fedskew.report.unfit_rows import unfit_sentences
 
+PLURAL = {"holds": "hold", "fails": "do not hold"}
+"""What several claims do, where it is not what one does."""
 CLAIMS = (
     "A claim holds where the whole 95 % interval of its difference lies above the margin that it names, in every "
     "one of its columns or in as many as it names, and p is below 0.05; it does not hold where no part of the interval "
@@ -143,15 +146,14 @@ class Document:
             return self.main
         effects = {}
         for column in experiment.columns:
-            metric = experiment.metric_of(column)
             for one in differences(self.results, column):
                 star = "*" if one.distinguishable else ""
-                effect = signed(one.estimate, metric) + ends_words(*one.ends, metric) + star
-                effects[one.row, column] = effect
+                effect = interval_words(one, experiment.metric_of(column))
+                effects[one.row, column] = effect + star
         rows = []
-        for row, (name, *cells) in zip(experiment.rows, self.main.rows, strict=True):
-            shown = [name]
-            for column, cell in zip(experiment.columns, cells, strict=True):
+        for row, cells in zip(experiment.rows, self.main.rows, strict=True):
+            shown = []
+            for column, cell in zip((None, *experiment.columns), cells, strict=True):
                 effect = effects.get((row.label, column), "")
                 shown.append(replace(cell, below="; ".join(filter(None, (cell.below, effect)))))
             rows.append(shown)
@@ -234,13 +236,11 @@ def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
 
 def counted(verdicts: Sequence[Verdict]) -> str:
     """Return in a sentence how many claims hold."""
-    plural = {"holds": "hold", "fails": "do not hold"}
+    statuses = [verdict.status for verdict in verdicts]
     parts = []
     for status, singular in SAYS.items():
-        number = sum(verdict.status == status for verdict in verdicts)
-        if number == 1:
-            parts.append(f"1 {singular}")
-        elif number > 1:
-            parts.append(f"{number} {plural.get(status, singular)}")
-    claims = "claims" if len(verdicts) > 1 else "claim"
-    return f"Of {len(verdicts)} {claims}, {', '.join(parts)}."
+        number = statuses.count(status)
+        if number:
+            says = singular if number == 1 else PLURAL.get(status, singular)
+            parts.append(f"{number} {says}")
+    return f"Of {plural(len(verdicts), 'claim')}, {', '.join(parts)}."

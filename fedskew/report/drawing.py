@@ -10,29 +10,28 @@ from typing import IO, NamedTuple
 
 import matplotlib
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from data import SettingError
 from fedskew.report.inference import Floats
 
-INK = "#000000"
-COLORS = (INK, "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b")
+COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b")
 """Okabe and Ito's palette, which color-blind readers can tell apart, with a brown for its yellow."""
-BLUE = COLORS[1]
-DASHES = ("-", "--", ":", "-.")
+INK, BLUE = COLORS[:2]
 MOST_BANDS = 3
 """More bands than these melt into one."""
 INCHES = 4.4
 """Width of a panel: that of a paper's column, or of a phone."""
 STYLE = {
-    "svg.fonttype": "none",
+    "axes.prop_cycle": cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=COLORS),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "grid.alpha": 0.4,
-    "lines.linewidth": 1.6,
-    "legend.frameon": False,
     "legend.fontsize": 8,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
 }
 UNDATED: Mapping[str, dict[str, None]] = {
     "svg": {"Date": None},
@@ -84,11 +83,11 @@ class Figure:
             canvas = Canvas(figsize=(INCHES, self.height), layout="constrained")
             axes = canvas.subplots()
             self.draw(axes)
-            axes.set_title(self.title, fontsize=11)
+            axes.set_title(textwrap.fill(self.title, 48), fontsize=11)
             labels = axes.get_legend_handles_labels()[1]
             if labels:
                 # Below the panel: no corner of it is free in every figure.
-                columns = int(np.clip(45 // max(map(len, labels)), 1, 3))
+                columns = 1 if max(map(len, labels)) > 24 else 2
                 canvas.legend(loc="outside lower center", ncols=columns)
             canvas.savefig(target, format=form, dpi=200, metadata=UNDATED[form])
 
@@ -108,7 +107,6 @@ def lines(
     *,
     at: float | None = None,
     dotted: tuple[Sequence[float], Sequence[float], str] | None = None,
-    log: bool = False,
 ) -> Figure | None:
     """Return a figure of lines; None where no row has one.
 
@@ -117,36 +115,33 @@ def lines(
         x, y: labels of the axes.
         at: where the text alternative reads the lines; None for each line's own end.
         dotted: a line of reference, such as chance: x, y and label.
-        log: whether x has a logarithmic scale.
     """
     shown = {row: points for row, points in by_row.items() if points is not None}
     if not shown:
         return None
 
     def draw(axes: Axes) -> None:
-        for number, row in enumerate(by_row):
-            if row not in shown:
-                continue
-            xs, ys, *band = shown[row]
-            turn, place = divmod(number, len(COLORS))
-            dashes = DASHES[(place + turn) % len(DASHES)]
-            marker = "o" if len(xs) == 1 else ""
-            axes.plot(xs, ys, color=COLORS[place], linestyle=dashes, marker=marker, label=row)
+        for row in by_row:
+            # A row without a line takes its look from the cycle as well.
+            xs, ys, *band = shown.get(row, ([], []))
+            label = row if row in shown else "_"  # matplotlib keeps it out of the legend
+            (line,) = axes.plot(xs, ys, marker="o" if len(xs) == 1 else "", label=label)
             if band and len(by_row) <= MOST_BANDS:
-                axes.fill_between(xs, *band, color=COLORS[place], alpha=0.13, linewidth=0)
+                color = line.get_color()
+                axes.fill_between(xs, *band, color=color, alpha=0.13, linewidth=0)
         if dotted is not None:
-            *ends, label = dotted
-            axes.plot(*ends, color=INK, linestyle=":", linewidth=0.8, label=label)
-        axes.set(xlabel=x, ylabel=y, xscale="log" if log else "linear")
+            reference_x, reference_y, label = dotted
+            axes.plot(reference_x, reference_y, ":k", linewidth=0.8, label=label)
+        axes.set(xlabel=x, ylabel=y)
         axes.grid()
 
     values = {}
     for row, (xs, ys, *_) in shown.items():
-        values[row] = ys[-1] if at is None else np.interp(at, xs, ys)
+        values[row] = float(ys[-1] if at is None else np.interp(at, xs, ys))
     highest_first = sorted(values, key=values.__getitem__, reverse=True)
     numbers = ", ".join(f"{row} {values[row]:.3g}" for row in highest_first)
     where = "the end" if at is None else f"{at:g}"
-    return Figure(f"{y} by {x}; at {where}: {numbers}.", draw, 3.0 + 0.08 * len(by_row))
+    return Figure(f"{y} by {x}; at {where}: {numbers}.", draw, 3.0 + 0.1 * len(by_row))
 
 
 class Effect(NamedTuple):
@@ -228,9 +223,7 @@ def matrix(
 def ticks(names: Sequence[str], most: int) -> tuple[range, list[str]]:
     """Return the places that there is room to name, evenly spaced, and their names."""
     places = range(0, len(names), 1 + (len(names) - 1) // most)
-    return places, [
-        name if len(name) <= 16 else f"{name[:14]}..." for name in names[:: places.step]
-    ]
+    return places, [textwrap.shorten(names[place], 16, placeholder="...") for place in places]
 
 
 def strip(by_row: Mapping[str, tuple[Floats, float, float]], x: str, lowest: str) -> Figure | None:

@@ -16,7 +16,7 @@ from fedskew.report.claims import Verdict
 from fedskew.report.differences import differences
 from fedskew.report.document import Document
 from fedskew.report.drawing import Effect, Figure, Points, bars, forest, lines, matrix, strip
-from fedskew.report.format import chance_of, first_upper, in_percent, words, words_and_unit
+from fedskew.report.format import chance_of, first_upper, in_percent, named, words, words_and_unit
 from fedskew.report.inference import Floats
 from fedskew.report.ranking import positive_of, predictions_of
 from fedskew.report.results import ExperimentResults, SeedResult
@@ -41,27 +41,28 @@ def figures(document: Document) -> dict[str, Figure]:
     its column and row.
     """
     results = document.results
-    series = dict.fromkeys(results.experiment.series)
-    found: dict[str, Figure] = {}
-
-    def add(words_of_name: Sequence[str], title: Sequence[str], figure: Figure | None) -> None:
-        if figure is not None:
-            name = slug(" ".join(words_of_name))
-            unique = f"{name}-{len(found)}" if name in found else name
-            found[unique] = replace(figure, title=": ".join(filter(None, title)))
-
-    add(["claims"], ["Claims"], claims(document.verdicts, "points"))
-    add(["claims rounds"], ["Claims"], claims(document.verdicts, "rounds"))
+    drawn = [
+        ("claims", "Claims", claims(document.verdicts, "points")),
+        ("claims rounds", "Claims", claims(document.verdicts, "rounds")),
+    ]
     for column in results.experiment.columns:
         for key, (shown, of_column) in OF_COLUMN.items():
-            add([key, column], [shown, column], of_column(results, column))
-        for metric in series:
-            title = [first_upper(words(metric)), column]
-            add(["curves", metric, column], title, curves(results, column, metric))
+            drawn.append((f"{key} {column}", f"{shown}: {column}", of_column(results, column)))
+        for metric in results.experiment.series:
+            title = f"{first_upper(words(metric))}: {column}"
+            drawn.append((f"curves {metric} {column}", title, curves(results, column, metric)))
         for key, (shown, of_row) in OF_ROW.items():
             for row in results.experiment.rows:
+                title = f"{shown}: {named(column)}{row.label}"
                 figure = of_row(results, column, row.label)
-                add([key, column, row.label], [shown, column, row.label], figure)
+                drawn.append((f"{key} {column} {row.label}", title, figure))
+
+    found: dict[str, Figure] = {}
+    for name_words, title, figure in drawn:
+        if figure is not None:
+            name = slug(name_words)
+            unique = f"{name}-{len(found)}" if name in found else name
+            found[unique] = replace(figure, title=title.removesuffix(": "))
     return found
 
 
@@ -129,9 +130,7 @@ def curves(
     chance = chance_of(metric, classes) if classes else None
     dotted = None if chance is None else ([1, max(ends)], [chance, chance], "chance")
     x = "MB sent, down and up" if by_bytes else "round"
-    # A dear method would press all others into the first tenth.
-    log = by_bytes and max(ends) > 10 * min(ends)
-    return lines(by_row, x, words_and_unit(metric), dotted=dotted, log=log)
+    return lines(by_row, x, words_and_unit(metric), dotted=dotted)
 
 
 def recall_by_round(results: ExperimentResults, column: str, row: str) -> Figure | None:

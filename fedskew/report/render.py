@@ -187,13 +187,14 @@ def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:
     from fedskew.report.figures import figures
 
     written = []
-    for document in documents:
-        of_report = folder / slug(document.results.experiment.name)
-        try:
+    try:
+        for document in documents:
+            of_report = folder / slug(document.results.experiment.name)
             of_report.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            rule = f"cannot be written: {error.strerror}"
-            raise SettingError("--figures", str(folder), rule) from error
-        for name, figure in figures(document).items():
-            written += [figure.save(of_report / f"{name}.{form}") for form in ("svg", "pdf", "png")]
+            for name, figure in figures(document).items():
+                for form in ("svg", "pdf", "png"):
+                    written.append(figure.save(of_report / f"{name}.{form}"))
+    except OSError as error:
+        rule = f"cannot be written: {error.strerror}"
+        raise SettingError("--figures", str(folder), rule) from error
     return written
