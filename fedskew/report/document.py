@@ -144,21 +144,20 @@ class Document:
         experiment = self.results.experiment
         if experiment.reaches:  # the table has rounds, the differences have not
             return self.main
-        effects = {}
-        for column in experiment.columns:
-            for one in differences(self.results, column):
-                star = "*" if one.distinguishable else ""
-                effect = interval_words(one, experiment.metric_of(column))
-                effects[one.row, column] = effect + star
-        rows = []
-        for row, cells in zip(experiment.rows, self.main.rows, strict=True):
-            shown = []
-            for column, cell in zip((None, *experiment.columns), cells, strict=True):
-                effect = effects.get((row.label, column), "")
-                shown.append(replace(cell, below="; ".join(filter(None, (cell.below, effect)))))
-            rows.append(shown)
-        below = f" Last, the difference from {reference(experiment)} (95 % interval; * distinguishable)."
-        return replace(self.main, rows=rows, caption=self.main.caption + below * bool(effects))
+        rows = [list(cells) for cells in self.main.rows]
+        for place, column in enumerate(experiment.columns, 1):
+            of_row = {one.row: one for one in differences(self.results, column)}
+            for row, cells in zip(experiment.rows, rows, strict=True):
+                if row.label in of_row:
+                    one = of_row[row.label]
+                    star = "*" if one.distinguishable else ""
+                    words = interval_words(one, experiment.metric_of(column)) + star
+                    below = "; ".join(filter(None, (cells[place].below, words)))
+                    cells[place] = replace(cells[place], below=below)
+        last = (
+            f"Last, the difference from {reference(experiment)} (95 % interval; * distinguishable)."
+        )
+        return replace(self.main, rows=rows, caption=f"{self.main.caption} {last}")
 
 
 def document(results: ExperimentResults) -> Document:

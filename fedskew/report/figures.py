@@ -189,11 +189,12 @@ def spread(results: ExperimentResults, column: str) -> Figure | None:
     by_row = {}
     for row in results.experiment.rows:
         shares_SK = at_clients(results.of(row.label, column), results.experiment.selection, key)
-        if shares_SK is not None and shares_SK.size:
+        if shares_SK is not None and not np.isnan(shares_SK).all():
             tenth = max(1, shares_SK.shape[1] // 10)
-            lowest = np.nanmean(np.sort(shares_SK, axis=1)[:, :tenth])
-            measured = shares_SK[~np.isnan(shares_SK)]
-            by_row[row.label] = (100 * measured, 100 * measured.mean(), 100 * lowest)
+            percent_SK = 100 * np.sort(shares_SK, axis=1)  # NaN, of a client without tests, is last
+            measured = percent_SK[~np.isnan(percent_SK)]
+            lowest = float(np.nanmean(percent_SK[:, :tenth]))
+            by_row[row.label] = (measured, float(measured.mean()), lowest)
     lowest_words = "worst decile" if has_decile(results, column) else "worst client"
     return strip(by_row, f"{words(key)}, %", lowest_words)
 

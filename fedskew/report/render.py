@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import yaml
 from markupsafe import Markup
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 
 from data import SettingError
 from fedskew.formatting import escaped, terminal_table
@@ -27,7 +27,7 @@ SIGNS = {"holds": "✓", "unclear": "?", "fails": "✗", "open": "…", "never":
 """By the status of a claim."""
 PUBLISHED = ("claims", "differences")
 """The sections whose tables go into a paper, after the main table."""
-LATEX_CHARACTERS = {
+LATEX_CHARACTERS: dict[str, str | int | None] = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
     "%": r"\%",
@@ -75,7 +75,7 @@ def text_table(table: Table, width: int) -> str:
     shown = terminal_table()
     for number, heading in enumerate(table.headings):
         name = number == 0
-        justify = "left" if name or table.wordy else "right"
+        justify: JustifyMethod = "left" if name or table.wordy else "right"
         shown.add_column(text_cell(heading), justify=justify, no_wrap=name and not table.wordy)
     for row in table.rows:
         shown.add_row(*map(text_cell, row))

@@ -67,17 +67,6 @@ def test_every_figure_is_drawn_with_its_labels(report: Document, tmp_path: Path)
     assert files[0].read_bytes() == files[1].read_bytes(), "no date"
 
 
-def test_figures_say_their_numbers(tmp_path: Path) -> None:
-    drawn = figures(document(frozen_results(tmp_path)))
-    assert (
-        "by round; at the end: creff 77.6, fedshift 75.7, fedavg 74.9."
-        in drawn["curves-lda-0-5"].alt
-    )
-    assert "3. creff \N{MINUS SIGN} fedavg +26.5" in drawn["claims"].alt
-    assert "clients; " not in drawn["clients-lda-0-5"].alt.partition("seed")[0]
-    assert all(figure.alt and figure.title for figure in drawn.values())
-
-
 def test_a_folder_that_cannot_be_written_is_refused(report: Document, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
