@@ -19,19 +19,17 @@ from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables, differences, interval_words
 from fedskew.report.format import SELECTION_WORDS, Table
 from fedskew.report.inference import RESAMPLES
-from fedskew.report.ranking import ABOUT as ABOUT_RANKING
-from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reach_table, reference
-from fedskew.report.run_summary import outlier_tables, runs_table, time_tables, what_was_run
+from fedskew.report.run_summary import runs_table, time_tables, what_was_run
 from fedskew.report.tables import (
-    bar_lines,
+    ABOUT_RANKING,
     client_tables,
     main_table,
     number_tables,
+    ranking_tables,
     recall_tables,
     selection_tables,
-    skew_lines,
     tuning_tables,
 )
 from fedskew.report.unfit_rows import unfit_sentences
@@ -185,8 +183,7 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     over_clients = number_tables(results, "over the clients, in percent.", SPREAD)
     calibration = number_tables(results, "calibration.", CALIBRATION)
     about_curves = CURVES.format(selected=SELECTION_WORDS[results.experiment.selection])
-    about_clients = " ".join([CLIENTS, *skew_lines(results), *bar_lines(results)])
-    of_clients = [*over_clients, *client_tables(results), *outlier_tables(results)]
+    of_clients = [*over_clients, *client_tables(results)]
     return [
         Section("claims", "Claims", CLAIMS, claims),
         Section("models", "One model", ABOUT_SAME_MODEL, same_model_tables(results)),
@@ -197,7 +194,7 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
         Section("selections", "Every way to choose the round", SELECTED, selection_tables(results)),
         Section("classes", "Classes", "", [*groups, *recall_tables(results)]),
         Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(results)),
-        Section("clients", "Clients", about_clients, of_clients),
+        Section("clients", "Clients", CLIENTS, of_clients),
         Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
         Section("time", "Time", TIME, time_tables(results)),
         Section("runs", "Runs", "", [runs_table(results)]),

@@ -1,8 +1,10 @@
-"""Reports for a terminal and as HTML, Markdown, LaTeX and BibTeX, all from the same tables; figures as files."""
+"""Reports for a terminal and as HTML, Markdown, LaTeX, CSV, JSON and BibTeX, from the same tables; figures as files."""
 
+import csv
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from textwrap import shorten
@@ -18,6 +20,7 @@ from fedskew.formatting import escaped, terminal_table
 from fedskew.report.document import Document, counted
 from fedskew.report.format import Table, TableCell, first_upper
 from fedskew.report.run_records import slug
+from fedskew.report.tables import numbers
 
 if TYPE_CHECKING:
     from fedskew.report.drawing import Figure
@@ -161,6 +164,53 @@ def latex(documents: Sequence[Document]) -> str:
 def latex_text(text: str) -> str:
     """Return a text whose characters have no meaning to LaTeX."""
     return text.translate(str.maketrans(LATEX_CHARACTERS))
+
+
+def csv_text(documents: Sequence[Document]) -> str:
+    """Return the numbers of all experiments as CSV, with four decimals; lists are separated by spaces."""
+    entries = [entry for document in documents for entry in numbers(document.results)]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(entries[0])
+    for entry in entries:
+        writer.writerow(map(csv_field, entry.values()))
+    return file.getvalue()
+
+
+def csv_field(value: Any) -> str:
+    """Return a value as text."""
+    if isinstance(value, list):
+        return " ".join(map(csv_field, value))
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return "" if value is None else str(value)
+
+
+def as_json(document: Document) -> dict[str, Any]:
+    """Return all that the tables of a report show; the keys are public."""
+    results = document.results
+    claims = []
+    for verdict in document.verdicts:
+        result = {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
+        claims.append(asdict(verdict) | result)
+    runs: dict[str, Any] = {}
+    for run in results.runs.values():
+        runs[run.name] = {"state": run.state, **run.versions}
+        if run.divergence is not None:
+            runs[run.name]["diverged"] = dict(run.divergence)
+    return {
+        "experiment": results.experiment.name,
+        "title": results.experiment.title,
+        "headline": document.headline,
+        "what-was-run": document.what_was_run,
+        "warnings": list(results.warnings),
+        "numbers": numbers(results),
+        "claims": claims,
+        "not-judged": list(results.experiment.unjudged),
+        "assumed": results.assumed,
+        "runs": runs,
+        "command": results.command,
+    }
 
 
 def references() -> list[tuple[frozenset[str], str]]:

@@ -21,9 +21,8 @@ from fedskew.experiments.plan import plan, runs
 from fedskew.report.document import document
 from fedskew.report.drawing import Figure
 from fedskew.report.figures import figures
-from fedskew.report.render import markdown_table, terminal_text
+from fedskew.report.render import as_json, markdown_table, terminal_text
 from fedskew.report.results import ExperimentResults, gather
-from fedskew.report.text import as_json
 from server_app.evaluation import metrics_from
 from server_app.predictions import Predictions, write_predictions
 from server_app.record import RoundRecord
@@ -172,7 +171,7 @@ def golden(results: Path) -> dict[str, str]:
     with_predicted = document(with_predictions(known))
     tables = [report.main, *(table for part in report.sections for table in part.tables)]
     texts = {
-        "report.json": json.dumps(rounded(as_json([report])), indent=1) + "\n",
+        "report.json": json.dumps(rounded([as_json(report)]), indent=1) + "\n",
         "report.txt": terminal_text([with_predicted]),
         "report_verbose.txt": terminal_text([report], width=100, verbose=True),
         "report_figures.txt": "\n".join(map(figure_line, figures(with_predicted).items())) + "\n",
