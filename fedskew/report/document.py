@@ -204,15 +204,14 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
 def subtitle(results: ExperimentResults) -> str:
     """Return what was run, in a line."""
     experiment = results.experiment
-    parts = [experiment.paper] if experiment.paper else []
-    extent = {
-        "methods": len(experiment.rows),
-        "columns": len(experiment.columns),
-        "seeds": len(results.seeds),
-    }
-    parts += [f"{number} {what}" for what, number in extent.items() if number != 1]
-    parts.append(f"{len(results.finished)} of {len(results.runs)} runs finished")
-    return ", ".join(parts)
+    parts = [
+        experiment.paper,
+        plural(len(experiment.rows), "method"),
+        plural(len(experiment.columns), "column"),
+        plural(len(results.seeds), "seed"),
+        f"{len(results.finished)} of {len(results.runs)} runs finished",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:

@@ -213,12 +213,6 @@ def as_json(document: Document) -> dict[str, Any]:
     }
 
 
-def references() -> list[tuple[frozenset[str], str]]:
-    """Return the entries of references.yaml: the methods and data sets that each belongs to, and its BibTeX."""
-    entries = yaml.safe_load((HERE / "references.yaml").read_text())
-    return [(frozenset(entry["names"]), entry["entry"].strip()) for entry in entries]
-
-
 def bibtex(documents: Sequence[Document]) -> str:
     """Return the entries of this project, of Flower, and of the methods and data sets of the reports."""
     cited = {"project"}
@@ -226,7 +220,9 @@ def bibtex(documents: Sequence[Document]) -> str:
         for row in document.results.experiment.rows:
             cited.update(row.method.split("+"))
         cited.update(run.settings.data.dataset for run in document.results.finished)
-    return "\n\n".join(entry for names, entry in references() if names & cited) + "\n"
+    references = yaml.safe_load((HERE / "references.yaml").read_text())
+    entries = [one["entry"].strip() for one in references if cited & {*one["names"]}]
+    return "\n\n".join(entries) + "\n"
 
 
 def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:
