@@ -55,9 +55,13 @@ def report(
     figures: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Write every figure as FOLDER/EXPERIMENT/NAME.svg and .pdf."
+            metavar="FOLDER",
+            help="Write every figure as FOLDER/EXPERIMENT/NAME.svg, .pdf and .png.",
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also print what was run, and more tables.")
+    ] = False,
     round: Annotated[
         str,
         typer.Option(
@@ -113,7 +117,7 @@ def report(
             for warning in one.results.warnings:
                 written_line(f"{one.results.experiment.name}: {warning}")
     if not only_files:
-        print_documents(documents, chosen_forms[0] if chosen_forms else "")
+        print_documents(documents, chosen_forms[0] if chosen_forms else "", verbose)
 
 
 def written_line(line: str) -> None:
@@ -124,11 +128,11 @@ def written_line(line: str) -> None:
 def write_files(documents: "Sequence[Document]", html: Path | None, figures: Path | None) -> None:
     """Write the reports as one page, and their figures to a folder. Raises SettingError where that cannot be."""
     if html is not None:
-        from fedskew.report import page  # what draws takes a moment to import
+        from fedskew.report import render
 
-        write_text(page.html(documents), html)
+        write_text(render.html(documents), html)
     if figures is not None:
-        from fedskew.report.publication import write_figures
+        from fedskew.report.render import write_figures
 
         written_line(f"written: {len(write_figures(documents, figures))} files in {figures}")
 
@@ -175,24 +179,26 @@ def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
     return replace(results, experiment=experiment)
 
 
-def print_documents(documents: "Sequence[Document]", form: str) -> None:
-    """Print the reports in a form, an option's name; as tables for a terminal where it is empty."""
-    from fedskew.report import text
+def print_documents(documents: "Sequence[Document]", form: str, verbose: bool) -> None:
+    """Print the reports in a form, an option's name; as text for a terminal where it is empty."""
+    from fedskew.report import render
 
     with to_stdout():
         match form:
             case "--markdown":
-                sys.stdout.write(text.markdown(documents))
+                sys.stdout.write(render.markdown(documents))
             case "--csv":
-                sys.stdout.write(text.csv_text(documents))
+                sys.stdout.write(render.csv_text(documents))
             case "--json":
-                print(json.dumps(text.as_json(documents), indent=2))
-            case "--latex" | "--bibtex":
-                from fedskew.report.publication import bibtex, latex  # they import what draws
-
-                sys.stdout.write((latex if form == "--latex" else bibtex)(documents))
+                print(json.dumps([*map(render.as_json, documents)], indent=2))
+            case "--latex":
+                sys.stdout.write(render.latex(documents))
+            case "--bibtex":
+                sys.stdout.write(render.bibtex(documents))
             case _:
-                text.show(documents, console())
+                terminal = console()
+                shown = render.terminal_text(documents, terminal.width, verbose)
+                terminal.print(shown, end="")
 
 
 def report_papers(

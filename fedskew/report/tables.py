@@ -18,7 +18,6 @@ from fedskew.report.format import (
     Table,
     TableCell,
     ends_words,
-    fitted,
     in_percent,
     named,
     plain,
@@ -269,7 +268,7 @@ def class_tables(results: ExperimentResults, caption: str, selection: str, key: 
                 shares = share_C.tolist()
                 rows.append([TableCell(row), *map(share_cell, shares)])
         if rows:
-            tables.append(fitted(Table(named(column) + caption, headings, rows), "class"))
+            tables.append(Table(named(column) + caption, headings, rows))
     return tables
 
 
