@@ -148,7 +148,7 @@ def forests(verdicts: Sequence[Verdict], prefix: str) -> list[Figure]:
                 continue
             interval = verdict.interval
             effect = figures.Effect(
-                name=f"{number}. {verdict.claim.better} \N{MINUS SIGN} {verdict.claim.than}",
+                name=f"{number}. {verdict.claim.relation}",
                 estimate=verdict.estimate,
                 by_seed=list(verdict.margins.values()),
                 ends=(interval.low, interval.high) if interval else None,

@@ -1,8 +1,11 @@
-"""The papers' statements with their verdicts: as Markdown, as one HTML page, as JSON, and for a terminal."""
+"""What the papers say, with verdicts: as Markdown, as one HTML page, as JSON, and for a terminal.
+
+A paper's claims are those of its entries in a file of experiments. On a laptop they are measured on smaller editions.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -10,60 +13,136 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from fedskew.experiments.experiments import Experiment, Suite, entries_in
-from fedskew.experiments.lookup import entry_named, statements_file
-from fedskew.experiments.statements import HeldBy, Statement, load_statements
+from data.dataset import missing_names
+from fedskew.experiments.claims import Claim, Contrast, HeldBy
+from fedskew.experiments.experiments import Experiment, Suite, edition_columns, entries_in
+from fedskew.experiments.lookup import Entries, entry_named, file_of_suite
+from fedskew.experiments.plan import Cell
 from fedskew.formatting import duration, escaped, p_value
+from fedskew.report.claims import SAYS, Verdict, corrected, held, judge_claim
 from fedskew.report.format import NONE, first_upper, plain, signed
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins
 from fedskew.report.page import TEMPLATES
 from fedskew.report.results import ExperimentResults, command, gather
 from fedskew.report.run_records import RunRecords
-from fedskew.report.statements import STATUS_WORDS, Judged, judge_all
 from server_app.run_settings import Scalar
 
+STATUSES = ("holds", "fails", "unclear", "never", "open")
+"""The order in which a paper's claims are counted."""
+WORDS = {**SAYS, "never": "cannot be judged"}
 PLURAL = {"holds": "hold", "fails": "do not hold"}
-"""Where several statements have another word than one."""
+"""Where several claims have another word than one."""
 HEADINGS = ("statement", "the paper", "here", "95 % interval", "verdict")
 SCALE = {
     "smoke": "a check that the command works, on scikit-learn's digits: no statement is measured by it",
     "laptop": "at the size for a laptop: every statement says what its smaller edition gives up",
     "full": "at the papers' own scale",
 }
+TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "usps": "USPS"}
+"""Data sets whose usual name is not their name here in capitals, word by word."""
+MOST_SEEDS = 20
+"""A claim that takes more seeds than these cannot be judged."""
+
+
+@dataclass(frozen=True)
+class PaperClaim:
+    """One claim of a paper's entry, judged in the entry where it is measured."""
+
+    paper: Experiment
+    verdict: Verdict
+    results: ExperimentResults | None
+    """Of the entry where it is measured; None of a claim that a test holds."""
+    reason: str = ""
+    """Why it cannot be judged, where that is not for its runs to say."""
+
+    @property
+    def short_paper(self) -> str:
+        """The paper's name."""
+        return self.paper.paper.partition(",")[0]
+
+    @property
+    def lost(self) -> str:
+        """What the entry gives up where it is measured."""
+        of_edition = self.results is not None and self.results.experiment.name != self.paper.name
+        return self.paper.here.lost if of_edition and self.paper.here is not None else ""
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The runs behind it."""
+        if self.results is None:
+            return []
+        rows, columns = self.verdict.claim.rows, self.verdict.columns
+        return [cell for cell in self.results.cells if cell.row in rows and cell.column in columns]
+
+    @property
+    def status(self) -> str:
+        """A key of WORDS: what no 20 seeds would decide cannot be judged."""
+        return "never" if self.reason else self.verdict.status
+
+    @property
+    def words(self) -> str:
+        """The verdict with what belongs to it: "not distinguishable: 12 seeds would decide"."""
+        verdict, word = self.verdict, WORDS[self.status]
+        reasons = [self.reason or verdict.why_not, verdict.unfit]
+        if self.status == "unclear" and verdict.more_seeds is None:
+            reasons.append("one seed says nothing of others")
+        elif self.status == "unclear":
+            reasons.append(f"{verdict.more_seeds} seeds would decide")
+        return ": ".join([word, *filter(None, ["; ".join(filter(None, reasons))])])
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has a verdict, or at least a number where more than MOST_SEEDS would be needed for one."""
+        return self.status in ("holds", "fails", "unclear") or self.verdict.n > 0
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the finished runs behind it, each run once."""
+        if self.results is None:
+            return 0.0
+        runs = [self.results.runs[name] for name in {cell.run.run_id: None for cell in self.cells}]
+        records = [record for run in runs if run.finished for record in run.records]
+        return math.fsum(record.seconds.round for record in records)
+
+    @property
+    def command(self) -> str:
+        """The command that makes its runs; empty where it has none."""
+        cells = self.cells
+        if not cells:
+            return ""
+        words = [f"fedskew run {cells[0].experiment}"]
+        words += [f'--row "{row}"' for row in dict.fromkeys(cell.row for cell in cells)]
+        columns = dict.fromkeys(cell.column for cell in cells)
+        return " ".join(words + [f'--column "{column}"' for column in columns if column])
 
 
 @dataclass(frozen=True)
 class PapersReport:
-    """Every statement of a file, judged at one size."""
+    """The claims of every paper in a file, judged at one size."""
 
     suite: Suite
-    verdicts: Sequence[Judged]
-    results: Mapping[str, ExperimentResults]
+    claims: Sequence[PaperClaim]
     command: str
-    kept: Mapping[str, KeptRun] = field(default_factory=dict)
-    """The runs that come from kept records, by their ids."""
+    runs: Mapping[str, RunRecords] = field(default_factory=dict)
+    """The distinct runs of the suite, by their ids."""
 
     @property
-    def by_paper(self) -> dict[str, list[Judged]]:
-        """Return the verdicts by paper, in the order of the file."""
-        papers: dict[str, list[Judged]] = {}
-        for verdict in self.verdicts:
-            papers.setdefault(verdict.statement.short_paper, []).append(verdict)
+    def by_paper(self) -> dict[str, list[PaperClaim]]:
+        """The claims by paper, in the order of the file."""
+        papers: dict[str, list[PaperClaim]] = {}
+        for claim in self.claims:
+            papers.setdefault(claim.short_paper, []).append(claim)
         return papers
 
     @property
-    def runs(self) -> dict[str, RunRecords]:
-        """The distinct runs that the suite trains, by their ids. Facts of a partition alone need none."""
-        runs: dict[str, RunRecords] = {}
-        for name in self.suite.experiments:
-            if name in self.results:
-                runs |= self.results[name].runs
-        return runs
+    def finished(self) -> int:
+        """How many of the runs are finished."""
+        return sum(run.finished for run in self.runs.values())
 
     @property
-    def finished(self) -> int:
-        """How many of these are finished."""
-        return sum(run.finished for run in self.runs.values())
+    def kept(self) -> list[KeptRun]:
+        """The runs that come from kept records."""
+        return [run for run in self.runs.values() if isinstance(run, KeptRun)]
 
 
 def papers_report(
@@ -72,7 +151,7 @@ def papers_report(
     file: Path | None = None,
     records: Path | None = None,
 ) -> PapersReport:
-    """Return the verdicts on the statements of the suite's file.
+    """Return the verdicts on the claims of the papers in the suite's file.
 
     Args:
         suite: of one size.
@@ -81,131 +160,143 @@ def papers_report(
         records: the folder of kept records, which count where the results folder has no finished run.
 
     Raises:
-        SettingError, DataError: as `load_statements` and `gather` raise them.
+        SettingError, DataError: as `entries_in` and `gather` raise them.
     """
-    records_there = KeptRecords(records)
-    source = statements_file(suite.name, file)
-    statements = list(load_statements(source).values())
-    entries = entries_in(source)
+    kept = KeptRecords(records)
+    entries = entries_in(file_of_suite(suite.name, file))
     results: dict[str, ExperimentResults] = {}
-    for statement in statements:
-        location = statement.location(suite.size)
-        if location is None or isinstance(statement.test, HeldBy) or location.entry in results:
+    claims: list[PaperClaim] = []
+    for paper in entries.values():
+        if not isinstance(paper, Experiment) or not paper.paper:
             continue
-        entry = entry_of_size(location.entry, suite.size, entries)
-        results[location.entry] = gather(entry, overrides, kept=records_there.of)
-    verdicts = judge_all(statements, results, suite.size)
+        of_paper = None
+        if paper.is_papers:
+            entry = measured_entry(paper, suite.size, entries)
+            if entry.name not in results:
+                results[entry.name] = gather(entry, overrides, kept=kept.of)
+            of_paper = results[entry.name]
+        claims += [paper_claim(paper, claim, of_paper) for claim in paper.claims]
+
+    judged: list[PaperClaim] = []
+    for name in dict.fromkeys(claim.short_paper for claim in claims):
+        # p-values are corrected for the number of claims of a paper.
+        of_name = [claim for claim in claims if claim.short_paper == name]
+        verdicts = corrected([claim.verdict for claim in of_name])
+        pairs = zip(of_name, verdicts, strict=True)
+        judged += [replace(claim, verdict=verdict) for claim, verdict in pairs]
+    runs: dict[str, RunRecords] = {}
+    for of_entry in results.values():
+        runs |= of_entry.runs
+
     # The page is for others: no path of this machine belongs into it.
     shown = {key: value for key, value in overrides.items() if key != "results"}
     if "data-root" in shown:
         shown["data-root"] = "FOLDER"
-    made_by = command([suite.name], shown, file)
-    return PapersReport(suite, verdicts, results, made_by, kept_runs(results))
+    return PapersReport(suite, judged, command([suite.name], shown, file), runs)
 
 
-def kept_runs(results: Mapping[str, ExperimentResults]) -> dict[str, KeptRun]:
-    """Return the runs of results that come from kept records, each once."""
-    runs = {}
-    for of_entry in results.values():
-        for name, run in of_entry.runs.items():
-            if isinstance(run, KeptRun):
-                runs[name] = run
-    return runs
+def measured_entry(paper: Experiment, size: str, entries: Entries) -> Experiment:
+    """Return the entry in which a paper's claims are measured at a size: smoke, laptop or full."""
+    name = paper.here.entry if paper.here is not None and size != "full" else paper.name
+    smoke = entry_named(f"{name}-smoke", entries) if size == "smoke" else None
+    entry = smoke or entries[name]
+    assert isinstance(entry, Experiment)  # the reader refuses an edition that is a suite
+    return entry
 
 
-def entry_of_size(name: str, size: str, entries: Mapping[str, Experiment | Suite]) -> Experiment:
-    """Return an entry at a size: at the smallest its smoke edition, where it has one."""
-    entry = entry_named(f"{name}-smoke", entries) if size == "smoke" else None
-    chosen = entry or entries[name]
-    assert isinstance(chosen, Experiment)  # the reader refuses a statement about a suite
-    return chosen
+def paper_claim(paper: Experiment, claim: Claim, results: ExperimentResults | None) -> PaperClaim:
+    """Return the verdict on a claim of a paper's entry from the results of the entry where it is measured."""
+    if isinstance(claim, HeldBy):
+        return PaperClaim(paper, held(claim), None)
+    assert results is not None  # of any other claim
+    of_edition = claim
+    if results.experiment.name != paper.name and paper.here is not None:
+        columns = edition_columns(claim, paper, results.experiment)
+        of_edition = replace(claim, columns=columns)
+        if isinstance(of_edition, Contrast):
+            peak = paper.here.columns.get(of_edition.peak, of_edition.peak)
+            of_edition = replace(of_edition, peak=peak)
+    verdict = judge_claim(results, of_edition)
+    judged = PaperClaim(paper, verdict, results)
+    if verdict.more_seeds is not None and verdict.more_seeds > MOST_SEEDS:
+        return replace(judged, reason=f"more than {MOST_SEEDS} seeds would be needed")
+    if verdict.status == "open":
+        return replace(judged, reason=missing_data(judged.cells, results))
+    return judged
+
+
+def missing_data(cells: Sequence[Cell], results: ExperimentResults) -> str:
+    """Return in words which data sets of the unfinished runs are not there; empty where all are."""
+    lacking: dict[str, None] = {}
+    for cell in cells:
+        if not results.runs[cell.run.run_id].finished:
+            lacking |= dict.fromkeys(missing_names(cell.run.data))
+    verb = "is" if len(lacking) == 1 else "are"
+    return f"{' and '.join(map(title_of, lacking))} {verb} not in data-root" if lacking else ""
+
+
+def title_of(dataset: str) -> str:
+    """Return what papers call a data set: CIFAR-100, Fashion-MNIST."""
+    words = [TITLES.get(word, word.capitalize()) for word in dataset.split("-")]
+    return TITLES.get(dataset, "-".join(words))
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
 
 
 def about_runs(report: PapersReport) -> str:
     """Return how many runs are finished, and where those that are not from the results folder come from."""
-    statuses = [verdict.status for verdict in report.verdicts]
+    statuses = [claim.status for claim in report.claims]
     decided = statuses.count("holds") + statuses.count("fails")
-    measured = sum(verdict.is_measured for verdict in report.verdicts)
+    measured = sum(claim.is_measured for claim in report.claims)
     finished, planned = report.finished, len(report.runs)
     so_far = "" if finished == planned else " so far"
     text = f"{finished} of {planned} runs are finished: {measured} of {len(statuses)} statements "
     text += f"are measured{so_far}, and {decided} of these decided."
     if report.kept:
-        text += f" From kept records: {'; '.join(origins(report.kept.values()))}."
+        text += f" From kept records: {'; '.join(origins(report.kept))}."
     return text
 
 
-def counted(paper: str, verdicts: Sequence[Judged]) -> str:
+def counted(paper: str, claims: Sequence[PaperClaim]) -> str:
     """Return a paper's line: "FedShift 27: 17 hold (12 after Holm's correction), 3 do not hold"."""
     parts = []
-    for status, singular in STATUS_WORDS.items():
-        chosen = [verdict for verdict in verdicts if verdict.status == status]
+    for status in STATUSES:
+        chosen = [claim.verdict for claim in claims if claim.status == status]
         if not chosen:
             continue
+        singular = WORDS[status]
         word = singular if len(chosen) == 1 else PLURAL.get(status, singular)
         part = f"{len(chosen)} {word}"
-        measured = [verdict for verdict in chosen if verdict.p_holm is not None]
-        if status == "holds" and measured:
-            kept = sum(verdict.p_holm is not None and verdict.p_holm < 0.05 for verdict in measured)
-            part += f" ({kept} of {len(measured)} measured ones after Holm's correction)"
+        p_values = [verdict.p_holm for verdict in chosen if verdict.p_holm is not None]
+        if status == "holds" and p_values:
+            stand = sum(p < 0.05 for p in p_values)
+            part += f" ({stand} of {len(p_values)} measured ones after Holm's correction)"
         parts.append(part)
-    return f"{paper} {len(verdicts)}: {', '.join(parts)}"
+    return f"{paper} {len(claims)}: {', '.join(parts)}"
 
 
-def ours(verdict: Judged) -> str:
-    """Return the mean difference that decides, with its unit."""
-    if math.isnan(verdict.estimate):
-        return NONE
-    number = signed(verdict.estimate, verdict.metric)
-    beyond = f" (claimed: above {plain(verdict.by, verdict.metric)})" if verdict.by else ""
-    return f"{number} {verdict.unit}".rstrip() + beyond
-
-
-def interval(verdict: Judged) -> str:
-    """Return the interval of the deciding difference, its p-value corrected, and the seeds."""
-    if verdict.interval is None:
-        return NONE
-    low = signed(verdict.interval.low, verdict.metric)
-    high = signed(verdict.interval.high, verdict.metric)
-    text = f"[{low}, {high}]"
-    if verdict.p_holm is not None:
-        text += f", p {p_value(verdict.p_holm)}"
-    return text
-
-
-def seeds(verdict: Judged) -> str:
-    """Return the deciding difference of every seed."""
-    return ", ".join(signed(value, verdict.metric) for value in verdict.by_seed.values())
-
-
-def in_parts(verdict: Judged) -> str:
-    """Return in how many of its parts (columns, steps) the mean is on the right side; empty for one part."""
-    if verdict.parts < 2 or math.isnan(verdict.estimate):
-        return ""
-    return f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
-
-
-def repeat_command(verdict: Judged) -> str:
-    """Return the command that makes a statement's runs; empty where it has none."""
-    if not verdict.cells:
-        return ""
-    entry = verdict.cells[0].experiment
-    rows = list(dict.fromkeys(cell.row for cell in verdict.cells))
-    columns = [column for column in dict.fromkeys(cell.column for cell in verdict.cells) if column]
-    words = [f"fedskew run {entry}"]
-    words += [f'--row "{row}"' for row in rows]
-    words += [f'--column "{column}"' for column in columns]
-    return " ".join(words)
-
-
-def hashes(report: PapersReport, verdict: Judged) -> str:
-    """Return the first digits of the hash of a statement's first finished run."""
-    for cell in verdict.cells:
-        for of_entry in report.results.values():
-            run = of_entry.runs.get(cell.run.run_id)
-            if run is not None and run.summary is not None:
-                return str(run.summary.get("hash", {}).get("all", ""))[:12]
-    return ""
+def row_of(claim: PaperClaim) -> dict[str, str]:
+    """Return what tables show of a claim: what it says, the paper's number, ours, its interval and the verdict."""
+    verdict, metric = claim.verdict, claim.verdict.metric
+    ours = ends = NONE
+    if verdict.n:
+        ours = f"{signed(verdict.estimate, metric)} {verdict.unit}".rstrip()
+        ours += f" (claimed: above {plain(verdict.by, metric)})" if verdict.by else ""
+    if verdict.interval is not None:
+        ends = f"[{signed(verdict.interval.low, metric)}, {signed(verdict.interval.high, metric)}]"
+        ends += "" if verdict.p_holm is None else f", p {p_value(verdict.p_holm)}"
+    has_parts = verdict.n and verdict.parts > 1
+    least = f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
+    return {
+        "paper": claim.paper.paper,
+        "says": verdict.claim.says,
+        "number": verdict.claim.number or NONE,
+        "ours": ours,
+        "parts": least if has_parts else "",
+        "interval": ends,
+        "words": claim.words,
+    }
 
 
 def markdown(report: PapersReport, day: date) -> str:
@@ -218,90 +309,72 @@ def markdown(report: PapersReport, day: date) -> str:
         about_runs(report),
         "",
     ]
-    lines += [
-        f"* {escaped(counted(paper, verdicts))}" for paper, verdicts in report.by_paper.items()
-    ]
-    for paper, verdicts in report.by_paper.items():
-        lines += [
-            "",
-            f"## {escaped(paper)}",
-            "",
-            f"| {' | '.join(HEADINGS)} |",
-            "|:--|:--|:--|:--|:--|",
-        ]
-        lines += [markdown_row(verdict) for verdict in verdicts]
-    lost = dict.fromkeys(
-        f"* {escaped(verdict.statement.here.entry)}: {escaped(verdict.statement.lost)}"
-        for verdict in report.verdicts
-        if verdict.statement.lost and verdict.statement.here is not None
-    )
+    lines += [f"* {escaped(counted(paper, claims))}" for paper, claims in report.by_paper.items()]
+    for paper, claims in report.by_paper.items():
+        lines += ["", f"## {escaped(paper)}", ""]
+        lines += [f"| {' | '.join(HEADINGS)} |", "|:--|:--|:--|:--|:--|"]
+        for claim in claims:
+            row, metric = row_of(claim), claim.verdict.metric
+            margins = [signed(margin, metric) for margin in claim.verdict.margins.values()]
+            seeds = f"seeds {', '.join(margins)}" if margins else ""
+            detail = "; ".join(filter(None, [row["parts"], seeds]))
+            cells = [
+                f"{row['says']} ({row['paper'].partition(', ')[2]})",
+                row["number"],
+                f"{row['ours']} ({detail})" if detail else row["ours"],
+                row["interval"],
+                row["words"],
+            ]
+            lines.append(f"| {' | '.join(escaped(cell) for cell in cells)} |")
     if report.suite.size != "full":
-        lines += ["", "## What the smaller editions give up", "", *lost]
+        editions = [claim for claim in report.claims if claim.lost and claim.paper.here]
+        lost = [f"* {escaped(one.paper.here.entry)}: {escaped(one.lost)}" for one in editions]
+        lines += ["", "## What the smaller editions give up", "", *dict.fromkeys(lost)]
     return "\n".join(lines) + "\n"
-
-
-def markdown_row(verdict: Judged) -> str:
-    """Return one statement's row."""
-    statement = verdict.statement
-    detail = "; ".join(
-        filter(None, [in_parts(verdict), f"seeds {seeds(verdict)}" if verdict.by_seed else ""])
-    )
-    here = f"{ours(verdict)} ({detail})" if detail else ours(verdict)
-    cells = [
-        f"{statement.says} ({statement.paper.partition(', ')[2]})",
-        statement.number or NONE,
-        here,
-        interval(verdict),
-        verdict.words,
-    ]
-    return f"| {' | '.join(escaped(cell) for cell in cells)} |"
 
 
 def as_json(report: PapersReport) -> dict[str, Any]:
     """Return the verdicts for other programs."""
     statements = []
-    for verdict in report.verdicts:
-        statement = verdict.statement
-        measured = verdict.interval
+    for claim in report.claims:
+        verdict, interval = claim.verdict, claim.verdict.interval
         statements.append(
             {
-                "name": statement.name,
-                "paper": statement.paper,
-                "says": statement.says,
-                "number": statement.number,
-                "status": verdict.status,
-                "verdict": verdict.words,
-                "estimate": None if math.isnan(verdict.estimate) else verdict.estimate,
+                "entry": claim.paper.name,
+                "paper": claim.paper.paper,
+                "says": verdict.claim.says,
+                "number": verdict.claim.number,
+                "status": claim.status,
+                "verdict": claim.words,
+                "estimate": verdict.estimate if verdict.n else None,
                 "margin": verdict.by,
                 "unit": verdict.unit,
-                "interval": None if measured is None else [measured.low, measured.high],
+                "interval": None if interval is None else [interval.low, interval.high],
                 "p-holm": verdict.p_holm,
-                "seeds": {str(seed): value for seed, value in verdict.by_seed.items()},
+                "seeds": {str(seed): margin for seed, margin in verdict.margins.items()},
                 "parts": [verdict.above, verdict.parts],
-                "seconds": verdict.seconds,
-                "lost": statement.lost,
-                "command": repeat_command(verdict),
+                "seconds": claim.seconds,
+                "lost": claim.lost,
+                "command": claim.command,
             }
         )
-    papers = {paper: counted(paper, verdicts) for paper, verdicts in report.by_paper.items()}
     return {
         "suite": report.suite.name,
         "size": report.suite.size,
-        "papers": papers,
-        "runs": {"finished": report.finished, "kept": origins(report.kept.values())},
+        "papers": {paper: counted(paper, claims) for paper, claims in report.by_paper.items()},
+        "runs": {"finished": report.finished, "kept": origins(report.kept)},
         "statements": statements,
     }
 
 
 def terminal_lines(report: PapersReport) -> list[str]:
-    """Return a line per paper, then one per statement."""
-    lines = [counted(paper, verdicts) for paper, verdicts in report.by_paper.items()]
+    """Return a line per paper, then one per claim."""
+    lines = [counted(paper, claims) for paper, claims in report.by_paper.items()]
     lines.append(about_runs(report))
-    for verdict in report.verdicts:
-        number = "" if math.isnan(verdict.estimate) else f" ({ours(verdict)} {interval(verdict)})"
-        lines.append(
-            f"{verdict.statement.paper}: {verdict.statement.says}: {verdict.words}{number}"
-        )
+    for claim in report.claims:
+        row = row_of(claim)
+        number = f" ({row['ours']} {row['interval']})" if claim.verdict.n else ""
+        lines.append(f"{row['paper']}: {row['says']}: {row['words']}{number}")
     return lines
 
 
@@ -310,59 +383,25 @@ def html(report: PapersReport) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    rows = [row_of(report, verdict) for verdict in report.verdicts]
     papers = list(report.by_paper)
-    template = environment.from_string(TEMPLATES["papers"])
-    return template.render(
+    rows = [
+        {
+            **row_of(claim),
+            "number_of_paper": papers.index(claim.short_paper),
+            "status": claim.status,
+            "lost": claim.lost,
+            "seconds": duration(claim.seconds) if claim.seconds else "",
+            "command": claim.command,
+        }
+        for claim in report.claims
+    ]
+    return environment.from_string(TEMPLATES["papers"]).render(
         style=Markup(TEMPLATES["style"]),
         title=report.suite.title,
         about=f"{first_upper(SCALE[report.suite.size])}. {about_runs(report)}",
-        counts=[counted(paper, verdicts) for paper, verdicts in report.by_paper.items()],
+        counts=[counted(paper, claims) for paper, claims in report.by_paper.items()],
         papers=[(f"p{number}", paper) for number, paper in enumerate(papers)],
-        statuses=[(f"s-{status}", word) for status, word in STATUS_WORDS.items()],
+        statuses=[(f"s-{status}", WORDS[status]) for status in STATUSES],
         rows=rows,
         command=report.command,
-    )
-
-
-def row_of(report: PapersReport, verdict: Judged) -> dict[str, Any]:
-    """Return what the page shows of one statement."""
-    statement: Statement = verdict.statement
-    return {
-        "paper": list(report.by_paper).index(statement.short_paper),
-        "status": verdict.status,
-        "where": statement.paper,
-        "says": statement.says,
-        "number": statement.number or NONE,
-        "ours": ours(verdict),
-        "parts": in_parts(verdict),
-        "interval": interval(verdict),
-        "dots": dots(verdict),
-        "words": verdict.words,
-        "lost": statement.lost,
-        "seconds": duration(verdict.seconds) if verdict.seconds else "",
-        "hash": hashes(report, verdict),
-        "command": repeat_command(verdict),
-    }
-
-
-def dots(verdict: Judged) -> Markup:
-    """Return a strip with a dot for every seed, a line for the interval and a mark at the margin."""
-    measured = verdict.interval
-    if measured is None or not verdict.by_seed:
-        return Markup("")
-    values = [*verdict.by_seed.values(), measured.low, measured.high, verdict.by]
-    low, high = min(values), max(values)
-    width = high - low or 1.0
-
-    def at(value: float) -> str:
-        return f"{5 + 110 * (value - low) / width:.1f}"
-
-    circles = "".join(
-        f'<circle cx="{at(value)}" cy="8" r="2.5"/>' for value in verdict.by_seed.values()
-    )
-    line = f'<line x1="{at(measured.low)}" x2="{at(measured.high)}" y1="8" y2="8"/>'
-    margin = f'<line class="margin" x1="{at(verdict.by)}" x2="{at(verdict.by)}" y1="1" y2="15"/>'
-    return Markup(
-        f'<svg class="dots" width="120" height="16" role="img">{margin}{line}{circles}</svg>'
     )

@@ -120,7 +120,7 @@ def seeds_words(verdict: Verdict) -> str:
     effect = f"{signed(verdict.estimate, metric)} {verdict.unit}".rstrip()
     if verdict.interval:
         effect += ends_words(verdict.interval.low, verdict.interval.high, metric)
-    above = verdict.interval is not None and verdict.interval.low > verdict.claim.by
+    above = verdict.interval is not None and verdict.interval.low > verdict.by
     if above and verdict.status == "unclear" and verdict.p_holm is not None:
         effect += f", p {p_value(verdict.p_holm)} after Holm"
     if verdict.n > 1:

@@ -17,10 +17,11 @@ def test_without_runs_a_statement_is_open_and_missing_data_are_named(
     status, out, _ = fedskew("report", "papers", "--json", *nothing)
     report = json.loads(out)
     assert status == 0 and len(report["statements"]) == 105
-    verdicts = {statement["name"]: statement["verdict"] for statement in report["statements"]}
+    verdicts = {statement["says"]: statement["verdict"] for statement in report["statements"]}
     lacking = "cannot be judged: CIFAR-10 is not in data-root"
-    assert verdicts["fedshift-epochs-above-fedavg"] == lacking
-    assert verdicts["larger-beta-more-even"].startswith("holds: in closed form")
+    assert verdicts["FedShift is above FedAvg at every E"] == lacking
+    larger_beta = verdicts["a larger beta draws the classes more evenly"]
+    assert larger_beta.startswith("holds: in closed form")
 
 
 @pytest.mark.slow
