@@ -1,7 +1,8 @@
-"""What a paper says of an experiment's rows, in four forms. report/claims.py judges it.
+"""What a paper says of an experiment's rows, in five forms. report/claims.py judges it.
 
 Better compares two rows. Contrast is about the order of the columns: a trend, a peak or a knee. Series is about a number
-by round. HeldBy names the test of this repository that checks an equation or a fact of partitions.
+by round. Same is about models that are equal to the bit. HeldBy names the test of this repository that checks an
+equation or a fact of partitions.
 """
 
 import re
@@ -198,23 +199,51 @@ class Series(Claim):
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
+class Same(Claim):
+    """Each row has one model in every column and seed: a head in closed form is made of sums over all samples."""
+
+    same: tuple[str, ...]
+    """The rows."""
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return self.same
+
+    @property
+    def relation(self) -> str:
+        return f"one model of {', '.join(self.same)}"
+
+
+@dataclass(frozen=True, config=STRICT, kw_only=True)
 class HeldBy(Claim):
     """An equation or a fact of partitions, which a test of this repository checks without training."""
 
     held_by: str
     """tests/FILE.py::TEST."""
 
+    @property
+    def relation(self) -> str:
+        return self.held_by
+
     def check(self, rows: Mapping[str, Any], columns: tuple[str, ...]) -> None:
         is_test = TEST_NAME.fullmatch(self.held_by) is not None
         require(is_test, "held_by", self.held_by, "must be tests/FILE.py::TEST")
+
+
+FORMS: Mapping[str, type[Claim]] = {
+    "held_by": HeldBy,
+    "same": Same,
+    "series": Series,
+    "over": Contrast,
+}
+"""By the key that only this form has; a claim without one is Better."""
 
 
 def claim_of(entry: object) -> Claim:
     """Return a claim from its keys in a file of experiments: one key tells the form. Raises SettingError."""
     if not isinstance(entry, dict):
         raise SettingError("claims", entry, "must be keys with values")
-    forms: Mapping[str, type[Claim]] = {"held_by": HeldBy, "series": Series, "over": Contrast}
-    kind = next((form for key, form in forms.items() if key in entry), Better)
+    kind = next((form for key, form in FORMS.items() if key in entry), Better)
     with naming("claims"):
         claim: Claim = read_as(kind, entry)
     return claim

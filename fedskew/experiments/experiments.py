@@ -28,8 +28,6 @@ from server_app.keys import SELECTIONS
 from server_app.methods import Setting as Scalar
 
 FILE = ROOT / "experiments.yaml"
-SMOKE = "-smoke"
-"""How the name of an entry at its smallest size ends."""
 NOT_TUNED = frozenset({"method", "seed", "results", "overwrite", "dataset"})
 """Settings that say which run it is, and not how it trains."""
 Settings = Annotated[Mapping[str, Scalar], PlainValidator(checked_settings)]
@@ -105,15 +103,8 @@ class Experiment:
     """The smaller edition of a paper's entry, on which its claims are measured on a laptop."""
     tune: Tune | None = None
     """A setting that every row gets in every column from trials on another seed."""
-    same_model: tuple[str, ...] = ()
-    """Rows whose model must be the same to the bit in every column and seed: heads in closed form."""
     unjudged: tuple[str, ...] = ()
     """What the paper says besides and no claim can express; the report lists it as not judged."""
-    smoke: Settings = field(default_factory=dict)
-    """Settings that make the entry a matter of seconds: `NAME-smoke` is the entry with them in force, of one seed."""
-    smoke_metrics: Mapping[Label, str] = field(default_factory=dict)
-    """In place of `metrics`, where the smaller data set has other clients."""
-
     @model_validator(mode="after")
     def check(self) -> "Experiment":
         """Raise SettingError for a label without row or column, and for whatever else contradicts itself."""
@@ -121,15 +112,12 @@ class Experiment:
         require(len(set(labels)) == len(labels), "methods", labels, "name a row twice")
         seeds = list(self.seeds)
         require(len(set(seeds)) == len(seeds), "seeds", seeds, "name a seed twice")
-        for key in ("reaches", "same_model", "cells"):
-            value = getattr(self, key)
-            for label in (value,) if isinstance(value, str) else value:
-                rule = f"is no row; rows are {shortened(', '.join(labels))}"
-                require(label in ("", *labels), key, label, rule)
-        for key in ("metrics", "smoke_metrics"):
-            for label in getattr(self, key):
-                rule = f"is no column; columns are {shortened(', '.join(self.columns))}"
-                require(label in self.columns, key, label, rule)
+        for label in filter(None, (self.reaches, *self.cells)):
+            rule = f"is no row; rows are {shortened(', '.join(labels))}"
+            require(label in labels, "reaches" if label == self.reaches else "cells", label, rule)
+        for label in self.metrics:
+            rule = f"is no column; columns are {shortened(', '.join(self.columns))}"
+            require(label in self.columns, "metrics", label, rule)
         for label, cells in self.cells.items():
             rule = f"must have one number a column ({len(self.columns)})"
             require(len(cells) == len(self.columns), f"cells: {label}", list(cells), rule)
@@ -182,33 +170,9 @@ class Experiment:
         """Return the number of a run's record that the column shows."""
         return self.metrics.get(column, self.metric)
 
-    @property
-    def is_papers(self) -> bool:
-        """Whether it has claims of a paper that need runs."""
-        measured = [claim for claim in self.claims if not isinstance(claim, HeldBy)]
-        return bool(self.paper and measured)
-
-    @property
-    def smoke_size(self) -> "Experiment":
-        """Return the entry with its `smoke` settings in force in every row and column, and one seed."""
-
-        def others(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
-            return {key: value for key, value in settings.items() if key not in self.smoke}
-
-        is_tuned = self.tune is not None and self.tune.key not in self.smoke
-        return replace(
-            self,
-            name=f"{self.name}{SMOKE}",
-            settings={**others(self.settings), **self.smoke},
-            assumed=others(self.assumed),
-            columns={column: others(settings) for column, settings in self.columns.items()},
-            rows=tuple(replace(row, settings=others(row.settings)) for row in self.rows),
-            metrics={**self.metrics, **self.smoke_metrics},
-            seeds=self.seeds[:1],
-            claims=(),
-            here=None,
-            tune=self.tune if is_tuned else None,
-        )
+    def entry_at(self, size: str) -> str:
+        """Return the name of the entry on which its claims are measured at a size, laptop or full."""
+        return self.name if size == "full" or self.here is None else self.here.entry
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -218,15 +182,8 @@ class Suite:
     name: str
     title: str
     experiments: tuple[str, ...] = ()
-    size: Literal["", "smoke", "laptop", "full"] = ""
+    size: Literal["", "laptop", "full"] = ""
     """The suite is what the claims of the file's papers need at that size. Empty is a suite of named experiments."""
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Return the names of its experiments at its size."""
-        if self.size == "smoke":
-            return tuple(f"{name}{SMOKE}" for name in self.experiments)
-        return self.experiments
 
 
 def load_experiments(path: Path | None = None) -> dict[str, Experiment]:
@@ -339,9 +296,7 @@ def suite(name: str, entry: object, experiments: Mapping[str, Experiment]) -> Su
             require(member in experiments, "experiments", member, "is no experiment")
     if not as_read.size:
         return as_read
-    papers = [one for one in experiments.values() if one.is_papers]
-    if as_read.size == "full":
-        names = [one.name for one in papers]
-    else:
-        names = [one.name if one.here is None else one.here.entry for one in papers]
-    return replace(as_read, experiments=tuple(dict.fromkeys(names)))
+    papers = [one for one in experiments.values() if one.paper]
+    measured = [one for one in papers if {type(claim) for claim in one.claims} - {HeldBy}]
+    names = dict.fromkeys(one.entry_at(as_read.size) for one in measured)
+    return replace(as_read, experiments=tuple(names))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data import SettingError, require
-from fedskew.experiments.experiments import FILE, SMOKE, Experiment, Suite, entries_in
+from fedskew.experiments.experiments import FILE, Experiment, Suite, entries_in
 
 log = logging.getLogger("fedskew")
 HERE = Path("experiments.yaml")
@@ -37,7 +37,7 @@ def file_of_suite(suite: str, named_file: Path | None = None) -> Path:
 
 
 def sized_suite(names: Sequence[str], named_file: Path | None = None) -> Suite | None:
-    """Return the suite of papers that a command names, as papers-smoke; None where it names none.
+    """Return the suite of papers that a command names, as papers-full; None where it names none.
 
     Raises SettingError where it names anything beside such a suite: its claims are of one file and one size.
     """
@@ -49,14 +49,6 @@ def sized_suite(names: Sequence[str], named_file: Path | None = None) -> Suite |
             require(len(names) == 1, "experiment", ", ".join(names), rule)
             return entry
     return None
-
-
-def entry_named(name: str, known: Entries) -> Experiment | Suite | None:
-    """Return the entry of a name, or that of NAME-smoke at its smallest size; None where there is none."""
-    whole = known.get(name.removesuffix(SMOKE))
-    if name not in known and isinstance(whole, Experiment) and whole.smoke:
-        return whole.smoke_size
-    return known.get(name)
 
 
 def find_all(names: Sequence[str], named_file: Path | None = None) -> list[Experiment]:
@@ -75,12 +67,11 @@ def find_all(names: Sequence[str], named_file: Path | None = None) -> list[Exper
         log.warning("read from ./%s: %s", file, ", ".join(found_there))
     chosen: dict[str, Experiment] = {}
     for name in names:
-        entry = entry_named(name, known)
+        entry = known.get(name)
         if entry is None:
             raise no_experiment(name, known, file)
-        members = entry.members if isinstance(entry, Suite) else (name,)
-        for member in members:
-            experiment = entry_named(member, known)
+        for member in entry.experiments if isinstance(entry, Suite) else (name,):
+            experiment = known[member]
             if not isinstance(experiment, Experiment):  # a user's suite has the name of one
                 raise SettingError("experiments", member, "is no experiment", where=name)
             chosen[member] = experiment

@@ -3,9 +3,8 @@
 A paper's claims are those of its entries in a file of experiments. On a laptop they are measured on smaller editions.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from data.dataset import missing_names
 from fedskew.experiments.claims import Claim, Contrast, HeldBy
 from fedskew.experiments.experiments import Experiment, Suite, edition_columns, entries_in
-from fedskew.experiments.lookup import Entries, entry_named, file_of_suite
-from fedskew.experiments.plan import Cell
-from fedskew.formatting import duration, escaped, p_value
-from fedskew.report.claims import SAYS, Verdict, corrected, held, judge_claim
+from fedskew.experiments.lookup import file_of_suite
+from fedskew.formatting import escaped, p_value
+from fedskew.report.claims import SAYS, Verdict, corrected, judge_claim
 from fedskew.report.format import NONE, first_upper, plain, signed
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins
 from fedskew.report.page import TEMPLATES
@@ -27,93 +24,25 @@ from fedskew.report.results import ExperimentResults, command, gather
 from fedskew.report.run_records import RunRecords
 from server_app.run_settings import Scalar
 
-STATUSES = ("holds", "fails", "unclear", "never", "open")
-"""The order in which a paper's claims are counted."""
-WORDS = {**SAYS, "never": "cannot be judged"}
+WORDS = {
+    "holds": SAYS["holds"],
+    "fails": SAYS["fails"],
+    "unclear": SAYS["unclear"],
+    "never": "cannot be judged",
+    "open": SAYS["open"],
+}
+"""A claim's status in words, in the order in which a paper's are counted."""
 PLURAL = {"holds": "hold", "fails": "do not hold"}
 """Where several claims have another word than one."""
 HEADINGS = ("statement", "the paper", "here", "95 % interval", "verdict")
 SCALE = {
-    "smoke": "a check that the command works, on scikit-learn's digits: no statement is measured by it",
     "laptop": "at the size for a laptop: every statement says what its smaller edition gives up",
     "full": "at the papers' own scale",
 }
-TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "usps": "USPS"}
-"""Data sets whose usual name is not their name here in capitals, word by word."""
 MOST_SEEDS = 20
 """A claim that takes more seeds than these cannot be judged."""
-
-
-@dataclass(frozen=True)
-class PaperClaim:
-    """One claim of a paper's entry, judged in the entry where it is measured."""
-
-    paper: Experiment
-    verdict: Verdict
-    results: ExperimentResults | None
-    """Of the entry where it is measured; None of a claim that a test holds."""
-    reason: str = ""
-    """Why it cannot be judged, where that is not for its runs to say."""
-
-    @property
-    def short_paper(self) -> str:
-        """The paper's name."""
-        return self.paper.paper.partition(",")[0]
-
-    @property
-    def lost(self) -> str:
-        """What the entry gives up where it is measured."""
-        of_edition = self.results is not None and self.results.experiment.name != self.paper.name
-        return self.paper.here.lost if of_edition and self.paper.here is not None else ""
-
-    @property
-    def cells(self) -> list[Cell]:
-        """The runs behind it."""
-        if self.results is None:
-            return []
-        rows, columns = self.verdict.claim.rows, self.verdict.columns
-        return [cell for cell in self.results.cells if cell.row in rows and cell.column in columns]
-
-    @property
-    def status(self) -> str:
-        """A key of WORDS: what no 20 seeds would decide cannot be judged."""
-        return "never" if self.reason else self.verdict.status
-
-    @property
-    def words(self) -> str:
-        """The verdict with what belongs to it: "not distinguishable: 12 seeds would decide"."""
-        verdict, word = self.verdict, WORDS[self.status]
-        reasons = [self.reason or verdict.why_not, verdict.unfit]
-        if self.status == "unclear" and verdict.more_seeds is None:
-            reasons.append("one seed says nothing of others")
-        elif self.status == "unclear":
-            reasons.append(f"{verdict.more_seeds} seeds would decide")
-        return ": ".join([word, *filter(None, ["; ".join(filter(None, reasons))])])
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether it has a verdict, or at least a number where more than MOST_SEEDS would be needed for one."""
-        return self.status in ("holds", "fails", "unclear") or self.verdict.n > 0
-
-    @property
-    def seconds(self) -> float:
-        """The seconds of the finished runs behind it, each run once."""
-        if self.results is None:
-            return 0.0
-        runs = [self.results.runs[name] for name in {cell.run.run_id: None for cell in self.cells}]
-        records = [record for run in runs if run.finished for record in run.records]
-        return math.fsum(record.seconds.round for record in records)
-
-    @property
-    def command(self) -> str:
-        """The command that makes its runs; empty where it has none."""
-        cells = self.cells
-        if not cells:
-            return ""
-        words = [f"fedskew run {cells[0].experiment}"]
-        words += [f'--row "{row}"' for row in dict.fromkeys(cell.row for cell in cells)]
-        columns = dict.fromkeys(cell.column for cell in cells)
-        return " ".join(words + [f'--column "{column}"' for column in columns if column])
+Row = dict[str, Any]
+"""A claim with its verdict, as JSON has it."""
 
 
 @dataclass(frozen=True)
@@ -121,28 +50,44 @@ class PapersReport:
     """The claims of every paper in a file, judged at one size."""
 
     suite: Suite
-    claims: Sequence[PaperClaim]
-    command: str
-    runs: Mapping[str, RunRecords] = field(default_factory=dict)
+    rows: Sequence[Row]
+    runs: Mapping[str, RunRecords]
     """The distinct runs of the suite, by their ids."""
+    command: str
+    """What makes them."""
 
     @property
-    def by_paper(self) -> dict[str, list[PaperClaim]]:
+    def by_paper(self) -> dict[str, list[Row]]:
         """The claims by paper, in the order of the file."""
-        papers: dict[str, list[PaperClaim]] = {}
-        for claim in self.claims:
-            papers.setdefault(claim.short_paper, []).append(claim)
+        papers: dict[str, list[Row]] = {}
+        for row in self.rows:
+            papers.setdefault(short(row["paper"]), []).append(row)
         return papers
 
     @property
-    def finished(self) -> int:
-        """How many of the runs are finished."""
-        return sum(run.finished for run in self.runs.values())
+    def counts(self) -> dict[str, str]:
+        """By paper: "FedShift 27: 17 hold (12 of 17 measured ones after Holm's correction), 3 do not hold"."""
+        return {paper: f"{paper} {counted(rows)}" for paper, rows in self.by_paper.items()}
 
     @property
-    def kept(self) -> list[KeptRun]:
-        """The runs that come from kept records."""
-        return [run for run in self.runs.values() if isinstance(run, KeptRun)]
+    def kept(self) -> list[str]:
+        """Where the runs that come from kept records were made."""
+        return origins(run for run in self.runs.values() if isinstance(run, KeptRun))
+
+    @property
+    def about(self) -> str:
+        """How many runs are finished, and where those that are not from the results folder come from."""
+        finished = sum(run.finished for run in self.runs.values())
+        statuses = [row["status"] for row in self.rows]
+        decided = statuses.count("holds") + statuses.count("fails")
+        # Without a number a claim is measured where a test holds it.
+        measured = sum(row["estimate"] is not None or row["status"] == "holds" for row in self.rows)
+        so_far = "" if finished == len(self.runs) else " so far"
+        text = (
+            f"{finished} of {len(self.runs)} runs are finished: {measured} of {len(statuses)} statements "
+            f"are measured{so_far}, and {decided} of these decided."
+        )
+        return f"{text} From kept records: {'; '.join(self.kept)}." if self.kept else text
 
 
 def papers_report(
@@ -165,216 +110,166 @@ def papers_report(
     kept = KeptRecords(records)
     entries = entries_in(file_of_suite(suite.name, file))
     results: dict[str, ExperimentResults] = {}
-    claims: list[PaperClaim] = []
+    verdicts: dict[str, list[tuple[Experiment, str, Verdict]]] = {}
     for paper in entries.values():
         if not isinstance(paper, Experiment) or not paper.paper:
             continue
-        of_paper = None
-        if paper.is_papers:
-            entry = measured_entry(paper, suite.size, entries)
-            if entry.name not in results:
-                results[entry.name] = gather(entry, overrides, kept=kept.of)
-            of_paper = results[entry.name]
-        claims += [paper_claim(paper, claim, of_paper) for claim in paper.claims]
+        entry = entries[paper.entry_at(suite.size)]
+        assert isinstance(entry, Experiment)  # the reader refuses an edition that is a suite
+        for claim in paper.claims:
+            if isinstance(claim, HeldBy):
+                verdict = judge_claim(ExperimentResults(entry, (), {}, {}, (), ""), claim)
+            else:
+                if entry.name not in results:
+                    results[entry.name] = gather(entry, overrides, kept=kept.of)
+                verdict = judge_claim(results[entry.name], claim_of_edition(claim, paper, entry))
+            of_paper = verdicts.setdefault(short(paper.paper), [])
+            of_paper.append((paper, entry.name, verdict))
 
-    judged: list[PaperClaim] = []
-    for name in dict.fromkeys(claim.short_paper for claim in claims):
+    rows = []
+    for of_paper in verdicts.values():
         # p-values are corrected for the number of claims of a paper.
-        of_name = [claim for claim in claims if claim.short_paper == name]
-        verdicts = corrected([claim.verdict for claim in of_name])
-        pairs = zip(of_name, verdicts, strict=True)
-        judged += [replace(claim, verdict=verdict) for claim, verdict in pairs]
+        judged = corrected([verdict for _, _, verdict in of_paper])
+        for (paper, entry_name, _), verdict in zip(of_paper, judged, strict=True):
+            rows.append(row_of(paper, entry_name, verdict))
     runs: dict[str, RunRecords] = {}
     for of_entry in results.values():
         runs |= of_entry.runs
-
     # The page is for others: no path of this machine belongs into it.
     shown = {key: value for key, value in overrides.items() if key != "results"}
     if "data-root" in shown:
         shown["data-root"] = "FOLDER"
-    return PapersReport(suite, judged, command([suite.name], shown, file), runs)
+    return PapersReport(suite, rows, runs, command([suite.name], shown, file))
 
 
-def measured_entry(paper: Experiment, size: str, entries: Entries) -> Experiment:
-    """Return the entry in which a paper's claims are measured at a size: smoke, laptop or full."""
-    name = paper.here.entry if paper.here is not None and size != "full" else paper.name
-    smoke = entry_named(f"{name}-smoke", entries) if size == "smoke" else None
-    entry = smoke or entries[name]
-    assert isinstance(entry, Experiment)  # the reader refuses an edition that is a suite
-    return entry
+def short(paper: str) -> str:
+    """Return a paper's name from where something stands in it."""
+    return paper.partition(",")[0]
 
 
-def paper_claim(paper: Experiment, claim: Claim, results: ExperimentResults | None) -> PaperClaim:
-    """Return the verdict on a claim of a paper's entry from the results of the entry where it is measured."""
-    if isinstance(claim, HeldBy):
-        return PaperClaim(paper, held(claim), None)
-    assert results is not None  # of any other claim
-    of_edition = claim
-    if results.experiment.name != paper.name and paper.here is not None:
-        columns = edition_columns(claim, paper, results.experiment)
-        of_edition = replace(claim, columns=columns)
-        if isinstance(of_edition, Contrast):
-            peak = paper.here.columns.get(of_edition.peak, of_edition.peak)
-            of_edition = replace(of_edition, peak=peak)
-    verdict = judge_claim(results, of_edition)
-    judged = PaperClaim(paper, verdict, results)
-    if verdict.more_seeds is not None and verdict.more_seeds > MOST_SEEDS:
-        return replace(judged, reason=f"more than {MOST_SEEDS} seeds would be needed")
-    if verdict.status == "open":
-        return replace(judged, reason=missing_data(judged.cells, results))
-    return judged
+def claim_of_edition(claim: Claim, paper: Experiment, entry: Experiment) -> Claim:
+    """Return a paper's claim about the columns of the entry in which it is measured."""
+    if entry.name == paper.name or paper.here is None:
+        return claim
+    measured = replace(claim, columns=edition_columns(claim, paper, entry))
+    if isinstance(measured, Contrast):
+        peak = paper.here.columns.get(measured.peak, measured.peak)
+        return replace(measured, peak=peak)
+    return measured
 
 
-def missing_data(cells: Sequence[Cell], results: ExperimentResults) -> str:
-    """Return in words which data sets of the unfinished runs are not there; empty where all are."""
-    lacking: dict[str, None] = {}
-    for cell in cells:
-        if not results.runs[cell.run.run_id].finished:
-            lacking |= dict.fromkeys(missing_names(cell.run.data))
-    verb = "is" if len(lacking) == 1 else "are"
-    return f"{' and '.join(map(title_of, lacking))} {verb} not in data-root" if lacking else ""
+def row_of(paper: Experiment, entry: str, verdict: Verdict) -> Row:
+    """Return a claim of a paper's entry with its verdict in the entry where it is measured."""
+    claim, metric, interval = verdict.claim, verdict.metric, verdict.interval
+    status, reasons = verdict.status, [verdict.why_not, verdict.unfit]
+    if (verdict.more_seeds or 0) > MOST_SEEDS:
+        status = "never"
+        reasons.append(f"more than {MOST_SEEDS} seeds would be needed")
+    elif verdict.more_seeds is not None:
+        reasons.append(f"{verdict.more_seeds} seeds would decide")
+    elif status == "unclear":
+        reasons.append("one seed says nothing of others")
+    reason = "; ".join(filter(None, reasons))
+
+    here = ends = NONE
+    if verdict.n:
+        here = f"{signed(verdict.estimate, metric)} {verdict.unit}".rstrip()
+        here += f" (claimed: above {plain(verdict.by, metric)})" if verdict.by else ""
+    if interval is not None:
+        ends = f"[{signed(interval.low, metric)}, {signed(interval.high, metric)}]"
+        ends += "" if verdict.p_holm is None else f", p {p_value(verdict.p_holm)}"
+    details = []
+    if verdict.n and verdict.parts > 1:
+        details.append(f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}")
+    if verdict.n:
+        seeds = ", ".join(signed(margin, metric) for margin in verdict.margins.values())
+        details.append(f"seeds {seeds}")
+    words = [f"fedskew run {entry}"]
+    words += [f'--row "{row}"' for row in claim.rows]
+    words += [f'--column "{column}"' for column in verdict.columns if column]
+    return {
+        "entry": paper.name,
+        "paper": paper.paper,
+        "says": claim.says,
+        "number": claim.number,
+        "status": status,
+        "verdict": f"{WORDS[status]}: {reason}" if reason else WORDS[status],
+        "estimate": verdict.estimate if verdict.n else None,
+        "margin": verdict.by,
+        "unit": verdict.unit,
+        "interval": None if interval is None else [interval.low, interval.high],
+        "p-holm": verdict.p_holm,
+        "seeds": {str(seed): margin for seed, margin in verdict.margins.items()},
+        "parts": [verdict.above, verdict.parts],
+        "measured-in": entry,
+        "lost": paper.here.lost if paper.here is not None and entry != paper.name else "",
+        "command": " ".join(words) if verdict.columns else "",
+        "in-words": {"here": here, "details": "; ".join(details), "interval": ends},
+    }
 
 
-def title_of(dataset: str) -> str:
-    """Return what papers call a data set: CIFAR-100, Fashion-MNIST."""
-    words = [TITLES.get(word, word.capitalize()) for word in dataset.split("-")]
-    return TITLES.get(dataset, "-".join(words))
-
-
-# ---- words -----------------------------------------------------------------------------------------------------------
-
-
-def about_runs(report: PapersReport) -> str:
-    """Return how many runs are finished, and where those that are not from the results folder come from."""
-    statuses = [claim.status for claim in report.claims]
-    decided = statuses.count("holds") + statuses.count("fails")
-    measured = sum(claim.is_measured for claim in report.claims)
-    finished, planned = report.finished, len(report.runs)
-    so_far = "" if finished == planned else " so far"
-    text = f"{finished} of {planned} runs are finished: {measured} of {len(statuses)} statements "
-    text += f"are measured{so_far}, and {decided} of these decided."
-    if report.kept:
-        text += f" From kept records: {'; '.join(origins(report.kept))}."
-    return text
-
-
-def counted(paper: str, claims: Sequence[PaperClaim]) -> str:
-    """Return a paper's line: "FedShift 27: 17 hold (12 after Holm's correction), 3 do not hold"."""
+def counted(rows: Sequence[Row]) -> str:
+    """Return how many claims of a paper there are and have which verdict."""
     parts = []
-    for status in STATUSES:
-        chosen = [claim.verdict for claim in claims if claim.status == status]
+    for status, singular in WORDS.items():
+        chosen = [row for row in rows if row["status"] == status]
         if not chosen:
             continue
-        singular = WORDS[status]
-        word = singular if len(chosen) == 1 else PLURAL.get(status, singular)
-        part = f"{len(chosen)} {word}"
-        p_values = [verdict.p_holm for verdict in chosen if verdict.p_holm is not None]
+        part = f"{len(chosen)} {singular if len(chosen) == 1 else PLURAL.get(status, singular)}"
+        p_values = [row["p-holm"] for row in chosen if row["p-holm"] is not None]
         if status == "holds" and p_values:
             stand = sum(p < 0.05 for p in p_values)
             part += f" ({stand} of {len(p_values)} measured ones after Holm's correction)"
         parts.append(part)
-    return f"{paper} {len(claims)}: {', '.join(parts)}"
-
-
-def row_of(claim: PaperClaim) -> dict[str, str]:
-    """Return what tables show of a claim: what it says, the paper's number, ours, its interval and the verdict."""
-    verdict, metric = claim.verdict, claim.verdict.metric
-    ours = ends = NONE
-    if verdict.n:
-        ours = f"{signed(verdict.estimate, metric)} {verdict.unit}".rstrip()
-        ours += f" (claimed: above {plain(verdict.by, metric)})" if verdict.by else ""
-    if verdict.interval is not None:
-        ends = f"[{signed(verdict.interval.low, metric)}, {signed(verdict.interval.high, metric)}]"
-        ends += "" if verdict.p_holm is None else f", p {p_value(verdict.p_holm)}"
-    has_parts = verdict.n and verdict.parts > 1
-    least = f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
-    return {
-        "paper": claim.paper.paper,
-        "says": verdict.claim.says,
-        "number": verdict.claim.number or NONE,
-        "ours": ours,
-        "parts": least if has_parts else "",
-        "interval": ends,
-        "words": claim.words,
-    }
+    return f"{len(rows)}: {', '.join(parts)}"
 
 
 def markdown(report: PapersReport, day: date) -> str:
     """Return the page as Markdown, which says the day on which it is made."""
+    suite = report.suite
     lines = [
         "# The papers' statements",
         "",
-        f"{report.suite.title}. Made by `{report.command}` and `fedskew report {report.suite.name} --markdown`, "
-        f"on {day.isoformat()}, {SCALE[report.suite.size]}.",
-        about_runs(report),
+        f"{suite.title}. Made by `{report.command}` and `fedskew report {suite.name} --markdown`, "
+        f"on {day.isoformat()}, {SCALE[suite.size]}.",
+        report.about,
         "",
     ]
-    lines += [f"* {escaped(counted(paper, claims))}" for paper, claims in report.by_paper.items()]
-    for paper, claims in report.by_paper.items():
+    lines += [f"* {escaped(count)}" for count in report.counts.values()]
+    for paper, rows in report.by_paper.items():
         lines += ["", f"## {escaped(paper)}", ""]
         lines += [f"| {' | '.join(HEADINGS)} |", "|:--|:--|:--|:--|:--|"]
-        for claim in claims:
-            row, metric = row_of(claim), claim.verdict.metric
-            margins = [signed(margin, metric) for margin in claim.verdict.margins.values()]
-            seeds = f"seeds {', '.join(margins)}" if margins else ""
-            detail = "; ".join(filter(None, [row["parts"], seeds]))
-            cells = [
-                f"{row['says']} ({row['paper'].partition(', ')[2]})",
-                row["number"],
-                f"{row['ours']} ({detail})" if detail else row["ours"],
-                row["interval"],
-                row["words"],
-            ]
+        for row in rows:
+            here, details, ends = row["in-words"].values()
+            says = f"{row['says']} ({row['paper'].partition(', ')[2]})"
+            here += f" ({details})" if details else ""
+            cells = [says, row["number"] or NONE, here, ends, row["verdict"]]
             lines.append(f"| {' | '.join(escaped(cell) for cell in cells)} |")
-    if report.suite.size != "full":
-        editions = [claim for claim in report.claims if claim.lost and claim.paper.here]
-        lost = [f"* {escaped(one.paper.here.entry)}: {escaped(one.lost)}" for one in editions]
-        lines += ["", "## What the smaller editions give up", "", *dict.fromkeys(lost)]
+    if suite.size != "full":
+        lost = [f"{row['measured-in']}: {row['lost']}" for row in report.rows if row["lost"]]
+        lines += ["", "## What the smaller editions give up", ""]
+        lines += [f"* {escaped(line)}" for line in dict.fromkeys(lost)]
     return "\n".join(lines) + "\n"
 
 
 def as_json(report: PapersReport) -> dict[str, Any]:
     """Return the verdicts for other programs."""
-    statements = []
-    for claim in report.claims:
-        verdict, interval = claim.verdict, claim.verdict.interval
-        statements.append(
-            {
-                "entry": claim.paper.name,
-                "paper": claim.paper.paper,
-                "says": verdict.claim.says,
-                "number": verdict.claim.number,
-                "status": claim.status,
-                "verdict": claim.words,
-                "estimate": verdict.estimate if verdict.n else None,
-                "margin": verdict.by,
-                "unit": verdict.unit,
-                "interval": None if interval is None else [interval.low, interval.high],
-                "p-holm": verdict.p_holm,
-                "seeds": {str(seed): margin for seed, margin in verdict.margins.items()},
-                "parts": [verdict.above, verdict.parts],
-                "seconds": claim.seconds,
-                "lost": claim.lost,
-                "command": claim.command,
-            }
-        )
     return {
         "suite": report.suite.name,
         "size": report.suite.size,
-        "papers": {paper: counted(paper, claims) for paper, claims in report.by_paper.items()},
-        "runs": {"finished": report.finished, "kept": origins(report.kept)},
-        "statements": statements,
+        "papers": report.counts,
+        "runs": {"finished": sum(run.finished for run in report.runs.values()), "kept": report.kept},
+        "statements": report.rows,
     }
 
 
 def terminal_lines(report: PapersReport) -> list[str]:
     """Return a line per paper, then one per claim."""
-    lines = [counted(paper, claims) for paper, claims in report.by_paper.items()]
-    lines.append(about_runs(report))
-    for claim in report.claims:
-        row = row_of(claim)
-        number = f" ({row['ours']} {row['interval']})" if claim.verdict.n else ""
-        lines.append(f"{row['paper']}: {row['says']}: {row['words']}{number}")
+    lines = [*report.counts.values(), report.about]
+    for row in report.rows:
+        words = row["in-words"]
+        number = f" ({words['here']} {words['interval']})" if row["seeds"] else ""
+        lines.append(f"{row['paper']}: {row['says']}: {row['verdict']}{number}")
     return lines
 
 
@@ -384,24 +279,13 @@ def html(report: PapersReport) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     papers = list(report.by_paper)
-    rows = [
-        {
-            **row_of(claim),
-            "number_of_paper": papers.index(claim.short_paper),
-            "status": claim.status,
-            "lost": claim.lost,
-            "seconds": duration(claim.seconds) if claim.seconds else "",
-            "command": claim.command,
-        }
-        for claim in report.claims
-    ]
     return environment.from_string(TEMPLATES["papers"]).render(
         style=Markup(TEMPLATES["style"]),
         title=report.suite.title,
-        about=f"{first_upper(SCALE[report.suite.size])}. {about_runs(report)}",
-        counts=[counted(paper, claims) for paper, claims in report.by_paper.items()],
+        about=f"{first_upper(SCALE[report.suite.size])}. {report.about}",
+        counts=report.counts.values(),
         papers=[(f"p{number}", paper) for number, paper in enumerate(papers)],
-        statuses=[(f"s-{status}", WORDS[status]) for status in STATUSES],
-        rows=rows,
+        statuses=[(f"s-{status}", word) for status, word in WORDS.items()],
+        rows=[{**row, "of_paper": papers.index(short(row["paper"]))} for row in report.rows],
         command=report.command,
     )

@@ -107,8 +107,8 @@ def seeds_words(verdict: Verdict) -> str:
     They say in how many seeds the claim holds, and give the difference with its interval and its
     values by seed. A claim that can never be measured has the reason instead.
     """
-    if not verdict.judged or not verdict.n:
-        reason = verdict.why_not if verdict.judged else verdict.unfit
+    if verdict.status == "never" or not verdict.n:
+        reason = verdict.unfit or verdict.why_not
         return f": {reason}" if reason else ""
     seeds = f"in {verdict.holds} of {plural(verdict.n, 'seed')}"
     if verdict.why_not:

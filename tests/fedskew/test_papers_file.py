@@ -22,15 +22,14 @@ PAPER = {
     "here": {"entry": "small", "columns": {"a": "d", "c": "e"}},
 }  # fmt: skip
 SMALL = {
-    "title": "Small", "methods": ["fedavg", "fedshift"], "columns": {"d": {}, "e": {"alpha": 0.1}}, "seeds": [4, 5],
-    "smoke": {"rounds": 1, "alpha": 0.3},
+    "title": "Small", "methods": ["fedavg", "fedshift"], "columns": {"d": {}, "e": {"alpha": 0.1}},
 }  # fmt: skip
 
 
 def file_of(folder: Path, **changes: Any) -> Path:
     """Return a file of a paper's entry, changed so, its smaller edition and a suite of every size."""
     path = folder / "experiments.yaml"
-    suites = {size: {"title": size, "size": size} for size in ("smoke", "laptop", "full")}
+    suites = {size: {"title": size, "size": size} for size in ("laptop", "full")}
     path.write_text(yaml.safe_dump({"large": {**PAPER, **changes}, "small": SMALL, **suites}))
     return path
 
@@ -65,14 +64,9 @@ def test_what_a_paper_s_entry_cannot_mean_is_refused(fault: str, tmp_path: Path)
 
 def test_a_suite_of_a_size_is_what_the_papers_claims_need(tmp_path: Path) -> None:
     path = file_of(tmp_path)
-    members = {name: suite.members for name, suite in load_suites(path).items()}
-    assert members == {"smoke": ("small-smoke",), "laptop": ("small",), "full": ("large",)}
-    (entry,) = find_all(["smoke"], path)
-    assert (entry.name, entry.seeds, entry.settings) == ("small-smoke", (4,), SMALL["smoke"])
-    assert all("alpha" not in settings for settings in entry.columns.values())
-    assert find_all(["small-smoke"], path) == [entry]
-    with pytest.raises(SettingError):
-        find_all(["large-smoke"], path)
+    members = {name: suite.experiments for name, suite in load_suites(path).items()}
+    assert members == {"laptop": ("small",), "full": ("large",)}
+    assert [entry.name for entry in find_all(["laptop"], path)] == ["small"]
 
 
 def test_a_claim_is_measured_in_the_edition_s_columns_in_its_own_order(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from fedskew.experiments.claims import claim_of
 from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan
+from fedskew.report import claims
 from fedskew.report.claims import Part, Verdict, decided, judge_claim
 from fedskew.report.inference import Comparison, Interval
 from fedskew.report.results import ExperimentResults, SeedResult
@@ -158,11 +159,14 @@ def test_a_form_has_its_verdict(form: str) -> None:
     ("low", "high", "status"),
     [(5.1, 9.0, "holds"), (5.0, 9.0, "unclear"), (1.0, 5.0, "fails"), (1.0, 5.1, "unclear")],
 )
-def test_a_claim_is_decided_by_its_interval(low: float, high: float, status: str) -> None:
+def test_a_claim_is_decided_by_its_interval(
+    low: float, high: float, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claim = claim_of({"says": "", **PAIR})
     part = Part("a", 5.0, ("a",), lambda seed: "")
     comparison = Comparison({0: low, 1: high}, Interval(low, high, 0.5, "seeds"))
-    assert decided(Verdict(claim), [part], [comparison], 1).status == status
+    monkeypatch.setattr(claims, "compared", lambda *arguments: comparison)
+    assert decided(Verdict(claim), [part], {}, 1).status == status
 
 
 def test_more_seeds_that_would_decide_are_counted() -> None:
