@@ -6,7 +6,7 @@ equation or a fact of partitions.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Strict
@@ -29,6 +29,13 @@ Number = Annotated[float, Strict()]
 Truth = Annotated[bool, Strict()]
 STRICT = ConfigDict(extra="forbid")
 TEST_NAME = re.compile(r"tests/[\w/]+\.py::\w+")
+
+
+def require_known(key: str, labels: Iterable[str], kind: str, known: Collection[str]) -> None:
+    """Raise SettingError for a label of `key` that no row, or no column, has."""
+    rule = f"is no {kind}; {kind}s are {shortened(', '.join(known))}"
+    for label in labels:
+        require(label in known, key, label, rule)
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
@@ -69,12 +76,8 @@ class Claim:
             rows: of the experiment, by label what distinguishes them.
             columns: of the experiment.
         """
-        for row in self.rows:
-            rule = f"is no row; rows are {shortened(', '.join(rows))}"
-            require(row in rows, "", row, rule)
-        for column in self.columns:
-            rule = f"is no column; columns are {shortened(', '.join(columns))}"
-            require(column in columns, "columns", column, rule)
+        require_known("", self.rows, "row", rows)
+        require_known("columns", self.columns, "column", columns)
         rule = f"must be one of {', '.join(SELECTIONS)}"
         require(self.selection in ("", *SELECTIONS), "selection", self.selection, rule)
         most = len(self.columns or columns)

@@ -1,7 +1,7 @@
 """The YAML of a file of experiments, and the sentence of the first mistake that pydantic finds in an entry."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -18,39 +18,21 @@ from server_app.methods import Setting as Scalar
 
 # libyaml, where PyYAML has it, is ten times as fast.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-WORDS = {
-    str: "text",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    type(None): "nothing",
-}
+WORDS = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
 """What a value of a type is called."""
 EXPECTED: Mapping[str, type] = {
     "string_type": str,
     "int_type": int,
     "float_type": float,
     "bool_type": bool,
-    "tuple_type": tuple,
-    "mapping_type": dict,
-    "dict_type": dict,
-    "dataclass_type": dict,
+    "tuple_type": list,
 }
-"""What pydantic's types of errors ask for."""
+"""What pydantic's types of errors ask for, where it is not keys with values."""
 CURES = {
     "mapping values are not allowed": ': put text that holds a colon in quotes, as title: "A: B"',
     "cannot start any token": ": indent by spaces, not by tabs, and put text that begins with @, ` or % in quotes",
 }
 """What probably helps, by what PyYAML says is wrong."""
-TRUTH = {
-    "true": "true",
-    "yes": "true",
-    "on": "true",
-    "false": "false",
-    "no": "false",
-    "off": "false",
-}
-"""What a text that stands for a truth value means; PyYAML reads an unquoted one as true or false."""
 LARGEST_FILE = 2**22
 """Bytes; the shipped file has 70,000."""
 
@@ -86,13 +68,11 @@ def refuse_repeated_keys(node: yaml.MappingNode) -> None:
     """Raise SettingError for a key that stands twice in a mapping, with both of its lines."""
     first_lines: dict[tuple[str, str], int] = {}
     for key, _ in node.value:
-        name = (key.tag, str(key.value))
         line = key.start_mark.line + 1
-        if name in first_lines and key.value != "<<":
-            lines = f"in line {first_lines[name]} and in line {line}"
-            rule = f"stands twice, {lines}; the second would replace the first"
+        first = first_lines.setdefault((key.tag, str(key.value)), line)
+        if first != line and key.value != "<<":
+            rule = f"stands twice, in line {first} and in line {line}; the second would replace the first"
             raise SettingError("key", key.value, rule, remedy="rename one of them, or delete it")
-        first_lines[name] = line
 
 
 def text_of(path: Path) -> str:
@@ -138,8 +118,7 @@ def reason_of(error: Exception) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return said(error)
     mark, problem = error.problem_mark, str(error.problem)
-    cures = [cure for words, cure in CURES.items() if words in problem]
-    cure = cures[0] if cures else ""
+    cure = next((cure for words, cure in CURES.items() if words in problem), "")
     return printable(f"line {mark.line + 1}, column {mark.column + 1}: {problem}{cure}")
 
 
@@ -153,8 +132,8 @@ def read_as(kind: type, entry: object) -> Any:
 
     Raises SettingError for the first key that it does not have, or needs and lacks, and for a value of another type.
     """
-    if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
-        raise SettingError("", shown(entry), "must be keys with values")
+    if not isinstance(entry, dict):
+        raise wrong("", entry, dict)
     try:
         return adapter(kind).validate_python(entry)
     except ValidationError as error:
@@ -169,20 +148,18 @@ def refusal(error: ValidationError, kind: type) -> SettingError:
     if isinstance(cause, SettingError):
         return cause.within(": ".join(places)) if places else cause
 
-    where, key = ": ".join(places[:-1]), places[-1]
-    expected = EXPECTED.get(first["type"])
+    key, types = places.pop(), {field.name: field.type for field in fields(kind)}
     if first["type"] == "missing":
-        types = {field.name: field.type for field in fields(kind)}
         example = "TEXT" if types.get(key) is str else "[..., ...]"
         problem = SettingError(key, NO_VALUE, "is missing", remedy=f"write `{key}: {example}`")
     elif first["type"] == "unexpected_keyword_argument":
-        known = {public_name(field.name) for field in fields(kind)} - {"name"}
+        known = {public_name(name) for name in types} - {"name"}
         problem = SettingError(key, NO_VALUE, f"is no key; known are {', '.join(sorted(known))}")
-    elif expected is not None:
-        problem = wrong(key, first["input"], expected)
-    else:
+    elif first["type"] in ("literal_error", "too_short"):
         problem = SettingError(key, shown(first["input"]), first["msg"].lower())
-    return problem.within(where) if where else problem
+    else:
+        problem = wrong(key, first["input"], EXPECTED.get(first["type"], dict))
+    return problem.within(": ".join(places)) if places else problem
 
 
 def public_name(field: str) -> str:
@@ -198,26 +175,20 @@ def checked_settings(settings: object) -> dict[str, Scalar]:
     Raises:
         SettingError: There is no such setting, or its value has another type than its default.
     """
-    if settings is None:
-        return {}
-    if not isinstance(settings, Mapping):
-        raise SettingError("", shown(settings), "must be keys with values")
+    if not isinstance(settings, Mapping | None):
+        raise wrong("", settings, dict)
     known = defaults()
-    for key, value in settings.items():
+    for key, value in (settings or {}).items():
         if key in known:
-            check_type(key, value, known[key])
+            kind = type(known[key])
+            # An integer serves as a number.
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise wrong(key, value, kind)
         elif "." not in str(key):
             raise no_such(str(key), shown(value), known)
-        elif type(value) not in (bool, int, float, str):
+        elif type(value) not in WORDS:
             raise SettingError(key, shown(value), f"must not be {type_in_words(value)}")
-    return dict(settings)
-
-
-def check_type(key: str, value: object, default: Scalar) -> None:
-    """Raise SettingError for a setting's value of another type than its default; an integer serves as a number."""
-    kind = type(default)
-    if type(value) is not kind and not (kind is float and type(value) is int):
-        raise wrong(key, value, kind)
+    return dict(settings or {})
 
 
 def defaults() -> Mapping[str, Scalar]:
@@ -235,54 +206,37 @@ def defaults() -> Mapping[str, Scalar]:
 
 
 def wrong(key: str, value: Any, expected: type) -> SettingError:
-    """Return the error of a value of another type than the one expected."""
+    """Return the error of a value of another type than the one expected, with what it probably means."""
+    rule = f"must be {WORDS[expected]}, not {type_in_words(value)}" if expected in WORDS else ""
+    remedy = ""
     if expected is dict:
-        return SettingError(key, shown(value), "must be keys with values")
-    if expected is tuple:
-        cure = f"write [{shortened(str(value))}]" if type(value) in (str, int, float) else ""
-        return SettingError(key, shown(value), "must be a list", remedy=cure)
-    rule = f"must be {WORDS[expected]}, not {type_in_words(value)}"
-    return SettingError(key, shown(value), rule, remedy=remedy(value, expected))
-
-
-def remedy(value: Any, kind: type) -> str:
-    """Return how to write in YAML what a value of another type probably means; empty if unknown."""
-    if kind is str and type(value) in (int, float, bool):
-        text = str(value).lower() if type(value) is bool else str(value)
-        return f'write "{shortened(text)}", in quotes'
-    if kind is bool:
-        meaning = TRUTH.get(str(value).lower())
-        return f"write {meaning}" if meaning else ""
-    if kind not in (int, float) or type(value) not in (str, float):
-        return ""
-    try:
-        number = finite_number(str(value).strip())
-    except ValueError:
-        return ""
-    if kind is int:
-        return f"write {int(number)}" if number == int(number) else ""
-    mantissa, exponent, power = repr(number).partition("e")
-    if exponent and "." not in mantissa:
-        # YAML 1.1, which PyYAML reads, takes 1e-2 for text and 1.0e-2 for a number.
-        mantissa += ".0"
-    return f"write {mantissa}{exponent}{power}"
+        rule = "must be keys with values"
+    elif expected is list:
+        rule = "must be a list"
+        remedy = f"write [{shortened(str(value))}]" if type(value) in WORDS else ""
+    elif expected is str and type(value) in WORDS:
+        remedy = f'write "{shortened(str(value))}", in quotes'
+    elif type(value) is str and expected is not bool:
+        with suppress(ValueError):
+            number = finite_number(value.strip())
+            # YAML 1.1, which PyYAML reads, takes 1e-2 for text and 1.0e-2 for a number.
+            is_whole = expected is int and number == int(number)
+            text = yaml.safe_dump(int(number) if is_whole else number).split()[0]
+            remedy = f"write {text}" if is_whole or expected is float else ""
+    return SettingError(key, shown(value), rule, remedy=remedy)
 
 
 def type_in_words(value: Any) -> str:
     """Return what a value of YAML is called."""
-    if isinstance(value, list):
-        return "a list"
-    return WORDS.get(type(value), "something else")
+    if value is None:
+        return "nothing"
+    return "a list" if isinstance(value, list) else WORDS.get(type(value), "something else")
 
 
 def shown(value: Any) -> Any:
     """Return a value as an error may show it: of a list or of keys the beginning, as aliases let them grow endless."""
-    if isinstance(value, dict):
-        return [str(key)[:40] for key in list(value)[:5]]
-    if isinstance(value, list | tuple):
-        items = []
-        for item in value[:5]:
-            is_nested = isinstance(item, list | dict)
-            items.append(type_in_words(item) if is_nested else str(item)[:40])
-        return items
+    if isinstance(value, dict | list | tuple):
+        nested = (dict, list, tuple)
+        items = list(value)[:5]
+        return [type_in_words(one) if isinstance(one, nested) else str(one)[:40] for one in items]
     return value[:200] if isinstance(value, str) else value

@@ -10,11 +10,18 @@ from pydantic import Field, PlainValidator, model_validator
 from pydantic.dataclasses import dataclass
 
 from data import SettingError, require
-from data.errors import shortened
 from data.package_files import ROOT
-from fedskew.experiments.claims import STRICT, Claim, HeldBy, Label, Number, Whole, claim_of
+from fedskew.experiments.claims import (
+    STRICT,
+    Claim,
+    HeldBy,
+    Label,
+    Number,
+    Whole,
+    claim_of,
+    require_known,
+)
 from fedskew.experiments.entries import (
-    check_type,
     checked_settings,
     defaults,
     entries_in_text,
@@ -105,60 +112,42 @@ class Experiment:
     """A setting that every row gets in every column from trials on another seed."""
     unjudged: tuple[str, ...] = ()
     """What the paper says besides and no claim can express; the report lists it as not judged."""
+
     @model_validator(mode="after")
     def check(self) -> "Experiment":
         """Raise SettingError for a label without row or column, and for whatever else contradicts itself."""
-        labels = [row.label for row in self.rows]
-        require(len(set(labels)) == len(labels), "methods", labels, "name a row twice")
-        seeds = list(self.seeds)
-        require(len(set(seeds)) == len(seeds), "seeds", seeds, "name a seed twice")
-        for label in filter(None, (self.reaches, *self.cells)):
-            rule = f"is no row; rows are {shortened(', '.join(labels))}"
-            require(label in labels, "reaches" if label == self.reaches else "cells", label, rule)
-        for label in self.metrics:
-            rule = f"is no column; columns are {shortened(', '.join(self.columns))}"
-            require(label in self.columns, "metrics", label, rule)
+        rows = {row.label: (row.method, row.settings, row.deployed) for row in self.rows}
+        columns = tuple(self.columns)
+        for key, names in (("methods", [row.label for row in self.rows]), ("seeds", self.seeds)):
+            require(len(set(names)) == len(names), key, list(names), "must name each once")
+        reached = [self.reaches] if self.reaches else []
+        for key, labels in (("reaches", reached), ("cells", self.cells)):
+            require_known(key, labels, "row", rows)
+        require_known("metrics", self.metrics, "column", columns)
         for label, cells in self.cells.items():
-            rule = f"must have one number a column ({len(self.columns)})"
-            require(len(cells) == len(self.columns), f"cells: {label}", list(cells), rule)
+            rule = f"must have one number a column ({len(columns)})"
+            require(len(cells) == len(columns), f"cells: {label}", list(cells), rule)
         for note in self.notes:
             label, _, column = note.partition(", ")
-            is_known = label in labels and (not column or column in self.columns)
+            is_known = label in rows and column in ("", *columns)
             require(is_known, "notes", note, "must be `ROW` or `ROW, COLUMN`")
-        for row in self.rows:
-            names = [name.strip() for name in row.method.split("+")]
-            if len(set(names)) < len(names):
-                once = "+".join(dict.fromkeys(names))
-                error = SettingError(
-                    "method", row.method, "names a method twice", remedy=f"write {once}"
-                )
-                raise error.within(f"methods: {row.label}")
-        settings = {row.label: (row.method, row.settings, row.deployed) for row in self.rows}
         with naming("claims"):
             for claim in self.claims:
-                claim.check(settings, tuple(self.columns))
+                claim.check(rows, columns)
         if self.tune is not None:
             self.check_tune(self.tune)
         return self
 
     def check_tune(self, tune: Tune) -> None:
         """Raise SettingError for a setting that cannot be tuned, too few values, or a seed of the table."""
-        known = defaults()
-        with naming("tune"):
-            is_setting = tune.key in known or "." in tune.key
-            is_tunable = is_setting and tune.key not in NOT_TUNED
-            require(is_tunable, "key", tune.key, "is no setting that can be tuned")
-            values = list(tune.values)
-            several = len(values) > 1 and len(set(values)) == len(values)
-            require(several, "values", values, "must be two or more, each once")
-            for value in values:
-                if tune.key in known:
-                    check_type("values", value, known[tune.key])
-            rule = (
-                f"must be none of the table's seeds ({shortened(', '.join(map(str, self.seeds)))})"
-            )
-            require(tune.seed not in self.seeds, "seed", tune.seed, rule)
-
+        is_setting = tune.key in defaults() or "." in tune.key
+        is_tunable = is_setting and tune.key not in NOT_TUNED
+        require(is_tunable, "tune: key", tune.key, "is no setting that can be tuned")
+        values = list(tune.values)
+        several = len(values) > 1 and len(set(values)) == len(values)
+        require(several, "tune: values", values, "must be two or more, each once")
+        rule = "must be none of the table's seeds"
+        require(tune.seed not in self.seeds, "tune: seed", tune.seed, rule)
         tables = {f"columns: {name}": settings for name, settings in self.columns.items()}
         tables |= {f"methods: {row.label}": row.settings for row in self.rows}
         for table, settings in tables.items():
@@ -202,35 +191,32 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
     """Return one entry of the file as an experiment. Raises SettingError."""
     with naming(name):
         known = {**entry, "name": name}
-        for key, read in (("methods", row_of), ("claims", claim_of)):
+        for key, field_name, read in (("methods", "rows", row_of), ("claims", "claims", claim_of)):
             if key in known and not isinstance(known[key], list):
-                raise wrong(key, known[key], tuple)
+                raise wrong(key, known[key], list)
             if key in known:
-                known[key] = tuple(map(read, known[key]))
-        if "methods" in known:
-            known["rows"] = known.pop("methods")
-        if "tune" in known and not isinstance(known["tune"], Mapping):
-            rule = "must be {key: SETTING, values: [..., ...], seed: NUMBER}"
-            raise SettingError("tune", shown(known["tune"]), rule)
+                known[field_name] = tuple(map(read, known.pop(key)))
         entry_as_read: Experiment = read_as(Experiment, known)
     return entry_as_read
 
 
 def row_of(entry: object) -> Row:
     """Return a row from METHOD, or from LABEL: {method, deployed, settings}; the method is the label where left out."""
-    if isinstance(entry, str):
-        return Row(entry, entry)
-    if not isinstance(entry, dict) or len(entry) != 1:
+    named = {entry: None} if isinstance(entry, str) else entry
+    if not isinstance(named, dict) or len(named) != 1:
         raise SettingError("methods", shown(entry), "must be METHOD or LABEL: {settings}")
-    ((label, values),) = entry.items()
-    if not isinstance(values, dict | None):
-        raise SettingError("methods", shown(entry), "must be METHOD or LABEL: {settings}")
-    settings = dict(values or {})
-    fields = {"label": label, "method": settings.pop("method", str(label))}
-    fields["deployed"] = settings.pop("deployed", "")
+    ((label, values),) = named.items()
     with naming(f"methods: {label}"):
-        row: Row = read_as(Row, fields)
-        return replace(row, settings=checked_settings(settings))
+        if not isinstance(values, dict | None):
+            raise wrong(str(label), values, dict)
+        own = {"method": str(label), **(values or {})}
+        fields = {key: own.pop(key) for key in ("method", "deployed") if key in own}
+        row: Row = read_as(Row, {"label": label, **fields})
+        names = [name.strip() for name in row.method.split("+")]
+        if len(set(names)) < len(names):
+            remedy = f"write {'+'.join(dict.fromkeys(names))}"
+            raise SettingError("method", row.method, "names a method twice", remedy=remedy)
+        return replace(row, settings=checked_settings(own))
 
 
 def entries_in(path: Path) -> dict[str, Experiment | Suite]:
