@@ -1,8 +1,8 @@
 """What a paper says of an experiment's rows, in five forms. report/claims.py judges it.
 
-Better compares two rows. Contrast is about the order of the columns: a trend, a peak or a knee. Series is about a number
-by round. Same is about models that are equal to the bit. HeldBy names the test of this repository that checks an
-equation or a fact of partitions.
+Better compares two rows. Contrast is about the order of the columns: a trend, a peak or a knee. Series is about a
+number by round. Same is about models that are equal to the bit. HeldBy names the test of this repository that checks
+an equation or a fact of partitions.
 """
 
 import re

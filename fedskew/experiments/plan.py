@@ -1,7 +1,7 @@
 """From an experiment to its runs: one training for all rows that differ only in what is deployed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from client_app.client import affects_training
 from client_app.variants import VARIANTS

@@ -75,6 +75,8 @@ class Part:
 
     name: str
     by: float
+    names: tuple[str, str]
+    """What seeds the bootstrap's draws: two rows have the interval that they have among the differences."""
     columns: tuple[str, ...]
     measure: Callable[[int], Margin | str]
     """Of a seed: the difference; why there never is one; the empty text where a run is still to come."""
@@ -132,6 +134,18 @@ class Verdict:
         if isinstance(self.claim, Better) and self.claim.sooner:
             return "rounds"
         return "points" if self.metric and in_percent(self.metric) else ""
+
+    @property
+    def in_words(self) -> tuple[str, str, str]:
+        """The mean difference, its interval and the difference of every seed; empty where there is none."""
+        if not self.n:
+            return "", "", ""
+        effect = f"{signed(self.estimate, self.metric)} {self.unit}".rstrip()
+        seeds = ", ".join(signed(margin, self.metric) for margin in self.margins.values())
+        if self.interval is None:
+            return effect, "", seeds
+        ends = signed(self.interval.low, self.metric), signed(self.interval.high, self.metric)
+        return effect, f"[{', '.join(ends)}]", seeds
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
@@ -221,22 +235,21 @@ def unfit_columns(
 
 def judge_models(results: ExperimentResults, claim: Same) -> Verdict:
     """Return whether each row has one model, to the bit, in all columns and seeds."""
-    statuses, words_of_rows = [], []
+    statuses, sentences = [], []
     for row in claim.same:
-        cells = [cell for cell in results.cells if cell.row == row]
-        summaries = [results.runs[cell.run.run_id].summary or {} for cell in cells]
-        hashes = [
-            summary.get("model-hashes", {}).get(cell.deployed)
-            for cell, summary in zip(cells, summaries, strict=True)
-        ]
+        hashes = []
+        for cell in results.cells:
+            if cell.row == row:
+                summary = results.runs[cell.run.run_id].summary or {}
+                hashes.append(summary.get("model-hashes", {}).get(cell.deployed))
         known = [code for code in hashes if code is not None]
         models = len(set(known))
-        complete = "holds" if known and len(known) == len(cells) else "open"
+        complete = "holds" if known and known == hashes else "open"
         statuses.append("fails" if models > 1 else complete)
         number = f"one model, {known[0][:16]}," if models == 1 else f"{models} models"
-        words_of_rows.append(f"{row}: {number} in {len(known)} of {len(cells)} runs")
+        sentences.append(f"{row}: {number} in {len(known)} of {len(hashes)} runs")
     status = next((one for one in ("fails", "open") if one in statuses), "holds")
-    return Verdict(claim, status=status, why_not="; ".join(words_of_rows))
+    return Verdict(claim, status=status, why_not="; ".join(sentences))
 
 
 def decided(
@@ -258,7 +271,10 @@ def decided(
         complete: by seed the margin of every part.
         among: how many parts the claim needs.
     """
-    comparisons = [compared(verdict.claim, parts, complete, number) for number in range(len(parts))]
+    comparisons = [
+        compared(part, {seed: margins[number] for seed, margins in complete.items()})
+        for number, part in enumerate(parts)
+    ]
     margins = [part.by for part in parts]
     pairs = list(zip(comparisons, margins, strict=True))
     sides = [comparison.verdict(by) for comparison, by in pairs]
@@ -298,19 +314,12 @@ def decided(
     )
 
 
-def compared(
-    claim: Claim, parts: Sequence[Part], complete: Mapping[int, Sequence[Margin]], number: int
-) -> Comparison:
-    """Return the comparison of a part over the seeds."""
-    # The names seed the bootstrap's draws: two rows have the interval that they have among the differences.
-    names = (" ".join(claim.rows), parts[number].name)
-    if isinstance(claim, Better) and not claim.within:
-        names = (claim.better, claim.than)
-    margins = {seed: of_parts[number] for seed, of_parts in complete.items()}
+def compared(part: Part, margins: Mapping[int, Margin]) -> Comparison:
+    """Return the comparison of a part from its margins by seed."""
     differences = {seed: margin.difference for seed, margin in margins.items()}
     pairs = [margin.strata for margin in margins.values()]
     rounding = max(margin.rounding for margin in margins.values())
-    return compare(differences, pairs, names, parts[number].by, rounding)
+    return compare(differences, pairs, part.names, part.by, rounding)
 
 
 def is_refuted(comparison: Comparison, by: float) -> bool:
@@ -358,10 +367,11 @@ def better_parts(results: ExperimentResults, claim: Better, column: str) -> list
     first, second = claim.better, claim.than
     name = column or f"{first} beside {second}"
     if claim.sooner or claim.smoother:
-        return [Part(name, claim.by, (column,), partial(of_curves, results, claim, column))]
+        measure_curves = partial(of_curves, results, claim, column)
+        return [Part(name, claim.by, (first, second), (column,), measure_curves)]
     if not claim.within:
         terms = [(1.0, first, column), (-1.0, second, column)]
-        return [weighted(results, claim, name, claim.by, terms)]
+        return [weighted(results, claim, name, claim.by, terms, (first, second))]
     parts = []
     for better, than in ((first, second), (second, first)):
         name = f"{named(column)}{better} no more than {claim.within:g} below {than}"
@@ -376,6 +386,7 @@ def weighted(
     name: str,
     by: float,
     terms: Sequence[tuple[float, str, str]],
+    names: tuple[str, str] | None = None,
 ) -> Part:
     """Return a weighted sum of numbers as a part; `terms` are weight, row and column."""
     selection = selection_of(results, claim)
@@ -400,7 +411,7 @@ def weighted(
         return Margin(math.fsum(values), pair)
 
     columns = tuple(dict.fromkeys(column for _, _, column in terms))
-    return Part(name, by, columns, total)
+    return Part(name, by, names or (" ".join(claim.rows), name), columns, total)
 
 
 def of_curves(results: ExperimentResults, claim: Better, column: str, seed: int) -> Margin | str:
@@ -497,32 +508,33 @@ def shape_of(
 
 def series_parts(results: ExperimentResults, claim: Series, column: str) -> list[Part]:
     """Return what a number by round stays below, by how much it falls, and what it stays above."""
-    sides: dict[str, Callable[[Mapping[int, float]], float]] = {}
     below, above, first = claim.below, claim.stays_above, claim.by_round
-    if below is not None:
-        sides[f"below {below:g} from round {first} on"] = lambda by_round: (
-            below - max(by_round[round] for round in by_round if round >= first)
-        )
-    if claim.falls:
-        sides["falls"] = lambda by_round: by_round[min(by_round)] - by_round[max(by_round)]
-    if above is not None:
-        sides[f"above {above:g}"] = lambda by_round: min(by_round.values()) - above
 
-    def of_seed(margin: Callable[[Mapping[int, float]], float], seed: int) -> Margin | str:
+    def margin(side: str, seed: int) -> Margin | str:
         measured = by_seed(results, claim.row, column, seed)
         if measured is None:
             return ""
         numbers = {point.round: measured.number(point, claim.series) for point in measured.points}
-        by_round = {round: number for round, number in numbers.items() if number is not None}
-        if len(by_round) < 2 or max(by_round) < first:
+        known = {round: number for round, number in numbers.items() if number is not None}
+        late = [number for round, number in known.items() if round >= first]
+        if len(known) < 2 or not late:
             return f"{claim.row}'s records have no {words(claim.series)} by round"
-        return Margin(margin(by_round))
+        values = list(known.values())
+        sides = {"falls": values[0] - values[-1]}
+        sides["below"] = (below or 0.0) - max(late)
+        sides["above"] = min(values) - (above or 0.0)
+        return Margin(sides[side])
 
-    name = f"{named(column)}{words(claim.series)}"
-    return [
-        Part(f"{name} {what}", 0.0, (column,), partial(of_seed, margin))
-        for what, margin in sides.items()
-    ]
+    asked = {"falls": "falls"} if claim.falls else {}
+    if below is not None:
+        asked = {"below": f"below {below:g} from round {first} on", **asked}
+    if above is not None:
+        asked["above"] = f"above {above:g}"
+    parts = []
+    for side, what in asked.items():
+        name = f"{named(column)}{words(claim.series)} {what}"
+        parts.append(Part(name, 0.0, (claim.row, name), (column,), partial(margin, side)))
+    return parts
 
 
 def why_never(
@@ -590,27 +602,25 @@ def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Tab
 
 def claim_row(number: int, verdict: Verdict, columns: Sequence[str]) -> list[TableCell]:
     """Return the table row of one claim, of an experiment with these columns."""
-    metric = verdict.metric
-    missing = verdict.unfit
+    effect, ends, by_seed = verdict.in_words
+    details = [verdict.unfit]
     if verdict.unmeasured and verdict.status != "never":
         later = "cannot be" if verdict.why_not else "not measured yet"
-        missing = "; ".join(filter(None, [f"{verdict.unmeasured} {later}", missing]))
-    difference = p = TableCell(NONE)
-    seeds = missing or verdict.why_not
-    if verdict.n:
+        details.insert(0, f"{verdict.unmeasured} {later}")
+    missing = "; ".join(filter(None, details)) or ("" if effect else verdict.why_not)
+    several = verdict.n > 1
+    p = TableCell(NONE, "one seed" if verdict.n == 1 else "")
+    if verdict.interval is not None and verdict.p_holm is not None:
+        p = TableCell(p_value(verdict.p_holm), f"over {verdict.interval.resampled}")
+    if effect:
         seeds = f"in {verdict.holds} of {plural(verdict.n, 'seed')}"
-        seeds += f", {missing}" if missing else ""
-        effect = f"{signed(verdict.estimate, metric)} {verdict.unit}"
-        if interval := verdict.interval:
-            effect += f" [{signed(interval.low, metric)}, {signed(interval.high, metric)}]"
-            if verdict.p_holm is not None:
-                p = TableCell(p_value(verdict.p_holm), f"over {interval.resampled}")
-        margins = ", ".join(signed(margin, metric) for margin in verdict.margins.values())
-        difference = TableCell(effect, f"seeds: {margins}" if verdict.n > 1 else "")
-        p = p if verdict.n > 1 else TableCell(NONE, "one seed")
-    claim = TableCell(f"{number}. {verdict.claim.says}", claim_in_words(verdict, columns))
-    status = TableCell(SAYS[verdict.status], seeds, strong=verdict.status == "holds")
-    return [claim, status, difference, p]
+        missing = ", ".join(filter(None, [seeds, missing]))
+    return [
+        TableCell(f"{number}. {verdict.claim.says}", claim_in_words(verdict, columns)),
+        TableCell(SAYS[verdict.status], missing, strong=verdict.status == "holds"),
+        TableCell(f"{effect} {ends}".strip() or NONE, f"seeds: {by_seed}" if several else ""),
+        p,
+    ]
 
 
 def claim_in_words(verdict: Verdict, columns: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from fedskew.experiments.experiments import Experiment, Suite, edition_columns, 
 from fedskew.experiments.lookup import file_of_suite
 from fedskew.formatting import escaped, p_value
 from fedskew.report.claims import SAYS, Verdict, corrected, judge_claim
-from fedskew.report.format import NONE, first_upper, plain, signed
+from fedskew.report.format import NONE, first_upper, plain
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins
 from fedskew.report.page import TEMPLATES
 from fedskew.report.results import ExperimentResults, command, gather
@@ -160,7 +160,7 @@ def claim_of_edition(claim: Claim, paper: Experiment, entry: Experiment) -> Clai
 
 def row_of(paper: Experiment, entry: str, verdict: Verdict) -> Row:
     """Return a claim of a paper's entry with its verdict in the entry where it is measured."""
-    claim, metric, interval = verdict.claim, verdict.metric, verdict.interval
+    claim, interval = verdict.claim, verdict.interval
     status, reasons = verdict.status, [verdict.why_not, verdict.unfit]
     if (verdict.more_seeds or 0) > MOST_SEEDS:
         status = "never"
@@ -171,19 +171,13 @@ def row_of(paper: Experiment, entry: str, verdict: Verdict) -> Row:
         reasons.append("one seed says nothing of others")
     reason = "; ".join(filter(None, reasons))
 
-    here = ends = NONE
-    if verdict.n:
-        here = f"{signed(verdict.estimate, metric)} {verdict.unit}".rstrip()
-        here += f" (claimed: above {plain(verdict.by, metric)})" if verdict.by else ""
-    if interval is not None:
-        ends = f"[{signed(interval.low, metric)}, {signed(interval.high, metric)}]"
-        ends += "" if verdict.p_holm is None else f", p {p_value(verdict.p_holm)}"
-    details = []
-    if verdict.n and verdict.parts > 1:
-        details.append(f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}")
-    if verdict.n:
-        seeds = ", ".join(signed(margin, metric) for margin in verdict.margins.values())
-        details.append(f"seeds {seeds}")
+    here, ends, seeds = verdict.in_words
+    here += f" (claimed: above {plain(verdict.by, verdict.metric)})" if verdict.by else ""
+    ends += "" if verdict.p_holm is None else f", p {p_value(verdict.p_holm)}"
+    details = f"seeds {seeds}" if seeds else ""
+    if seeds and verdict.parts > 1:
+        in_parts = f"{verdict.above} of {verdict.parts} parts; least in {verdict.deciding}"
+        details = f"{in_parts}; {details}"
     words = [f"fedskew run {entry}"]
     words += [f'--row "{row}"' for row in claim.rows]
     words += [f'--column "{column}"' for column in verdict.columns if column]
@@ -204,7 +198,7 @@ def row_of(paper: Experiment, entry: str, verdict: Verdict) -> Row:
         "measured-in": entry,
         "lost": paper.here.lost if paper.here is not None and entry != paper.name else "",
         "command": " ".join(words) if verdict.columns else "",
-        "in-words": {"here": here, "details": "; ".join(details), "interval": ends},
+        "in-words": {"here": here or NONE, "details": details, "interval": ends or NONE},
     }
 
 
@@ -258,7 +252,10 @@ def as_json(report: PapersReport) -> dict[str, Any]:
         "suite": report.suite.name,
         "size": report.suite.size,
         "papers": report.counts,
-        "runs": {"finished": sum(run.finished for run in report.runs.values()), "kept": report.kept},
+        "runs": {
+            "finished": sum(run.finished for run in report.runs.values()),
+            "kept": report.kept,
+        },
         "statements": report.rows,
     }
 

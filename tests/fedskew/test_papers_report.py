@@ -10,9 +10,7 @@ from data.package_files import ROOT
 
 
 @pytest.mark.slow
-def test_without_runs_a_claim_is_open(
-    fedskew: FedSkew, tmp_path: Path
-) -> None:
+def test_without_runs_a_claim_is_open(fedskew: FedSkew, tmp_path: Path) -> None:
     nothing = ("--set", f"data-root={tmp_path}", "--results", tmp_path, "--records", tmp_path)
     status, out, _ = fedskew("report", "papers", "--json", *nothing)
     report = json.loads(out)

@@ -81,6 +81,7 @@ def last(**rows: Sequence[Sequence[float] | float | None]) -> Curves:
 
 HIGH, LOW = [80.0, 81.0, 80.5], [70.0, 70.5, 70.2]
 PAIR = {"better": "fedshift", "than": "fedavg"}
+BALANCED = {**PAIR, "metric": "balanced-accuracy"}
 
 
 ROUGH, SMOOTH = (
@@ -111,7 +112,7 @@ SOME_LOSS = [0.84, 0.5, 0.08, 0.05]
 FORMS: dict[str, tuple[ExperimentResults, Mapping[str, Any], str]] = {
     "above": (made(last(fedshift=[HIGH], fedavg=[LOW])), PAIR, "holds"),
     "a tie": (made(last(fedshift=[LOW], fedavg=[LOW])), PAIR, "fails"),
-    "chance": (made(last(fedshift=[[10.0] * 3], fedavg=[[9.0] * 3])), {**PAIR, "metric": "balanced-accuracy"}, "unclear"),
+    "chance": (made(last(fedshift=[[10.0] * 3], fedavg=[[9.0] * 3])), BALANCED, "unclear"),
     "in three columns": (
         made(last(fedshift=[HIGH, HIGH, LOW], fedavg=[LOW, LOW, HIGH])), {**PAIR, "in_columns": 3}, "fails",
     ),
@@ -163,7 +164,7 @@ def test_a_claim_is_decided_by_its_interval(
     low: float, high: float, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = claim_of({"says": "", **PAIR})
-    part = Part("a", 5.0, ("a",), lambda seed: "")
+    part = Part("a", 5.0, ("b", "c"), ("a",), lambda seed: "")
     comparison = Comparison({0: low, 1: high}, Interval(low, high, 0.5, "seeds"))
     monkeypatch.setattr(claims, "compared", lambda *arguments: comparison)
     assert decided(Verdict(claim), [part], {}, 1).status == status

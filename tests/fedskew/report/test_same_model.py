@@ -21,7 +21,11 @@ CLAIM = {"says": "one model", "same": ["fedavg"]}
     [
         (lambda cell: ONE, "holds", f"fedavg: one model, {ONE[:16]}, in 4 of 4 runs"),
         (lambda cell: OTHER if cell.seed else ONE, "fails", "fedavg: 2 models in 4 of 4 runs"),
-        (lambda cell: ONE if cell.seed else "", "open", f"fedavg: one model, {ONE[:16]}, in 2 of 4 runs"),
+        (
+            lambda cell: ONE if cell.seed else "",
+            "open",
+            f"fedavg: one model, {ONE[:16]}, in 2 of 4 runs",
+        ),
     ],
 )
 def test_one_hash_over_columns_and_seeds_holds(
