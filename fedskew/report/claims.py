@@ -454,6 +454,10 @@ def roughness_of(measured: SeedResult, metric: str) -> float | None:
     return float(changes.mean()) * (100 if in_percent(metric) else 1)
 
 
+Sums = list[tuple[str, float, NDArray[np.float64]]]
+"""Weighted sums over the columns: name, margin, and a weight per column."""
+
+
 def contrast_parts(
     results: ExperimentResults, claim: Contrast, columns: tuple[str, ...]
 ) -> list[Part]:
@@ -475,10 +479,8 @@ def contrast_parts(
     return parts
 
 
-def shape_of(
-    claim: Contrast, columns: Sequence[str]
-) -> list[tuple[str, float, NDArray[np.float64]]]:
-    """Return the sums over the columns that a shape says to be above a margin: name, margin, a weight per column."""
+def shape_of(claim: Contrast, columns: Sequence[str]) -> Sums:
+    """Return the sums over the columns that a shape says to be above a margin."""
     number = len(columns)
     identity = np.eye(number)
     if claim.peak:
@@ -499,7 +501,7 @@ def shape_of(
     # The columns count as equally far apart; the sum is the fitted line's rise from the first to the last.
     centered = np.arange(number) - (number - 1) / 2
     line = centered * (number - 1) / (centered**2).sum()
-    shape = [(claim.trend, claim.by, sign * line)]
+    shape: Sums = [(claim.trend, claim.by, sign * line)]
     for step, (before, after) in enumerate(pairwise(columns)):
         rise = sign * (identity[step + 1] - identity[step])
         shape.append((f"{before} to {after}", -claim.slack, rise))

@@ -42,7 +42,7 @@ def made(curves: Curves, rounds: int = 1, **series: Sequence[float]) -> Experime
         curve = curves[cell.row, cell.column][cell.seed : cell.seed + 1]
         values = curve[0] if curve else None
         records = [] if values is None else records_of(cell.deployed, values, series)
-        summary = None if values is None else {"models": {}}
+        summary: dict[str, Any] | None = None if values is None else {"models": {}}
         runs[cell.run.run_id] = Run(cell.run, {}, records, summary)
         if values is not None:
             result = SeedResult(cell, runs[cell.run.run_id], points_of(records, cell.deployed))
