@@ -34,10 +34,6 @@ COMMANDS = {
         "fedskew.cli.select:select",
         "Find the best method for a federation: a race of methods and learning rates with equal budgets.",
     ),
-    "worth": (
-        "fedskew.cli.worth:worth",
-        "Show what each site of a simulated federation gains by joining, and what it adds for all.",
-    ),
     "report": (
         "fedskew.cli.report:report",
         "Report the results of experiments and of other runs, with intervals and costs.",
@@ -72,7 +68,6 @@ WORK = {
     "data": "loading PyTorch and reading the data ...",
     "diagnose": "loading PyTorch and counting the samples of each client ...",
     "select": "loading PyTorch and planning the race ...",
-    "worth": "loading PyTorch and computing the clients' sums ...",
     "report": "reading the runs' records and computing intervals ...",
     "keep": "reading the runs' records ...",
     "verify": "reading the kept records ...",

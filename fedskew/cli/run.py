@@ -1,13 +1,11 @@
 """`fedskew run`: experiments, or one run from settings."""
 
-import re
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from data import require
-from data.renamed_settings import print_renamed
 from fedskew.cli import completion
 from fedskew.cli.run_selection import choose
 from fedskew.cli.terminal import ExperimentsFile, RecordsFolder
@@ -67,7 +65,6 @@ def run(
         bool,
         typer.Option("--overwrite", help="Run finished and interrupted runs again from the start."),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", hidden=True)] = False,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes that run clients (0 = one per core).")
     ] = 0,
@@ -83,13 +80,6 @@ def run(
         str,
         typer.Option(
             help="With --engine ray: as `flwr run --federation-config`; GPUs are experimental."
-        ),
-    ] = "",
-    within: Annotated[
-        str,
-        typer.Option(
-            metavar="8h",
-            help="For `papers`: time limit; the last seeds are left out until the estimate fits.",
         ),
     ] = "",
     records: RecordsFolder = None,
@@ -114,12 +104,9 @@ def run(
     ] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
-    if fresh:
-        require(not overwrite, "--overwrite", True, "its old name --fresh is given as well")
-        print_renamed("--fresh", "--overwrite")
     options = {
         "results": results,
-        "overwrite": overwrite or fresh or None,
+        "overwrite": overwrite or None,
         "tensorboard": tensorboard or None,
     }
     choice = choose(
@@ -137,10 +124,8 @@ def run(
     rule = "does not go with --dry-run, which estimates this machine"
     require(not (dry_run and cluster), "--cluster", cluster, rule)
     require(not (several and sites), "--sites", sites, "is for one run")
-    hours = hours_of(within)
-    for option, value in (("--within", within), ("--records", str(records or ""))):
-        is_allowed = not value or choice.suite is not None
-        require(is_allowed, option, value, "is for papers and its like")
+    is_allowed = records is None or choice.suite is not None
+    require(is_allowed, "--records", str(records), "is for papers and its like")
     # This import loads torch, which takes a second. It comes last, so that a mistyped option is refused at once.
     with at_once():
         from fedskew.cli.run_execution import run_choice
@@ -154,22 +139,7 @@ def run(
         cluster=cluster,
         federation_config=federation_config,
         sites=sites,
-        within=hours,
         records=records,
         dry_run=dry_run,
         as_json=as_json,
     )
-
-
-def hours_of(text: str) -> float:
-    """Convert a duration such as 8h, 45m or 0.5h to hours; "" is 0. Raises SettingError for anything else."""
-    if not text:
-        return 0.0
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(h|m)", text)
-    require(match is not None, "--within", text, "must be hours or minutes, as 8h or 45m")
-    assert match is not None
-    hours = float(match[1])
-    if match[2] == "m":
-        hours /= 60
-    require(hours > 0, "--within", text, "must be more than 0")
-    return hours

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from data import DataError, SettingError, federate
+from data import DataError, federate
 from data.data_warnings import refuse_untrainable
 from data.dataset import missing_names
 from fedskew.cli.results_table import (
@@ -25,7 +25,6 @@ from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, runs, selected, tune_in_force
 from fedskew.experiments.tuning import trials, values_of_rows
-from fedskew.formatting import duration
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
 from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
 from server_app.best_round import refuse_unvalidated
@@ -46,7 +45,6 @@ def run_choice(
     cluster: str,
     federation_config: str,
     sites: str,
-    within: float,
     records: Path | None,
     dry_run: bool,
     as_json: bool,
@@ -69,8 +67,6 @@ def run_choice(
         of_kept = [cell for cell in cells if cell.run.run_id in kept]
         cells = [cell for cell in cells if cell.run.run_id not in kept]
         cells = with_data(cells, out) if cells else []
-        if within and cells:
-            cells = fitting(cells, within, out, engine, jobs, workers)
         if dry_run and not cells:
             out.print("every run is finished or kept: nothing is left to train", markup=False)
             return
@@ -264,60 +260,6 @@ def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
     if not left:
         raise DataError(f"no data set of these runs is in data-root: {', '.join(lacking)}")
     return left
-
-
-def fitting(
-    cells: Sequence[Cell],
-    hours: float,
-    out: Console,
-    engine: str,
-    jobs: int,
-    workers: int,
-) -> list[Cell]:
-    """Return the cells that fit into so many hours: whole seeds of whole entries, in the order of the cells.
-
-    Raises SettingError where not even one seed of every entry fits.
-    """
-    from fedskew.costs.forecast import forecast
-
-    planned = runs(cells)
-    whole = forecast(planned, labels(planned, cells), engine, jobs, workers)
-    seconds = {
-        entry.settings.run_id: entry.cost.seconds if entry.cost is not None else 0.0
-        for entry in whole.entries
-    }
-    groups: dict[tuple[str, int], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.experiment, cell.seed), []).append(cell)
-
-    budget = hours * 3600 * whole.allocation.jobs
-    spent = 0.0
-    kept: list[Cell] = []
-    counted: set[str] = set()
-    dropped: dict[str, list[int]] = {}
-    first_seeds = dict(reversed(list(groups)))
-    for (name, seed), group in groups.items():
-        new = {cell.run.run_id for cell in group} - counted
-        needed = sum(seconds[run_id] for run_id in new)
-        if name in dropped or spent + needed > budget:
-            dropped.setdefault(name, []).append(seed)
-            continue
-        spent += needed
-        counted |= new
-        kept += group
-    if any(first_seeds[name] == seeds[0] for name, seeds in dropped.items()):
-        first = sum(
-            seconds[run_id]
-            for run_id in {
-                cell.run.run_id for cell in cells if cell.seed == first_seeds[cell.experiment]
-            }
-        )
-        rule = f"is too short: one seed of every entry takes about {duration(first / whole.allocation.jobs)}"
-        raise SettingError("--within", f"{hours:g}h", rule)
-    for name, seeds in dropped.items():
-        of_entry = ", ".join(map(str, seeds))
-        out.print(f"left out to fit into {hours:g} h: {name}, seeds {of_entry}", markup=False)
-    return kept
 
 
 def show_forecast(

@@ -33,7 +33,6 @@ REPORT = [
 DIAGNOSIS = [
     "of", "skews", "failing", "try-first", "line", "remark", "small-sites", "without-samples", "statistics", "moments",
 ]  # fmt: skip
-WORTH = ["head", "target", "features", "all-features", "orders", "everybody", "guess", "sites"]
 Good = tuple[str, list[str]]
 GOOD: dict[str, list[Good]] = {
     "run": [
@@ -54,7 +53,6 @@ GOOD: dict[str, list[Good]] = {
     "data save-partition": [("partition.json --set clients=3", [])],
     "data show": [("--json", ["hash", "classes", "counts"])],
     "diagnose": [("counts.csv --json", DIAGNOSIS)],
-    "worth": [("--set dataset=digits --set model=linear --set clients=2 --json", WORTH)],
     "report": [("--results trained --json", REPORT)],
     "keep": [("papers --results results --records kept", [])],
     "export": [("RUN --output model", [])],
@@ -85,7 +83,6 @@ BAD = {
     "data show": "--png table.jpg",
     "diagnose": "no-experiment",
     "select": "--minutes 1 --target best",
-    "worth": "--set dataset=digits",
     "report": "no-experiment",
     "keep": "demo",
     "verify": "papers --records kept",
@@ -243,7 +240,7 @@ def test_help_and_a_mistake_need_neither_torch_nor_flwr(tmp_path: Path) -> None:
     good = [
         "list methods",
         "list experiments",
-        *(f"{name} --help" for name in COMMANDS if name != "worth"),
+        *(f"{name} --help" for name in COMMANDS),
     ]
     lines = json.dumps([line.split() for line in [*good, *MISTAKES]])
     words = [sys.executable, "-c", CALLED, lines]
