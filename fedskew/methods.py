@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         Requirements,
         Trained,
         Upload,
-        UploadLimit,
         Variant,
     )
     from client_app.models import Classifier
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from client_app.variants.reweighting import Reweighting
     from data import OneOf, Rule, Samples, SettingError, Settings
     from server_app.methods import Method
-    from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
+    from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
     from strategies.core.validation import RejectedUpdate, check_by_class, differences
     from strategies.creff import CReFF
 
@@ -53,7 +52,6 @@ MODULES = {
         "Requirements",
         "Trained",
         "Upload",
-        "UploadLimit",
         "Variant",
     ),
     "client_app.models": ("Classifier",),
@@ -75,7 +73,6 @@ MODULES = {
         "ServerMethod",
         "Unit",
         "Update",
-        "Work",
     ),
     "strategies.core.validation": ("RejectedUpdate", "check_by_class", "differences"),
     "strategies.creff": ("CReFF",),
@@ -113,9 +110,7 @@ __all__ = [
     "Unit",
     "Update",
     "Upload",
-    "UploadLimit",
     "Variant",
-    "Work",
     "check_by_class",
     "differences",
     "train_round",

@@ -86,6 +86,12 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and its cost; run nothing.")
     ] = False,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe", help="As --dry-run, after one round of each training not yet observed."
+        ),
+    ] = False,
     tensorboard: Annotated[
         bool,
         typer.Option(
@@ -116,7 +122,7 @@ def run(
         method or [],
         seed or [],
         options,
-        need_data=not dry_run,
+        need_data=probe or not dry_run,
     )
     several = bool(choice.experiments)
     require(several or not jobs, "--jobs", jobs, "is for several runs")
@@ -140,6 +146,7 @@ def run(
         federation_config=federation_config,
         sites=sites,
         records=records,
-        dry_run=dry_run,
+        dry_run=dry_run or probe,
+        probe=probe,
         as_json=as_json,
     )

@@ -13,6 +13,7 @@ from rich.text import Text
 from data import DataError, federate
 from data.data_warnings import refuse_untrainable
 from data.dataset import missing_names
+from fedskew import costs
 from fedskew.cli.results_table import (
     clients_tables,
     kept_lines,
@@ -21,11 +22,13 @@ from fedskew.cli.results_table import (
     unseen_table,
 )
 from fedskew.cli.run_selection import Choice
-from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
+from fedskew.cli.terminal import FAILED, complain, console, fits
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, runs, selected, tune_in_force
 from fedskew.experiments.tuning import trials, values_of_rows
+from fedskew.formatting import plural
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
+from fedskew.scheduling import Job, allocate
 from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
 from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
@@ -47,6 +50,7 @@ def run_choice(
     sites: str,
     records: Path | None,
     dry_run: bool,
+    probe: bool,
     as_json: bool,
 ) -> None:
     """Execute the selected runs, or print their cost; exit with FAILED if some failed."""
@@ -74,7 +78,7 @@ def run_choice(
     if dry_run:
         planned = [*runs(tried), *planned]
         cells = [*tried, *cells]
-        show_forecast(planned, cells, out, engine, jobs, workers, as_json)
+        show_plan(planned, cells, out, engine, jobs, workers, probe, as_json)
         return
 
     summaries: dict[str, dict[str, Any]]
@@ -262,29 +266,30 @@ def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
     return left
 
 
-def show_forecast(
+def show_plan(
     planned: list[RunSettings],
     cells: list[Cell],
     out: Console,
     engine: str,
     jobs: int,
     workers: int,
+    probe: bool,
     in_json: bool,
 ) -> None:
-    """Print what a command would do and what it would cost; runs that cannot fit end with BAD_INPUT."""
-    from fedskew.costs.forecast import as_json, as_lines, as_table, forecast
-
-    estimate = forecast(planned, labels(planned, cells), engine, jobs, workers)
+    """Print what a command would do and what it would cost, by observed rounds; with `probe` observe them first."""
+    unobserved = costs.probes(planned) if probe else []
+    if unobserved:
+        out.print(f"{plural(len(unobserved), 'probe')} of one round", markup=False)
+        _, failed = run_all(unobserved, (), out, engine, jobs, workers)
+        exit_if_failed(failed, len(unobserved))
+    entries = costs.plan_costs(planned, labels(planned, cells))
     if in_json:
-        print(json.dumps(as_json(estimate), indent=2))
-    else:
-        out.print(as_table(estimate))
-        for line in as_lines(estimate):
-            out.print(line, markup=False)
-    for refusal in estimate.refusals:
-        complain(refusal, BAD_INPUT)
-    if estimate.refusals:
-        raise typer.Exit(BAD_INPUT)
+        print(json.dumps(costs.as_json(entries), indent=2))
+        return
+    at_once = allocate([Job(run, "") for run in planned], engine, jobs, workers).jobs
+    out.print(costs.table(entries))
+    for line in costs.lines(entries, planned, at_once):
+        out.print(line, markup=False)
 
 
 def is_finished(settings: RunSettings) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,9 +10,6 @@ from rich.console import Console
 from client_app.process import code_version
 from data import DataError, DataSettings, SettingError, federate, require
 from data.data_warnings import refuse_untrainable
-from fedskew.costs.estimate import work_of
-from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
-from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell
 from fedskew.scheduling import Job, JobResult, allocate, ordered
@@ -197,7 +193,7 @@ def checked(
     console: Console,
     warned: set[str] | None = None,
 ) -> tuple[list[Job], dict[str, JobResult]]:
-    """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
+    """Return the jobs that can begin, and the outcomes of those whose data are not usable.
 
     Warnings about the data are printed to the console, unless they are in `warned` already. Every partition is made
     here, so that an impossible one raises SettingError before anything starts.
@@ -214,17 +210,13 @@ def checked(
             federation = federate(data, seed)  # downloads what may be downloaded
             refuse_untrainable(data, federation)
             refuse_unvalidated(job.settings.general.keep_best, federation)
-            sizes = sizes_of(data, seed)
         except DataError as error:
             reasons[data] = str(error)
             continue
         except SettingError as error:
             raise error.within(job.label) from error
         print_warnings(data, federation, console, warned)
-        refuse_what_cannot_fit(job.settings, sizes)
-        work = 0.0 if sizes is None else work_of(job.settings, sizes)
-        memory = memory_of(job.settings, sizes)
-        ready.append(replace(job, memory_bytes=memory, work=work))
+        ready.append(job)
     failed = {}
     for job in jobs:
         reason = reasons.get(job.settings.data)
