@@ -105,6 +105,9 @@ def run(
             help="Rehearse a run between sites in this process; FOLDER holds SITE/site.toml.",
         ),
     ] = "",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="End with every table of the report.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")
     ] = False,
@@ -134,19 +137,16 @@ def run(
     require(is_allowed, "--records", str(records), "is for papers and its like")
     # This import loads torch, which takes a second. It comes last, so that a mistyped option is refused at once.
     with at_once():
-        from fedskew.cli.run_execution import run_choice
-    run_choice(
-        choice,
-        row or (),
-        column or (),
-        engine=engine.value if engine else "",
-        jobs=jobs,
-        workers=workers,
-        cluster=cluster,
-        federation_config=federation_config,
-        sites=sites,
-        records=records,
-        dry_run=dry_run or probe,
-        probe=probe,
-        as_json=as_json,
-    )
+        from fedskew.cli.run_execution import Options, run_experiments, run_single
+    resources = {
+        "engine": engine.value if engine else "",
+        "at_once": jobs,
+        "workers": workers,
+        "federation_config": federation_config,
+        "cluster": cluster,
+    }
+    chosen = Options(resources, records, dry_run or probe, probe, as_json, verbose)
+    if several:
+        run_experiments(choice, row or (), column or (), chosen)
+        return
+    run_single(choice.overrides, chosen, sites)

@@ -1,30 +1,23 @@
-"""The work of `fedskew run`: print the plan and its cost, or execute the runs and print their table."""
+"""The work of `fedskew run`: the plan with its cost, or the runs and then their report."""
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from data import DataError, federate
 from data.data_warnings import refuse_untrainable
 from data.dataset import missing_names
 from fedskew import costs
-from fedskew.cli.results_table import (
-    clients_tables,
-    kept_lines,
-    lines,
-    results_table,
-    unseen_table,
-)
 from fedskew.cli.run_selection import Choice
-from fedskew.cli.terminal import FAILED, complain, console, fits
+from fedskew.cli.terminal import FAILED, complain, console
 from fedskew.data_warnings import print_warnings
-from fedskew.experiments.plan import Cell, runs, selected, tune_in_force
+from fedskew.experiments.plan import Cell, TunedValues, runs, selected, tune_in_force
 from fedskew.experiments.tuning import trials, values_of_rows
 from fedskew.formatting import plural
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
@@ -33,286 +26,60 @@ from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
 from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
-from server_app.run_settings import RunSettings, model_line
+from server_app.run_settings import RunSettings, Scalar, model_line
 from server_app.settings import parse
 
+CellKey = tuple[str, str, str]
+"""Experiment, row and column."""
 
-def run_choice(
-    choice: Choice,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    *,
-    engine: str,
-    jobs: int,
-    workers: int,
-    cluster: str,
-    federation_config: str,
-    sites: str,
-    records: Path | None,
-    dry_run: bool,
-    probe: bool,
-    as_json: bool,
-) -> None:
-    """Execute the selected runs, or print their cost; exit with FAILED if some failed."""
-    cells = selected(choice.cells(), rows, columns)
-    out = console(stderr=as_json)
-    kept: dict[str, KeptRun] = {}
-    of_kept: list[Cell] = []
-    tried = trial_cells(choice, rows, columns)
-    untuned: dict[str, str] = {}
-    if not dry_run:
-        run_trials(tried, out, engine, jobs, workers, federation_config, cluster)
-        cells, untuned = tuned_cells(choice, cells, out)
-    if choice.suite is not None:
-        cells = one_seed_first(
-            cells
-        )  # before kept runs go: a bench's second seed waits for every bench's first
-        kept = kept_runs(cells, records, out)
-        of_kept = [cell for cell in cells if cell.run.run_id in kept]
-        cells = [cell for cell in cells if cell.run.run_id not in kept]
-        cells = with_data(cells, out) if cells else []
-        if dry_run and not cells:
-            out.print("every run is finished or kept: nothing is left to train", markup=False)
-            return
-    planned = runs(cells) if choice.experiments else [parse(choice.overrides)]
-    if dry_run:
-        planned = [*runs(tried), *planned]
-        cells = [*tried, *cells]
-        show_plan(planned, cells, out, engine, jobs, workers, probe, as_json)
+
+@dataclass(frozen=True)
+class Options:
+    """How the runs are executed and what is printed."""
+
+    resources: Mapping[str, Any]
+    """engine, at_once, workers, federation_config and cluster, as `run_all` takes them."""
+    records: Path | None
+    dry_run: bool
+    probe: bool
+    as_json: bool
+    verbose: bool
+
+
+def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) -> None:
+    """Execute one run with a line a round, and print its report and its folder; or print its cost."""
+    out = console(stderr=options.as_json)
+    settings = parse(overrides)
+    if options.dry_run:
+        show_plan([settings], [], out, options)
         return
-
-    summaries: dict[str, dict[str, Any]]
-    failed: dict[str, str] = {}
-    if choice.experiments:
-        for line in dict.fromkeys(map(model_line, planned)):
-            out.print(f"model {line}", markup=False)
-        summaries, failed = run_all(
-            planned,
-            cells,
-            out,
-            engine,
-            jobs,
-            workers,
-            federation_config,
-            cluster,
-        )
-        summaries = {name: dict(run.summary or {}) for name, run in kept.items()} | summaries
-        failed |= untuned
-    else:
-        (single,) = planned
-        default_engine = "inprocess" if sites else "workers"
-        summary = run_one(single, engine or default_engine, out, workers, federation_config, sites)
-        summaries = {single.run_id: summary}
-
-    if not as_json:
-        show_results([*of_kept, *cells], planned, summaries, out)
-    elif choice.experiments:
-        failures = [{"run": name, "failed": reason} for name, reason in failed.items()]
-        print(json.dumps([*summaries.values(), *failures], indent=2))
-    else:
-        print(json.dumps(summaries[planned[0].run_id], indent=2))
-    exit_if_failed(failed, len(planned) + len(untuned))
-
-
-def exit_if_failed(failed: Mapping[str, str], runs: int) -> None:
-    """Print why runs failed, by name, and exit with FAILED; return where none of so many did."""
-    if not failed:
+    summary = execute_single(settings, options.resources, out, sites)
+    if options.as_json:
+        print(json.dumps(summary, indent=2))
         return
-    complain(f"{len(failed)} of {runs} runs failed", FAILED)
-    for name, reason in failed.items():
-        complain(f"{name}: {reason}", FAILED)
-    raise typer.Exit(FAILED)
+    from fedskew.report.document import document  # what draws takes a moment to import
+    from fedskew.report.run_records import RunRecords
+    from fedskew.report.single_runs import table
+    from fedskew.report.text import show
+
+    show([document(table([RunRecords.read(settings)]))], out, options.verbose)
+    out.print(str(settings.folder), style="dim")
 
 
-def trial_cells(choice: Choice, rows: Sequence[str], columns: Sequence[str]) -> list[Cell]:
-    """Return the trials of these rows and columns; naming none is naming all. Most experiments have none."""
-    cells = []
-    for experiment in choice.experiments:
-        for trial in trials(experiment, choice.overrides):
-            in_rows = not rows or trial.row in rows
-            in_columns = not columns or trial.column in columns
-            if in_rows and in_columns:
-                cells.append(trial.cell)
-    return cells
-
-
-def run_trials(
-    tried: Sequence[Cell],
-    out: Console,
-    engine: str,
-    jobs: int,
-    workers: int,
-    federation_config: str,
-    cluster: str,
-) -> None:
-    """Execute the trials; one that fails, as a rate may be too large, only does not count."""
-    if not tried:
-        return
-    planned = runs(tried)
-    out.print(f"{len(planned)} trials come first", markup=False)
-    _, failed = run_all(planned, tried, out, engine, jobs, workers, federation_config, cluster)
-    for name, reason in failed.items():
-        out.print(f"{name}: does not count, as the trial failed: {reason}", markup=False)
-
-
-def tuned_cells(
-    choice: Choice, cells: Sequence[Cell], out: Console
-) -> tuple[list[Cell], dict[str, str]]:
-    """Return the cells with the values that finished trials chose, and why others cannot be run.
-
-    Args:
-        choice: the experiments.
-        cells: those that were selected, with any value.
-        out: gets a line per row and column.
-    """
-    from fedskew.report.results import tuned_by  # reads records, which most commands need not
-
-    if all(tune_in_force(entry, choice.overrides) is None for entry in choice.experiments):
-        return list(cells), {}
-    selected_rows = {(cell.experiment, cell.row, cell.column) for cell in cells}
-    values = {}
-    untuned = {}
-    for experiment in choice.experiments:
-        tune = tune_in_force(experiment, choice.overrides)
-        if tune is None:
-            continue
-        tuned = tuned_by(trials(experiment, choice.overrides), experiment)
-        values[experiment.name] = values_of_rows(tuned)
-        for one in tuned:
-            if (experiment.name, one.row, one.column) not in selected_rows:
-                continue
-            name = ", ".join(filter(None, [experiment.name, one.row, one.column]))
-            if one.value is None:
-                untuned[name] = "none of its trials has finished"
-                continue
-            scores = ", ".join(f"{value}: {number:.4g}" for value, number in one.scores.items())
-            out.print(f"{name}: {tune.key} = {one.value} ({scores})", markup=False)
-    kept = []
-    for cell in choice.cells(values):
-        if (cell.experiment, cell.row, cell.column) in selected_rows:
-            kept.append(cell)
-    return kept, untuned
-
-
-def show_results(
-    cells: Sequence[Cell],
-    planned: Sequence[RunSettings],
-    summaries: Mapping[str, dict[str, Any]],
-    out: Console,
-) -> None:
-    """Print the most detailed table that fits the terminal, and the runs' folders."""
-    shown = lines(cells, planned, summaries)
-    tables = (
-        results_table(shown),
-        results_table(shown, full_names=False),
-        results_table(shown, by_class=False),
-    )
-    fitting = [table for table in tables if fits(table, out)]
-    out.print(fitting[0] if fitting else tables[-1])
-    for table in clients_tables(shown):
-        out.print(table)
-    if any("unseen" in summary for summary in summaries.values()):
-        out.print(unseen_table(planned, summaries))
-    for line in kept_lines(planned, summaries):
-        out.print(line, markup=False)
-    for settings in planned:
-        out.print(str(settings.folder), style="dim")
-
-
-def kept_runs(cells: Sequence[Cell], records: Path | None, out: Console) -> dict[str, KeptRun]:
-    """Return the kept runs among cells that are not finished in the results folder, and say where they come from.
-
-    Raises DataError for a file of records that is damaged or is wrong, and SettingError for a folder that is none.
-    """
-    unfinished = [settings for settings in runs(cells) if not is_finished(settings)]
-    kept = KeptRecords(records_folder(records)).among(unfinished)
-    if kept:
-        sources = "; ".join(origins(kept.values()))
-        line = (
-            f"{len(kept)} of {len(runs(cells))} runs are kept records, not trained here: {sources}"
-        )
-        out.print(line, markup=False)
-    return kept
-
-
-def one_seed_first(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells with the first seed of every entry before any second one, in the order of the entries."""
-    seeds: dict[str, list[int]] = {}
-    for cell in cells:
-        of_entry = seeds.setdefault(cell.experiment, [])
-        if cell.seed not in of_entry:
-            of_entry.append(cell.seed)
-    return sorted(cells, key=lambda cell: seeds[cell.experiment].index(cell.seed))
-
-
-def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
-    """Return the cells whose data sets are there, or whose runs are finished; say which data sets are not there.
-
-    Raises DataError where none is left.
-    """
-    left, lacking = [], Counter[str]()
-    counted: set[str] = set()
-    for cell in cells:
-        names = [] if is_finished(cell.run) else missing_names(cell.run.data)
-        if not names:
-            left.append(cell)
-        elif cell.run.run_id not in counted:
-            counted.add(cell.run.run_id)
-            lacking.update(names)
-    for name, count in lacking.items():
-        out.print(f"{name} is not in data-root: {count} runs are left out", markup=False)
-    if not left:
-        raise DataError(f"no data set of these runs is in data-root: {', '.join(lacking)}")
-    return left
-
-
-def show_plan(
-    planned: list[RunSettings],
-    cells: list[Cell],
-    out: Console,
-    engine: str,
-    jobs: int,
-    workers: int,
-    probe: bool,
-    in_json: bool,
-) -> None:
-    """Print what a command would do and what it would cost, by observed rounds; with `probe` observe them first."""
-    unobserved = costs.probes(planned) if probe else []
-    if unobserved:
-        out.print(f"{plural(len(unobserved), 'probe')} of one round", markup=False)
-        _, failed = run_all(unobserved, (), out, engine, jobs, workers)
-        exit_if_failed(failed, len(unobserved))
-    entries = costs.plan_costs(planned, labels(planned, cells))
-    if in_json:
-        print(json.dumps(costs.as_json(entries), indent=2))
-        return
-    at_once = allocate([Job(run, "") for run in planned], engine, jobs, workers).jobs
-    out.print(costs.table(entries))
-    for line in costs.lines(entries, planned, at_once):
-        out.print(line, markup=False)
-
-
-def is_finished(settings: RunSettings) -> bool:
-    """Return whether a run is done, so that its data need no check; also True where its folder cannot be read."""
-    try:
-        summary = RunFolder(settings.folder).finished(settings.general.rounds)
-    except OSError:  # the run itself reports why
-        return True
-    return summary is not None and not settings.general.overwrite
-
-
-def run_one(
+def execute_single(
     settings: RunSettings,
-    engine: str,
+    resources: Mapping[str, Any],
     out: Console,
-    workers: int,
-    federation_config: str,
     sites: str,
 ) -> dict[str, Any]:
-    """Run one experiment with a line a round. Raises RuntimeError for one that has diverged: it would do so again."""
+    """Execute a run and return its summary.
+
+    Raises RuntimeError for one that has diverged: it would do so again.
+    """
     diverged = divergence_of(settings)
     if diverged:
         raise RuntimeError(diverged)
+    engine = resources["engine"] or ("inprocess" if sites else "workers")
     refuse_missing_gpus([settings], engine)
     if not is_finished(settings):
         check_new_methods(settings.general.method)
@@ -326,12 +93,212 @@ def run_one(
     general = settings.general
     title = f"{general.method} on {settings.data.dataset}, seed {general.seed}, engine {engine}"
     out.print(f"{title}; model {model_line(settings)}", style="bold")
-    with out.status(Text(title)):
+    with out.status("training"):
         return execute(
             settings,
             engine,
             out.print,
-            workers=workers,
-            federation_config=federation_config,
+            workers=resources["workers"],
+            federation_config=resources["federation_config"],
             sites=sites,
         )
+
+
+def run_experiments(
+    choice: Choice, rows: Sequence[str], columns: Sequence[str], options: Options
+) -> None:
+    """Execute the experiments' runs and print their report; or print their cost.
+
+    Raises typer.Exit with FAILED where a run failed.
+    """
+    out = console(stderr=options.as_json)
+    cells = selected(choice.cells(), rows, columns)
+    wanted = {cell_key(cell): None for cell in cells}
+    tried = trial_cells(choice, wanted)
+    untuned: dict[str, str] = {}
+    kept: dict[str, KeptRun] = {}
+    if tried and not options.dry_run:
+        run_trials(tried, out, options)
+        cells, untuned = tuned_cells(choice, wanted, out)
+    if choice.suite is not None:
+        # The second seed of an entry waits for the first of every other one.
+        cells = one_seed_first(cells)
+        kept = kept_runs(cells, options.records, out)
+        cells = with_data([cell for cell in cells if cell.run.run_id not in kept], out)
+    planned = runs(cells)
+    if options.dry_run:
+        show_plan([*runs(tried), *planned], [*tried, *cells], out, options)
+        return
+
+    for line in dict.fromkeys(map(model_line, planned)):
+        out.print(f"model {line}", markup=False)
+    summaries, failed = run_all(planned, cells, out, **options.resources)
+    failed |= untuned
+    if options.as_json:
+        finished = [*(run.summary for run in kept.values()), *summaries.values()]
+        failures = [{"run": name, "failed": reason} for name, reason in failed.items()]
+        print(json.dumps([*finished, *failures], indent=2))
+    elif summaries or kept:
+        show_report(choice, out, options)
+    exit_if_failed(failed, len(planned) + len(untuned))
+
+
+def show_report(choice: Choice, out: Console, options: Options) -> None:
+    """Print what `fedskew report` prints of the experiments."""
+    if choice.suite is not None:
+        from fedskew.report import papers
+
+        folder = records_folder(options.records)
+        judged = papers.papers_report(choice.suite, choice.overrides, choice.file, folder)
+        for line in papers.terminal_lines(judged):
+            out.print(line, markup=False)
+        return
+    from fedskew.report.document import document
+    from fedskew.report.results import gather
+    from fedskew.report.text import show
+
+    found = [gather(entry, choice.overrides, choice.file) for entry in choice.experiments]
+    show([document(of_entry) for of_entry in found if of_entry.has_ended], out, options.verbose)
+
+
+def show_plan(
+    planned: Sequence[RunSettings], cells: Sequence[Cell], out: Console, options: Options
+) -> None:
+    """Print what a command would do and what it would cost, by observed rounds; a probe observes them first."""
+    if not planned:
+        out.print("every run is finished or kept: nothing is left to train", markup=False)
+        return
+    unobserved = costs.probes(planned) if options.probe else []
+    if unobserved:
+        out.print(f"{plural(len(unobserved), 'probe')} of one round", markup=False)
+        _, failed = run_all(unobserved, (), out, **options.resources)
+        exit_if_failed(failed, len(unobserved))
+    entries = costs.plan_costs(planned, labels(planned, cells))
+    if options.as_json:
+        print(json.dumps(costs.as_json(entries), indent=2))
+        return
+    how = options.resources
+    jobs = [Job(settings, "") for settings in planned]
+    at_once = allocate(jobs, how["engine"], how["at_once"], how["workers"]).jobs
+    out.print(costs.table(entries))
+    for line in costs.lines(entries, planned, at_once):
+        out.print(line, markup=False)
+
+
+def exit_if_failed(failed: Mapping[str, str], runs: int) -> None:
+    """Print why runs failed, by name, and exit with FAILED; return where none of so many did."""
+    if not failed:
+        return
+    complain(f"{len(failed)} of {runs} runs failed", FAILED)
+    for name, reason in failed.items():
+        complain(f"{name}: {reason}", FAILED)
+    raise typer.Exit(FAILED)
+
+
+# ---- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def cell_key(cell: Cell) -> CellKey:
+    """Return what a cell is of, whatever its seed and settings."""
+    return cell.experiment, cell.row, cell.column
+
+
+def trial_cells(choice: Choice, wanted: Collection[CellKey]) -> list[Cell]:
+    """Return the trials of these cells. Most experiments have none."""
+    return [
+        trial.cell
+        for experiment in choice.experiments
+        for trial in trials(experiment, choice.overrides)
+        if (experiment.name, trial.row, trial.column) in wanted
+    ]
+
+
+def run_trials(tried: Sequence[Cell], out: Console, options: Options) -> None:
+    """Execute the trials; one that fails, as a rate may be too large, only does not count."""
+    planned = runs(tried)
+    out.print(f"{len(planned)} trials come first", markup=False)
+    _, failed = run_all(planned, tried, out, **options.resources)
+    for name, reason in failed.items():
+        out.print(f"{name}: does not count, as the trial failed: {reason}", markup=False)
+
+
+def tuned_cells(
+    choice: Choice, wanted: Collection[CellKey], out: Console
+) -> tuple[list[Cell], dict[str, str]]:
+    """Return the wanted cells with the values that finished trials chose, and why others cannot be run."""
+    from fedskew.report.results import tuned_by  # reads records, which most commands need not
+
+    values: dict[str, TunedValues] = {}
+    untuned = {}
+    for experiment in choice.experiments:
+        tune = tune_in_force(experiment, choice.overrides)
+        if tune is None:
+            continue
+        tuned = tuned_by(trials(experiment, choice.overrides), experiment)
+        values[experiment.name] = values_of_rows(tuned)
+        for one in tuned:
+            key = (experiment.name, one.row, one.column)
+            name = ", ".join(filter(None, key))
+            if key in wanted and one.value is None:
+                untuned[name] = "none of its trials has finished"
+            elif key in wanted:
+                scores = ", ".join(f"{value}: {score:.4g}" for value, score in one.scores.items())
+                out.print(f"{name}: {tune.key} = {one.value} ({scores})", markup=False)
+    cells = [cell for cell in choice.cells(values) if cell_key(cell) in wanted]
+    return cells, untuned
+
+
+# ---- what is left of a suite -----------------------------------------------------------------------------------------
+
+
+def one_seed_first(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells with the first seed of every entry before any second one, in the order of the entries."""
+    seeds: dict[str, list[int]] = {}
+    for cell in cells:
+        of_entry = seeds.setdefault(cell.experiment, [])
+        if cell.seed not in of_entry:
+            of_entry.append(cell.seed)
+    return sorted(cells, key=lambda cell: seeds[cell.experiment].index(cell.seed))
+
+
+def kept_runs(cells: Sequence[Cell], records: Path | None, out: Console) -> dict[str, KeptRun]:
+    """Return the kept runs among cells that are not finished in the results folder, and say where they come from.
+
+    Raises DataError for a file of records that is damaged or is wrong, and SettingError for a folder that is none.
+    """
+    planned = runs(cells)
+    unfinished = [settings for settings in planned if not is_finished(settings)]
+    kept = KeptRecords(records_folder(records)).among(unfinished)
+    if kept:
+        sources = "; ".join(origins(kept.values()))
+        count = f"{len(kept)} of {len(planned)} runs"
+        out.print(f"{count} are kept records, not trained here: {sources}", markup=False)
+    return kept
+
+
+def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
+    """Return the cells whose data sets are there, or whose runs are finished; say which data sets are not there.
+
+    Raises DataError where none of them is.
+    """
+    lacking: dict[str, list[str]] = {}
+    for settings in runs(cells):
+        names = [] if is_finished(settings) else missing_names(settings.data)
+        if names:
+            lacking[settings.run_id] = names
+    counts = Counter(name for names in lacking.values() for name in names)
+    for name, count in counts.items():
+        out.print(f"{name} is not in data-root: {count} runs are left out", markup=False)
+    left = [cell for cell in cells if cell.run.run_id not in lacking]
+    if cells and not left:
+        raise DataError(f"no data set of these runs is in data-root: {', '.join(counts)}")
+    return left
+
+
+def is_finished(settings: RunSettings) -> bool:
+    """Return whether a run is done, so that its data need no check; also True where its folder cannot be read."""
+    try:
+        summary = RunFolder(settings.folder).finished(settings.general.rounds)
+    except OSError:  # the run itself reports why
+        return True
+    return summary is not None and not settings.general.overwrite

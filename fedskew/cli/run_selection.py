@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,10 +29,10 @@ class Choice:
 
     experiments: Sequence[Experiment]
     overrides: Mapping[str, Scalar]
-    seeds: Sequence[int]
-    """In place of the experiments' own; empty leaves them."""
     suite: Suite | None = None
     """The suite of statements that was asked for."""
+    file: Path | None = None
+    """The user's file of experiments."""
 
     def cells(self, tuned: "Mapping[str, TunedValues] | None" = None) -> "list[Cell]":
         """Return the cells of all tables. Of several experiments an error names the one that it is about.
@@ -46,7 +46,7 @@ class Choice:
             values = None if tuned is None else tuned.get(experiment.name, {})
             several = len(self.experiments) > 1
             with naming(experiment.name) if several else nullcontext():
-                cells += plan(experiment, self.overrides, self.seeds, values)
+                cells += plan(experiment, self.overrides, tuned=values)
         return cells
 
 
@@ -83,35 +83,34 @@ def choose(
         require("," not in str(value), key, value, rule)
 
     by_option = {key: value for key, value in options.items() if value is not None}
-    with_own_option = dict(by_option)
-    if method_names:
-        with_own_option["method"] = ",".join(method_names)
-    if seed_words:
-        with_own_option["seed"] = ",".join(seed_words)
-    for key, value in with_own_option.items():
-        require(key not in overrides, f"--{key}", value, "--set states it as well")
+    listed = {"method": ",".join(method_names), "seed": ",".join(seed_words)}
+    for key, value in {**by_option, **listed}.items():
+        is_given = key in by_option or value != ""
+        require(not is_given or key not in overrides, f"--{key}", value, "--set states it as well")
 
     check_settings(overrides, method_names, alone=need_data and not names)
     overrides |= by_option
-    seed_numbers = [number("seed", word) for word in seed_words]
+    seed_numbers = tuple(number("seed", word) for word in seed_words)
+    suite = None
     if names:
         rule = "does not go with experiments, which name their methods themselves"
-        require(not method_names, "--method", ",".join(method_names), rule)
+        require(not method_names, "--method", listed["method"], rule)
         suite = sized_suite(names, file)
         if suite is not None:
             # A mistake in a statement is an error before anything runs, not after hours.
             load_statements(statements_file(suite.name, file))
-        return Choice(find_all(names, file), overrides, seed_numbers, suite)
-    if len(method_names) > 1 or len(seed_numbers) > 1:
+        experiments = find_all(names, file)
+    elif len(method_names) > 1 or len(seed_numbers) > 1:
         chosen = method_names or [str(overrides.pop("method", defaults()["method"]))]
         rows = tuple(Row(method, method) for method in chosen)
-        comparison = Experiment("comparison", " and ".join(chosen), rows)
-        return Choice([comparison], overrides, seed_numbers)
-    if method_names:
-        overrides["method"] = method_names[0]
+        experiments = [Experiment("comparison", " and ".join(chosen), rows)]
+    else:
+        single = dict(zip(("method", "seed"), (method_names, seed_numbers), strict=True))
+        overrides |= {key: values[0] for key, values in single.items() if values}
+        experiments = []
     if seed_numbers:
-        overrides["seed"] = seed_numbers[0]
-    return Choice([], overrides, ())
+        experiments = [replace(experiment, seeds=seed_numbers) for experiment in experiments]
+    return Choice(experiments, overrides, suite, file)
 
 
 def checked_texts(settings: Iterable[str] | None) -> dict[str, Scalar]:

@@ -335,10 +335,10 @@ def run_as_json(run: RunRecords) -> dict[str, Any]:
     return entry
 
 
-def show(documents: Sequence[Document], console: Console) -> None:
+def show(documents: Sequence[Document], console: Console, verbose: bool = False) -> None:
     """Print the reports' main contents; after several reports, all verdicts."""
     for document in documents:
-        show_document(document, console)
+        show_document(document, console, verbose)
     verdicts: list[Verdict] = []
     for document in documents:
         verdicts += document.verdicts
@@ -348,7 +348,7 @@ def show(documents: Sequence[Document], console: Console) -> None:
             show_verdicts(document, console)
 
 
-def show_document(document: Document, console: Console) -> None:
+def show_document(document: Document, console: Console, verbose: bool = False) -> None:
     """Print verdicts, warnings, what was run, ours beside the paper's, and the sections in SHOWN."""
     results = document.results
     title = Text(results.experiment.title, "bold")
@@ -366,7 +366,7 @@ def show_document(document: Document, console: Console) -> None:
     if left_open:
         console.print(left_open, markup=False, style="dim")
     for section in document.sections:
-        if section.key in SHOWN:
+        if verbose or section.key in SHOWN:
             for table in section.tables:
                 console.print(rich_table(table))
     if results.command and results.lacks_runs:
