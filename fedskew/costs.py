@@ -4,12 +4,11 @@
 but for seed, learning rates and the like; `--probe` first trains one round of each training that nobody has observed.
 """
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 from rich.table import Table
 
@@ -30,6 +29,8 @@ WITHOUT_EFFECT_ON_COSTS = (WITHOUT_EFFECT_ON_NUMBERS - {"device"}) | {
     "server-optimizer", "server-second-momentum", "server-adaptivity",
 }  # fmt: skip
 """Settings that change neither the seconds nor the bytes of a round."""
+Training = frozenset[tuple[str, Scalar]]
+"""The other settings of a run, with their values."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class PlannedRun:
     run: str
     """The run id."""
     label: str
+    model: str
+    """The model's name and size, and what a client uploads of it."""
     rounds: int
     left: int
     """Rounds to go at most: patience may end a run earlier."""
@@ -73,7 +76,7 @@ def rounds_left(settings: RunSettings) -> int:
     return max(rounds_run(folder.summary(), rounds), 1) - len(folder.rounds())
 
 
-def cost_settings(settings: Mapping[str, Scalar]) -> frozenset[tuple[str, Scalar]]:
+def training_of(settings: Mapping[str, Scalar]) -> Training:
     """Return the settings that decide what a round costs, of a run's settings by key."""
     items = settings.items()
     return frozenset(item for item in items if item[0] not in WITHOUT_EFFECT_ON_COSTS)
@@ -83,17 +86,17 @@ class ObservedRounds:
     """The records of the rounds in a results folder, by what decides their cost."""
 
     def __init__(self, results: str) -> None:
-        self.folders: dict[frozenset[tuple[str, Scalar]], list[RunFolder]] = {}
+        self.folders: dict[Training, list[RunFolder]] = {}
         for pattern in ("*/settings.json", f"{PROBES}/*/settings.json"):
             for file in Path(results).glob(pattern):
                 folder = RunFolder(file.parent)
-                recorded = folder.origin().get("settings", {})
-                self.folders.setdefault(cost_settings(recorded), []).append(folder)
+                training = training_of(folder.origin().get("settings", {}))
+                self.folders.setdefault(training, []).append(folder)
 
     def like(self, settings: RunSettings) -> list[RoundRecord]:
         """Return the records of rounds that cost what the run's rounds do."""
         records = []
-        for folder in self.folders.get(cost_settings(stored(settings.flat())), []):
+        for folder in self.folders.get(training_of(stored(settings.flat())), []):
             records += folder.rounds()
         return records
 
@@ -105,42 +108,36 @@ class ObservedRounds:
         if not records:
             return None
         rounds = settings.general.rounds
-        last_rounds = range(rounds - left + 1, rounds + 1)
-        evaluated = sum(settings.general.is_evaluated(round) for round in last_rounds)
-        seconds = [record.seconds.round - record.seconds.evaluation for record in records]
-        evaluations = [record.seconds.evaluation for record in records if record.models]
+        evaluated = sum(map(settings.general.is_evaluated, range(rounds - left + 1, rounds + 1)))
+        training = [record.seconds.round - record.seconds.evaluation for record in records]
+        evaluation = [record.seconds.evaluation for record in records if record.models] or [0.0]
         return Cost(
-            seconds=left * statistics.fmean(seconds)
-            + evaluated * statistics.fmean(evaluations or [0.0]),
-            up=left * statistics.fmean(record.bytes_up for record in records),
-            down=left * statistics.fmean(record.bytes_down for record in records),
+            seconds=left * fmean(training) + evaluated * fmean(evaluation),
+            up=left * fmean(record.bytes_up for record in records),
+            down=left * fmean(record.bytes_down for record in records),
         )
 
 
 def probes(planned: Sequence[RunSettings]) -> list[RunSettings]:
-    """Return a run of one round for each distinct training whose rounds nobody has observed."""
-    observed = ObservedRounds(planned[0].general.results)
-    chosen: dict[frozenset[tuple[str, Scalar]], RunSettings] = {}
+    """Return a run of one round for each distinct training of which no round was observed."""
+    results = planned[0].general.results
+    observed = ObservedRounds(results)
+    chosen: dict[Training, RunSettings] = {}
     for settings in planned:
         if rounds_left(settings) and not observed.like(settings):
-            chosen.setdefault(cost_settings(stored(settings.flat())), of_one_round(settings))
+            general = replace(
+                settings.general,
+                rounds=min(settings.general.rounds, 1),
+                results=str(Path(results) / PROBES),
+                keep_best="",
+                patience=0,
+                overwrite=False,
+                tensorboard=False,
+                mlflow=False,
+                wandb=False,
+            )
+            chosen.setdefault(training_of(settings.flat()), replace(settings, general=general))
     return list(chosen.values())
-
-
-def of_one_round(settings: RunSettings) -> RunSettings:
-    """Return the settings of a run's probe."""
-    general = replace(
-        settings.general,
-        rounds=min(settings.general.rounds, 1),
-        results=str(Path(settings.general.results) / PROBES),
-        keep_best="",
-        patience=0,
-        overwrite=False,
-        tensorboard=False,
-        mlflow=False,
-        wandb=False,
-    )
-    return replace(settings, general=general)
 
 
 def plan_costs(planned: Sequence[RunSettings], labels: Mapping[str, str]) -> list[PlannedRun]:
@@ -152,6 +149,7 @@ def plan_costs(planned: Sequence[RunSettings], labels: Mapping[str, str]) -> lis
         entry = PlannedRun(
             run=settings.run_id,
             label=labels[settings.run_id],
+            model=model_line(settings),
             rounds=settings.general.rounds,
             left=left,
             missing=missing(settings.data),
@@ -165,42 +163,38 @@ def table(entries: Sequence[PlannedRun]) -> Table:
     """Return a table with one row per run."""
     shown = terminal_table(*named("run"), *numeric("rounds", "left", "time", "up", "down"))
     for entry in entries:
-        costs = ["?", "?", "?"]
-        if entry.cost is not None:
-            cost = entry.cost
-            costs = [duration(cost.seconds), in_bytes(cost.up), in_bytes(cost.down)]
-        shown.add_row(entry.label, str(entry.rounds), str(entry.left), *costs)
+        shown.add_row(entry.label, str(entry.rounds), str(entry.left), *words(entry.cost))
     return shown
 
 
-def lines(entries: Sequence[PlannedRun], planned: Sequence[RunSettings], at_once: int) -> list[str]:
+def words(cost: Cost | None) -> tuple[str, str, str]:
+    """Return time and bytes, up and down, in the units that suit them."""
+    if cost is None:
+        return "?", "?", "?"
+    return duration(cost.seconds), in_bytes(cost.up), in_bytes(cost.down)
+
+
+def lines(entries: Sequence[PlannedRun], at_once: int) -> list[str]:
     """Return the lines below the table: totals of `at_once` parallel runs, models, and what is missing."""
     known = [entry.cost for entry in entries if entry.cost is not None]
     seconds = [cost.seconds for cost in known]
-    together = max(sum(seconds) / at_once, *seconds, 0.0)
-    up = in_bytes(sum(cost.up for cost in known))
-    down = in_bytes(sum(cost.down for cost in known))
-    ended = [run for run, entry in zip(planned, entries, strict=True) if not entry.left]
-    diverged = sum(RunFolder(run.folder).divergence() is not None for run in ended)
-    found = [f"{plural(len(entries), 'run')}, {len(ended) - diverged} of them finished"]
-    if diverged:
-        found[0] += f", {diverged} diverged and not repeated"
-    if known:
-        found[0] += (
-            f": about {duration(together)} with {at_once} at a time, {up} up and {down} down"
-        )
+    together = Cost(
+        seconds=max(sum(seconds) / at_once, *seconds, 0.0),
+        up=sum(cost.up for cost in known),
+        down=sum(cost.down for cost in known),
+    )
+    time, up, down = words(together)
+    ended = sum(not entry.left for entry in entries)
+    found = [
+        f"{plural(len(entries), 'run')}, {ended} of them ended; the others take about {time} "
+        f"with {at_once} at a time, {up} up and {down} down"
+    ]
     unknown = len(entries) - len(known)
     if unknown:
-        found.append(
-            f"{plural(unknown, 'run')} without observed rounds: --probe trains one of each kind"
-        )
-    for line, count in Counter(map(model_line, planned)).items():
-        found.append(f"model, {plural(count, 'run')}: {line}")
+        without = f"{plural(unknown, 'run')} without observed rounds, which count as nothing"
+        found.append(f"{without}: --probe trains a round of each training")
+    for model, count in Counter(entry.model for entry in entries).items():
+        found.append(f"model, {plural(count, 'run')}: {model}")
     for reason, count in Counter(entry.missing for entry in entries if entry.missing).items():
         found.append(f"missing data, {plural(count, 'run')}: {reason}")
     return found
-
-
-def as_json(entries: Sequence[PlannedRun]) -> list[dict[str, Any]]:
-    """Return the plan for other programs."""
-    return [asdict(entry) for entry in entries]

@@ -62,31 +62,13 @@ COMMANDS = {
 """By name: where it is, in a module that may take seconds to import (torch), and the line of `fedskew --help`."""
 
 
-WORK = {
-    "run": "loading PyTorch and planning the runs ...",
-    "list": "loading PyTorch ...",
-    "data": "loading PyTorch and reading the data ...",
-    "diagnose": "loading PyTorch and counting the samples of each client ...",
-    "select": "loading PyTorch and planning the race ...",
-    "report": "reading the runs' records and computing intervals ...",
-    "keep": "reading the runs' records ...",
-    "verify": "reading the kept records ...",
-    "export": "loading PyTorch and the run's model ...",
-    "predict": "loading PyTorch, the model and the inputs ...",
-}
-"""What a command does until it prints something, said on a terminal after a second."""
-
-
 FIRST_STEPS = (
     "First steps: `fedskew run demo` trains on data that come with FedSkew, and `fedskew report demo` shows the "
     "results. `fedskew data check PATH` checks your own data."
 )
 
 
-EXPERIMENTAL = (
-    "Experimental: GPUs (device = cuda), which were tried on one machine; sweeps on a Ray cluster (run --cluster) and "
-    "macOS, which nobody has tried yet."
-)
+EXPERIMENTAL = "Experimental: GPUs (device = cuda), tried on one machine, and macOS, which nobody has tried yet."
 
 
 class Commands(TyperGroup):

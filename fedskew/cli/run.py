@@ -24,31 +24,26 @@ def run(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Experiments to run; without one, a single run, or one per --method and --seed.",
+            help="Experiments; without one, a run, or one per --method and --seed.",
             autocompletion=completion.experiments,
         ),
     ] = None,
     engine: Annotated[
         Engine | None,
-        typer.Option(
-            help="Where clients run; default: workers, or inprocess if parallel runs have one core each."
-        ),
+        typer.Option(metavar="NAME", help="inprocess, workers or ray (default: by the cores)."),
     ] = None,
     settings: Annotated[
-        list[str] | None,
-        completion.set_option("Set one of the settings of `fedskew list settings`."),
+        list[str] | None, completion.set_option("A setting of `fedskew list settings`.")
     ] = None,
-    row: Annotated[
-        list[str] | None, typer.Option(help="Run only this row of the experiments' tables.")
-    ] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Run only this row of the tables.")] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="Run only this column of the experiments' tables.")
+        list[str] | None, typer.Option(help="Run only this column of the tables.")
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
             metavar="A,B",
-            help="Methods to run, each with every seed.",
+            help="Methods, each with every seed.",
             autocompletion=completion.methods,
         ),
     ] = None,
@@ -58,58 +53,36 @@ def run(
     ] = None,
     experiments: ExperimentsFile = None,
     results: Annotated[
-        str | None,
-        typer.Option(help="Folder in which every run gets its own folder (the setting results)."),
+        str | None, typer.Option(metavar="FOLDER", help="The setting results.")
     ] = None,
     overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Run finished and interrupted runs again from the start."),
+        bool, typer.Option("--overwrite", help="Run finished runs again from the start.")
     ] = False,
     workers: Annotated[
-        int, typer.Option(min=0, help="Processes that run clients (0 = one per core).")
+        int, typer.Option(metavar="N", min=0, help="Processes that run clients.")
     ] = 0,
-    jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
-    cluster: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Head of a Ray cluster: spread several runs over its machines (experimental).",
-        ),
-    ] = "",
-    federation_config: Annotated[
-        str,
-        typer.Option(
-            help="With --engine ray: as `flwr run --federation-config`; GPUs are experimental."
-        ),
-    ] = "",
+    jobs: Annotated[int, typer.Option(metavar="N", min=0, help="Parallel runs.")] = 0,
+    cluster: Annotated[str, typer.Option(hidden=True)] = "",
+    federation_config: Annotated[str, typer.Option(hidden=True)] = "",
     records: RecordsFolder = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and its cost; run nothing.")
     ] = False,
     probe: Annotated[
-        bool,
-        typer.Option(
-            "--probe", help="As --dry-run, after one round of each training not yet observed."
-        ),
+        bool, typer.Option("--probe", help="As --dry-run, after a round of each training.")
     ] = False,
     tensorboard: Annotated[
-        bool,
-        typer.Option(
-            "--tensorboard", help="Write live curves for TensorBoard (the setting tensorboard)."
-        ),
+        bool, typer.Option("--tensorboard", help="Write live curves (the setting tensorboard).")
     ] = False,
     sites: Annotated[
         str,
-        typer.Option(
-            metavar="FOLDER",
-            help="Rehearse a run between sites in this process; FOLDER holds SITE/site.toml.",
-        ),
+        typer.Option(metavar="FOLDER", help="Rehearse a run between FOLDER's SITE/site.toml."),
     ] = "",
     verbose: Annotated[
         bool, typer.Option("--verbose", help="End with every table of the report.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summaries as JSON, progress to stderr.")
+        bool, typer.Option("--json", help="Print summaries as JSON, progress to stderr.")
     ] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""

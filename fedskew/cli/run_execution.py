@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ from fedskew.formatting import plural
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
 from fedskew.scheduling import Job, allocate
 from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
-from server_app.best_round import refuse_unvalidated
-from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, Scalar, model_line
 from server_app.settings import parse
@@ -47,13 +45,40 @@ class Options:
 
 
 def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) -> None:
-    """Execute one run with a line a round, and print its report and its folder; or print its cost."""
+    """Execute one run with a line a round, and print its report and its folder; or print its cost.
+
+    Raises RuntimeError for one that has diverged: it would do so again.
+    """
     out = console(stderr=options.as_json)
     settings = parse(overrides)
     if options.dry_run:
         show_plan([settings], [], out, options)
         return
-    summary = execute_single(settings, options.resources, out, sites)
+    diverged = divergence_of(settings)
+    if diverged:
+        raise RuntimeError(diverged)
+    how = options.resources
+    engine = how["engine"] or ("inprocess" if sites else "workers")
+    refuse_missing_gpus([settings], engine)
+    if not is_finished(settings):
+        federation = federate(settings.data, settings.general.seed)
+        refuse_untrainable(settings.data, federation)
+        print_warnings(settings.data, federation, out)
+    # flwr takes a moment to import: wrong settings are refused before.
+    from fedskew.engines import execute
+
+    general = settings.general
+    title = f"{general.method} on {settings.data.dataset}, seed {general.seed}, engine {engine}"
+    out.print(f"{title}; model {model_line(settings)}", style="bold")
+    with out.status("training"):
+        summary = execute(
+            settings,
+            engine,
+            out.print,
+            workers=how["workers"],
+            federation_config=how["federation_config"],
+            sites=sites,
+        )
     if options.as_json:
         print(json.dumps(summary, indent=2))
         return
@@ -64,44 +89,6 @@ def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) ->
 
     show([document(table([RunRecords.read(settings)]))], out, options.verbose)
     out.print(str(settings.folder), style="dim")
-
-
-def execute_single(
-    settings: RunSettings,
-    resources: Mapping[str, Any],
-    out: Console,
-    sites: str,
-) -> dict[str, Any]:
-    """Execute a run and return its summary.
-
-    Raises RuntimeError for one that has diverged: it would do so again.
-    """
-    diverged = divergence_of(settings)
-    if diverged:
-        raise RuntimeError(diverged)
-    engine = resources["engine"] or ("inprocess" if sites else "workers")
-    refuse_missing_gpus([settings], engine)
-    if not is_finished(settings):
-        check_new_methods(settings.general.method)
-        federation = federate(settings.data, settings.general.seed)
-        refuse_untrainable(settings.data, federation)
-        refuse_unvalidated(settings.general.keep_best, federation)
-        print_warnings(settings.data, federation, out)
-    # flwr takes a moment to import: wrong settings are refused before.
-    from fedskew.engines import execute
-
-    general = settings.general
-    title = f"{general.method} on {settings.data.dataset}, seed {general.seed}, engine {engine}"
-    out.print(f"{title}; model {model_line(settings)}", style="bold")
-    with out.status("training"):
-        return execute(
-            settings,
-            engine,
-            out.print,
-            workers=resources["workers"],
-            federation_config=resources["federation_config"],
-            sites=sites,
-        )
 
 
 def run_experiments(
@@ -175,13 +162,13 @@ def show_plan(
         exit_if_failed(failed, len(unobserved))
     entries = costs.plan_costs(planned, labels(planned, cells))
     if options.as_json:
-        print(json.dumps(costs.as_json(entries), indent=2))
+        print(json.dumps([asdict(entry) for entry in entries], indent=2))
         return
     how = options.resources
     jobs = [Job(settings, "") for settings in planned]
     at_once = allocate(jobs, how["engine"], how["at_once"], how["workers"]).jobs
     out.print(costs.table(entries))
-    for line in costs.lines(entries, planned, at_once):
+    for line in costs.lines(entries, at_once):
         out.print(line, markup=False)
 
 

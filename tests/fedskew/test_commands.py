@@ -38,7 +38,7 @@ GOOD: dict[str, list[Good]] = {
     "run": [
         (f"{QUICK} --results results --json", SUMMARY),
         (f"mine {QUICK} --results results --json", SUMMARY),
-        ("mine --dry-run --json", ["run", "label", "rounds", "left", "missing", "cost"]),
+        ("mine --dry-run --json", ["run", "label", "model", "rounds", "left", "missing", "cost"]),
     ],
     "list": [
         ("methods --json", ["method", "what", "parts", "uploads beside the model", "paper"]),
