@@ -17,7 +17,7 @@ from fedskew import costs
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import FAILED, complain, console
 from fedskew.data_warnings import print_warnings
-from fedskew.experiments.plan import Cell, TunedValues, runs, selected, tune_in_force
+from fedskew.experiments.plan import Cell, TunedValues, runs, selected
 from fedskew.experiments.tuning import trials, values_of_rows
 from fedskew.formatting import plural
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
@@ -100,7 +100,7 @@ def run_experiments(
     """
     out = console(stderr=options.as_json)
     cells = selected(choice.cells(), rows, columns)
-    wanted = {cell_key(cell): None for cell in cells}
+    wanted = {cell_key(cell) for cell in cells}
     tried = trial_cells(choice, wanted)
     untuned: dict[str, str] = {}
     kept: dict[str, KeptRun] = {}
@@ -108,8 +108,8 @@ def run_experiments(
         run_trials(tried, out, options)
         cells, untuned = tuned_cells(choice, wanted, out)
     if choice.suite is not None:
-        # The second seed of an entry waits for the first of every other one.
-        cells = one_seed_first(cells)
+        # Every entry has its first seed before any has a second one.
+        cells = sorted(cells, key=lambda cell: cell.seed)
         kept = kept_runs(cells, options.records, out)
         cells = with_data([cell for cell in cells if cell.run.run_id not in kept], out)
     planned = runs(cells)
@@ -218,9 +218,6 @@ def tuned_cells(
     values: dict[str, TunedValues] = {}
     untuned = {}
     for experiment in choice.experiments:
-        tune = tune_in_force(experiment, choice.overrides)
-        if tune is None:
-            continue
         tuned = tuned_by(trials(experiment, choice.overrides), experiment)
         values[experiment.name] = values_of_rows(tuned)
         for one in tuned:
@@ -228,24 +225,13 @@ def tuned_cells(
             name = ", ".join(filter(None, key))
             if key in wanted and one.value is None:
                 untuned[name] = "none of its trials has finished"
-            elif key in wanted:
-                scores = ", ".join(f"{value}: {score:.4g}" for value, score in one.scores.items())
-                out.print(f"{name}: {tune.key} = {one.value} ({scores})", markup=False)
+            elif key in wanted and experiment.tune is not None:
+                out.print(f"{name}: {experiment.tune.key} = {one.value}", markup=False)
     cells = [cell for cell in choice.cells(values) if cell_key(cell) in wanted]
     return cells, untuned
 
 
 # ---- what is left of a suite -----------------------------------------------------------------------------------------
-
-
-def one_seed_first(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells with the first seed of every entry before any second one, in the order of the entries."""
-    seeds: dict[str, list[int]] = {}
-    for cell in cells:
-        of_entry = seeds.setdefault(cell.experiment, [])
-        if cell.seed not in of_entry:
-            of_entry.append(cell.seed)
-    return sorted(cells, key=lambda cell: seeds[cell.experiment].index(cell.seed))
 
 
 def kept_runs(cells: Sequence[Cell], records: Path | None, out: Console) -> dict[str, KeptRun]:
@@ -268,15 +254,12 @@ def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
 
     Raises DataError where none of them is.
     """
-    lacking: dict[str, list[str]] = {}
-    for settings in runs(cells):
-        names = [] if is_finished(settings) else missing_names(settings.data)
-        if names:
-            lacking[settings.run_id] = names
+    unfinished = [settings for settings in runs(cells) if not is_finished(settings)]
+    lacking = {settings.run_id: missing_names(settings.data) for settings in unfinished}
     counts = Counter(name for names in lacking.values() for name in names)
     for name, count in counts.items():
         out.print(f"{name} is not in data-root: {count} runs are left out", markup=False)
-    left = [cell for cell in cells if cell.run.run_id not in lacking]
+    left = [cell for cell in cells if not lacking.get(cell.run.run_id)]
     if cells and not left:
         raise DataError(f"no data set of these runs is in data-root: {', '.join(counts)}")
     return left

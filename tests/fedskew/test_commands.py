@@ -303,6 +303,20 @@ def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(
     assert "finished earlier" not in fedskew(*words, "--overwrite")[1]
 
 
+@pytest.mark.parametrize("seeds", ["0", "3,4"])
+def test_an_experiment_ends_with_the_text_of_its_report(
+    room: Path, fedskew: FedSkew, seeds: str
+) -> None:
+    words = ["mine", "--results", "results", *QUICK.split()[2:]]
+    status, output, errors = fedskew("run", *words, "--engine", "inprocess", "--seed", seeds)
+    assert status == 0, errors
+    entry = json.loads((room / "experiments.yaml").read_text())
+    entry["mine"]["seeds"] = [int(seed) for seed in seeds.split(",")]
+    (room / "same.yaml").write_text(json.dumps(entry))
+    reported = fedskew("report", *words, "--experiments", "same.yaml")[1]
+    assert reported.startswith("Mine") and output.endswith(reported)
+
+
 @pytest.mark.parametrize(("names", "failures"), [([], 0), (["--seed", "0,1"], 2)])
 def test_a_run_that_fails_says_why_and_exits_with_1(
     tmp_path: Path, fedskew: FedSkew, names: list[str], failures: int
