@@ -4,7 +4,6 @@
 but for seed, learning rates and the like; `--probe` first trains one round of each training that nobody has observed.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +41,9 @@ class Cost:
     """Bytes from the clients to the server."""
     down: float
     """Bytes from the server to the clients."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.seconds + other.seconds, self.up + other.up, self.down + other.down)
 
 
 @dataclass(frozen=True)
@@ -159,11 +161,16 @@ def plan_costs(planned: Sequence[RunSettings], labels: Mapping[str, str]) -> lis
     return entries
 
 
-def table(entries: Sequence[PlannedRun]) -> Table:
-    """Return a table with one row per run."""
+def table(entries: Sequence[PlannedRun], at_once: int) -> Table:
+    """Return a table with one row per run, and below it what all take together, `at_once` in parallel."""
     shown = terminal_table(*named("run"), *numeric("rounds", "left", "time", "up", "down"))
+    total = Cost(0.0, 0.0, 0.0)
     for entry in entries:
         shown.add_row(entry.label, str(entry.rounds), str(entry.left), *words(entry.cost))
+        total += entry.cost or Cost(0.0, 0.0, 0.0)
+    together = replace(total, seconds=total.seconds / at_once)
+    shown.add_section()
+    shown.add_row(f"{plural(len(entries), 'run')}, {at_once} at a time", "", "", *words(together))
     return shown
 
 
@@ -174,27 +181,12 @@ def words(cost: Cost | None) -> tuple[str, str, str]:
     return duration(cost.seconds), in_bytes(cost.up), in_bytes(cost.down)
 
 
-def lines(entries: Sequence[PlannedRun], at_once: int) -> list[str]:
-    """Return the lines below the table: totals of `at_once` parallel runs, models, and what is missing."""
-    known = [entry.cost for entry in entries if entry.cost is not None]
-    seconds = [cost.seconds for cost in known]
-    together = Cost(
-        seconds=max(sum(seconds) / at_once, *seconds, 0.0),
-        up=sum(cost.up for cost in known),
-        down=sum(cost.down for cost in known),
-    )
-    time, up, down = words(together)
-    ended = sum(not entry.left for entry in entries)
-    found = [
-        f"{plural(len(entries), 'run')}, {ended} of them ended; the others take about {time} "
-        f"with {at_once} at a time, {up} up and {down} down"
-    ]
-    unknown = len(entries) - len(known)
+def remarks(entries: Sequence[PlannedRun]) -> list[str]:
+    """Return the lines below the table: models, missing data, and runs whose cost is not known."""
+    found = [f"model {model}" for model in dict.fromkeys(entry.model for entry in entries)]
+    found += dict.fromkeys(entry.missing for entry in entries if entry.missing)
+    unknown = sum(entry.cost is None for entry in entries)
     if unknown:
         without = f"{plural(unknown, 'run')} without observed rounds, which count as nothing"
         found.append(f"{without}: --probe trains a round of each training")
-    for model, count in Counter(entry.model for entry in entries).items():
-        found.append(f"model, {plural(count, 'run')}: {model}")
-    for reason, count in Counter(entry.missing for entry in entries if entry.missing).items():
-        found.append(f"missing data, {plural(count, 'run')}: {reason}")
     return found

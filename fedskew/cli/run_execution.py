@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +168,8 @@ def show_plan(
     how = options.resources
     jobs = [Job(settings, "") for settings in planned]
     at_once = allocate(jobs, how["engine"], how["at_once"], how["workers"]).jobs
-    out.print(costs.table(entries))
-    for line in costs.lines(entries, at_once):
+    out.print(costs.table(entries, at_once))
+    for line in costs.remarks(entries):
         out.print(line, markup=False)
 
 
@@ -192,12 +193,12 @@ def cell_key(cell: Cell) -> CellKey:
 
 def trial_cells(choice: Choice, wanted: Collection[CellKey]) -> list[Cell]:
     """Return the trials of these cells. Most experiments have none."""
-    return [
-        trial.cell
-        for experiment in choice.experiments
-        for trial in trials(experiment, choice.overrides)
-        if (experiment.name, trial.row, trial.column) in wanted
-    ]
+    cells = []
+    for experiment in choice.experiments:
+        for trial in trials(experiment, choice.overrides):
+            if (experiment.name, trial.row, trial.column) in wanted:
+                cells.append(trial.cell)
+    return cells
 
 
 def run_trials(tried: Sequence[Cell], out: Console, options: Options) -> None:
@@ -256,7 +257,7 @@ def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:
     """
     unfinished = [settings for settings in runs(cells) if not is_finished(settings)]
     lacking = {settings.run_id: missing_names(settings.data) for settings in unfinished}
-    counts = Counter(name for names in lacking.values() for name in names)
+    counts = Counter(chain.from_iterable(lacking.values()))
     for name, count in counts.items():
         out.print(f"{name} is not in data-root: {count} runs are left out", markup=False)
     left = [cell for cell in cells if not lacking.get(cell.run.run_id)]
