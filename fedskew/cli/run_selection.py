@@ -105,9 +105,11 @@ def choose(
         rows = tuple(Row(method, method) for method in chosen)
         experiments = [Experiment("comparison", " and ".join(chosen), rows)]
     else:
-        single = dict(zip(("method", "seed"), (method_names, seed_numbers), strict=True))
-        overrides |= {key: values[0] for key, values in single.items() if values}
         experiments = []
+        if method_names:
+            overrides["method"] = method_names[0]
+        if seed_numbers:
+            overrides["seed"] = seed_numbers[0]
     if seed_numbers:
         experiments = [replace(experiment, seeds=seed_numbers) for experiment in experiments]
     return Choice(experiments, overrides, suite, file)
