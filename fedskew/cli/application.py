@@ -63,8 +63,8 @@ COMMANDS = {
 
 
 FIRST_STEPS = (
-    "First steps: `fedskew run demo` trains on data that come with FedSkew, and `fedskew report demo` shows the "
-    "results. `fedskew data check PATH` checks your own data."
+    "First steps: `fedskew run demo` trains on data that come with FedSkew and reports the results. "
+    "`fedskew data check PATH` checks your own data."
 )
 
 
