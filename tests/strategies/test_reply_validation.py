@@ -16,8 +16,8 @@ from client_app.training import steps_of
 from client_app.variants.vacant_classes import VacantClasses
 from data.agreement import MOST_SAMPLES, Member
 from strategies.core.flower_adapter import Strategy
-from strategies.core.server import Server
 from strategies.core.scoring import share
+from strategies.core.server import Server
 from strategies.core.validation import (
     LARGEST_VALUE,
     METRICS,
