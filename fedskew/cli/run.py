@@ -72,17 +72,14 @@ def run(
         int, typer.Option(min=0, help="Processes that run clients (0 = one per core).")
     ] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="Parallel runs (0 = choose automatically).")] = 0,
-    cluster: Annotated[
+    client_gpus: Annotated[
+        float, typer.Option(min=0.0, help="With --engine ray: share of a GPU for each client.")
+    ] = 0.0,
+    ray_address: Annotated[
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Head of a Ray cluster: spread several runs over its machines (experimental).",
-        ),
-    ] = "",
-    federation_config: Annotated[
-        str,
-        typer.Option(
-            help="With --engine ray: as `flwr run --federation-config`; GPUs are experimental."
+            help="With --engine ray: a running Ray cluster; default: start Ray on this machine.",
         ),
     ] = "",
     within: Annotated[
@@ -133,9 +130,6 @@ def run(
     )
     several = bool(choice.experiments)
     require(several or not jobs, "--jobs", jobs, "is for several runs")
-    require(several or not cluster, "--cluster", cluster, "is for several runs")
-    rule = "does not go with --dry-run, which estimates this machine"
-    require(not (dry_run and cluster), "--cluster", cluster, rule)
     require(not (several and sites), "--sites", sites, "is for one run")
     hours = hours_of(within)
     for option, value in (("--within", within), ("--records", str(records or ""))):
@@ -144,15 +138,14 @@ def run(
     # This import loads torch, which takes a second. It comes last, so that a mistyped option is refused at once.
     with at_once():
         from fedskew.cli.run_execution import run_choice
+        from fedskew.scheduling import Resources
     run_choice(
         choice,
         row or (),
         column or (),
-        engine=engine.value if engine else "",
-        jobs=jobs,
-        workers=workers,
-        cluster=cluster,
-        federation_config=federation_config,
+        resources=Resources(
+            engine.value if engine else "", jobs, workers, client_gpus, ray_address
+        ),
         sites=sites,
         within=hours,
         records=records,

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fedskew.experiments.plan import Cell, runs, selected, tune_in_force
 from fedskew.experiments.tuning import trials, values_of_rows
 from fedskew.formatting import duration
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
+from fedskew.scheduling import Resources
 from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
 from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
@@ -40,11 +42,7 @@ def run_choice(
     rows: Sequence[str],
     columns: Sequence[str],
     *,
-    engine: str,
-    jobs: int,
-    workers: int,
-    cluster: str,
-    federation_config: str,
+    resources: Resources,
     sites: str,
     within: float,
     records: Path | None,
@@ -59,7 +57,7 @@ def run_choice(
     tried = trial_cells(choice, rows, columns)
     untuned: dict[str, str] = {}
     if not dry_run:
-        run_trials(tried, out, engine, jobs, workers, federation_config, cluster)
+        run_trials(tried, out, resources)
         cells, untuned = tuned_cells(choice, cells, out)
     if choice.suite is not None:
         cells = one_seed_first(
@@ -70,7 +68,7 @@ def run_choice(
         cells = [cell for cell in cells if cell.run.run_id not in kept]
         cells = with_data(cells, out) if cells else []
         if within and cells:
-            cells = fitting(cells, within, out, engine, jobs, workers)
+            cells = fitting(cells, within, out, resources)
         if dry_run and not cells:
             out.print("every run is finished or kept: nothing is left to train", markup=False)
             return
@@ -78,7 +76,7 @@ def run_choice(
     if dry_run:
         planned = [*runs(tried), *planned]
         cells = [*tried, *cells]
-        show_forecast(planned, cells, out, engine, jobs, workers, as_json)
+        show_forecast(planned, cells, out, resources, as_json)
         return
 
     summaries: dict[str, dict[str, Any]]
@@ -90,18 +88,16 @@ def run_choice(
             planned,
             cells,
             out,
-            engine,
-            jobs,
-            workers,
-            federation_config,
-            cluster,
+            resources,
         )
         summaries = {name: dict(run.summary or {}) for name, run in kept.items()} | summaries
         failed |= untuned
     else:
         (single,) = planned
         default_engine = "inprocess" if sites else "workers"
-        summary = run_one(single, engine or default_engine, out, workers, federation_config, sites)
+        summary = run_one(
+            single, replace(resources, engine=resources.engine or default_engine), out, sites
+        )
         summaries = {single.run_id: summary}
 
     if not as_json:
@@ -139,18 +135,14 @@ def trial_cells(choice: Choice, rows: Sequence[str], columns: Sequence[str]) -> 
 def run_trials(
     tried: Sequence[Cell],
     out: Console,
-    engine: str,
-    jobs: int,
-    workers: int,
-    federation_config: str,
-    cluster: str,
+    resources: Resources,
 ) -> None:
     """Execute the trials; one that fails, as a rate may be too large, only does not count."""
     if not tried:
         return
     planned = runs(tried)
     out.print(f"{len(planned)} trials come first", markup=False)
-    _, failed = run_all(planned, tried, out, engine, jobs, workers, federation_config, cluster)
+    _, failed = run_all(planned, tried, out, resources)
     for name, reason in failed.items():
         out.print(f"{name}: does not count, as the trial failed: {reason}", markup=False)
 
@@ -270,9 +262,7 @@ def fitting(
     cells: Sequence[Cell],
     hours: float,
     out: Console,
-    engine: str,
-    jobs: int,
-    workers: int,
+    resources: Resources,
 ) -> list[Cell]:
     """Return the cells that fit into so many hours: whole seeds of whole entries, in the order of the cells.
 
@@ -281,7 +271,9 @@ def fitting(
     from fedskew.costs.forecast import forecast
 
     planned = runs(cells)
-    whole = forecast(planned, labels(planned, cells), engine, jobs, workers)
+    whole = forecast(
+        planned, labels(planned, cells), resources.engine, resources.jobs, resources.workers
+    )
     seconds = {
         entry.settings.run_id: entry.cost.seconds if entry.cost is not None else 0.0
         for entry in whole.entries
@@ -324,15 +316,15 @@ def show_forecast(
     planned: list[RunSettings],
     cells: list[Cell],
     out: Console,
-    engine: str,
-    jobs: int,
-    workers: int,
+    resources: Resources,
     in_json: bool,
 ) -> None:
     """Print what a command would do and what it would cost; runs that cannot fit end with BAD_INPUT."""
     from fedskew.costs.forecast import as_json, as_lines, as_table, forecast
 
-    estimate = forecast(planned, labels(planned, cells), engine, jobs, workers)
+    estimate = forecast(
+        planned, labels(planned, cells), resources.engine, resources.jobs, resources.workers
+    )
     if in_json:
         print(json.dumps(as_json(estimate), indent=2))
     else:
@@ -356,17 +348,15 @@ def is_finished(settings: RunSettings) -> bool:
 
 def run_one(
     settings: RunSettings,
-    engine: str,
+    resources: Resources,
     out: Console,
-    workers: int,
-    federation_config: str,
     sites: str,
 ) -> dict[str, Any]:
     """Run one experiment with a line a round. Raises RuntimeError for one that has diverged: it would do so again."""
     diverged = divergence_of(settings)
     if diverged:
         raise RuntimeError(diverged)
-    refuse_missing_gpus([settings], engine)
+    refuse_missing_gpus([settings], resources.engine)
     if not is_finished(settings):
         check_new_methods(settings.general.method)
         federation = federate(settings.data, settings.general.seed)
@@ -377,14 +367,7 @@ def run_one(
     from fedskew.engines import execute
 
     general = settings.general
-    title = f"{general.method} on {settings.data.dataset}, seed {general.seed}, engine {engine}"
+    title = f"{general.method} on {settings.data.dataset}, seed {general.seed}, engine {resources.engine}"
     out.print(f"{title}; model {model_line(settings)}", style="bold")
     with out.status(Text(title)):
-        return execute(
-            settings,
-            engine,
-            out.print,
-            workers=workers,
-            federation_config=federation_config,
-            sites=sites,
-        )
+        return execute(settings, resources, out.print, sites)

@@ -12,11 +12,11 @@ from rich.table import Table
 from data import DataSettings, SettingError
 from data.dataset import missing
 from fedskew.costs.estimate import Cost, cost_of, rounds_left
-from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
+from fedskew.costs.footprint import refuse_what_cannot_fit
 from fedskew.costs.pace import Records, timed
 from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.formatting import duration, in_bytes, named, numeric, terminal_table
-from fedskew.scheduling import Allocation, Job, allocate
+from fedskew.scheduling import Resources
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, model_line
 
@@ -47,7 +47,7 @@ class Forecast:
     """The runs of a command, with their cost and their division over processes."""
 
     entries: Sequence[Entry]
-    allocation: Allocation
+    allocation: Resources
 
     @property
     def costs(self) -> list[Cost]:
@@ -95,11 +95,10 @@ def forecast(
         if settings.data not in sizes:
             sizes[settings.data] = sizes_of(settings.data, settings.general.seed)
         if rounds_left(settings):
-            need = memory_of(settings, sizes[settings.data])
-            jobs.append(Job(settings, names[settings.run_id], need))
-    allocation = Allocation(engine or "inprocess", 1, 1)
+            jobs.append(settings)
+    allocation = Resources(engine or "inprocess", 1, 1)
     if jobs:
-        allocation = allocate(jobs, engine, at_once, workers)
+        allocation = Resources(engine, at_once, workers).shared(jobs)
     records = Records(Path(planned[0].general.results))
     entries = []
     for settings in planned:
@@ -113,7 +112,7 @@ def entry_of(
     label: str,
     sizes: Sizes | None,
     records: Records,
-    allocation: Allocation,
+    allocation: Resources,
 ) -> Entry:
     """Return one run with its cost."""
     entry = Entry(settings, label, missing(settings.data))

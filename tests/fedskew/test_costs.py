@@ -31,7 +31,7 @@ from fedskew.costs.footprint import (
 from fedskew.costs.forecast import Entry, Forecast
 from fedskew.costs.pace import Pace, Rates, Records, timed
 from fedskew.costs.sizes import Sizes, sizes_of
-from fedskew.scheduling import Allocation
+from fedskew.scheduling import Resources
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import parse
@@ -237,7 +237,7 @@ def test_a_full_disk_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     settings = small(tmp_path / "not" / "there")
     whole = Forecast(
         [Entry(settings, "run", cost=Cost(2, 1.0, 5e9, 0.0, 0.0, 0.0))],
-        Allocation("inprocess", 1, 1),
+        Resources("inprocess", 1, 1),
     )
     monkeypatch.setattr(forecasts, "free_disk", lambda folder: 10**9)
     expected = ["the runs need 5.00 GB of disk, and 1.00 GB are free"]
