@@ -24,13 +24,13 @@ def run(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Experiments; without one, a run, or one per --method and --seed.",
+            help="Experiments; without one, a run from settings.",
             autocompletion=completion.experiments,
         ),
     ] = None,
     engine: Annotated[
         Engine | None,
-        typer.Option(metavar="NAME", help="inprocess, workers or ray (default: by the cores)."),
+        typer.Option(metavar="NAME", help="inprocess, workers or ray."),
     ] = None,
     settings: Annotated[
         list[str] | None, completion.set_option("A setting of `fedskew list settings`.")
@@ -62,8 +62,12 @@ def run(
         int, typer.Option(metavar="N", min=0, help="Processes that run clients.")
     ] = 0,
     jobs: Annotated[int, typer.Option(metavar="N", min=0, help="Parallel runs.")] = 0,
-    cluster: Annotated[str, typer.Option(hidden=True)] = "",
-    federation_config: Annotated[str, typer.Option(hidden=True)] = "",
+    client_gpus: Annotated[
+        float, typer.Option(metavar="X", min=0.0, help="With Ray: share of a GPU for each client.")
+    ] = 0.0,
+    ray_address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="With Ray: a running cluster.")
+    ] = "",
     records: RecordsFolder = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and its cost; run nothing.")
@@ -76,7 +80,7 @@ def run(
     ] = False,
     sites: Annotated[
         str,
-        typer.Option(metavar="FOLDER", help="Rehearse a run between FOLDER's SITE/site.toml."),
+        typer.Option(metavar="FOLDER", help="Rehearse a run of SITE/site.toml there."),
     ] = "",
     verbose: Annotated[
         bool, typer.Option("--verbose", help="End with every table of the report.")
@@ -102,22 +106,14 @@ def run(
     )
     several = bool(choice.experiments)
     require(several or not jobs, "--jobs", jobs, "is for several runs")
-    require(several or not cluster, "--cluster", cluster, "is for several runs")
-    rule = "does not go with --dry-run, which estimates this machine"
-    require(not (dry_run and cluster), "--cluster", cluster, rule)
     require(not (several and sites), "--sites", sites, "is for one run")
     is_allowed = records is None or choice.suite is not None
     require(is_allowed, "--records", str(records), "is for papers and its like")
     # This import loads torch, which takes a second. It comes last, so that a mistyped option is refused at once.
     with at_once():
         from fedskew.cli.run_execution import Options, run_experiments, run_single
-    resources = {
-        "engine": engine.value if engine else "",
-        "at_once": jobs,
-        "workers": workers,
-        "federation_config": federation_config,
-        "cluster": cluster,
-    }
+        from fedskew.scheduling import Resources
+    resources = Resources(engine.value if engine else "", jobs, workers, client_gpus, ray_address)
     chosen = Options(resources, records, dry_run or probe, probe, as_json, verbose)
     if several:
         run_experiments(choice, row or (), column or (), chosen)

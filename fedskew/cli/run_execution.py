@@ -3,10 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -22,7 +21,7 @@ from fedskew.experiments.plan import Cell, TunedValues, runs, selected
 from fedskew.experiments.tuning import trials, values_of_rows
 from fedskew.formatting import plural
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
-from fedskew.scheduling import Job, allocate
+from fedskew.scheduling import Resources
 from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, Scalar, model_line
@@ -36,8 +35,7 @@ CellKey = tuple[str, str, str]
 class Options:
     """How the runs are executed and what is printed."""
 
-    resources: Mapping[str, Any]
-    """engine, at_once, workers, federation_config and cluster, as `run_all` takes them."""
+    resources: Resources
     records: Path | None
     dry_run: bool
     probe: bool
@@ -58,8 +56,7 @@ def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) ->
     diverged = divergence_of(settings)
     if diverged:
         raise RuntimeError(diverged)
-    how = options.resources
-    engine = how["engine"] or ("inprocess" if sites else "workers")
+    engine = options.resources.engine or ("inprocess" if sites else "workers")
     refuse_missing_gpus([settings], engine)
     if not is_finished(settings):
         federation = federate(settings.data, settings.general.seed)
@@ -72,14 +69,7 @@ def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) ->
     title = f"{general.method} on {settings.data.dataset}, seed {general.seed}, engine {engine}"
     out.print(f"{title}; model {model_line(settings)}", style="bold")
     with out.status("training"):
-        summary = execute(
-            settings,
-            engine,
-            out.print,
-            workers=how["workers"],
-            federation_config=how["federation_config"],
-            sites=sites,
-        )
+        summary = execute(settings, replace(options.resources, engine=engine), out.print, sites)
     if options.as_json:
         print(json.dumps(summary, indent=2))
         return
@@ -120,7 +110,7 @@ def run_experiments(
 
     for line in dict.fromkeys(map(model_line, planned)):
         out.print(f"model {line}", markup=False)
-    summaries, failed = run_all(planned, cells, out, **options.resources)
+    summaries, failed = run_all(planned, cells, out, options.resources)
     failed |= untuned
     if options.as_json:
         finished = [*(run.summary for run in kept.values()), *summaries.values()]
@@ -159,16 +149,13 @@ def show_plan(
     unobserved = costs.probes(planned) if options.probe else []
     if unobserved:
         out.print(f"{plural(len(unobserved), 'probe')} of one round", markup=False)
-        _, failed = run_all(unobserved, (), out, **options.resources)
+        _, failed = run_all(unobserved, (), out, options.resources)
         exit_if_failed(failed, len(unobserved))
     entries = costs.plan_costs(planned, labels(planned, cells))
     if options.as_json:
         print(json.dumps([asdict(entry) for entry in entries], indent=2))
         return
-    how = options.resources
-    jobs = [Job(settings, "") for settings in planned]
-    at_once = allocate(jobs, how["engine"], how["at_once"], how["workers"]).jobs
-    out.print(costs.table(entries, at_once))
+    out.print(costs.table(entries, options.resources.shared(planned).jobs))
     for line in costs.remarks(entries):
         out.print(line, markup=False)
 
@@ -205,7 +192,7 @@ def run_trials(tried: Sequence[Cell], out: Console, options: Options) -> None:
     """Execute the trials; one that fails, as a rate may be too large, only does not count."""
     planned = runs(tried)
     out.print(f"{len(planned)} trials come first", markup=False)
-    _, failed = run_all(planned, tried, out, **options.resources)
+    _, failed = run_all(planned, tried, out, options.resources)
     for name, reason in failed.items():
         out.print(f"{name}: does not count, as the trial failed: {reason}", markup=False)
 

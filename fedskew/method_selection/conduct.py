@@ -37,6 +37,7 @@ from fedskew.method_selection.uncertainty import (
     parts_of_recalls,
 )
 from fedskew.report.unfit_rows import tested_classes
+from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.continuation import can_continue, continue_from, without_rounds
 from server_app.lock import FolderBusy
@@ -257,8 +258,7 @@ class Runs:
             planned,
             cells,
             self.console,
-            at_once=self.jobs,
-            workers=min(1, self.jobs),
+            Resources(jobs=self.jobs, workers=min(1, self.jobs)),
             warned=self.warned,
         )
         validated: dict[Candidate, dict[int, Measurement]] = {}
