@@ -83,7 +83,7 @@ def run(
         typer.Option(metavar="FOLDER", help="Rehearse a run of SITE/site.toml there."),
     ] = "",
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="End with every table of the report.")
+        bool, typer.Option("--verbose", help="As `report --verbose`.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print summaries as JSON, progress to stderr.")

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -26,6 +27,9 @@ from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings, Scalar, model_line
 from server_app.settings import parse
+
+if TYPE_CHECKING:
+    from fedskew.report.results import ExperimentResults
 
 CellKey = tuple[str, str, str]
 """Experiment, row and column."""
@@ -73,13 +77,20 @@ def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) ->
     if options.as_json:
         print(json.dumps(summary, indent=2))
         return
-    from fedskew.report.document import document  # what draws takes a moment to import
     from fedskew.report.run_records import RunRecords
     from fedskew.report.single_runs import table
-    from fedskew.report.text import show
 
-    show([document(table([RunRecords.read(settings)]))], out, options.verbose)
+    print_reports([table([RunRecords.read(settings)])], out, options.verbose)
     out.print(str(settings.folder), style="dim")
+
+
+def print_reports(found: "Sequence[ExperimentResults]", out: Console, verbose: bool) -> None:
+    """Print what `fedskew report` prints of these results."""
+    from fedskew.report.document import document
+    from fedskew.report.render import terminal_text
+
+    documents = [document(results) for results in found if results.has_ended]
+    out.print(terminal_text(documents, out.width, verbose), end="")
 
 
 def run_experiments(
@@ -131,12 +142,10 @@ def show_report(choice: Choice, out: Console, options: Options) -> None:
         for line in papers.terminal_lines(judged):
             out.print(line, markup=False)
         return
-    from fedskew.report.document import document
     from fedskew.report.results import gather
-    from fedskew.report.text import show
 
     found = [gather(entry, choice.overrides, choice.file) for entry in choice.experiments]
-    show([document(of_entry) for of_entry in found if of_entry.has_ended], out, options.verbose)
+    print_reports(found, out, options.verbose)
 
 
 def show_plan(
