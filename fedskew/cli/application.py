@@ -124,19 +124,17 @@ class StrictCommand(DescribedCommand):
     """Refuses an option that is given twice and counts once: click would drop the first without a word."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
+        given = []
         if not context.resilient_parsing:  # shell completion parses unfinished lines
-            self.refuse_repeated(context, words)
-        return super().parse_args(context, words)
-
-    def refuse_repeated(self, context: click.Context, words: list[str]) -> None:
-        """Raise UsageError for an option that is given several times and takes one value."""
-        _, _, given = self.make_parser(context).parse_args(list(words))
+            _, _, given = self.make_parser(context).parse_args(list(words))
         for option, times in Counter(given).items():
-            if not isinstance(option, click.Option) or option.multiple or option.is_flag:
-                continue
-            if times > 1:
+            counts_once = isinstance(option, click.Option) and not (
+                option.multiple or option.is_flag
+            )
+            if counts_once and times > 1:
                 sentence = f"{option.opts[0]} is given {times} times and counts once"
                 raise click.UsageError(sentence, context)
+        return super().parse_args(context, words)
 
 
 @cache

@@ -82,9 +82,7 @@ def run(
         str,
         typer.Option(metavar="FOLDER", help="Rehearse a run of SITE/site.toml there."),
     ] = "",
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="As `report --verbose`.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="As `report --verbose`.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print summaries as JSON, progress to stderr.")
     ] = False,
