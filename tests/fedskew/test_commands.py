@@ -317,6 +317,12 @@ def test_an_experiment_ends_with_the_text_of_its_report(
     assert reported.startswith("Mine") and output.endswith(reported)
 
 
+def test_papers_without_any_data_set_are_refused(tmp_path: Path, fedskew: FedSkew) -> None:
+    words = ["--records", tmp_path, "--set", f"data-root={tmp_path}", "--results", tmp_path]
+    status, _, errors = fedskew("run", "papers", "--dry-run", *words)
+    assert status == 2 and "no data set of these runs is in data-root: " in errors
+
+
 @pytest.mark.parametrize(("names", "failures"), [([], 0), (["--seed", "0,1"], 2)])
 def test_a_run_that_fails_says_why_and_exits_with_1(
     tmp_path: Path, fedskew: FedSkew, names: list[str], failures: int
