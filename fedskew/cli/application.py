@@ -89,7 +89,7 @@ FIRST_STEPS = (
 
 
 EXPERIMENTAL = (
-    "Experimental: GPUs (device = cuda), which were tried on one machine; sweeps on a Ray cluster (run --cluster) and "
+    "Experimental: GPUs (device = cuda), which were tried on one machine; Ray clusters (run --ray-address) and "
     "macOS, which nobody has tried yet."
 )
 
