@@ -22,7 +22,7 @@ from data.package_files import module_name
 from data.text import LineSink, printable, sentence
 from fedskew.engines import execute
 from fedskew.engines.workers import end_with, fork_server
-from fedskew.scheduling import Job, JobResult, Resources, visible_gpus, wants_gpu
+from fedskew.scheduling import Job, JobResult, Resources, gpus_for
 from fedskew.signals import end_children, one_interrupt
 from fedskew.sweep.progress import Overview
 from server_app.lock import FolderBusy, tidy
@@ -54,13 +54,9 @@ class Running:
     def death(self) -> str:
         """Return how the process ended that has closed its connection without a result."""
         self.process.join()
-        code = self.process.exitcode or 0
-        if code >= 0:
-            return f"its process ended with exit status {code}"
-        reason = f"its process ended by signal {-code} ({signal.Signals(-code).name})"
-        if code == -signal.SIGKILL:  # Linux kills so what takes the last memory
-            reason += "; out of memory?"
-        return reason
+        if self.process.exitcode == -signal.SIGKILL:  # Linux kills so what takes the last memory
+            return "its process was killed (SIGKILL); out of memory?"
+        return f"its process ended with exit code {self.process.exitcode}"
 
     def end(self) -> None:
         """End the process, those below it, and what it was writing."""
@@ -85,8 +81,8 @@ class RunPool:
         self.deaths = Counter[str]()
         self.memory = 0
         """Bytes of memory that the largest run so far has taken."""
-        self.gpu_memory = 0
-        """Bytes of a GPU's memory that the largest run so far has taken."""
+        self.gpu_share = 0.0
+        """Share of a GPU's memory that the largest run so far has taken."""
 
     def run_here(self) -> None:
         """Run all jobs in this process, one after the other."""
@@ -101,8 +97,7 @@ class RunPool:
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
         self.context = fork_server(module_name("server_app.app"), module_name("client_app.app"))
-        settings = [job.settings for job in self.waiting]
-        self.gpus = visible_gpus() if wants_gpu(settings) else {"": 0}
+        self.gpus = gpus_for([job.settings for job in self.waiting])
         try:
             while self.waiting or self.running:
                 self.begin_jobs()
@@ -132,15 +127,12 @@ class RunPool:
         return psutil.virtual_memory().available >= need * (unmeasured + 1)
 
     def free_gpu(self) -> str | None:
-        """Return the GPU with most room for another run; None where none has room, and "" where there are no GPUs."""
+        """Return the GPU with fewest runs; None where another one finds no room there, and "" where there are none."""
         used = Counter(one.gpu for one in self.running)
-        shares = {}
-        for gpu, memory in self.gpus.items():
-            # Before the first round of all is trained, a run has its GPU for itself.
-            fitting = memory // (self.gpu_memory + CUDA_CONTEXT) if self.gpu_memory else 1
-            shares[gpu] = used[gpu] / max(1, fitting)
-        least = min(shares, key=shares.__getitem__)
-        return least if shares[least] < 1 or not least else None
+        gpu = min(self.gpus, key=used.__getitem__, default="")
+        # Before a round has shown what a run takes, each has a GPU for itself.
+        fitting = int(1 / self.gpu_share) if self.gpu_share else 1
+        return gpu if not gpu or used[gpu] < fitting else None
 
     def begin(self, job: Job, gpu: str) -> None:
         """Start or resume a job."""
@@ -172,11 +164,11 @@ class RunPool:
             self.dismiss(one)
             self.settle(job, message)
             return
-        line, memory, gpu_memory = message
+        line, memory, gpu_share = message
         if self.overview.on_line(job, line):
             one.is_measured = True
             self.memory = max(self.memory, memory)
-            self.gpu_memory = max(self.gpu_memory, gpu_memory)
+            self.gpu_share = max(self.gpu_share, gpu_share)
 
     def dismiss(self, one: Running) -> None:
         """Forget a process that has ended, or is about to."""
@@ -241,8 +233,7 @@ def work(connection: Connection, settings: RunSettings, resources: Resources, gp
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
 
     def report_line(line: str) -> None:
-        gpu_memory = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else 0
-        connection.send((line, memory_taken(), gpu_memory))
+        connection.send((line, memory_taken(), gpu_share_taken()))
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger().addHandler(Teller(report_line))
@@ -254,6 +245,14 @@ def memory_taken() -> int:
     process = psutil.Process()
     members = [process, *process.children(recursive=True)]
     return sum(member.memory_info().rss for member in members)
+
+
+def gpu_share_taken() -> float:
+    """Return the share of its GPU's memory that this process has taken at most."""
+    if not torch.cuda.is_initialized():
+        return 0.0
+    _, total = torch.cuda.mem_get_info()
+    return min(1.0, (torch.cuda.max_memory_reserved() + CUDA_CONTEXT) / total)
 
 
 def result_of(settings: RunSettings, resources: Resources, report_line: LineSink) -> JobResult:

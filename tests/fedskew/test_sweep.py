@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,34 @@ def test_a_fresh_run_whose_folder_is_busy_fails_alone(
         done, failed = run_all(planned, [], Console(file=io.StringIO()), Resources("inprocess", 1))
     assert list(done) == [planned[1].run_id]
     assert "is working on" in failed[f"fedavg, seed 0 ({planned[0].run_id})"]
+
+
+class Screen(io.StringIO):
+    """What a console prints to; it gives a lock up as soon as somebody is seen to wait for it."""
+
+    def __init__(self, lock: ExitStack) -> None:
+        super().__init__()
+        self.lock = lock
+
+    def write(self, text: str) -> int:
+        if "waits: process" in text:
+            self.lock.close()
+        return super().write(text)
+
+
+def test_a_run_that_another_command_works_on_waits_for_its_turn(tmp_path: Path) -> None:
+    """So machines share a results folder: each takes the runs that nobody works on."""
+    planned = [small(tmp_path, seed=seed) for seed in (0, 1)]
+    with ExitStack() as lock:
+        lock.enter_context(RunFolder(planned[0].folder).locked())
+        screen = Screen(lock)
+        console = Console(file=screen, width=200, soft_wrap=True)
+        done, failed = run_all(planned, [], console, Resources("inprocess", 1))
+    assert set(done) == {run.run_id for run in planned} and not failed
+    lines = screen.getvalue().splitlines()
+    waits, other, this = [line for line in lines if "seed" in line]
+    assert f"is working on {planned[0].folder}" in waits
+    assert other.startswith("fedavg, seed 1") and this.startswith("fedavg, seed 0")
 
 
 DEADLY = """
