@@ -84,8 +84,8 @@ class JobResult:
 
     summary: Mapping[str, Any] | None = None
     reason: str = ""
-    is_busy: bool = False
-    """Whether another process, here or on another machine, is working on the run."""
+    is_to_go_on: bool = False
+    """Whether the run is to be begun again: its process has died, or another one, on any machine, works on it."""
 
 
 def gpus_for(runs: Sequence[RunSettings]) -> list[str]:

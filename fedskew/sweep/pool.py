@@ -51,13 +51,6 @@ class Running:
     is_measured: bool = False
     """Whether it has trained a round, and so has taken most of the memory that it needs."""
 
-    def death(self) -> str:
-        """Return how the process ended that has closed its connection without a result."""
-        self.process.join()
-        if self.process.exitcode == -signal.SIGKILL:  # Linux kills so what takes the last memory
-            return "its process was killed (SIGKILL); out of memory?"
-        return f"its process ended with exit code {self.process.exitcode}"
-
     def end(self) -> None:
         """End the process, those below it, and what it was writing."""
         if self.process.is_alive():
@@ -152,43 +145,40 @@ class RunPool:
 
     def hear(self, one: Running) -> None:
         """Handle a process's line, its result or its end."""
-        job = one.job
         try:
             message = one.connection.recv()
+            if isinstance(message, JobResult):
+                one.process.join(FAREWELL)
         except (EOFError, OSError):
-            self.dismiss(one)
-            self.after_death(job, one.death())
-            return
+            message = self.after_death(one)
         if isinstance(message, JobResult):
-            one.process.join(FAREWELL)
-            self.dismiss(one)
-            self.settle(job, message)
+            self.running.remove(one)
+            one.end()
+            self.settle(one.job, message)
             return
         line, memory, gpu_share = message
-        if self.overview.on_line(job, line):
+        if self.overview.on_line(one.job, line):
             one.is_measured = True
             self.memory = max(self.memory, memory)
             self.gpu_share = max(self.gpu_share, gpu_share)
 
-    def dismiss(self, one: Running) -> None:
-        """Forget a process that has ended, or is about to."""
-        self.running.remove(one)
-        one.end()
-
-    def after_death(self, job: Job, reason: str) -> None:
-        """Resume a job whose process has died; a second time it has failed."""
-        self.deaths[job.settings.run_id] += 1
-        if self.deaths[job.settings.run_id] == ATTEMPTS:
-            self.settle(job, JobResult(reason=f"{reason}, and so had the one before"))
-        else:
-            line = f"{reason}; another one goes on from the last finished round"
-            self.overview.postponed(job, line)
-            self.waiting.appendleft(job)
+    def after_death(self, one: Running) -> JobResult:
+        """Return how a job ended whose process has died; a first time it goes on later."""
+        name = one.job.settings.run_id
+        self.deaths[name] += 1
+        one.process.join()
+        reason = f"its process ended with exit code {one.process.exitcode}"
+        if one.process.exitcode == -signal.SIGKILL:  # Linux kills so what takes the last memory
+            reason = "its process was killed (SIGKILL); out of memory?"
+        if self.deaths[name] == ATTEMPTS:
+            return JobResult(reason=f"{reason}, and so had the one before")
+        reason = f"{reason}; another one goes on from the last finished round"
+        return JobResult(reason=reason, is_to_go_on=True)
 
     def settle(self, job: Job, result: JobResult) -> None:
-        """Record how a job ended; one that is busy waits for another attempt."""
-        if result.is_busy:
-            self.overview.postponed(job, f"waits: {result.reason}")
+        """Record how a job ended, or let it wait for another attempt."""
+        if result.is_to_go_on:
+            self.overview.postponed(job, result.reason)
             self.waiting.append(job)
         else:
             self.outcomes[job.settings.run_id] = result
@@ -260,6 +250,6 @@ def result_of(settings: RunSettings, resources: Resources, report_line: LineSink
     try:
         return JobResult(execute(settings, resources, report_line))
     except FolderBusy as error:
-        return JobResult(reason=str(error), is_busy=True)
+        return JobResult(reason=f"waits: {error}", is_to_go_on=True)
     except Exception as error:
         return JobResult(reason=printable(sentence(error)))

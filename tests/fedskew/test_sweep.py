@@ -124,9 +124,9 @@ def build(shape, classes):
 """A model that kills its process (kill -9) in the third round, as often as there are marks."""
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_run_whose_worker_is_killed_goes_on_in_another_one_once(
-    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("times", "methods"), [(1, ["fedbn", "fedshift"]), (2, ["fedbn"])])
+def test_a_run_whose_process_is_killed_goes_on_in_another_one_once(
+    tmp_path: Path, times: int, methods: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -135,10 +135,10 @@ def test_a_run_whose_worker_is_killed_goes_on_in_another_one_once(
     (tmp_path / f"deadly{times}.py").write_text(DEADLY.replace("MARKS", repr(str(marks))))
     monkeypatch.syspath_prepend(str(tmp_path))
     shape: dict[str, Any] = {"model": f"deadly{times}:build", "rounds": 8}
-    cells = cells_of(tmp_path / "sweep", methods=["fedbn", "fedshift"], settings=shape)
+    cells = cells_of(tmp_path / "sweep", methods=methods, settings=shape)
     done, failed, _ = conducted(cells, at_once=1)
     assert not list(marks.iterdir())
-    assert [len(done), len(failed)] == [3 - times, times - 1]
+    assert [len(done), len(failed)] == ([2, 0] if times == 1 else [0, 1])
     assert all("SIGKILL" in reason for reason in failed.values())
     done, _, _ = conducted(cells, at_once=1)
     for cell in cells:
