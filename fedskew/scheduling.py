@@ -1,9 +1,9 @@
 """What a command may use of the machine, and how its runs share that."""
 
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -55,8 +55,7 @@ class Resources:
         by_cores = cores() // max(1, self.workers)
         jobs = self.jobs or max(1, min(len(runs), by_cores))
         # On a GPU one worker is enough: each would take memory of the GPU.
-        own_workers = 1 if wants_gpu(runs) and visible_gpus() else max(1, cores() // jobs)
-        workers = self.workers or own_workers
+        workers = self.workers or (1 if gpus_for(runs) else max(1, cores() // jobs))
         engine = self.engine or ("workers" if workers > 1 else "inprocess")
         return replace(self, engine=engine, jobs=jobs, workers=workers)
 
@@ -85,43 +84,15 @@ class JobResult:
 
     summary: Mapping[str, Any] | None = None
     reason: str = ""
-    is_busy: bool = False
-    """Whether another process, here or on another machine, is working on the run."""
+    is_to_go_on: bool = False
+    """Whether the run is to be begun again: its process has died, or another one, on any machine, works on it."""
 
 
-def wants_gpu(runs: Sequence[RunSettings]) -> bool:
-    """Return whether a run computes on a GPU where there is one."""
-    return any(run.general.device != "cpu" for run in runs)
-
-
-def visible_gpus() -> dict[str, int]:
-    """Return the GPUs that this process may use and the bytes of each one's memory, without touching any.
-
-    One whose memory nvidia-smi does not know ("[N/A]") counts as of none, and so takes one run.
-    """
-    if torch.version.cuda is None:
-        return {}
-    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    memory = {}
-    names = []
-    for line in answer.stdout.splitlines():
-        index, uuid, mebibytes, *_ = [word.strip() for word in line.split(",")]
-        known = int(mebibytes) * 2**20 if mebibytes.isdigit() else 0
-        memory[index] = memory[uuid] = known
-        names.append(index)
-    if not memory:
-        return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = [name.strip() for name in visible.split(",")]
-    smallest = min(memory.values())  # for a name that nvidia-smi does not list, as of a MIG slice
-    gpus = {}
-    for name in names:
-        if name in ("", "-1"):  # CUDA sees the GPUs before the first invalid name
-            break
-        gpus[name] = memory.get(name, smallest)
-    return gpus
+def gpus_for(runs: Sequence[RunSettings]) -> list[str]:
+    """Return the GPUs that the runs may use, by the names of CUDA_VISIBLE_DEVICES; nothing on them is touched."""
+    if all(run.general.device == "cpu" for run in runs):
+        return []
+    count = torch.cuda.device_count()
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(count)) if listed is None else listed.split(",")
+    return list(islice(names, count))  # CUDA sees the GPUs before the first invalid name

@@ -8,7 +8,6 @@ import contextlib
 import os
 import socket
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import psutil
@@ -33,21 +32,15 @@ def marked(folder: Path) -> list[psutil.Process]:
     This process and its ancestors are never among them. Processes of other users are not seen.
     """
     wanted = str(folder.resolve())
-    ancestors = [process.pid for process in psutil.Process().parents()]
-    spared = {os.getpid(), *ancestors}
-    members: list[psutil.Process] = []
-    children: defaultdict[int, list[psutil.Process]] = defaultdict(list)
-    for pid in psutil.pids():  # not process_iter: its cache hides a new process under a used-up id
-        if pid in spared:
-            continue
+    own = psutil.Process()
+    spared = {own, *own.parents()}
+    members: dict[psutil.Process, None] = {}
+    psutil.process_iter.cache_clear()  # it hides a new process under a used-up id
+    for process in psutil.process_iter():
         with contextlib.suppress(*_UNREADABLE):
-            process = psutil.Process(pid)
-            children[process.ppid()].append(process)
-            if process.environ().get(RUN) == wanted:
-                members.append(process)
-    for process in members:  # the loop also goes through the children that it appends
-        members += [child for child in children[process.pid] if child not in members]
-    return [process for process in members if alive(process)]
+            if process not in spared and process.environ().get(RUN) == wanted:
+                members |= dict.fromkeys([process, *process.children(recursive=True)])
+    return [process for process in members if process not in spared and alive(process)]
 
 
 def running(folder: Path, program: str) -> list[psutil.Process]:
@@ -82,27 +75,23 @@ def end(folder: Path, patience: float = PATIENCE) -> None:
     Searches again until none is left, as processes may be started meanwhile.
     Raises TimeoutError, naming the process ids, when some are still there 10 seconds after they were first killed.
     """
-    # Remembered, as a descendant without a readable mark is lost once its parent is gone.
     found: set[psutil.Process] = set()
     asked: set[psutil.Process] = set()
     kill_at = time.monotonic() + patience
-    while True:
-        found = {process for process in found.union(marked(folder)) if alive(process)}
-        if not found:
-            return
+    # Remembered, as a descendant without a readable mark is lost once its parent is gone.
+    while found := {process for process in found.union(marked(folder)) if alive(process)}:
         late = time.monotonic() - kill_at
         if late > 10:
             pids = sorted(process.pid for process in found)
             raise TimeoutError(f"processes {pids} of {folder} cannot be ended")
+        for process in found - asked:
+            with contextlib.suppress(*_UNREADABLE):
+                process.terminate()
+        asked |= found
         if late > 0:
             for process in found:
                 with contextlib.suppress(*_UNREADABLE):
                     process.kill()
-        else:
-            for process in found - asked:
-                with contextlib.suppress(*_UNREADABLE):
-                    process.terminate()
-        asked |= found
         time.sleep(0.02)
 
 

@@ -13,7 +13,6 @@ import signal
 import tempfile
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -42,10 +41,15 @@ for name, value in ENVIRONMENT.items():
 
 import ray  # noqa: E402
 from ray.exceptions import RayError, RayTaskError  # noqa: E402
+from ray.util import ActorPool  # noqa: E402
 
 log = logging.getLogger("fedskew")
 LONGEST = 20
 """Characters in the name of the temporary folders' place, up to which Ray's long paths below it can name sockets."""
+NO_GPU_MEMORY = (
+    "needs more memory than its GPU has: give it a larger share (--client-gpus, now {:g}), "
+    "or set a smaller batch-size"
+)
 _numbers = itertools.count(1)
 """Of this process's requests, of all its runs."""
 
@@ -106,48 +110,38 @@ class RayGrid(Refusing, DirectGrid):
         deadline = time.monotonic() + timeout
         number = next(_numbers)
         reference = ray.put((str(Path.cwd()), *packed(request.client_request)))
-        waiting = deque(chunks(clients, request.examples, self.workers, together_in(request)))
-        idle = self.crew[: self.workers]
-        busy: dict[Any, Any] = {}
-        while waiting or busy:
-            while waiting and idle:
-                worker = idle.pop()
-                expected = {client: request.expected_state(client) for client in waiting.popleft()}
-                task = worker.answer.remote(number, [reference], expected)
-                busy[task] = worker
-            ended, _ = ray.wait([*busy], timeout=max(0.0, deadline - time.monotonic()))
-            if not ended:
+
+        def ask(worker: Any, chunk: Sequence[int]) -> Any:
+            expected = {client: request.expected_state(client) for client in chunk}
+            return worker.answer.remote(number, [reference], expected)
+
+        pool = ActorPool(self.crew[: self.workers])
+        together = together_in(request)
+        for chunk in chunks(clients, request.examples, self.workers, together):
+            pool.submit(ask, chunk)
+        while pool.has_next():
+            try:
+                text, arrays = pool.get_next_unordered(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
                 log.warning("no reply after %g s", timeout)
-                self.replace_workers(busy.values())
+                self.replace_workers()
                 return
-            idle.append(busy.pop(ended[0]))
-            for client, outcome in answered(ended[0]):
+            except RayTaskError as error:
+                raise WorkersLost(printable(sentence(error.cause))) from error
+            except RayError as error:
+                kind = type(error).__name__
+                raise WorkersLost(f"a worker died ({kind}); out of memory?") from error
+            for client, outcome in pickle.loads(text, buffers=arrays):
                 if isinstance(outcome, ClientFailure) and outcome.kind == GPU_MEMORY:
-                    share = f"--client-gpus, now {self.client_gpus:g}"
-                    raise RuntimeError(
-                        f"client {client} needs more memory than its GPU has: give it a larger share ({share}), "
-                        "or set a smaller batch-size"
-                    )
+                    raise RuntimeError(f"client {client} {NO_GPU_MEMORY.format(self.client_gpus)}")
                 yield client, outcome
 
-    def replace_workers(self, busy: Iterable[Any]) -> None:
-        """End workers with whatever they still do, and start others."""
-        for worker in busy:
+    def replace_workers(self) -> None:
+        """End the workers with whatever they still do, and start others."""
+        for worker in self.crew:
             ray.kill(worker)
-            self.crew.remove(worker)
+        self.crew.clear()
         self.start_workers()
-
-
-def answered(task: Any) -> Sequence[ClientOutcome]:
-    """Return the outcomes of a task that has ended. Raises WorkersLost."""
-    try:
-        text, arrays = ray.get(task)
-    except RayTaskError as error:
-        raise WorkersLost(printable(sentence(error.cause))) from error
-    except RayError as error:
-        raise WorkersLost(f"a worker died ({type(error).__name__}); out of memory?") from error
-    outcomes: list[ClientOutcome] = pickle.loads(text, buffers=arrays)
-    return outcomes
 
 
 class RayWorker:

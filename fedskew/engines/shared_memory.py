@@ -1,17 +1,15 @@
-"""Tensors for another process of this machine: pickled objects whose tensors lie in memory that both processes map.
+"""Objects for another process of this machine: pickled, with their tensors in memory that both processes map.
 
-The memory has no name anywhere: the kernel takes it back with the last process that holds it, however that one ends.
+The kernel takes the memory back with the last process that holds it, however that one ends.
 """
 
 import io
 import math
-import mmap
 import os
 import pickle
 import tempfile
-import weakref
 from dataclasses import dataclass
-from multiprocessing.reduction import DupFd
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +19,6 @@ from torch import Tensor
 
 ALIGNMENT = 64
 """Bytes; torch allocates so, and a matrix product's last bits depend on where its operand begins."""
-SPAN = 2**40
-"""Bytes between the beginnings of two regions: no more than addresses until they are written to."""
-STEP = 2**20
-"""A region is mapped in multiples of so many bytes."""
 Bytes = NDArray[np.uint8]
 
 
@@ -67,87 +61,44 @@ def packed(value: object) -> tuple[bytes, list[Bytes]]:
 
 @dataclass(frozen=True)
 class Written:
-    """An object in a region: its pickle, and where the bytes of each of its tensors begin and end."""
+    """An object in a file: its pickle, and where the bytes of each of its tensors begin and end."""
 
-    number: int
-    """Of the writing: no two are equal, so that a reader may keep what it has read."""
-    region: int
+    path: str
     text: bytes
     spans: tuple[tuple[int, int], ...]
 
+    def read(self) -> Any:
+        """Return the object; its tensors are the file's memory, which stays as long as one of them."""
+        memory = np.memmap(self.path, np.uint8, "r+")
+        arrays = [memory[begin:end] for begin, end in self.spans]
+        return pickle.loads(self.text, buffers=arrays)
 
-class SharedMemory:
-    """Regions of memory; one process at a time writes to one, and others then read it. Pickled, it is the same one.
 
-    Regions are taken and freed by the process that made it, which is the one that reads last.
-    """
+class SharedFile:
+    """A file in memory, which another process of this machine opens by its path; gone when nobody has it open."""
 
-    def __init__(self, file: int | None = None) -> None:
-        self.file = nameless_file() if file is None else file
-        self.mapped: dict[int, mmap.mmap] = {}
-        self.free: list[int] = []
-        self.taken = self.writings = 0
-        weakref.finalize(self, os.close, self.file).atexit = False
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self.number = os.memfd_create("fedskew")
+            self.path = f"/proc/{os.getpid()}/fd/{self.number}"
+        else:
+            self.number, self.path = tempfile.mkstemp(prefix="fedskew-")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return opened, (DupFd(self.file),)
-
-    def take(self) -> int:
-        """Return a region that nobody uses."""
-        if self.free:
-            return self.free.pop()
-        self.taken += 1
-        return self.taken - 1
-
-    def write(self, region: int, value: object) -> Written:
-        """Write an object's tensors into a region and return what reads them."""
+    def write(self, value: object) -> Written:
+        """Write an object's tensors, and return what reads them."""
         text, arrays = packed(value)
         spans = []
         end = 0
         for array in arrays:
             spans.append((end, end + array.size))
             end += math.ceil(array.size / ALIGNMENT) * ALIGNMENT
-        memory = self.map(region, end)
+        memory = np.memmap(self.path, np.uint8, "r+", shape=max(1, end))
         for array, (begin, end) in zip(arrays, spans, strict=True):
             memory[begin:end] = array
-        self.writings += 1
-        return Written(self.writings, region, text, tuple(spans))
+        return Written(self.path, text, tuple(spans))
 
-    def read(self, written: Written, frees: bool = False) -> Any:
-        """Return a written object, its tensors without a copy.
-
-        With `frees` the region is free once the last of its tensors is gone; nobody may write to it before that.
-        """
-        size = max((end for _, end in written.spans), default=0)
-        memory = self.map(written.region, size)
-        if frees:
-            # Every tensor refers to `memory`, so it goes with the last of them.
-            weakref.finalize(memory, self.free.append, written.region).atexit = False
-        arrays = [memory[begin:end] for begin, end in written.spans]
-        return pickle.loads(written.text, buffers=arrays)
-
-    def map(self, region: int, size: int) -> Bytes:
-        """Return at least `size` bytes of a region."""
-        size = max(1, math.ceil(size / STEP)) * STEP
-        mapping = self.mapped.get(region)
-        if mapping is None or len(mapping) < size:
-            begin = region * SPAN
-            if os.fstat(self.file).st_size < begin + size:
-                # Makes the file longer, and never shorter as a truncation might.
-                os.pwrite(self.file, b"\0", begin + size - 1)
-            mapping = mmap.mmap(self.file, size, offset=begin)
-            self.mapped[region] = mapping
-        return np.frombuffer(mapping, np.uint8)
-
-
-def opened(file: Any) -> SharedMemory:
-    """Return the memory of a file that another process has passed on."""
-    return SharedMemory(file.detach())
-
-
-def nameless_file() -> int:
-    """Return a file in memory; where the system has none, a temporary one, which has no name either."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("fedskew")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+    def close(self) -> None:
+        """Give the file up; who has read an object in it keeps its memory."""
+        os.close(self.number)
+        if not self.path.startswith("/proc/"):
+            Path(self.path).unlink()

@@ -24,7 +24,7 @@ from client_app.run_spec import RunSpec
 from client_app.state import State
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
-from fedskew.engines.shared_memory import SharedMemory, Written
+from fedskew.engines.shared_memory import SharedFile, Written
 from fedskew.signals import blocked
 from strategies.core.exchange import DirectGrid, Request, WorkersLost
 
@@ -49,6 +49,7 @@ class WorkersGrid(Refusing, DirectGrid):
         self.workers = workers
         self.stack = ExitStack()
         self.pool: ProcessPoolExecutor | None = None
+        self.requests = 0
 
     def __enter__(self) -> "WorkersGrid":
         identify()
@@ -68,12 +69,11 @@ class WorkersGrid(Refusing, DirectGrid):
             os.environ.setdefault(variable, "1")
         context = fork_server("fedskew.engines.workers")
         ours, theirs = context.Pipe()
-        self.memory = SharedMemory()
         self.pool = ProcessPoolExecutor(
             self.workers,
             mp_context=context,
-            initializer=begin,
-            initargs=(theirs, self.memory),
+            initializer=end_with,
+            initargs=(theirs,),
         )
         stack.callback(self.pool.shutdown, cancel_futures=True)
         stack.callback(ours.close)  # first: nobody waits for a client that still trains
@@ -83,7 +83,7 @@ class WorkersGrid(Refusing, DirectGrid):
             raise RuntimeError(UNGUARDED) from None
 
     def restart(self) -> None:
-        """End the workers with whatever they still do, and start others, with other memory."""
+        """End the workers with whatever they still do, and start others."""
         self.stack.close()
         self.__enter__()
 
@@ -131,15 +131,20 @@ class WorkersGrid(Refusing, DirectGrid):
     ) -> Iterator[ClientOutcome]:
         """Yield the workers' answers. Raises BrokenProcessPool when one of them died, and TimeoutError."""
         assert self.pool is not None
-        memory = self.memory
-        written = memory.write(memory.take(), request.client_request)
-        tasks = []
-        for chunk in chunks(list(expected), request.examples, self.workers, together_in(request)):
-            of_chunk = {client: expected[client] for client in chunk}
-            tasks.append(self.pool.submit(run_chunk, written, of_chunk, memory.take()))
-        for task in futures.as_completed(tasks, max(0.0, timeout)):
-            yield from memory.read(task.result(), frees=True)
-        memory.free.append(written.region)
+        file = SharedFile()
+        try:
+            self.requests += 1
+            written = file.write(request.client_request)
+            tasks = []
+            for chunk in chunks(
+                list(expected), request.examples, self.workers, together_in(request)
+            ):
+                of_chunk = {client: expected[client] for client in chunk}
+                tasks.append(self.pool.submit(run_chunk, self.requests, written, of_chunk))
+            for task in futures.as_completed(tasks, max(0.0, timeout)):
+                yield from task.result().read()
+        finally:
+            file.close()
 
 
 def run_here(request: Request, expected: Mapping[int, ExpectedState]) -> Iterator[ClientOutcome]:
@@ -225,24 +230,22 @@ def end_with(other: Connection | int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-_memory: SharedMemory
-"""In a worker: what it shares with the process that began it."""
-
-
-def begin(other: Connection, memory: SharedMemory) -> None:
-    """In a worker: take what it needs, and end with the process that began it."""
-    global _memory
-    end_with(other)
-    _memory = memory
+_replies: list[SharedFile] = []
+"""In a worker: what it has answered to the request that is open; the server reads that before it asks again."""
 
 
 @lru_cache(maxsize=1)
-def opened(written: Written) -> ClientRequest:
-    """In a worker: return the request to its clients; its tensors stay in shared memory."""
-    request: ClientRequest = _memory.read(written)
+def opened(number: int, written: Written) -> ClientRequest:
+    """In a worker: return the request of this number to its clients; its tensors stay in shared memory."""
+    while _replies:
+        _replies.pop().close()
+    request: ClientRequest = written.read()
     return request
 
 
-def run_chunk(written: Written, clients: Mapping[int, ExpectedState], region: int) -> Written:
+def run_chunk(number: int, written: Written, clients: Mapping[int, ExpectedState]) -> Written:
     """In a worker: answer a request for some clients, and return where the outcomes are."""
-    return _memory.write(region, list(answers(opened(written), clients)))
+    outcomes = list(answers(opened(number, written), clients))
+    file = SharedFile()
+    _replies.append(file)
+    return file.write(outcomes)

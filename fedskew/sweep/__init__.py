@@ -1,7 +1,8 @@
 """A sweep of runs: finished ones are skipped, the others run in parallel, and every failure is named."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,66 +38,68 @@ def run_all(
 
     A run that has diverged is not repeated, as it would diverge again: it counts as failed.
 
-    Runs without their data fail at once. Where that is so for all and none is finished, and for every other mistake in
-    the arguments, SettingError or DataError is raised before anything starts.
+    Runs without their data fail at once. Where that is so for all, and for every other mistake in the arguments,
+    SettingError or DataError is raised before anything starts.
     """
     resources.check()
     refuse_missing_gpus(planned, resources.engine)
-    summaries = finished(planned)
-    ended = diverged_earlier(planned)
-    left = [run for run in planned if run.run_id not in summaries and run.run_id not in ended]
-    if ended:
-        note = f"{len(ended)} of {len(planned)} runs diverged earlier; --overwrite repeats them"
-        console.print(note, markup=False)
-    if summaries:
-        console.print(finished_note(planned, summaries), markup=False)
-    for settings in planned:
-        if settings.run_id in summaries:
-            RunFolder(settings.folder).replay_to_trackers(settings)
+    outcomes = earlier_outcomes(planned, console)
     names = labels(planned, cells)
-    if not left:
-        return in_plan_order(names, summaries, ended)
-    for method in dict.fromkeys(settings.general.method for settings in left):
+    jobs = [Job(run, names[run.run_id]) for run in planned if run.run_id not in outcomes]
+    for method in dict.fromkeys(job.settings.general.method for job in jobs):
         check_new_methods(method)
-    all_jobs = [Job(settings, names[settings.run_id]) for settings in left]
-    jobs, outcomes = checked(all_jobs, console, warned)
-    if not jobs and not (summaries or ended):
-        reasons = dict.fromkeys(result.reason for result in outcomes.values())
+    unusable = unusable_data(jobs, console, set() if warned is None else warned)
+    if jobs and len(unusable) == len(planned):
+        reasons = dict.fromkeys(result.reason for result in unusable.values())
         raise DataError("; ".join(reasons))
+    outcomes |= unusable
+    jobs = [job for job in jobs if job.settings.run_id not in unusable]
     if jobs:
         # flwr takes a moment to import; mistakes should be reported before that.
         from fedskew.sweep.pool import conduct
         from fedskew.sweep.progress import Overview
 
+        finished_earlier = sum(result.summary is not None for result in outcomes.values())
         shared = resources.shared([job.settings for job in jobs])
-        outcomes |= conduct(jobs, shared, Overview(console, jobs, len(summaries)))
-    return in_plan_order(names, summaries, {**ended, **outcomes})
-
-
-def in_plan_order(
-    names: Mapping[str, str],
-    summaries: Summaries,
-    outcomes: Mapping[str, JobResult],
-) -> tuple[Summaries, dict[str, str]]:
-    """Return all summaries, and why runs failed, in the order of the plan: the runs end in another order every time.
-
-    Args:
-        names: the runs' labels by their ids, in the order of the plan.
-        summaries: of the runs that were finished before.
-        outcomes: of those that were executed now.
-    """
-    in_order: Summaries = {}
+        outcomes |= conduct(jobs, shared, Overview(console, jobs, finished_earlier))
+    summaries: Summaries = {}
     failed = {}
-    for name, label in names.items():
-        if name in summaries:
-            in_order[name] = summaries[name]
-        elif name in outcomes:
-            summary = outcomes[name].summary
-            if summary is None:
-                failed[f"{label} ({name})"] = outcomes[name].reason
-            else:
-                in_order[name] = summary
-    return in_order, failed
+    for (
+        name,
+        label,
+    ) in names.items():  # in the order of the plan: the runs end in another one every time
+        summary = outcomes[name].summary
+        if summary is None:
+            failed[f"{label} ({name})"] = outcomes[name].reason
+        else:
+            summaries[name] = summary
+    return summaries, failed
+
+
+def earlier_outcomes(planned: Sequence[RunSettings], console: Console) -> dict[str, JobResult]:
+    """Return the outcomes of runs that are not repeated, which are finished or have diverged, and print their numbers.
+
+    Raises SettingError for a finished run that was made on other data than are there now.
+    """
+    outcomes = {name: JobResult(summary) for name, summary in finished(planned).items()}
+    diverged = {run.run_id: JobResult(reason=divergence_of(run)) for run in planned}
+    diverged = {name: result for name, result in diverged.items() if result.reason}
+    if diverged:
+        note = f"{len(diverged)} of {len(planned)} runs diverged earlier; --overwrite repeats them"
+        console.print(note, markup=False)
+    if outcomes:
+        other_code = 0
+        for run in planned:
+            if run.run_id in outcomes:
+                folder = RunFolder(run.folder)
+                folder.replay_to_trackers(run)
+                other_code += bool(folder.other_code())
+        note = f"{len(outcomes)} of {len(planned)} runs finished earlier"
+        if other_code:
+            now = code_version(*PACKAGES)
+            note += f", {other_code} of them by another version of the code ({now} now)"
+        console.print(f"{note}; --overwrite repeats them", markup=False)
+    return outcomes | diverged
 
 
 def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
@@ -145,94 +148,49 @@ def divergence_of(settings: RunSettings) -> str:
     )
 
 
-def diverged_earlier(planned: Sequence[RunSettings]) -> dict[str, JobResult]:
-    """Return the outcomes of the runs that have diverged: they would do so again."""
-    ended = {}
-    for settings in planned:
-        reason = divergence_of(settings)
-        if reason:
-            ended[settings.run_id] = JobResult(reason=reason)
-    return ended
-
-
-def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object]) -> str:
-    """Return a line about the runs that are not repeated."""
-    finished = other_code = 0
-    for settings in planned:
-        if settings.run_id in summaries:
-            finished += 1
-            other_code += bool(RunFolder(settings.folder).other_code())
-    note = f"{finished} of {len(planned)} runs finished earlier"
-    if other_code:
-        now = code_version(*PACKAGES)
-        note += f", {other_code} of them by another version of the code ({now} now)"
-    return f"{note}; --overwrite repeats them"
-
-
-def checked(
-    jobs: Sequence[Job],
-    console: Console,
-    warned: set[str] | None = None,
-) -> tuple[list[Job], dict[str, JobResult]]:
-    """Return the jobs that can begin, and the outcomes of those whose data are not usable.
+def unusable_data(jobs: Sequence[Job], console: Console, warned: set[str]) -> dict[str, JobResult]:
+    """Return the outcomes of the jobs whose data are missing or not usable.
 
     Warnings about the data are printed to the console, unless they are in `warned` already. Every partition is made
     here, so that an impossible one raises SettingError before anything starts.
     """
-    warned = set() if warned is None else warned
-    by_data: dict[DataSettings, list[Job]] = {}
-    for job in jobs:
-        by_data.setdefault(job.settings.data, []).append(job)
-    reasons = {}
-    for data, of_data in by_data.items():
+    unusable: dict[DataSettings, JobResult] = {}
+    # In this order each is made once, as `federate` keeps the last few.
+    for job in sorted(jobs, key=lambda job: (repr(job.settings.data), job.settings.general.seed)):
+        data = job.settings.data
+        if data in unusable:
+            continue
         try:
-            for job in sorted(of_data, key=lambda job: job.settings.general.seed):
-                check_data(job, console, warned)
+            federation = federate(
+                data, job.settings.general.seed
+            )  # downloads what may be downloaded
+            refuse_untrainable(data, federation)
+            refuse_unvalidated(job.settings.general.keep_best, federation)
+            print_warnings(data, federation, console, warned)
         except DataError as error:
-            reasons[data] = str(error)
-    ready = []
-    failed = {}
-    for job in jobs:
-        reason = reasons.get(job.settings.data)
-        if reason is None:
-            ready.append(job)
-        else:
-            failed[job.settings.run_id] = JobResult(reason=reason)
-    return ready, failed
-
-
-def check_data(job: Job, console: Console, warned: set[str]) -> None:
-    """Make a run's partition, which `federate` keeps for the next runs of its data and seed, and print its warnings.
-
-    Raises DataError for data that are missing or unusable, and SettingError for an impossible partition.
-    """
-    data = job.settings.data
-    try:
-        federation = federate(data, job.settings.general.seed)  # downloads what may be downloaded
-        refuse_untrainable(data, federation)
-        refuse_unvalidated(job.settings.general.keep_best, federation)
-    except SettingError as error:
-        raise error.within(job.label) from error
-    print_warnings(data, federation, console, warned)
+            unusable[data] = JobResult(reason=str(error))
+        except SettingError as error:
+            raise error.within(job.label) from error
+    return {
+        job.settings.run_id: unusable[job.settings.data]
+        for job in jobs
+        if job.settings.data in unusable
+    }
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:
     """Return what to call every run, by its id: the experiment (of several), the rows it trains, column and seed."""
-    cells_of_run: dict[str, list[Cell]] = {}
-    for cell in cells:
-        of_run = cells_of_run.setdefault(cell.run.run_id, [])
-        of_run.append(cell)
     several = len({cell.experiment for cell in cells}) > 1
-    named: dict[str, str] = {}
+    cells_of_run = defaultdict[str, list[Cell]](list)
+    for cell in cells:
+        cells_of_run[cell.run.run_id].append(cell)
+    named = {}
     for settings in planned:
-        of_run = cells_of_run.get(settings.run_id, [])
+        of_run = cells_of_run[settings.run_id]
         rows = dict.fromkeys(cell.row for cell in of_run)
-        columns = [cell.column for cell in of_run if cell.column]
         words = ["/".join(rows) or settings.general.method]
         if several and of_run:
             words.insert(0, of_run[0].experiment)
-        if columns:
-            words.append(columns[0])
-        words.append(f"seed {settings.general.seed}")
-        named[settings.run_id] = ", ".join(words)
+        words += [cell.column for cell in of_run if cell.column][:1]
+        named[settings.run_id] = ", ".join([*words, f"seed {settings.general.seed}"])
     return named

@@ -22,7 +22,7 @@ from data.package_files import module_name
 from data.text import LineSink, printable, sentence
 from fedskew.engines import execute
 from fedskew.engines.workers import end_with, fork_server
-from fedskew.scheduling import Job, JobResult, Resources, visible_gpus, wants_gpu
+from fedskew.scheduling import Job, JobResult, Resources, gpus_for
 from fedskew.signals import end_children, one_interrupt
 from fedskew.sweep.progress import Overview
 from server_app.lock import FolderBusy, tidy
@@ -51,17 +51,6 @@ class Running:
     is_measured: bool = False
     """Whether it has trained a round, and so has taken most of the memory that it needs."""
 
-    def death(self) -> str:
-        """Return how the process ended that has closed its connection without a result."""
-        self.process.join()
-        code = self.process.exitcode or 0
-        if code >= 0:
-            return f"its process ended with exit status {code}"
-        reason = f"its process ended by signal {-code} ({signal.Signals(-code).name})"
-        if code == -signal.SIGKILL:  # Linux kills so what takes the last memory
-            reason += "; out of memory?"
-        return reason
-
     def end(self) -> None:
         """End the process, those below it, and what it was writing."""
         if self.process.is_alive():
@@ -85,8 +74,8 @@ class RunPool:
         self.deaths = Counter[str]()
         self.memory = 0
         """Bytes of memory that the largest run so far has taken."""
-        self.gpu_memory = 0
-        """Bytes of a GPU's memory that the largest run so far has taken."""
+        self.gpu_share = 0.0
+        """Share of a GPU's memory that the largest run so far has taken."""
 
     def run_here(self) -> None:
         """Run all jobs in this process, one after the other."""
@@ -101,8 +90,7 @@ class RunPool:
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
         self.context = fork_server(module_name("server_app.app"), module_name("client_app.app"))
-        settings = [job.settings for job in self.waiting]
-        self.gpus = (visible_gpus() if wants_gpu(settings) else {}) or {"": 0}
+        self.gpus = gpus_for([job.settings for job in self.waiting])
         try:
             while self.waiting or self.running:
                 self.begin_jobs()
@@ -132,15 +120,12 @@ class RunPool:
         return psutil.virtual_memory().available >= need * (unmeasured + 1)
 
     def free_gpu(self) -> str | None:
-        """Return the GPU with most room for another run; None where none has room, and "" where there are no GPUs."""
+        """Return the GPU with fewest runs; None where another one finds no room there, and "" where there are none."""
         used = Counter(one.gpu for one in self.running)
-        shares = {}
-        for gpu, memory in self.gpus.items():
-            # Before the first round of all is trained, a run has its GPU for itself.
-            fitting = memory // (self.gpu_memory + CUDA_CONTEXT) if self.gpu_memory else 1
-            shares[gpu] = used[gpu] / max(1, fitting)
-        least = min(shares, key=shares.__getitem__)
-        return least if shares[least] < 1 or not least else None
+        gpu = min(self.gpus, key=used.__getitem__, default="")
+        # Before a round has shown what a run takes, each has a GPU for itself.
+        fitting = int(1 / self.gpu_share) if self.gpu_share else 1
+        return gpu if not gpu or used[gpu] < fitting else None
 
     def begin(self, job: Job, gpu: str) -> None:
         """Start or resume a job."""
@@ -160,43 +145,40 @@ class RunPool:
 
     def hear(self, one: Running) -> None:
         """Handle a process's line, its result or its end."""
-        job = one.job
         try:
             message = one.connection.recv()
+            if isinstance(message, JobResult):
+                one.process.join(FAREWELL)
         except (EOFError, OSError):
-            self.dismiss(one)
-            self.after_death(job, one.death())
-            return
+            message = self.after_death(one)
         if isinstance(message, JobResult):
-            one.process.join(FAREWELL)
-            self.dismiss(one)
-            self.settle(job, message)
+            self.running.remove(one)
+            one.end()
+            self.settle(one.job, message)
             return
-        line, memory, gpu_memory = message
-        if self.overview.on_line(job, line):
+        line, memory, gpu_share = message
+        if self.overview.on_line(one.job, line):
             one.is_measured = True
             self.memory = max(self.memory, memory)
-            self.gpu_memory = max(self.gpu_memory, gpu_memory)
+            self.gpu_share = max(self.gpu_share, gpu_share)
 
-    def dismiss(self, one: Running) -> None:
-        """Forget a process that has ended, or is about to."""
-        self.running.remove(one)
-        one.end()
-
-    def after_death(self, job: Job, reason: str) -> None:
-        """Resume a job whose process has died; a second time it has failed."""
-        self.deaths[job.settings.run_id] += 1
-        if self.deaths[job.settings.run_id] == ATTEMPTS:
-            self.settle(job, JobResult(reason=f"{reason}, and so had the one before"))
-        else:
-            line = f"{reason}; another one goes on from the last finished round"
-            self.overview.postponed(job, line)
-            self.waiting.appendleft(job)
+    def after_death(self, one: Running) -> JobResult:
+        """Return how a job ended whose process has died; a first time it goes on later."""
+        name = one.job.settings.run_id
+        self.deaths[name] += 1
+        one.process.join()
+        reason = f"its process ended with exit code {one.process.exitcode}"
+        if one.process.exitcode == -signal.SIGKILL:  # Linux kills so what takes the last memory
+            reason = "its process was killed (SIGKILL); out of memory?"
+        if self.deaths[name] == ATTEMPTS:
+            return JobResult(reason=f"{reason}, and so had the one before")
+        reason = f"{reason}; another one goes on from the last finished round"
+        return JobResult(reason=reason, is_to_go_on=True)
 
     def settle(self, job: Job, result: JobResult) -> None:
-        """Record how a job ended; one that is busy waits for another attempt."""
-        if result.is_busy:
-            self.overview.postponed(job, f"waits: {result.reason}")
+        """Record how a job ended, or let it wait for another attempt."""
+        if result.is_to_go_on:
+            self.overview.postponed(job, result.reason)
             self.waiting.append(job)
         else:
             self.outcomes[job.settings.run_id] = result
@@ -241,8 +223,7 @@ def work(connection: Connection, settings: RunSettings, resources: Resources, gp
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
 
     def report_line(line: str) -> None:
-        gpu_memory = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else 0
-        connection.send((line, memory_taken(), gpu_memory))
+        connection.send((line, memory_taken(), gpu_share_taken()))
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger().addHandler(Teller(report_line))
@@ -256,11 +237,19 @@ def memory_taken() -> int:
     return sum(member.memory_info().rss for member in members)
 
 
+def gpu_share_taken() -> float:
+    """Return the share of its GPU's memory that this process has taken at most."""
+    if not torch.cuda.is_initialized():
+        return 0.0
+    _, total = torch.cuda.mem_get_info()
+    return min(1.0, (torch.cuda.max_memory_reserved() + CUDA_CONTEXT) / total)
+
+
 def result_of(settings: RunSettings, resources: Resources, report_line: LineSink) -> JobResult:
     """Execute a run and return how it ended."""
     try:
         return JobResult(execute(settings, resources, report_line))
     except FolderBusy as error:
-        return JobResult(reason=str(error), is_busy=True)
+        return JobResult(reason=f"waits: {error}", is_to_go_on=True)
     except Exception as error:
         return JobResult(reason=printable(sentence(error)))

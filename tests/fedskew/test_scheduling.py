@@ -1,7 +1,6 @@
 """How a machine is shared among a sweep's runs: cores, GPUs and memory."""
 
 import io
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from data import SettingError
 from fedskew import scheduling
-from fedskew.scheduling import Job, Resources, visible_gpus
+from fedskew.scheduling import Job, Resources, gpus_for
 from fedskew.sweep import pool as pool_module
 from fedskew.sweep.pool import Running, RunPool
 from fedskew.sweep.progress import Overview
@@ -63,7 +62,7 @@ def pool_of(results: Path, jobs: int) -> RunPool:
     planned = [Job(small(results, seed=seed), f"seed {seed}") for seed in range(jobs)]
     overview = Overview(Console(file=io.StringIO()), planned)
     pool = RunPool(planned, Resources("inprocess", jobs), overview)
-    pool.gpus = {"": 0}
+    pool.gpus = []
     return pool
 
 
@@ -93,7 +92,7 @@ def test_another_run_begins_where_what_is_free_holds_the_largest_so_far(
 
 def test_a_gpu_takes_one_run_and_then_as_many_as_its_memory_holds(tmp_path: Path) -> None:
     pool = pool_of(tmp_path, 8)
-    pool.gpus = {"0": 10 * 2**30, "3": 4 * 2**30}
+    pool.gpus = ["0", "3"]
     chosen = []
     for _ in range(3):
         gpu = pool.free_gpu()
@@ -101,30 +100,33 @@ def test_a_gpu_takes_one_run_and_then_as_many_as_its_memory_holds(tmp_path: Path
         if gpu:
             pool.running.append(running(pool, gpu))
     assert chosen == ["0", "3", None], "before a round has shown what a run needs"
-    pool.gpu_memory = 2 * 2**30
+    pool.gpu_share = 0.4
     while gpu := pool.free_gpu():
         pool.running.append(running(pool, gpu))
-    assert sorted(one.gpu for one in pool.running) == ["0", "0", "0", "3"]
+    assert sorted(one.gpu for one in pool.running) == ["0", "0", "3", "3"]
+    pool.gpus, pool.gpu_share = [], 0.0
+    assert pool.free_gpu() == "", "on a machine without GPUs any number runs"
 
 
 @pytest.mark.parametrize(
-    ("listed", "expected"),
+    ("listed", "count", "expected"),
     [
-        (None, ["0", "1"]),
-        ("GPU-b,0", ["GPU-b", "0"]),
-        ("", []),
-        ("0, -1, 1", ["0"]),
+        (None, 2, ["0", "1"]),
+        ("GPU-b,0", 2, ["GPU-b", "0"]),
+        ("", 0, []),
+        ("0,-1,1", 1, ["0"]),
     ],
 )
-def test_visible_gpus_are_those_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, listed: str | None, expected: list[str]
+def test_gpus_are_those_of_the_environment(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    listed: str | None,
+    count: int,
+    expected: list[str],
 ) -> None:
-    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, 1000\n1, GPU-b, 2000\n")
-    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
-    monkeypatch.setattr("torch.version.cuda", "12.4")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if listed is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    gpus = visible_gpus()
-    assert list(gpus) == expected
-    assert all(gpus[name] == (1000 if name == "0" else 2000) * 2**20 for name in gpus)
+    assert gpus_for([small(tmp_path, device="auto")]) == expected
+    assert gpus_for([small(tmp_path)]) == [], "device = cpu"
