@@ -68,7 +68,10 @@ FIRST_STEPS = (
 )
 
 
-EXPERIMENTAL = "Experimental: GPUs (device = cuda), tried on one machine, and macOS, which nobody has tried yet."
+EXPERIMENTAL = (
+    "Experimental: GPUs (device = cuda), Ray clusters (run --ray-address) and macOS, which nobody "
+    "has tried yet."
+)
 
 
 class Commands(TyperGroup):

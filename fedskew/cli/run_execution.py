@@ -21,7 +21,8 @@ from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, TunedValues, runs, selected
 from fedskew.experiments.tuning import trials, values_of_rows
 from fedskew.formatting import plural
-from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
+from fedskew.report.kept_records import kept_runs, origins, records_folder
+from fedskew.report.run_records import Run
 from fedskew.scheduling import Resources
 from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
 from server_app.run_folder import RunFolder
@@ -77,10 +78,9 @@ def run_single(overrides: Mapping[str, Scalar], options: Options, sites: str) ->
     if options.as_json:
         print(json.dumps(summary, indent=2))
         return
-    from fedskew.report.run_records import RunRecords
     from fedskew.report.single_runs import table
 
-    print_reports([table([RunRecords.read(settings)])], out, options.verbose)
+    print_reports([table([Run.read(settings)])], out, options.verbose)
     out.print(str(settings.folder), style="dim")
 
 
@@ -105,14 +105,19 @@ def run_experiments(
     wanted = {cell_key(cell) for cell in cells}
     tried = trial_cells(choice, wanted)
     untuned: dict[str, str] = {}
-    kept: dict[str, KeptRun] = {}
+    kept: dict[str, Run] = {}
     if tried and not options.dry_run:
         run_trials(tried, out, options)
         cells, untuned = tuned_cells(choice, wanted, out)
     if choice.suite is not None:
         # Every entry has its first seed before any has a second one.
         cells = sorted(cells, key=lambda cell: cell.seed)
-        kept = kept_runs(cells, options.records, out)
+        unfinished = [settings for settings in runs(cells) if not is_finished(settings)]
+        kept = kept_runs(records_folder(options.records), unfinished)
+        if kept:
+            sources = "; ".join(origins(kept.values()))
+            line = f"{len(kept)} of {len(runs(cells))} runs are kept records, not trained here"
+            out.print(f"{line}: {sources}", markup=False)
         cells = with_data([cell for cell in cells if cell.run.run_id not in kept], out)
     planned = runs(cells)
     if options.dry_run:
@@ -229,21 +234,6 @@ def tuned_cells(
 
 
 # ---- what is left of a suite -----------------------------------------------------------------------------------------
-
-
-def kept_runs(cells: Sequence[Cell], records: Path | None, out: Console) -> dict[str, KeptRun]:
-    """Return the kept runs among cells that are not finished in the results folder, and say where they come from.
-
-    Raises DataError for a file of records that is damaged or is wrong, and SettingError for a folder that is none.
-    """
-    planned = runs(cells)
-    unfinished = [settings for settings in planned if not is_finished(settings)]
-    kept = KeptRecords(records_folder(records)).among(unfinished)
-    if kept:
-        sources = "; ".join(origins(kept.values()))
-        count = f"{len(kept)} of {len(planned)} runs"
-        out.print(f"{count} are kept records, not trained here: {sources}", markup=False)
-    return kept
 
 
 def with_data(cells: Sequence[Cell], out: Console) -> list[Cell]:

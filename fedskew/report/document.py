@@ -19,19 +19,17 @@ from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables, differences, interval_words
 from fedskew.report.format import SELECTION_WORDS, Table
 from fedskew.report.inference import RESAMPLES
-from fedskew.report.ranking import ABOUT as ABOUT_RANKING
-from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
 from fedskew.report.rounds_to_target import reach_table, reference
-from fedskew.report.run_summary import outlier_tables, runs_table, time_tables, what_was_run
+from fedskew.report.run_summary import runs_table, time_tables, what_was_run
 from fedskew.report.tables import (
-    bar_lines,
+    ABOUT_RANKING,
     client_tables,
     main_table,
     number_tables,
+    ranking_tables,
     recall_tables,
     selection_tables,
-    skew_lines,
     tuning_tables,
 )
 from fedskew.report.unfit_rows import unfit_sentences
@@ -144,21 +142,20 @@ class Document:
         experiment = self.results.experiment
         if experiment.reaches:  # the table has rounds, the differences have not
             return self.main
-        effects = {}
-        for column in experiment.columns:
-            for one in differences(self.results, column):
-                star = "*" if one.distinguishable else ""
-                effect = interval_words(one, experiment.metric_of(column))
-                effects[one.row, column] = effect + star
-        rows = []
-        for row, cells in zip(experiment.rows, self.main.rows, strict=True):
-            shown = []
-            for column, cell in zip((None, *experiment.columns), cells, strict=True):
-                effect = effects.get((row.label, column), "")
-                shown.append(replace(cell, below="; ".join(filter(None, (cell.below, effect)))))
-            rows.append(shown)
-        below = f" Last, the difference from {reference(experiment)} (95 % interval; * distinguishable)."
-        return replace(self.main, rows=rows, caption=self.main.caption + below * bool(effects))
+        rows = [list(cells) for cells in self.main.rows]
+        for place, column in enumerate(experiment.columns, 1):
+            of_row = {one.row: one for one in differences(self.results, column)}
+            for row, cells in zip(experiment.rows, rows, strict=True):
+                if row.label in of_row:
+                    one = of_row[row.label]
+                    star = "*" if one.distinguishable else ""
+                    words = interval_words(one, experiment.metric_of(column)) + star
+                    below = "; ".join(filter(None, (cells[place].below, words)))
+                    cells[place] = replace(cells[place], below=below)
+        last = (
+            f"Last, the difference from {reference(experiment)} (95 % interval; * distinguishable)."
+        )
+        return replace(self.main, rows=rows, caption=f"{self.main.caption} {last}")
 
 
 def document(results: ExperimentResults) -> Document:
@@ -186,8 +183,7 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     over_clients = number_tables(results, "over the clients, in percent.", SPREAD)
     calibration = number_tables(results, "calibration.", CALIBRATION)
     about_curves = CURVES.format(selected=SELECTION_WORDS[results.experiment.selection])
-    about_clients = " ".join([CLIENTS, *skew_lines(results), *bar_lines(results)])
-    of_clients = [*over_clients, *client_tables(results), *outlier_tables(results)]
+    of_clients = [*over_clients, *client_tables(results)]
     return [
         Section("claims", "Claims", CLAIMS, claims),
         Section("models", "One model", ABOUT_SAME_MODEL, same_model_tables(results)),
@@ -198,7 +194,7 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
         Section("selections", "Every way to choose the round", SELECTED, selection_tables(results)),
         Section("classes", "Classes", "", [*groups, *recall_tables(results)]),
         Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(results)),
-        Section("clients", "Clients", about_clients, of_clients),
+        Section("clients", "Clients", CLIENTS, of_clients),
         Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
         Section("time", "Time", TIME, time_tables(results)),
         Section("runs", "Runs", "", [runs_table(results)]),
@@ -208,15 +204,14 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
 def subtitle(results: ExperimentResults) -> str:
     """Return what was run, in a line."""
     experiment = results.experiment
-    parts = [experiment.paper] if experiment.paper else []
-    extent = {
-        "methods": len(experiment.rows),
-        "columns": len(experiment.columns),
-        "seeds": len(results.seeds),
-    }
-    parts += [f"{number} {what}" for what, number in extent.items() if number != 1]
-    parts.append(f"{len(results.finished)} of {len(results.runs)} runs finished")
-    return ", ".join(parts)
+    parts = [
+        experiment.paper,
+        plural(len(experiment.rows), "method"),
+        plural(len(experiment.columns), "column"),
+        plural(len(results.seeds), "seed"),
+        f"{len(results.finished)} of {len(results.runs)} runs finished",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:

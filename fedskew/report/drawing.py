@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from data import SettingError
+from fedskew.report.format import ends_words
 from fedskew.report.inference import Floats
 
 COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b")
@@ -24,7 +25,7 @@ MOST_BANDS = 3
 """More bands than these melt into one."""
 INCHES = 4.4
 """Width of a panel: that of a paper's column, or of a phone."""
-STYLE = {
+STYLE: dict[Any, Any] = {
     "axes.prop_cycle": cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=COLORS),
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -128,7 +129,7 @@ def lines(
             (line,) = axes.plot(xs, ys, marker="o" if len(xs) == 1 else "", label=label)
             if band and len(by_row) <= MOST_BANDS:
                 color = line.get_color()
-                axes.fill_between(xs, *band, color=color, alpha=0.13, linewidth=0)
+                axes.fill_between(xs, band[0], band[1], color=color, alpha=0.13, linewidth=0)
         if dotted is not None:
             reference_x, reference_y, label = dotted
             axes.plot(reference_x, reference_y, ":k", linewidth=0.8, label=label)
@@ -176,7 +177,9 @@ def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
         set_rows(axes, [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects])
         axes.set_xlabel(f"difference, {unit}".rstrip(", "))
 
-    numbers = "; ".join(f"{effect.name} {effect.estimate:+.1f}" for effect in effects)
+    numbers = "; ".join(
+        f"{effect.name} {effect.estimate:+.1f}{ends_words(*effect.ends)}" for effect in effects
+    )
     return Figure(f"Differences in {unit}: {numbers}.", draw, 0.4 * len(effects) + 1.0)
 
 

@@ -18,7 +18,6 @@ from fedskew.report.document import Document
 from fedskew.report.drawing import Effect, Figure, Points, bars, forest, lines, matrix, strip
 from fedskew.report.format import chance_of, first_upper, in_percent, named, words, words_and_unit
 from fedskew.report.inference import Floats
-from fedskew.report.ranking import positive_of, predictions_of
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.rounds_to_target import bytes_until
 from fedskew.report.run_records import slug
@@ -184,16 +183,17 @@ def partition(results: ExperimentResults, column: str) -> Figure | None:
 def spread(results: ExperimentResults, column: str) -> Figure | None:
     """Return the clients' accuracies: on their own test sets where they have some, else on their mix of classes."""
     runs = results.in_column(column)
-    own = any(run.run.agreement or run.run.samples.get("client-test") for run in runs)
+    own = any(run.run.own_test_sets for run in runs)
     key = "client-accuracy" if own else "local-accuracy"
     by_row = {}
     for row in results.experiment.rows:
         shares_SK = at_clients(results.of(row.label, column), results.experiment.selection, key)
-        if shares_SK is not None and shares_SK.size:
+        if shares_SK is not None and not np.isnan(shares_SK).all():
             tenth = max(1, shares_SK.shape[1] // 10)
-            lowest = np.nanmean(np.sort(shares_SK, axis=1)[:, :tenth])
-            measured = shares_SK[~np.isnan(shares_SK)]
-            by_row[row.label] = (100 * measured, 100 * measured.mean(), 100 * lowest)
+            percent_SK = 100 * np.sort(shares_SK, axis=1)  # NaN, of a client without tests, is last
+            measured = percent_SK[~np.isnan(percent_SK)]
+            lowest = float(np.nanmean(percent_SK[:, :tenth]))
+            by_row[row.label] = (measured, float(measured.mean()), lowest)
     lowest_words = "worst decile" if has_decile(results, column) else "worst client"
     return strip(by_row, f"{words(key)}, %", lowest_words)
 
@@ -232,11 +232,11 @@ def mean_curve(group: Sequence[SeedResult], curve: Curve) -> Points:
     """
     by_seed = []
     for measured in group:
-        predictions = predictions_of(measured)
+        predictions = measured.predictions
         if predictions is None or len(np.unique(predictions.labels_N)) < 2:
             return None
         labels_N = predictions.labels_N
-        positive = positive_of(measured)
+        positive = measured.positive_class
         labels = np.unique(labels_N) if positive is None else [positive.label]
         score_NC = margins(torch.from_numpy(predictions.log_probabilities_NC))
         of_classes = [curve(labels_N == label, score_NC[:, label]) for label in labels]
@@ -268,8 +268,7 @@ def reliability(results: ExperimentResults, column: str) -> Figure | None:
 
 def reliability_of(group: Sequence[SeedResult]) -> Points:
     """Return mean confidence and share predicted rightly in percent by bin of confidence, over all seeds' samples."""
-    found = [predictions_of(measured) for measured in group]
-    kept = [predictions for predictions in found if predictions is not None]
+    kept = [one.predictions for one in group if one.predictions is not None]
     if not kept or len(kept) < len(group):
         return None
     log_NC = np.concatenate([predictions.log_probabilities_NC for predictions in kept])

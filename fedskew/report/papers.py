@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from fedskew.experiments.lookup import entry_named, statements_file
 from fedskew.experiments.statements import HeldBy, Statement, load_statements
 from fedskew.formatting import duration, escaped, p_value
 from fedskew.report.format import NONE, first_upper, plain, signed
-from fedskew.report.kept_records import KeptRecords, KeptRun, origins
+from fedskew.report.kept_records import kept_run, origins
 from fedskew.report.render import rendered
 from fedskew.report.results import ExperimentResults, command, gather
-from fedskew.report.run_records import RunRecords
+from fedskew.report.run_records import Run
 from fedskew.report.statements import STATUS_WORDS, Judged, judge_all
 from server_app.run_settings import Scalar
 
@@ -39,7 +40,7 @@ class PapersReport:
     verdicts: Sequence[Judged]
     results: Mapping[str, ExperimentResults]
     command: str
-    kept: Mapping[str, KeptRun] = field(default_factory=dict)
+    kept: Mapping[str, Run] = field(default_factory=dict)
     """The runs that come from kept records, by their ids."""
 
     @property
@@ -51,9 +52,9 @@ class PapersReport:
         return papers
 
     @property
-    def runs(self) -> dict[str, RunRecords]:
+    def runs(self) -> dict[str, Run]:
         """The distinct runs that the suite trains, by their ids. Facts of a partition alone need none."""
-        runs: dict[str, RunRecords] = {}
+        runs: dict[str, Run] = {}
         for name in self.suite.experiments:
             if name in self.results:
                 runs |= self.results[name].runs
@@ -82,7 +83,6 @@ def papers_report(
     Raises:
         SettingError, DataError: as `load_statements` and `gather` raise them.
     """
-    records_there = KeptRecords(records)
     source = statements_file(suite.name, file)
     statements = list(load_statements(source).values())
     entries = entries_in(source)
@@ -92,7 +92,7 @@ def papers_report(
         if location is None or isinstance(statement.test, HeldBy) or location.entry in results:
             continue
         entry = entry_of_size(location.entry, suite.size, entries)
-        results[location.entry] = gather(entry, overrides, kept=records_there.of)
+        results[location.entry] = gather(entry, overrides, kept=partial(kept_run, records))
     verdicts = judge_all(statements, results, suite.size)
     # The page is for others: no path of this machine belongs into it.
     shown = {key: value for key, value in overrides.items() if key != "results"}
@@ -102,12 +102,12 @@ def papers_report(
     return PapersReport(suite, verdicts, results, made_by, kept_runs(results))
 
 
-def kept_runs(results: Mapping[str, ExperimentResults]) -> dict[str, KeptRun]:
+def kept_runs(results: Mapping[str, ExperimentResults]) -> dict[str, Run]:
     """Return the runs of results that come from kept records, each once."""
     runs = {}
     for of_entry in results.values():
         for name, run in of_entry.runs.items():
-            if isinstance(run, KeptRun):
+            if run.file is not None:
                 runs[name] = run
     return runs
 

@@ -1,8 +1,10 @@
-"""Reports for a terminal and as HTML, Markdown, LaTeX and BibTeX, all from the same tables; figures as files."""
+"""Reports for a terminal and as HTML, Markdown, LaTeX, CSV, JSON and BibTeX, from the same tables; figures as files."""
 
+import csv
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from textwrap import shorten
@@ -11,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import yaml
 from markupsafe import Markup
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 
 from data import SettingError
 from fedskew.formatting import escaped, terminal_table
 from fedskew.report.document import Document, counted
 from fedskew.report.format import Table, TableCell, first_upper
 from fedskew.report.run_records import slug
+from fedskew.report.tables import numbers
 
 if TYPE_CHECKING:
     from fedskew.report.drawing import Figure
@@ -27,7 +30,7 @@ SIGNS = {"holds": "✓", "unclear": "?", "fails": "✗", "open": "…", "never":
 """By the status of a claim."""
 PUBLISHED = ("claims", "differences")
 """The sections whose tables go into a paper, after the main table."""
-LATEX_CHARACTERS = {
+LATEX_CHARACTERS: dict[str, str | int | None] = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
     "%": r"\%",
@@ -75,7 +78,7 @@ def text_table(table: Table, width: int) -> str:
     shown = terminal_table()
     for number, heading in enumerate(table.headings):
         name = number == 0
-        justify = "left" if name or table.wordy else "right"
+        justify: JustifyMethod = "left" if name or table.wordy else "right"
         shown.add_column(text_cell(heading), justify=justify, no_wrap=name and not table.wordy)
     for row in table.rows:
         shown.add_row(*map(text_cell, row))
@@ -163,10 +166,51 @@ def latex_text(text: str) -> str:
     return text.translate(str.maketrans(LATEX_CHARACTERS))
 
 
-def references() -> list[tuple[frozenset[str], str]]:
-    """Return the entries of references.yaml: the methods and data sets that each belongs to, and its BibTeX."""
-    entries = yaml.safe_load((HERE / "references.yaml").read_text())
-    return [(frozenset(entry["names"]), entry["entry"].strip()) for entry in entries]
+def csv_text(documents: Sequence[Document]) -> str:
+    """Return the numbers of all experiments as CSV, with four decimals; lists are separated by spaces."""
+    entries = [entry for document in documents for entry in numbers(document.results)]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(entries[0])
+    for entry in entries:
+        writer.writerow(map(csv_field, entry.values()))
+    return file.getvalue()
+
+
+def csv_field(value: Any) -> str:
+    """Return a value as text."""
+    if isinstance(value, list):
+        return " ".join(map(csv_field, value))
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return "" if value is None else str(value)
+
+
+def as_json(document: Document) -> dict[str, Any]:
+    """Return all that the tables of a report show; the keys are public."""
+    results = document.results
+    claims = []
+    for verdict in document.verdicts:
+        result = {"status": verdict.status, "holds": verdict.holds, "n": verdict.n}
+        claims.append(asdict(verdict) | result)
+    runs: dict[str, Any] = {}
+    for run in results.runs.values():
+        runs[run.name] = {"state": run.state, **run.versions}
+        if run.divergence is not None:
+            runs[run.name]["diverged"] = dict(run.divergence)
+    return {
+        "experiment": results.experiment.name,
+        "title": results.experiment.title,
+        "headline": document.headline,
+        "what-was-run": document.what_was_run,
+        "warnings": list(results.warnings),
+        "numbers": numbers(results),
+        "claims": claims,
+        "not-judged": list(results.experiment.unjudged),
+        "assumed": results.assumed,
+        "runs": runs,
+        "command": results.command,
+    }
 
 
 def bibtex(documents: Sequence[Document]) -> str:
@@ -176,7 +220,9 @@ def bibtex(documents: Sequence[Document]) -> str:
         for row in document.results.experiment.rows:
             cited.update(row.method.split("+"))
         cited.update(run.settings.data.dataset for run in document.results.finished)
-    return "\n\n".join(entry for names, entry in references() if names & cited) + "\n"
+    references = yaml.safe_load((HERE / "references.yaml").read_text())
+    entries = [one["entry"].strip() for one in references if cited & {*one["names"]}]
+    return "\n\n".join(entries) + "\n"
 
 
 def write_figures(documents: Sequence[Document], folder: Path) -> list[Path]:

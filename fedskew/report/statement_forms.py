@@ -145,8 +145,8 @@ def so_many_times_sooner(
     theirs = reach(than, target, metric)
     our_round = round_of_never(better)
     if ours is not None and not ends_below(better, target, selection, metric):
-        our_round = ours.round
-    their_round = theirs.round if theirs is not None else than.points[-1].round
+        our_round = ours
+    their_round = theirs if theirs is not None else than.points[-1].round
     sooner = their_round - times * our_round
     return Margin(sooner, (None, None), rounding_of(better, than, times))
 

@@ -50,12 +50,7 @@ def chance_words(
 ) -> str:
     """Return a row's mean over the seeds beside chance if it is no better; empty if it is.
 
-    Args:
-        results: of the experiment.
-        row: whose number it is.
-        column: where.
-        metric: what is measured; the table's if empty.
-        selection: in which rounds; the table's if empty.
+    `metric` and `selection` are the table's if empty.
     """
     group = results.of(row, column)
     metric = metric or results.experiment.metric_of(column)
@@ -66,32 +61,25 @@ def chance_words(
     return beside_chance(summary.mean, metric, tested_in(group, selection))
 
 
-def of_seeds(number: int, results: ExperimentResults) -> str:
-    """Return a number of seeds out of all: "1 of 3 seeds"."""
-    return f"{number} of {plural(len(results.seeds), 'seed')}"
-
-
 def diverged_words(results: ExperimentResults, row: str, column: str) -> str:
     """Return in how many seeds a row diverged: "fedavg diverged in 1 of 3 seeds"; empty where it did in none."""
     diverged = len(results.diverged(row, column))
-    return f"{row} diverged in {of_seeds(diverged, results)}" if diverged else ""
-
-
-def unfit_words(results: ExperimentResults, row: str, column: str) -> str:
-    """Return why a row may lead no headline in a column; empty where it may."""
-    diverged = diverged_words(results, row, column)
-    if diverged:
-        return diverged
-    at_chance = chance_words(results, row, column)
-    return f"{row} is no better than chance" if at_chance else ""
+    seeds = plural(len(results.seeds), "seed")
+    return f"{row} diverged in {diverged} of {seeds}" if diverged else ""
 
 
 def seeds_words(results: ExperimentResults, row: str, column: str) -> str:
     """Return in how many seeds a row has a number and in how many it diverged; empty where it diverged in none."""
     diverged = len(results.diverged(row, column))
-    if not diverged:
-        return ""
-    return f"{of_seeds(len(results.of(row, column)), results)}, {diverged} diverged"
+    seeds = plural(len(results.seeds), "seed")
+    return f"{len(results.of(row, column))} of {seeds}, {diverged} diverged" if diverged else ""
+
+
+def unfit_words(results: ExperimentResults, row: str, column: str) -> str:
+    """Return why a row may lead no headline in a column; empty where it may."""
+    diverged = diverged_words(results, row, column)
+    at_chance = f"{row} is no better than chance" if chance_words(results, row, column) else ""
+    return diverged or at_chance
 
 
 def unfit_sentences(results: ExperimentResults, column: str) -> list[str]:
@@ -100,24 +88,20 @@ def unfit_sentences(results: ExperimentResults, column: str) -> list[str]:
     at_chance = []
     for row in results.experiment.rows:
         diverged = results.diverged(row.label, column)
+        beside = chance_words(results, row.label, column)
         if diverged:
             seed, divergence = next(iter(diverged.items()))
             first = f"seed {seed} in round {divergence['round']}: {divergence['reason']}"
-            remedy = divergence["remedy"]
             sentences.append(
                 f"{named(column)}{diverged_words(results, row.label, column)} ({first}), so it is neither ranked "
-                f"nor compared ({remedy})."
+                f"nor compared ({divergence['remedy']})."
             )
-            continue
-        beside = chance_words(results, row.label, column)
-        if beside:
+        elif beside:
             at_chance.append(f"{row.label} ({beside})")
     if at_chance:
-        are = "are" if len(at_chance) > 1 else "is"
-        it = "they lead" if len(at_chance) > 1 else "it leads"
         metric = words(results.experiment.metric_of(column))
         sentences.append(
-            f"{named(column)}{', '.join(at_chance)} {are} no better than chance in {metric}, so {it} no "
-            f"comparison: {CHANCE_REMEDY}."
+            f"{named(column)}no better than chance in {metric}, and so not compared: {', '.join(at_chance)}: "
+            f"{CHANCE_REMEDY}."
         )
     return sentences

@@ -11,9 +11,8 @@ from command_line import FedSkew
 from frozen import ENTRY, GOLDEN, frozen, frozen_results, golden, report_words, rounded
 
 from fedskew.report.document import document
-from fedskew.report.render import html, markdown, terminal_text
+from fedskew.report.render import csv_text, html, markdown, terminal_text
 from fedskew.report.results import gather
-from fedskew.report.text import csv_text
 
 FULL = Path("/dev/full")
 
@@ -70,10 +69,10 @@ def test_without_claims_the_headline_says_what_can_be_told(tmp_path: Path) -> No
     report = document(
         frozen_results(tmp_path, claims=[], seeds=[0, 1], columns=columns, cells={}, notes={})
     )
-    assert report.headline.startswith(
-        "In LDA 0.1, creff is above fedavg (58.0 ± 17.3 percent balanced accuracy) by 4.1 points [+1.1, +7.2]"
+    assert report.headline == (
+        "LDA 0.1: against fedavg (58.0 ± 17.3 percent balanced accuracy): creff +4.1 points [+1.1, +7.2]; "
+        "not distinguishable in 2 seeds: fedshift +11.6 points [\N{MINUS SIGN}29.7, +52.8]."
     )
-    assert report.headline.endswith("; fedshift is not distinguishable from it.")
 
 
 @pytest.mark.parametrize("name", ["demo", "quick"])

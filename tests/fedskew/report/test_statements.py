@@ -9,7 +9,7 @@ from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan
 from fedskew.experiments.statements import Statement, statement
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.run_records import RunRecords
+from fedskew.report.run_records import Run
 from fedskew.report.statements import (
     STATUS_WORDS,
     Judged,
@@ -38,14 +38,14 @@ def made(curves: Curves, rounds: int = 1, **series: Sequence[float]) -> Experime
     }
     named: Experiment = experiment("made", entry)
     cells = plan(named)
-    runs: dict[str, RunRecords] = {}
+    runs: dict[str, Run] = {}
     measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell in cells:
         curve = curves[cell.row, cell.column][cell.seed : cell.seed + 1]
         values = curve[0] if curve else None
         records = [] if values is None else records_of(cell.deployed, values, series)
         summary = None if values is None else {"models": {}}
-        runs[cell.run.run_id] = RunRecords(cell.run, {}, records, summary)
+        runs[cell.run.run_id] = Run(cell.run, {}, records, summary)
         if values is not None:
             result = SeedResult(cell, runs[cell.run.run_id], points_of(records, cell.deployed))
             measured.setdefault((cell.row, cell.column), []).append(result)
