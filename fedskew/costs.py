@@ -131,8 +131,6 @@ def probes(planned: Sequence[RunSettings]) -> list[RunSettings]:
                 settings.general,
                 rounds=min(settings.general.rounds, 1),
                 results=str(Path(results) / PROBES),
-                keep_best="",
-                patience=0,
                 overwrite=False,
                 tensorboard=False,
                 mlflow=False,
