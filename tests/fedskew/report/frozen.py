@@ -18,10 +18,9 @@ from client_app.metrics import Scores
 from client_app.state import State
 from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan, runs
-from fedskew.report.document import document
-from fedskew.report.drawing import Figure
+from fedskew.report.document import Document, document
 from fedskew.report.figures import figures
-from fedskew.report.render import as_json, markdown_table, terminal_text
+from fedskew.report.render import as_json, bibtex, latex, markdown_table, terminal_text
 from fedskew.report.results import ExperimentResults, gather
 from server_app.evaluation import metrics_from
 from server_app.predictions import Predictions, write_predictions
@@ -154,10 +153,10 @@ def rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def figure_line(named: tuple[str, Figure]) -> str:
-    """Return a figure's name, title and numbers."""
-    name, figure = named
-    return f"{name}: {figure.title}: {figure.alt}"
+def figure_lines(report: Document) -> str:
+    """Return the name, title and numbers of every figure."""
+    named = figures(report).items()
+    return "".join(f"{name}: {figure.title}: {figure.alt}\n" for name, figure in named)
 
 
 def golden(results: Path) -> dict[str, str]:
@@ -168,13 +167,16 @@ def golden(results: Path) -> dict[str, str]:
     known = frozen_results(results)
     known = replace(known, command=known.command.replace(str(results), "RESULTS"))
     report = document(known)
+    without_predictions = figure_lines(report)
     with_predicted = document(with_predictions(known))
     tables = [report.main, *(table for part in report.sections for table in part.tables)]
     texts = {
         "report.json": json.dumps(rounded([as_json(report)]), indent=1) + "\n",
         "report.txt": terminal_text([with_predicted]),
         "report_verbose.txt": terminal_text([report], width=100, verbose=True),
-        "report_figures.txt": "\n".join(map(figure_line, figures(with_predicted).items())) + "\n",
+        "report.bib": bibtex([report]),
+        "report.tex": latex([report]),
+        "report_figures.txt": without_predictions + figure_lines(with_predicted),
         "report_tables.md": "\n".join(map(markdown_table, tables)),
     }
     for number, run in enumerate(runs(report.results.cells)):
