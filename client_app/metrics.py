@@ -231,7 +231,7 @@ def evaluate_models(
 ) -> dict[str, Scores]:
     """Return the scores of `model` with each of the `states` on all of `samples`, in eval mode, by name.
 
-    States that differ in nothing but the head (CReFF's and the average, a sweep of tau) share one pass through the
+    States that differ in nothing but the head (CReFF's and the average) share one pass through the
     features, which is where the time goes. Rankings and groups need all samples at once, other scores a batch. Into
     `kept` go, by name, the logarithms of the probabilities of what is ranked, its labels, and its subjects where they
     are known.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from client_app.state import State, weighted_mean, weighted_sum
     from client_app.training import train_round
     from client_app.variants.class_prior import PriorCorrection
+    from client_app.variants.feature_statistics import GridStatistics
     from client_app.variants.focal import Focal
     from client_app.variants.logit_calibration import LogitCalibration
     from client_app.variants.logit_shift import LogitShift
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
     from client_app.variants.reweighting import Reweighting
     from data import OneOf, Rule, Samples, SettingError, Settings
     from server_app.methods import Method
+    from strategies.closed_form import ClosedFormHead, Statistics, regularized, solver_of
     from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
     from strategies.core.validation import RejectedUpdate, check_by_class, differences
     from strategies.creff import CReFF
+    from strategies.fed_lda import lda_head
 
 MODULES = {
     "client_app.client": (
@@ -61,6 +64,7 @@ MODULES = {
     "client_app.state": ("State", "weighted_mean", "weighted_sum"),
     "client_app.training": ("train_round",),
     "client_app.variants.class_prior": ("PriorCorrection",),
+    "client_app.variants.feature_statistics": ("GridStatistics",),
     "client_app.variants.focal": ("Focal",),
     "client_app.variants.logit_calibration": ("LogitCalibration",),
     "client_app.variants.logit_shift": ("LogitShift",),
@@ -69,6 +73,7 @@ MODULES = {
     "client_app.variants.reweighting": ("Reweighting",),
     "data": ("OneOf", "Rule", "Samples", "SettingError", "Settings"),
     "server_app.methods": ("Method",),
+    "strategies.closed_form": ("ClosedFormHead", "Statistics", "regularized", "solver_of"),
     "strategies.core.server": (
         "Deployment",
         "Server",
@@ -79,15 +84,18 @@ MODULES = {
     ),
     "strategies.core.validation": ("RejectedUpdate", "check_by_class", "differences"),
     "strategies.creff": ("CReFF",),
+    "strategies.fed_lda": ("lda_head",),
 }
 """The names by the module that defines them."""
 __all__ = [
     "CReFF",
     "Classifier",
     "Client",
+    "ClosedFormHead",
     "Contribution",
     "Deployment",
     "Focal",
+    "GridStatistics",
     "InvalidReply",
     "LogitCalibration",
     "LogitShift",
@@ -108,6 +116,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "State",
+    "Statistics",
     "Trained",
     "TrainingSettings",
     "Unit",
@@ -118,6 +127,9 @@ __all__ = [
     "Work",
     "check_by_class",
     "differences",
+    "lda_head",
+    "regularized",
+    "solver_of",
     "train_round",
     "weighted_mean",
     "weighted_sum",

@@ -29,7 +29,7 @@ from server_app.composition import row_name
 from server_app.evaluation import by_group
 from server_app.plugins import check_new_methods
 from server_app.predictions import write_predictions
-from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
+from server_app.record import ModelNumbers, RoundRecord, Seconds, arguments
 from server_app.round_selection import summarize
 from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
@@ -51,9 +51,8 @@ from server_app.sites import (
 )
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
-from server_app.unseen_site import study
 from strategies.core.exchange import TooFewReplies, client_name, faster_grid
-from strategies.core.questions import ask_class_prior, ask_finally, ask_question
+from strategies.core.questions import ask_class_prior, ask_finally
 from strategies.core.round_result import Diverged
 from strategies.core.update_statistics import UpdateStatistics
 
@@ -293,9 +292,6 @@ class Run:
         }
         if self.strategy.ended:
             summary["ended"] = {"round": self.strategy.round, "reason": self.strategy.ended}
-        unseen = records[-1].unseen
-        if unseen is not None:
-            summary["unseen"] = to_json(unseen)
         if vectorized:
             summary[OLD_NAMES["clients-per-pass"]] = vectorized
         return {
@@ -423,17 +419,6 @@ class Run:
         models = self.best.marked(round, models)
         if is_last:
             write_predictions(self.folder, kept)
-        unseen: UnseenSite | None = None
-        if is_last and self.federation.unseen is not None:
-            unseen, failed = study(
-                partial(ask_question, self.strategy, self.grid),
-                self.strategy,
-                self.federation,
-                build=self.build,
-                device=self.device,
-                positive=evaluation.positive,
-            )
-            evaluation.unmeasured |= failed
         evaluated = time.perf_counter()
         evaluated_by = "nobody"
         if due:
@@ -454,7 +439,6 @@ class Run:
             seconds=seconds,
             workers=[dict(worker) for worker in last.workers],
             strays=last.unsolicited,
-            unseen=unseen,
             ended=self.strategy.ended or None,
             method_numbers=last.method_numbers or None,
             metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},

@@ -38,14 +38,12 @@ from data.readers.catalog import is_own, is_sites, members
 from data.renamed_settings import stored
 from data.sites import agreement_of, in_messages
 from server_app.best_round import METRICS
-from server_app.composition import ComposedMethod, closed_form_methods, starting_heads
+from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
-from strategies.closed_form import ClosedFormHead
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, AdaptiveOptimizer, ServerOptimizer
-from strategies.registry import SERVER_METHODS
 
 Scalar = bool | int | float | str
 MODEL = Rule(
@@ -63,10 +61,6 @@ TENSORBOARD, MLFLOW, WANDB = (
 """The rules of the settings tensorboard, mlflow and wandb: true needs the installed package."""
 
 
-CLOSED_FORM = closed_form_methods()
-STARTING_HEADS = " or ".join(starting_heads())
-HEAD_START = Rule(lambda name: name in ("", *CLOSED_FORM), f"must be {STARTING_HEADS}")
-"""Accepts every head in closed form; `validate` refuses those from which training cannot start, with the reason."""
 BEST = Rule(lambda metric: metric in ("", *METRICS), f"must be one of {', '.join(METRICS)}")
 
 
@@ -84,9 +78,6 @@ class GeneralSettings(Settings):
     resnet-18-imagenet, and for vectors mlp-bn, all with batch norm."""
     rounds: Annotated[int, Ge(0), Le(1_000_000)] = 20
     """Communication rounds; 0 trains nothing and only computes heads in closed form."""
-    head_start: Annotated[str, HEAD_START] = ""
-    """Head in closed form from which training starts, on fixed features: fed-lda or fed-lda-pooled; empty starts from
-    a random head."""
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share C of the clients that take part in a round: floor(C N), at least one."""
     seed: Annotated[int, Ge(0)] = 0
@@ -134,12 +125,6 @@ class GeneralSettings(Settings):
             self.require(self.rounds > 0, "keep_best", rule)
             rule = "has no effect with evaluate-every = 0, which evaluates the last round alone"
             self.require(self.evaluate_every > 0, "keep_best", rule)
-        if self.head_start:
-            reason = SERVER_METHODS[self.head_start].no_start
-            rule = f"must be {STARTING_HEADS}: {self.head_start} {reason}"
-            self.require(not reason, "head_start", rule)
-            rule = "has no effect with rounds = 0: nobody trains, and the head itself is a method"
-            self.require(self.rounds > 0, "head_start", rule)
         if not self.is_default("server_momentum_form"):
             has_momentum = self.server_optimizer == "momentum"
             rule = "is for server-optimizer = momentum"
@@ -198,8 +183,6 @@ class RunSettings:
     combine: ServerMethod
     monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
-    head_start: ClosedFormHead | None = None
-    """The method whose head training starts from; None starts from a random head."""
     known_run_id: str = dataclasses.field(default="", compare=False)
     """The run id if it is fixed, else "": it then stays, even if a user's model file changes while the run trains."""
 
@@ -241,9 +224,7 @@ class RunSettings:
     def groups(self) -> tuple[Settings, ...]:
         """Return this run's groups of settings: the general ones, then one for each part of the method."""
         run = (self.general, self.model, self.data, self.training, self.exchange)
-        parts = [*self.variants, self.combine, *self.monitors, *self.deploys]
-        if self.head_start is not None and self.head_start not in self.deploys:
-            parts.append(self.head_start)
+        parts = (*self.variants, self.combine, *self.monitors, *self.deploys)
         return (*run, *parts)
 
     @property

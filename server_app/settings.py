@@ -29,7 +29,7 @@ from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.readers.catalog import KNOWN, SITES_PREFIX, has_domains, is_own, is_sites, members
 from data.renamed_settings import OLD_NAMES, given_to_flower, renamed
-from server_app.composition import ComposedMethod, compose, section_types, with_head_start
+from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import built, no_such, read_text, read_texts, typed
 from server_app.plugins import load_agreed_module, register
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
@@ -38,7 +38,6 @@ from server_app.setting_rules import (
     check_between_sites,
     check_finetuning,
     check_fixed_features,
-    check_head_start,
     check_keep_best,
     check_model,
     check_positive_class,
@@ -109,7 +108,6 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     parts = compose(str(values.get("method", default_values["method"])))
     values |= chosen_by_method(values, parts)
     general = built(GeneralSettings, values)
-    parts = with_head_start(parts, general.head_start)
     refuse_idle(values, parts)
     training = built(TrainingSettings, values)
     about = built(ModelSettings, values)
@@ -132,7 +130,6 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         data = normalized(data, values, model)
     check_model(model, about, data)
     check_fixed_features(model, about, general, sections, parts)
-    check_head_start(general, data, sections, parts)
     normalizes = uses_batch_norm(model, data.shape, data.num_classes, about)
     check_variants(general, model, about, data, normalizes, sections, parts)
     if normalizes:
@@ -159,7 +156,6 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         combine=sections[parts.combine],
         monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
-        head_start=sections[parts.head_start] if parts.head_start else None,
     )
 
 

@@ -23,12 +23,12 @@ import click
 import pytest
 import torch
 import typer
+from client_app.models.efficientnet_lite import efficientnet_lite0
 from fake_grid import FakeGrid
 from flower_grid import CLIENTS, Net, client_data
 from flwr.clientapp import ClientApp
 
 from benchmarks.__main__ import SUITE
-from client_app.models.efficientnet_lite import efficientnet_lite0
 from fedskew.cli.application import COMMANDS, loaded
 from fedskew.cli.run_selection import choose
 from fedskew.experiments.plan import runs, selected

@@ -10,7 +10,7 @@ from rich.table import Table
 from client_app.personal import FINE_TUNED, is_personal
 from fedskew.experiments.plan import Cell
 from fedskew.formatting import named, numbered, numeric, percent, site_names, terminal_table
-from server_app.record import ModelNumbers, Spread, unseen_of
+from server_app.record import ModelNumbers, Spread
 from server_app.round_selection import selected
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
@@ -230,28 +230,3 @@ def kept_lines(
             rounds = f"ended after round {ended['round']} of {settings.general.rounds}"
             lines.append(f"{settings.general.method}, seed {seed}: {rounds}, {ended['reason']}")
     return lines
-
-
-def unseen_table(planned: Sequence[RunSettings], summaries: Mapping[str, dict[str, Any]]) -> Table:
-    """Return one row per deployed model and source of its batch norm on the site nobody trained with, in percent."""
-    headings = (*named("site", "method", "seed", "batch norm"), *numeric("balanced", "F1"))
-    table = terminal_table(*headings, title="A site nobody trained with, last round. Percent.")
-    shown: set[str] = set()
-    for settings in planned:
-        summary = summaries.get(settings.run_id, {})
-        if "unseen" not in summary or settings.run_id in shown:
-            continue
-        shown.add(settings.run_id)
-        unseen = unseen_of(summary["unseen"])
-        for deployed, ways in unseen.models.items():
-            cells = (unseen.domain, summary["rows"][deployed], str(settings.general.seed))
-            for way, numbers in ways.items():
-                if unseen.nearest and way == "nearest":
-                    of_whom = f" ({unseen.nearest.domain})"
-                else:
-                    of_whom = ""
-                means = (percent(numbers["balanced-accuracy"]), percent(numbers["macro-f1"]))
-                table.add_row(*cells, way + of_whom, *means)
-            for way, why in (unseen.unavailable or {}).items():
-                table.add_row(*cells, f"{way}: {why}", "-", "-")
-    return table

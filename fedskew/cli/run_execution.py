@@ -18,7 +18,6 @@ from fedskew.cli.results_table import (
     kept_lines,
     lines,
     results_table,
-    unseen_table,
 )
 from fedskew.cli.run_selection import Choice
 from fedskew.cli.terminal import BAD_INPUT, FAILED, complain, console, fits
@@ -211,8 +210,6 @@ def show_results(
     out.print(fitting[0] if fitting else tables[-1])
     for table in clients_tables(shown):
         out.print(table)
-    if any("unseen" in summary for summary in summaries.values()):
-        out.print(unseen_table(planned, summaries))
     for line in kept_lines(planned, summaries):
         out.print(line, markup=False)
     for settings in planned:

@@ -90,8 +90,6 @@ def memory_of(settings: RunSettings, sizes: Sizes | None) -> int:
     if settings.training.optimizer != "sgd":
         copies += ADAM * (1 + stacked)
     work = sum(part.memory_bytes(model) for part in parts_of(settings))
-    if settings.head_start is not None:
-        work += settings.head_start.memory_bytes(model)
     need = PROCESS + copies * state + activations_of(settings) + work
     if sizes is None:
         return need

@@ -7,7 +7,7 @@ from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
 from fedskew.experiments.experiments import Experiment, Row, Tune
-from server_app.composition import closed_form_methods, compose, model_of, with_head_start
+from server_app.composition import compose, model_of
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
 from server_app.settings import defaults, parse
@@ -153,12 +153,11 @@ def planned(
     for row in rows:
         method, riders = split(row)
         all_settings = {**settings, **row.settings, **overrides}
-        head = str(all_settings.get("head-start", ""))
-        sections = sections_of(method, head)
+        sections = sections_of(method)
         of_method = used(all_settings, sections)
         of_riders = {}
         for name in riders:
-            own_sections = sections_of(name, head) - sections
+            own_sections = sections_of(name) - sections
             of_riders[name] = only(all_settings, own_sections)
 
         fitting = [
@@ -175,25 +174,11 @@ def planned(
 
     # A training is complete only now: later rows may have added riders.
     runs = [training.parse() for training in trainings]
-    refuse_start_without_training(rows, runs)
     cells = []
     for row, index, deployed in training_of_row:
         run = runs[index]
         cells.append(Cell(experiment.name, row.label, column, run.general.seed, run, deployed))
     return cells
-
-
-def refuse_start_without_training(rows: Sequence[Row], runs: Sequence[RunSettings]) -> None:
-    """Raise SettingError for a first head where every row is a head in closed form, which no training changes."""
-    started = [run for run in runs if run.head_start is not None]
-    heads = closed_form_methods()
-    if started and all(row.method in heads for row in rows):
-        names = " and ".join(dict.fromkeys(row.method for row in rows))
-        rule = (
-            f"has no effect on {names}: a head in closed form is what it is, whatever trains beside"
-        )
-        remedy = "add a method that trains, such as fedavg"
-        raise SettingError("head-start", started[0].general.head_start, rule, remedy=remedy)
 
 
 def split(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -215,12 +200,9 @@ def only_deploys(name: str) -> bool:
     return bool(model_of(method)) and not changes_training
 
 
-def sections_of(method: str, head_start: str = "") -> set[str]:
-    """Return the sections of settings that a run uses; a head that is none is refused when the run is parsed."""
-    parts = compose(method)
-    if head_start in METHODS:
-        parts = with_head_start(parts, head_start)
-    return set(parts.sections)
+def sections_of(method: str) -> set[str]:
+    """Return the sections of settings that a run uses."""
+    return set(compose(method).sections)
 
 
 def section_of(key: str) -> str:
@@ -244,14 +226,11 @@ def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> No
     common = [experiment.assumed, experiment.settings, overrides, *experiment.columns.values()]
     if experiment.tune is not None:
         common.append({experiment.tune.key: experiment.tune.values[0]})
-    of_heads: set[str] = set()
-    for settings in (*common, *(row.settings for row in experiment.rows)):
-        of_heads |= sections_of("fedavg", str(settings.get("head-start", "")))
-    all_sections = set(of_heads)
+    all_sections: set[str] = set()
     for row in experiment.rows:
         all_sections |= sections_of(row.method)
     tables = [(settings, all_sections) for settings in common]
-    tables += [(row.settings, sections_of(row.method) | of_heads) for row in experiment.rows]
+    tables += [(row.settings, sections_of(row.method)) for row in experiment.rows]
 
     rule = f"has no effect: no such method in experiment {experiment.name} uses it"
     for settings, sections in tables:

@@ -175,7 +175,6 @@ class TrainedRun:
             norm=settings.get("norm", "batch"),
             image_side=str(settings.get("image-side", 0)),
             width=str(settings.get("width", 0)),
-            lift=str(settings.get("lift", 0)),
             input_columns=json.dumps(columns, ensure_ascii=False) if columns else "",
             medians=json.dumps(medians, ensure_ascii=False) if medians else "",
             positive_class=numbers.positive_class or "",

@@ -39,7 +39,6 @@ WITHOUT_STRATEGY = ("dynamic-regularization", "label-discrepancy")
 """The client halves of FedDyn and FedDisco. No strategy here has their server halves; alone they are other methods."""
 BEYOND_THE_LOSS = (
     "sample_weights",
-    "labels",
     "loss_term",
     "gradient_offset",
     "before",

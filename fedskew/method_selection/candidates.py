@@ -28,7 +28,7 @@ TRAININGS = (
     "creff",
 )
 """Those that need nothing but what clients have."""
-CHEAP_HEADS = ("ccvr", "refit-bias", "tau-norm")
+CHEAP_HEADS = ("ccvr", "tau-norm")
 """Heads that are made after the last round, of any training."""
 COSTLY_HEADS = ("creff", "creff-code", "real-features", "real-blocks")
 """Heads that take many times longer than the training: each is a candidate with a training of its own."""

@@ -12,7 +12,7 @@ ALWAYS = ("model", "scores")
 """What every method needs."""
 
 
-CONTAINS = {"class-statistics": "class-counts", "class-predictions": "class-counts"}
+CONTAINS = {"class-statistics": "class-counts"}
 """What an upload holds beside its own permission: what is said of each class comes with its number of samples."""
 
 

@@ -20,7 +20,6 @@ MOST_NAMES = 12
 SPLIT = (
     "partition", "alpha", "classes-per-client", "domain-percent", "parts-per-domain",
     "partition-file", "imbalance-factor", "largest-class", "train-images", "holdout-per-class",
-    "unseen-domain",
 )  # fmt: skip
 TRAINING = ("model", "rounds", "participation", "local-epochs", "batch-size", "learning-rate")
 ELSEWHERE = {"dataset", "classes", "input-shape", "mean", "std", "clients", "method", "seed"}

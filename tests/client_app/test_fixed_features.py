@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from client_app.models.random_relu import STEPS_PER_UNIT, RandomReLU, random_signs
 
 from client_app.features import used, with_features
 from client_app.models import PLAIN, RANDOM_CONV, build
 from client_app.models.random_conv import FILTERS, GRID
-from client_app.models.random_relu import STEPS_PER_UNIT, RandomReLU, random_signs
 from data import DataSettings, Federation, federate
 
 IMAGES = torch.randn(9, 3, 16, 16, generator=torch.Generator().manual_seed(4))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from client_app.variants.vacant_classes import VacantClasses
 from in_process import small
 from server_builders import server_of
 
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coefficient_sum
 from client_app.training import steps_of
-from client_app.variants.vacant_classes import VacantClasses
 from data.agreement import MOST_SAMPLES, Member
 from strategies.core.flower_adapter import Strategy
 from strategies.core.server import Server
