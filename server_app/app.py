@@ -20,7 +20,6 @@ from client_app.process import choose_device, hidden_gpus, make_deterministic, t
 from client_app.state import State
 from data import Federation, require
 from data.data_warnings import refuse_untrainable, too_large_columns, warnings_of
-from data.renamed_settings import OLD_NAMES, stored
 from data.standardization import sentence_about
 from data.text import LineAboutRun, LineSink
 from server_app.best_round import BestRounds, refuse_unvalidated, why_ended
@@ -220,7 +219,7 @@ class Run:
         self.resume()
         self.write_settings()
         keep_agreement(self.settings, self.folder)
-        self.tracker.begin(stored(self.settings.flat()), self.folder.rounds())
+        self.tracker.begin(self.settings.flat(), self.folder.rounds())
         agreement = self.settings.agreement
         method = self.settings.general.method
         if agreement is not None:
@@ -240,7 +239,7 @@ class Run:
         """Write settings.json: the settings, and what is known of the data."""
         self.folder.write_settings(
             {
-                "settings": stored(self.settings.flat()),
+                "settings": self.settings.flat(),
                 "partition-hash": self.federation.hash,
                 **self.settings.about_files,
                 **about_data(self.federation, self.settings.agreement),
@@ -293,7 +292,7 @@ class Run:
         if self.strategy.ended:
             summary["ended"] = {"round": self.strategy.round, "reason": self.strategy.ended}
         if vectorized:
-            summary[OLD_NAMES["clients-per-pass"]] = vectorized
+            summary["clients-per-pass"] = vectorized
         return {
             **summary,
             "failures": sum(record.failed for record in records),

@@ -12,7 +12,6 @@ from client_app.process import code_version
 from client_app.tensor_files import Damaged, check_length, writing
 from data import DataError, Federation, SettingError
 from data.private_files import owner_only
-from data.renamed_settings import stored
 from data.text import LineAboutRun, LineSink
 from server_app.lock import delete_partial_files, locked
 from server_app.record import FORMAT, RoundRecord, to_json
@@ -123,7 +122,7 @@ class RunFolder:
         """Send a finished run's records to the trackers that the settings name."""
         tracker = tracker_of(settings, self.path)
         if tracker.trackers:
-            tracker.begin(stored(settings.flat()), self.rounds())
+            tracker.begin(settings.flat(), self.rounds())
             tracker.end(self.summary())
 
     def clear(self) -> None:

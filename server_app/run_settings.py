@@ -35,7 +35,6 @@ from client_app.user_code import file_hash
 from data import DataSettings, OneOf, Rule, Settings
 from data.agreement import Agreement
 from data.readers.catalog import is_own, is_sites, members
-from data.renamed_settings import stored
 from data.sites import agreement_of, in_messages
 from server_app.best_round import METRICS
 from server_app.composition import ComposedMethod
@@ -305,13 +304,12 @@ class RunSettings:
 
     def hashed_settings(self) -> dict[str, Any]:
         """Return the settings and file hashes from which the hash in the run id is computed."""
-        changed: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for group in self.groups():
             for field in fields(group):
                 key = group.key(field.name)
                 if not group.is_default(field.name) and key not in WITHOUT_EFFECT_ON_NUMBERS:
-                    changed[key] = getattr(group, field.name)
-        settings = stored(changed)
+                    settings[key] = getattr(group, field.name)
         # A file is hashed by its content, not by its path.
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)

@@ -23,10 +23,10 @@ import click
 import pytest
 import torch
 import typer
-from client_app.models.efficientnet_lite import efficientnet_lite0
 from fake_grid import FakeGrid
 from flower_grid import CLIENTS, Net, client_data
 from flwr.clientapp import ClientApp
+from torchvision.models import efficientnet_b0
 
 from benchmarks.__main__ import SUITE
 from fedskew.cli.application import COMMANDS, loaded
@@ -286,7 +286,7 @@ PARSED = [block for block in BLOCKS if is_parsed(block)]
 def with_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the weights that pages call FILE."""
     folder = tmp_path_factory.mktemp("commands")
-    torch.save(efficientnet_lite0().state_dict(), folder / "FILE")
+    torch.save(efficientnet_b0(weights=None).state_dict(), folder / "FILE")
     return folder
 
 

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from data import require
-from data.renamed_settings import print_renamed
 from fedskew.cli import completion
 from fedskew.cli.run_selection import choose
 from fedskew.cli.terminal import ExperimentsFile, RecordsFolder
@@ -67,7 +66,6 @@ def run(
         bool,
         typer.Option("--overwrite", help="Run finished and interrupted runs again from the start."),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", hidden=True)] = False,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes that run clients (0 = one per core).")
     ] = 0,
@@ -114,12 +112,9 @@ def run(
     ] = False,
 ) -> None:
     """Run experiments, or one run from settings, and print the results."""
-    if fresh:
-        require(not overwrite, "--overwrite", True, "its old name --fresh is given as well")
-        print_renamed("--fresh", "--overwrite")
     options = {
         "results": results,
-        "overwrite": overwrite or fresh or None,
+        "overwrite": overwrite or None,
         "tensorboard": tensorboard or None,
     }
     choice = choose(

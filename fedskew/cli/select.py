@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from data import require
-from data.renamed_settings import print_renamed
 from fedskew.cli import completion
 from fedskew.cli.run_selection import check_settings, words
 from fedskew.diagnosis.table import read_counts
@@ -50,7 +49,6 @@ def select(
             metavar="COUNTS.csv", help="Partition the data set by exactly these class counts."
         ),
     ] = None,
-    like: Annotated[Path | None, typer.Option("--like", hidden=True)] = None,
     results: Annotated[
         str, typer.Option(help="The setting results: the folder of the runs' folders.")
     ] = "results",
@@ -65,11 +63,6 @@ def select(
 ) -> None:
     """Find the best method for a federation: a race of methods and learning rates with equal budgets."""
     began = time.monotonic()
-    if like is not None:
-        rule = f"its old name --like = {str(like)!r} is given as well"
-        require(match_counts is None, "--match-counts", str(match_counts), rule)
-        print_renamed("--like", "--match-counts")
-        match_counts = like
     given = {**read_texts(settings or [], defaults()), "results": results}
     for key in ("method", "seed", "evaluate-every", "evaluate-on"):
         rule = "is the race's own: methods are stated by --method"

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from data import federate, load, require
 from data.data_warnings import refuse_untrainable
-from data.renamed_settings import stored
 from fedskew.cli.terminal import console
 from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import diagnosis_of, whose_partition
@@ -216,7 +215,7 @@ def interval_of(gain: Difference | None) -> tuple[float, float] | None:
 
 def given_without_folder(given: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the settings that name a race: the results folder may be moved."""
-    return stored({**given, "results": ""})
+    return {**given, "results": ""}
 
 
 def race_name(options: Sequence[object], match_counts: Path | None) -> str:

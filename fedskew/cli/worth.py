@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 from data import DataError, require
-from data.renamed_settings import renamed
 from fedskew.cli import completion
 from fedskew.cli.terminal import console, to_stdout
 from fedskew.formatting import numeric, percent, terminal_table
@@ -78,7 +77,7 @@ def settings_of_run(run: str, results: Path) -> dict[str, Scalar]:
         origin = RunFolder(path, moved=True).origin()
     if not origin:
         raise DataError("is no run's folder: settings.json is missing or broken", where=str(path))
-    return dict(renamed(origin["settings"]))
+    return dict(origin["settings"])
 
 
 def show(found: Worth, out: Console) -> None:

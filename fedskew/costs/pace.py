@@ -17,7 +17,6 @@ from client_app.personal import variants_with_models
 from client_app.process import make_deterministic, tune_allocator
 from client_app.training import private_names, train_round
 from data import Samples
-from data.renamed_settings import stored
 from fedskew.costs.footprint import deploying_share, device_of, model_of, participants, parts_of
 from fedskew.costs.sizes import Sizes, mean_steps
 from server_app.run_folder import RunFolder
@@ -78,7 +77,6 @@ class Records:
         for key, value in settings.flat().items():
             if key not in WITHOUT_EFFECT_ON_TIME:
                 relevant[key] = value
-        relevant = stored(relevant)
         rounds = []
         for folder, recorded in self.runs:
             if relevant.items() <= recorded.items():

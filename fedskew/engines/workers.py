@@ -37,7 +37,6 @@ from client_app.handlers import (
 )
 from client_app.messages import handing_over
 from client_app.state import State
-from data.renamed_settings import fields_from_stored
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
 from fedskew.engines.processes import (
@@ -177,7 +176,7 @@ class WorkersGrid(Refusing, DirectGrid):
         asked = replace(request.client_request, states={})
         order = pickle.dumps(Order(self.requests, asked, region, locations))
 
-        training = fields_from_stored(json.loads(request.run_spec)["training"])
+        training = json.loads(request.run_spec)["training"]
         together = training["clients_per_pass"]
         regions = {}
         for chunk in chunks(list(expected), request.examples, self.workers, together):

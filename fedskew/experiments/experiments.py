@@ -9,7 +9,6 @@ from typing import Any
 from data import SettingError, require
 from data.errors import shortened
 from data.package_files import ROOT
-from data.renamed_settings import given
 from fedskew.experiments.entries import (
     Settings,
     built,
@@ -318,26 +317,9 @@ def experiment(name: str, entry: Mapping[str, Any]) -> Experiment:
             raise no_list(name, "methods", methods)
         entry["rows"] = tuple(row(name, method) for method in methods)
     entry_as_read: Experiment = built(Experiment, name, entry, public={"rows": "methods"})
-    with naming(name):
-        entry_as_read = with_new_names(entry_as_read)
     refuse_wrong_settings(entry_as_read)
     refuse_repeated_methods(entry_as_read)
     return entry_as_read
-
-
-def with_new_names(experiment: Experiment) -> Experiment:
-    """Return the experiment with renamed settings under their new names.
-
-    Raises SettingError where one table gives both names of a setting.
-    """
-    return replace(
-        experiment,
-        settings=given(experiment.settings),
-        assumed=given(experiment.assumed),
-        smoke=given(experiment.smoke),
-        columns={name: given(settings) for name, settings in experiment.columns.items()},
-        rows=tuple(replace(row, settings=given(row.settings)) for row in experiment.rows),
-    )
 
 
 def refuse_wrong_settings(experiment: Experiment) -> None:

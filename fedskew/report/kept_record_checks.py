@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from data import DataError
-from data.renamed_settings import renamed
 from server_app.record import RoundRecord
 from server_app.run_folder import rounds_run
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, RunSettings
@@ -72,13 +71,12 @@ def check_keys(what: str, content: Mapping[str, Any], known: Iterable[str]) -> N
 
 def check_settings(recorded: Mapping[str, Any], settings: RunSettings) -> None:
     """Raise DataError where a file's settings are not the run's: its name then says another run than it is."""
-    of_file = renamed(recorded)
     planned = settings.flat()
-    for key in sorted(planned.keys() | of_file.keys()):
+    for key in sorted(planned.keys() | recorded.keys()):
         if key in WITHOUT_EFFECT_ON_NUMBERS:
             continue
         default = defaults().get(key)
-        ours, theirs = planned.get(key, default), of_file.get(key, default)
+        ours, theirs = planned.get(key, default), recorded.get(key, default)
         rule = (
             f"is {theirs!r} in the file and {ours!r} in the run: the file is not of these settings"
         )

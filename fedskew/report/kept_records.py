@@ -15,7 +15,6 @@ from typing import Any
 
 from data import DataError, require
 from data.package_files import ROOT
-from data.renamed_settings import stored
 from fedskew.report.kept_record_checks import (
     AMOUNTS,
     OVER_CLIENTS,
@@ -198,7 +197,7 @@ def content_of(run: RunRecords) -> dict[str, Any]:
     content: dict[str, Any] = {
         "format": FORMAT,
         "run": run.name,
-        "settings": stored(settings),
+        "settings": settings,
         "versions": run.origin["versions"],
         "partition-hash": run.origin["partition-hash"],
         "samples": run.origin.get("samples") or {},

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from data.renamed_settings import renamed
 from fedskew.experiments.plan import Cell
 from fedskew.experiments.tuning import Tuned
 from fedskew.report.run_records import VERSIONS, RunRecords
@@ -143,7 +142,7 @@ def origin_warnings(run: RunRecords) -> list[str]:
         ]
     warnings = []
     planned = run.settings.flat()
-    recorded = renamed(run.origin["settings"])
+    recorded = run.origin["settings"]
     keys = (planned.keys() | recorded.keys()) - WITHOUT_EFFECT_ON_NUMBERS
     different = []
     for key in sorted(keys):

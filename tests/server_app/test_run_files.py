@@ -17,7 +17,7 @@ from server_app import predictions
 from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.evaluation import metrics_from
 from server_app.predictions import VALIDATION, read_predictions, write_predictions
-from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
+from server_app.record import ModelNumbers, RoundRecord, Seconds, Spread
 from server_app.run_folder import RunFolder, line_of
 from strategies.core.update_statistics import UpdateStatistics
 
@@ -123,9 +123,6 @@ FULL = RoundRecord(
     strays=["node 7 sent '3/model', which it was not asked for"],
     updates=[UpdateStatistics(0, 1.5, -0.25, 40)],
     median_norm=1.5,
-    unseen=UnseenSite(
-        "usps", 9, {"average": {"nearest": NUMBERS}}, [0], [2], 3, 4, Nearest(0, "mnist", {0: 0.5})
-    ),
     line="round 3",
     metrics={"matching-loss": 0.25, "class-weights": [1.0, 2.0]},
 )
@@ -135,7 +132,7 @@ def test_a_record_comes_back_from_json() -> None:
     written = json.loads(json.dumps(FULL.to_json(), allow_nan=False))
     assert RoundRecord.of(written) == FULL and FULL.shortened() == FULL
     assert written["models"]["average"]["client-accuracy"]["worst-decile"] == 0.25
-    assert "unseen" not in RoundRecord(1).to_json(), "what is not there has no key"
+    assert "ended" not in RoundRecord(1).to_json(), "what is not there has no key"
 
 
 def test_what_is_no_number_is_null() -> None:

@@ -15,7 +15,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from client_app.optimizer import TrainingSettings
 from client_app.run_spec import RunSpec
 from data import OneOf, SettingError, Settings
-from data.renamed_settings import OLD_NAMES, stored
 from server_app.composition import section_types
 from server_app.methods import METHODS
 from server_app.settings import as_toml, defaults, groups, parse, parse_text
@@ -268,7 +267,7 @@ def test_what_is_resolved_and_what_a_name_sets_is_the_same_run_spelled_out() -> 
 
 def test_no_default_that_ids_leave_out_is_changed() -> None:
     """A changed one would give runs of other numbers the id of finished ones."""
-    known = stored({key: value for key, value in defaults().items() if key not in WITHOUT_EFFECT})
+    known = {key: value for key, value in defaults().items() if key not in WITHOUT_EFFECT}
     assert {key: known.get(key) for key in DEFAULTS} == DEFAULTS
 
 
@@ -313,8 +312,6 @@ def test_the_flower_app_declares_every_setting_at_its_default() -> None:
         flat |= {f"{key}.{name}".rstrip("."): part for name, part in parts.items()}
     # No settings: a file for the sites' answers, the coordinator's signature, and the protocol.
     assert {flat.pop(key) for key in ("readiness", "run-signature", "protocol")} == {"", "clients"}
-    for new_name, old_name in OLD_NAMES.items():
-        assert flat.pop(old_name) == flat[new_name]
     assert flat == defaults()
     assert {key: type(flat[key]) for key in flat} == {k: type(v) for k, v in defaults().items()}
 
