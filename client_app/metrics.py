@@ -238,7 +238,7 @@ def evaluate_models(
     """
     model.eval()
     ranks = model.head.out_features <= MOST_RANKED
-    # A group's probabilities are a mean over all of its samples. Of two classes, earlier results are sums over all
+    # A group's probabilities are a mean over all of its samples. Of two classes, kept records are sums over all
     # samples as well, and sums by batches would differ in their last bits.
     at_once = samples.groups_N is not None or model.head.out_features == 2
     scores: dict[str, Scores] = {}

@@ -305,8 +305,7 @@ def module_of(table: Table) -> tuple[str, str]:
 def sums_of(table: Table, sites: Sequence[Member]) -> str:
     """Return how sums leave the sites: what the file says, or masked where three or more sites all have a mask-key.
 
-    A file of an earlier version has no mask-key, and its sums stay plain. Raises DataError for masks that some site
-    cannot make.
+    Without any mask-key sums stay plain. Raises DataError for masks that some site cannot make.
     """
     without = [site.name for site in sites if not site.mask_key]
     listed = ", ".join(without)

@@ -442,7 +442,7 @@ def _federation(
     counts = [np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts]
     counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
 
-    # Hash a group of indices only if its setting is used: federations without it keep the hash of earlier versions.
+    # A group of indices is hashed only if its setting is used.
     groups = [parts, list(test_parts or ()), [global_test]]
     if len(holdout):
         groups.append([holdout])

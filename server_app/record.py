@@ -18,8 +18,6 @@ from strategies.core.update_statistics import (
     noteworthy,
 )
 
-FORMAT = 3
-"""Records without a format are of format 1. Those of 1 and 2 tell of all clients one by one, however many there are."""
 BY_CLASS = "-by-class"
 """How the name of a number by class ends; `X-few` of `X-by-class` is its mean over a shot group."""
 
@@ -69,8 +67,7 @@ class ModelNumbers:
     confusion: Sequence[Sequence[int]] | None = None
     """Of at most 20 classes: row the label, column the prediction."""
     positive_class: str | None = None
-    """Of two classes the one that auprc, sensitivity and specificity are about; None in records of earlier versions,
-    which have the mean over both classes there."""
+    """Of two classes the one that auprc, sensitivity and specificity are about."""
     best: bool | None = None
     """True where the round was the model's best one so far: the setting keep-best. Else None, which no record has."""
 
@@ -181,13 +178,14 @@ class RoundRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a line of rounds.jsonl holds it."""
-        return {"format": FORMAT, **to_json(self)}
+        content: dict[str, Any] = to_json(self)
+        return content
 
     @staticmethod
     def of(record: Mapping[str, Any]) -> "RoundRecord":
-        """Undo `to_json`; a record of format 1 may lack all but round, models, failures and seconds."""
+        """Undo `to_json`; a kept record lacks the updates and the clients."""
         # What is left of `rest` after all fields are taken out are the numbers of methods.
-        rest = {name: part for name, part in record.items() if name != "format"}
+        rest = dict(record)
         seconds = arguments(rest.pop("seconds"))
         updates = [UpdateStatistics(**arguments(update)) for update in rest.pop("updates", ())]
         failures = {int(client): reason for client, reason in rest.pop("failures").items()}
@@ -201,14 +199,14 @@ class RoundRecord:
                 stated[name] = rest.pop(key)
         return RoundRecord(
             models={name: ModelNumbers.of(numbers) for name, numbers in rest.pop("models").items()},
-            loss=number(rest.pop("loss", None)),
+            loss=number(rest.pop("loss")),
             failures=failures,
-            seconds=Seconds(**{"client_work": seconds.get("clients", 0.0), **seconds}),
+            seconds=Seconds(**seconds),
             updates=updates,
-            median_norm=number(rest.pop("median-norm", median_norm(updates))),
+            median_norm=number(rest.pop("median-norm", None)),
             method_numbers=own,
             metrics={name: number(value) for name, value in rest.items()},
-            **{"used": len(stated.get("clients", ())), "failed": len(failures), **stated},
+            **stated,
         )
 
 

@@ -294,13 +294,7 @@ class RunSettings:
         if self.agreement is not None:
             federation = in_words(f"sites-{self.agreement.name}")
             return f"{federation}-{end}"
-        name = f"{in_words(without_path(self.data.dataset))}-{end}"
-        # Versions up to 0.1 put the beginning of the user's path into the name. A run that has such a folder keeps its
-        # name, so that it is found and not repeated.
-        former = f"{in_words(self.data.dataset)}-{end}"
-        results = Path(self.general.results)
-        is_former = (results / former).is_dir() and not (results / name).is_dir()
-        return former if is_former else name
+        return f"{in_words(without_path(self.data.dataset))}-{end}"
 
     def hashed_settings(self) -> dict[str, Any]:
         """Return the settings and file hashes from which the hash in the run id is computed."""
