@@ -213,7 +213,7 @@ class RunFolder:
         for line in text.splitlines():
             try:
                 content = verified(line, ROUND, self.run)
-                del content["run"]
+                content.pop("run", None)
                 whole[content["round"]] = line, RoundRecord.of(content)
             except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
                 continue
@@ -309,8 +309,8 @@ def verified(text: str, kinds: Kinds, run: str = "") -> dict[str, Any]:
     computed = checksum(record)
     if written != computed:
         raise ValueError(f"checksum {computed}, not {written}")
-    if run and record.get("run") != run:
-        raise ValueError(f"of run {record.get('run')}, not {run}")
+    if run and record.get("run", run) != run:
+        raise ValueError(f"of run {record['run']}, not {run}")
     return record
 
 
