@@ -32,7 +32,7 @@ COMMANDS = {
     ),
     "select": (
         "fedskew.cli.select:select",
-        "Find the best method for a federation: a race of methods and learning rates with equal budgets.",
+        "Find the best method for a federation, by three experiments on validation data.",
     ),
     "worth": (
         "fedskew.cli.worth:worth",
@@ -71,7 +71,7 @@ WORK = {
     "list": "loading PyTorch ...",
     "data": "loading PyTorch and reading the data ...",
     "diagnose": "loading PyTorch and counting the samples of each client ...",
-    "select": "loading PyTorch and planning the race ...",
+    "select": "loading PyTorch and planning the experiments ...",
     "worth": "loading PyTorch and computing the clients' sums ...",
     "report": "reading the runs' records and computing intervals ...",
     "keep": "reading the runs' records ...",
