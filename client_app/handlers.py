@@ -58,6 +58,7 @@ site_log = logging.getLogger("fedskew.site")
 """The site's own log; nothing in it leaves the site."""
 READY: State = {"ready": torch.ones(())}
 """The answer of a client that can do its part of the run."""
+GPU_MEMORY = "GPU memory"
 FAILURE_KINDS: Mapping[type[Exception], str] = {
     MemoryLost: "memory",
     Damaged: "memory",
@@ -68,6 +69,7 @@ FAILURE_KINDS: Mapping[type[Exception], str] = {
     NotAgreed: "agreement",
     NotAllowed: POLICY,
     RunNotSigned: NOT_SIGNED,
+    torch.OutOfMemoryError: GPU_MEMORY,
 }
 """The kind of an error by its class; the kind of all other classes is "failure".
 

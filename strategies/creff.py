@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from client_app.models import Classifier
-from client_app.optimizer import TrainingSettings
 from client_app.state import State
 from data import OneOf
-from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
+from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
 from strategies.core.validation import check_by_class
 from strategies.head import features_of, head_of, train_head, with_head
 
@@ -37,18 +35,6 @@ class FederatedFeatures(ServerMethod):
     """I: gradient steps on the features in a round."""
     feature_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the features."""
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        features = model.head.out_features * self.features_per_class
-        passes_per_feature_step = 3  # two gradients: of the head, and of the distance to it
-        passes = passes_per_feature_step * self.feature_steps + self.head_passes
-        return Work(features=features * passes)
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
@@ -154,11 +140,6 @@ class FederatedFeatures(ServerMethod):
         """Return where the head's training begins: a new random head every round, as in the authors' code."""
         return random_head(shared["head.weight"].shape, draws)
 
-    @property
-    def head_passes(self) -> int:
-        """How often the head's training sees each feature."""
-        raise NotImplementedError
-
     def retrain(
         self, head: State, features_CMD: Tensor, draws: torch.Generator
     ) -> dict[str, Tensor]:
@@ -205,10 +186,6 @@ class CReFF(FederatedFeatures):
     @property
     def needs_holdout(self) -> bool:
         return self.compare_features
-
-    @property
-    def head_passes(self) -> int:
-        return self.head_steps
 
     def compared(
         self,

@@ -89,6 +89,7 @@ def verify(
     from fedskew.report.kept_records import KeptRecords, records_folder
     from fedskew.report.run_records import RunRecords
     from fedskew.report.verification import verified_run
+    from fedskew.scheduling import Resources
     from fedskew.sweep import run_all
 
     out = console(stderr=as_json)
@@ -98,7 +99,7 @@ def verify(
         anew = replace(choice, overrides={**choice.overrides, "results": str(folder)})
         planned_cells = [cell for cell in anew.cells() if cell.run.run_id in drawn]
         planned = runs(planned_cells)
-        _, failed = run_all(planned, planned_cells, out, at_once=jobs)
+        _, failed = run_all(planned, planned_cells, out, Resources(jobs=jobs))
         entries = {experiment.name: experiment for experiment in choice.experiments}
         compared = []
         for run in map(RunRecords.read, planned):

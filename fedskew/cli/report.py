@@ -53,9 +53,13 @@ def report(
     figures: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Write every figure as FOLDER/EXPERIMENT/NAME.svg and .pdf."
+            metavar="FOLDER",
+            help="Write every figure as FOLDER/EXPERIMENT/NAME.svg, .pdf and .png.",
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also print what was run, and more tables.")
+    ] = False,
     round: Annotated[
         str,
         typer.Option(
@@ -122,14 +126,14 @@ def report(
         write_page(documents, html)
         errors.print(f"written: {html}", markup=False)
     if figures is not None:
-        from fedskew.report.publication import write_figures  # draws, so it takes a moment
+        from fedskew.report.render import write_figures
 
         written = write_figures(documents, figures)
         errors.print(f"written: {len(written)} files in {figures}", markup=False)
     if not chosen_forms and (html is not None or figures is not None):
         print_warnings(documents, errors)  # only files were asked for
         return
-    print_documents(documents, chosen_forms[0] if chosen_forms else "", errors)
+    print_documents(documents, chosen_forms[0] if chosen_forms else "", verbose, errors)
 
 
 def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
@@ -149,29 +153,33 @@ def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
     return replace(results, experiment=experiment)
 
 
-def print_documents(documents: "Sequence[Document]", form: str, errors: Console) -> None:
-    """Print the reports in a form, an option's name; as tables for a terminal where it is empty.
+def print_documents(
+    documents: "Sequence[Document]", form: str, verbose: bool, errors: Console
+) -> None:
+    """Print the reports in a form, an option's name; as text for a terminal where it is empty.
 
     The forms that do not contain the reports' warnings get them on `errors`.
     """
-    from fedskew.report import text
+    from fedskew.report import render, text
 
     if form in ("--csv", "--latex", "--bibtex"):
         print_warnings(documents, errors)
     with to_stdout():
         match form:
             case "--markdown":
-                sys.stdout.write(text.markdown(documents))
+                sys.stdout.write(render.markdown(documents))
             case "--csv":
                 sys.stdout.write(text.csv_text(documents))
             case "--json":
                 print(json.dumps(text.as_json(documents), indent=2))
-            case "--latex" | "--bibtex":
-                from fedskew.report.publication import bibtex, latex  # they import what draws
-
-                sys.stdout.write((latex if form == "--latex" else bibtex)(documents))
+            case "--latex":
+                sys.stdout.write(render.latex(documents))
+            case "--bibtex":
+                sys.stdout.write(render.bibtex(documents))
             case _:
-                text.show(documents, console())
+                terminal = console()
+                shown = render.terminal_text(documents, terminal.width, verbose)
+                terminal.print(shown, end="")
 
 
 def report_papers(
@@ -284,7 +292,7 @@ def with_runs(
 
 def write_page(documents: "Sequence[Document]", file: Path) -> None:
     """Write the reports as one page. Raises SettingError where the file cannot be written."""
-    from fedskew.report.page import html  # what draws takes a moment to import
+    from fedskew.report.render import html
 
     write_text(html(documents), file)
 

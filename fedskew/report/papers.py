@@ -7,7 +7,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from fedskew.experiments.experiments import Experiment, Suite, entries_in
@@ -16,7 +15,7 @@ from fedskew.experiments.statements import HeldBy, Statement, load_statements
 from fedskew.formatting import duration, escaped, p_value
 from fedskew.report.format import NONE, first_upper, plain, signed
 from fedskew.report.kept_records import KeptRecords, KeptRun, origins
-from fedskew.report.page import TEMPLATES
+from fedskew.report.render import rendered
 from fedskew.report.results import ExperimentResults, command, gather
 from fedskew.report.run_records import RunRecords
 from fedskew.report.statements import STATUS_WORDS, Judged, judge_all
@@ -307,14 +306,10 @@ def terminal_lines(report: PapersReport) -> list[str]:
 
 def html(report: PapersReport) -> str:
     """Return the page as one HTML file that opens offline; its filters need no script."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     rows = [row_of(report, verdict) for verdict in report.verdicts]
     papers = list(report.by_paper)
-    template = environment.from_string(TEMPLATES["papers"])
-    return template.render(
-        style=Markup(TEMPLATES["style"]),
+    return rendered(
+        "papers.html",
         title=report.suite.title,
         about=f"{first_upper(SCALE[report.suite.size])}. {about_runs(report)}",
         counts=[counted(paper, verdicts) for paper, verdicts in report.by_paper.items()],

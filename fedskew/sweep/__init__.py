@@ -2,21 +2,17 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from rich.console import Console
 
 from client_app.process import code_version
-from data import DataError, DataSettings, SettingError, federate, require
+from data import DataError, DataSettings, SettingError, federate
 from data.data_warnings import refuse_untrainable
-from fedskew.costs.estimate import work_of
-from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
-from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell
-from fedskew.scheduling import Job, JobResult, allocate, ordered
+from fedskew.scheduling import ANY, Job, JobResult, Resources
 from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder, divergence_words
@@ -31,25 +27,21 @@ def run_all(
     planned: Sequence[RunSettings],
     cells: Sequence[Cell],
     console: Console,
-    engine: str = "",
-    at_once: int = 0,
-    workers: int = 0,
-    federation_config: str = "",
-    cluster: str = "",
+    resources: Resources = ANY,
     warned: set[str] | None = None,
 ) -> tuple[Summaries, dict[str, str]]:
     """Execute the runs and return the summaries of those that finished, and why the others did not, by name.
 
-    They run on this machine, or on those of the Ray cluster whose head is at `cluster`, HOST:PORT. Warnings about the
-    data that are in `warned` are not repeated.
+    The same command on another machine shares the work, where both have the results folder: each takes the runs that
+    nobody has finished or is working on. Warnings about the data that are in `warned` are not repeated.
 
-    A run that has diverged is not repeated either, as it would diverge again: it counts as failed.
+    A run that has diverged is not repeated, as it would diverge again: it counts as failed.
 
     Runs without their data fail at once. Where that is so for all and none is finished, and for every other mistake in
     the arguments, SettingError or DataError is raised before anything starts.
     """
-    check_options(engine, federation_config, cluster)
-    refuse_missing_gpus(planned, engine, cluster)
+    resources.check()
+    refuse_missing_gpus(planned, resources.engine)
     summaries = finished(planned)
     ended = diverged_earlier(planned)
     left = [run for run in planned if run.run_id not in summaries and run.run_id not in ended]
@@ -71,18 +63,13 @@ def run_all(
     if not jobs and not (summaries or ended):
         reasons = dict.fromkeys(result.reason for result in outcomes.values())
         raise DataError("; ".join(reasons))
-    if jobs and cluster:
-        from fedskew.sweep.cluster import conduct_on  # with Ray
-
-        outcomes |= conduct_on(cluster, jobs, console, engine, at_once, workers, len(summaries))
-    elif jobs:
+    if jobs:
         # flwr takes a moment to import; mistakes should be reported before that.
+        from fedskew.sweep.pool import conduct
         from fedskew.sweep.progress import Overview
-        from fedskew.sweep.queue import conduct
 
-        allocation = allocate(jobs, engine, at_once, workers)
-        overview = Overview(console, jobs, allocation.jobs, len(summaries))
-        outcomes |= conduct(jobs, allocation, overview, federation_config)
+        shared = resources.shared([job.settings for job in jobs])
+        outcomes |= conduct(jobs, shared, Overview(console, jobs, len(summaries)))
     return in_plan_order(names, summaries, {**ended, **outcomes})
 
 
@@ -112,22 +99,12 @@ def in_plan_order(
     return in_order, failed
 
 
-def check_options(engine: str, federation_config: str, cluster: str) -> None:
-    """Raise SettingError for an option that is for another engine."""
-    is_ray = engine == "ray"
-    rule = "is for --engine ray"  # for a single run the engine itself checks it
-    require(is_ray or not federation_config, "--federation-config", federation_config, rule)
-    rule = "is for the other engines: --engine ray starts its own"
-    require(not is_ray or not cluster, "--cluster", cluster, rule)
-
-
-def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str, cluster: str = "") -> None:
+def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
     """Raise SettingError for a run that demands a GPU where none is visible, unless it is finished.
 
-    With Ray the clients see what they are given there, which they check themselves. A cluster's machines may have GPUs
-    that this one lacks.
+    With Ray the clients see what they are given there, which they check themselves.
     """
-    if engine == "ray" or cluster:
+    if engine == "ray":
         return
     wanting = [run for run in planned if run.general.device == "cuda"]
     if not wanting or torch.cuda.is_available():
@@ -197,40 +174,46 @@ def checked(
     console: Console,
     warned: set[str] | None = None,
 ) -> tuple[list[Job], dict[str, JobResult]]:
-    """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
+    """Return the jobs that can begin, and the outcomes of those whose data are not usable.
 
     Warnings about the data are printed to the console, unless they are in `warned` already. Every partition is made
     here, so that an impossible one raises SettingError before anything starts.
     """
-    ready = []
-    reasons = dict[DataSettings, str]()
     warned = set() if warned is None else warned
-    for job in ordered(jobs):  # `federate` caches the last few: each partition is made once
-        data = job.settings.data
-        seed = job.settings.general.seed
-        if data in reasons:
-            continue
+    by_data: dict[DataSettings, list[Job]] = {}
+    for job in jobs:
+        by_data.setdefault(job.settings.data, []).append(job)
+    reasons = {}
+    for data, of_data in by_data.items():
         try:
-            federation = federate(data, seed)  # downloads what may be downloaded
-            refuse_untrainable(data, federation)
-            refuse_unvalidated(job.settings.general.keep_best, federation)
-            sizes = sizes_of(data, seed)
+            for job in sorted(of_data, key=lambda job: job.settings.general.seed):
+                check_data(job, console, warned)
         except DataError as error:
             reasons[data] = str(error)
-            continue
-        except SettingError as error:
-            raise error.within(job.label) from error
-        print_warnings(data, federation, console, warned)
-        refuse_what_cannot_fit(job.settings, sizes)
-        work = 0.0 if sizes is None else work_of(job.settings, sizes)
-        memory = memory_of(job.settings, sizes)
-        ready.append(replace(job, memory_bytes=memory, work=work))
+    ready = []
     failed = {}
     for job in jobs:
         reason = reasons.get(job.settings.data)
-        if reason is not None:
+        if reason is None:
+            ready.append(job)
+        else:
             failed[job.settings.run_id] = JobResult(reason=reason)
     return ready, failed
+
+
+def check_data(job: Job, console: Console, warned: set[str]) -> None:
+    """Make a run's partition, which `federate` keeps for the next runs of its data and seed, and print its warnings.
+
+    Raises DataError for data that are missing or unusable, and SettingError for an impossible partition.
+    """
+    data = job.settings.data
+    try:
+        federation = federate(data, job.settings.general.seed)  # downloads what may be downloaded
+        refuse_untrainable(data, federation)
+        refuse_unvalidated(job.settings.general.keep_best, federation)
+    except SettingError as error:
+        raise error.within(job.label) from error
+    print_warnings(data, federation, console, warned)
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from rich.console import Console
 import server_app.lock
 from data import SettingError
 from fedskew.experiments.plan import Cell, runs
+from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.run_folder import RunFolder
 
@@ -27,7 +28,7 @@ def conducted(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str], str]:
     """Conduct the runs of cells and return summaries, failures and what was printed."""
     console = Console(file=io.StringIO(), width=200, soft_wrap=True)
-    done, failed = run_all(runs(cells), cells, console, "inprocess", at_once)
+    done, failed = run_all(runs(cells), cells, console, Resources("inprocess", at_once))
     return done, failed, console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -66,7 +67,7 @@ def test_a_fresh_run_whose_folder_is_busy_fails_alone(
         for config in (small(tmp_path, seed=s) for s in (0, 1))
     ]
     with RunFolder(planned[0].folder).locked():
-        done, failed = run_all(planned, [], Console(file=io.StringIO()), "inprocess", 1)
+        done, failed = run_all(planned, [], Console(file=io.StringIO()), Resources("inprocess", 1))
     assert list(done) == [planned[1].run_id]
     assert "is working on" in failed[f"fedavg, seed 0 ({planned[0].run_id})"]
 

@@ -11,7 +11,7 @@ import torch
 from in_process import FinishedRun
 
 from client_app.handlers import ClientOutcome, ClientReply
-from fedskew.engines.shared_memory import SharedMemory
+from fedskew.engines.shared_memory import ALIGNMENT, SharedMemory
 from fedskew.engines.workers import WorkersGrid, chunks
 from strategies.core.exchange import TRAIN, Request, TooFewReplies
 
@@ -79,9 +79,8 @@ def test_a_chunk_is_no_more_than_its_share_of_the_samples() -> None:
 def test_shared_memory_is_free_when_the_last_tensor_of_it_is_gone() -> None:
     memory = SharedMemory()
     region = memory.take()
-    first, second = memory.read(
-        region, memory.write(region, [{"a": torch.ones(2)}, {"b": torch.ones(2)}]), frees=True
-    )
+    states = [{"a": torch.ones(2)}, {"b": torch.ones(2)}]
+    first, second = memory.read(memory.write(region, states), frees=True)
     kept = first.pop("a")[:1]
     del first, second
     gc.collect()
@@ -89,3 +88,19 @@ def test_shared_memory_is_free_when_the_last_tensor_of_it_is_gone() -> None:
     del kept
     gc.collect()
     assert memory.take() == region
+
+
+def test_tensors_of_every_type_and_shape_arrive_in_shared_memory_as_they_were() -> None:
+    memory = SharedMemory()
+    sent = {
+        "transposed": torch.arange(6.0).reshape(2, 3).T,
+        "scalar": torch.tensor(7),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "mask": torch.tensor([True, False]),
+        "empty": torch.empty(0, 4),
+    }
+    received = memory.read(memory.write(memory.take(), ("states", sent)))[1]
+    assert received.keys() == sent.keys()
+    for name, tensor in sent.items():
+        assert received[name].dtype == tensor.dtype and torch.equal(received[name], tensor)
+        assert received[name].is_contiguous() and received[name].data_ptr() % ALIGNMENT == 0

@@ -10,7 +10,7 @@ from frozen import ONE_COLUMN, frozen_results, report_words
 from data.readers.catalog import ALIASES, KNOWN
 from fedskew.report.document import Document, document
 from fedskew.report.format import Table, TableCell
-from fedskew.report.publication import bibtex, latex, latex_table, references
+from fedskew.report.render import bibtex, latex, references, rendered
 from server_app.methods import METHODS
 
 
@@ -25,7 +25,10 @@ def test_a_latex_table_has_rules_bold_cells_and_no_active_characters() -> None:
         [TableCell("row"), TableCell("LDA 0.1 & IF 10")],
         [[TableCell("fedavg"), TableCell("70.1", below="\N{MINUS SIGN}1.0", strong=True)]],
     )
-    assert latex_table(table, "tab:one").splitlines() == [
+    text = rendered("report.tex", tables=[("tab:one", table)])
+    assert text.splitlines() == [
+        r"% \usepackage{booktabs}",
+        "",
         r"\begin{table}",
         r"  \centering",
         r"  \caption{Accuracy in percent, 95 \% of\_seeds}",
@@ -55,7 +58,7 @@ def test_every_table_of_the_report_has_as_many_cells_as_columns(frozen_document:
 
 
 def test_every_method_and_data_set_has_a_reference_and_no_other_name_has() -> None:
-    known = {name for reference in references() for name in reference.names}
+    known = {name for names, _ in references() for name in names}
     assert known == {*METHODS, *KNOWN, *ALIASES, "project"}
 
 
@@ -91,10 +94,11 @@ def test_the_command_prints_latex_and_bibtex(tmp_path: Path, fedskew: FedSkew) -
 
 
 @pytest.mark.slow
-def test_the_command_writes_every_figure_as_svg_and_pdf(fedskew: FedSkew, tmp_path: Path) -> None:
+def test_the_command_writes_every_figure_in_three_formats(fedskew: FedSkew, tmp_path: Path) -> None:
     words = report_words(tmp_path / "results", **ONE_COLUMN)
     assert fedskew(*words, "--figures", tmp_path / "figures")[0] == 0
     files = list((tmp_path / "figures" / "frozen").iterdir())
     stems = {file.stem for file in files}
-    assert {file.suffix for file in files} == {".svg", ".pdf"} and len(files) == 2 * len(stems)
+    assert {file.suffix for file in files} == {".svg", ".pdf", ".png"}
+    assert len(files) == 3 * len(stems)
     assert {"claims", "curves-lda-0-5", "clients-lda-0-5", "time-lda-0-5"} <= stems

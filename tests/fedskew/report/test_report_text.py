@@ -11,9 +11,9 @@ from command_line import FedSkew
 from frozen import ENTRY, GOLDEN, frozen, frozen_results, golden, report_words, rounded
 
 from fedskew.report.document import document
-from fedskew.report.page import html
+from fedskew.report.render import html, markdown, terminal_text
 from fedskew.report.results import gather
-from fedskew.report.text import csv_text, markdown
+from fedskew.report.text import csv_text
 
 FULL = Path("/dev/full")
 
@@ -115,7 +115,19 @@ def test_a_claim_is_escaped_in_markdown(tmp_path: Path) -> None:
     claims = [ENTRY["claims"][0] | {"says": r"CReFF's p < 0.05 on a\b | c*"}]
     report = document(frozen_results(tmp_path, claims=claims))
     escaped_claim = r"CReFF's p &lt; 0.05 on a\b \| c\*"
-    assert f"- {escaped_claim}: **not distinguishable**" in markdown([report])
+    assert f"- {escaped_claim}: **not distinguishable, +2.7 points" in markdown([report])
+
+
+def test_ten_cells_fit_on_a_screen_and_the_verbose_form_has_more(tmp_path: Path) -> None:
+    again = [{f"creff {number}": {"method": "creff"}} for number in (2, 3)]
+    methods = ["fedavg", "creff", "fedshift", *again]
+    results = frozen_results(tmp_path, methods=methods, series=[])
+    text = terminal_text([document(results)], width=80)
+    lines = text.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines[:-1])) <= 80
+    assert "creff 3" in text and "+11.6 points" in text and "CReFF beats FedAvg" in text
+    verbose = terminal_text([document(results)], 80, verbose=True)
+    assert "partition: lda" in verbose and "partition: lda" not in text
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
