@@ -290,8 +290,13 @@ class Requirements:
 
 
 @dataclass(frozen=True)
-class VariantTraits(Settings):
-    """A variant's description of itself: its requirements and upload. None of this changes the training."""
+class Variant(Settings):
+    """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
+
+    The training loop combines the results of each hook over all variants by the rule in the hook's docstring. The rules
+    are commutative, so the order of the variants does not matter. A variant object has no state: it reads
+    `client.memory` and returns new memory in a `Contribution`.
+    """
 
     name: ClassVar[str]
     """The variant's name in `method` and the section of its settings."""
@@ -312,16 +317,6 @@ class VariantTraits(Settings):
 
     def check_sum(self, total: State) -> None:
         """Raise SettingError if the variant's settings contradict `total`, the sum of the answers to its question."""
-
-
-@dataclass(frozen=True)
-class Variant(VariantTraits):
-    """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
-
-    The training loop combines the results of each hook over all variants by the rule in the hook's docstring. The rules
-    are commutative, so the order of the variants does not matter. A variant object has no state: it reads
-    `client.memory` and returns new memory in a `Contribution`.
-    """
 
     @property
     def proximal_mu(self) -> float:

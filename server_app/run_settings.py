@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from client_app.client import Variant
 from client_app.models import (
@@ -24,7 +26,6 @@ from client_app.models import (
     is_own_model,
 )
 from client_app.models.backbone import is_backbone, sha256_of, width_of
-from client_app.models.outline import without_numbers
 from client_app.models.settings import of_hash
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
@@ -386,9 +387,25 @@ def sized_model(
     name: str, shape: tuple[int, ...], classes: int, settings: ModelSettings
 ) -> Classifier:
     """Return a model for the names and sizes of its tensors. Raises SettingError for inputs that it cannot take."""
-    # The weights do not matter, but a model of the user's own may compute while it is made.
-    with torch.device("cpu") if is_own_model(name) else without_numbers():
+    if is_own_model(name):  # it may compute while it is made
         return build(name, shape, classes, 0, settings)
+    with torch.device("meta"), Undrawn():
+        return build(name, shape, classes, 0, settings)
+
+
+class Undrawn(TorchFunctionMode):
+    """Draws no normal weights: on the meta device, which has no numbers, torch imports its compiler for that."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is Tensor.normal_:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def model_size(settings: RunSettings) -> tuple[int, int]:

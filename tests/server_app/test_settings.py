@@ -12,11 +12,13 @@ from typing import Any, get_type_hints
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
+from client_app.models import PLAIN, build
 from client_app.optimizer import TrainingSettings
 from client_app.run_spec import RunSpec
 from data import OneOf, SettingError, Settings
 from server_app.composition import section_types
 from server_app.methods import METHODS
+from server_app.run_settings import sized_model
 from server_app.settings import as_toml, defaults, groups, parse, parse_text
 from strategies.registry import SERVER_METHODS
 
@@ -318,6 +320,15 @@ def test_the_flower_app_declares_every_setting_at_its_default() -> None:
 
 def model_of(**stated: str) -> str:
     return parse({key.replace("_", "-"): value for key, value in stated.items()}).general.model
+
+
+@pytest.mark.parametrize("name", ["mcmahan-cnn", "resnet-8", "torchvision:shufflenet_v2_x0_5"])
+def test_a_model_s_size_is_that_of_the_model(name: str) -> None:
+    given = (name, (3, 64, 64), 5)
+    sized, built = sized_model(*given, PLAIN).state_dict(), build(*given, 0).state_dict()
+    assert {key: (tensor.shape, tensor.dtype) for key, tensor in sized.items()} == {
+        key: (tensor.shape, tensor.dtype) for key, tensor in built.items()
+    }
 
 
 def test_a_data_set_has_a_suitable_model() -> None:
