@@ -28,7 +28,7 @@ from data import federate
 from server_app.settings import parse
 
 MODEL, SIDE = "efficientnet-lite0", 96
-HEADS = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm", "fedcof")
+HEADS = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm")
 ORDERS, LARGEST, FACTOR = 6, 1000, 100
 SEEDS = 3
 """Of `frozen-balanced`, whose images the orders are drawn from."""

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from client_app.models.classifier import Classifier, in_batches
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of, split_prefix
-from data import DataSettings, Samples, Settings
+from data import Samples, Settings
 
 NUMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 """VARIANT/NAME of a client's number: letters that a file of JSON and every tracker take."""
@@ -59,8 +59,6 @@ class Client:
     """The states that `before` hooks prepared for this round's `loss_term`, by variant."""
     parameters: Mapping[str, State] = field(default_factory=dict)
     """The values of the variants' own parameters, by variant; every step of training changes them in place."""
-    node_config: Mapping[str, object] = field(default_factory=dict)
-    """The node_config of the Flower node that runs the client; empty in a simulation."""
 
     @property
     def labels_N(self) -> Tensor:
@@ -292,8 +290,13 @@ class Requirements:
 
 
 @dataclass(frozen=True)
-class VariantTraits(Settings):
-    """A variant's description of itself: its requirements and upload. None of this changes the training."""
+class Variant(Settings):
+    """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
+
+    The training loop combines the results of each hook over all variants by the rule in the hook's docstring. The rules
+    are commutative, so the order of the variants does not matter. A variant object has no state: it reads
+    `client.memory` and returns new memory in a `Contribution`.
+    """
 
     name: ClassVar[str]
     """The variant's name in `method` and the section of its settings."""
@@ -309,24 +312,11 @@ class VariantTraits(Settings):
         """The states that a client sends in addition to its model."""
         return Upload()
 
-    def check(self, data: DataSettings) -> None:
-        """Raise SettingError if the variant's settings contradict the run's data settings."""
-
     def check_size(self, samples: int) -> None:
         """Raise SettingError if the variant's settings contradict `samples`, the training samples of all clients."""
 
     def check_sum(self, total: State) -> None:
         """Raise SettingError if the variant's settings contradict `total`, the sum of the answers to its question."""
-
-
-@dataclass(frozen=True)
-class Variant(VariantTraits):
-    """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
-
-    The training loop combines the results of each hook over all variants by the rule in the hook's docstring. The rules
-    are commutative, so the order of the variants does not matter. A variant object has no state: it reads
-    `client.memory` and returns new memory in a `Contribution`.
-    """
 
     @property
     def proximal_mu(self) -> float:
@@ -352,13 +342,6 @@ class Variant(VariantTraits):
         finds them, and sent only by what `after` uploads. Floating-point tensors; others are converted.
         """
         return {}
-
-    def labels(self, client: Client) -> Tensor | None:
-        """Return (N,) labels or (N, C) probabilities as targets, or None for the samples' own labels.
-
-        Only the cross-entropy uses them; other hooks get the samples' own labels. At most one variant changes labels.
-        """
-        return None
 
     def sample_weights(self, client: Client) -> Tensor | None:
         """Return (N,) float64 weights >= 0 for drawing samples, unnormalized, or None. At most one variant samples."""
@@ -420,7 +403,7 @@ class Variant(VariantTraits):
         return {}
 
 
-REPORTING_HOOKS = frozenset({"before", "after", "answer"})
+REPORTING_HOOKS = frozenset({"before", "after", "answer", "upload", "check_size", "check_sum"})
 """Hooks that cannot change training by themselves: their results are sent, saved, or read by another hook."""
 
 Hook = TypeVar("Hook", bound=Callable[..., Tensor | None])

@@ -107,8 +107,6 @@ class ClientRequest:
     """model, broadcast/NAME or deployed/NAME. All clients share these tensors: do not change them in place."""
     run_spec: str
     """The run's settings, a RunSpec as JSON."""
-    node_config: Mapping[str, object] = field(default_factory=dict)
-    """The node's configuration; empty in a simulation."""
     signature: str = ""
     """The coordinator's signature of the run; "" without one."""
     readiness_only: bool = False
@@ -254,9 +252,7 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         memory = expected.load_memory(folder)
         prune_memory(folder, expected.round, best_rounds)
         # load=False: weights are loaded right before training, and a pass of several clients does that itself.
-        return runtime.client(
-            number, round, shared, broadcast, memory, request.node_config, load=False
-        )
+        return runtime.client(number, round, shared, broadcast, memory, load=False)
 
     reports = train_in_passes(request, clients, begin)
 
@@ -386,7 +382,7 @@ def query(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
             return ClientReply({f"upload/{QUESTION}": READY}, digests=runtime.digests)
         refuse_in_the_clear(runtime, question)
         memory = expected.load_memory(runtime.memory_folder(number))
-        client = runtime.client(number, 0, shared, broadcast, memory, request.node_config)
+        client = runtime.client(number, 0, shared, broadcast, memory)
         if question in (NONCE_QUESTION, LIST_QUESTION):
             return ClientReply(masked_reply(request.task, runtime, client))
         uploads = runtime.answer(client, question)

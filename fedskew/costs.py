@@ -12,7 +12,6 @@ from statistics import fmean
 from rich.table import Table
 
 from data.dataset import missing
-from data.renamed_settings import stored
 from fedskew.formatting import duration, in_bytes, named, numeric, plural, terminal_table
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder, rounds_run
@@ -98,7 +97,7 @@ class ObservedRounds:
     def like(self, settings: RunSettings) -> list[RoundRecord]:
         """Return the records of rounds that cost what the run's rounds do."""
         records = []
-        for folder in self.folders.get(training_of(stored(settings.flat())), []):
+        for folder in self.folders.get(training_of(settings.flat()), []):
             records += folder.rounds()
         return records
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from client_app.state import State, weighted_mean, weighted_sum
     from client_app.training import train_round
     from client_app.variants.class_prior import PriorCorrection
+    from client_app.variants.feature_statistics import GridStatistics
     from client_app.variants.focal import Focal
     from client_app.variants.logit_calibration import LogitCalibration
     from client_app.variants.logit_shift import LogitShift
@@ -38,9 +39,11 @@ if TYPE_CHECKING:
     from client_app.variants.reweighting import Reweighting
     from data import OneOf, Rule, Samples, SettingError, Settings
     from server_app.methods import Method
+    from strategies.closed_form import ClosedFormHead, Statistics, regularized, solver_of
     from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
     from strategies.core.validation import RejectedUpdate, check_by_class, differences
     from strategies.creff import CReFF
+    from strategies.fed_lda import lda_head
 
 MODULES = (
     "client_app.client",
@@ -49,6 +52,7 @@ MODULES = (
     "client_app.state",
     "client_app.training",
     "client_app.variants.class_prior",
+    "client_app.variants.feature_statistics",
     "client_app.variants.focal",
     "client_app.variants.logit_calibration",
     "client_app.variants.logit_shift",
@@ -57,18 +61,22 @@ MODULES = (
     "client_app.variants.reweighting",
     "data",
     "server_app.methods",
+    "strategies.closed_form",
     "strategies.core.server",
     "strategies.core.validation",
     "strategies.creff",
+    "strategies.fed_lda",
 )
 """Where the names are."""
 __all__ = [
     "CReFF",
     "Classifier",
     "Client",
+    "ClosedFormHead",
     "Contribution",
     "Deployment",
     "Focal",
+    "GridStatistics",
     "InvalidReply",
     "LogitCalibration",
     "LogitShift",
@@ -89,6 +97,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "State",
+    "Statistics",
     "Trained",
     "TrainingSettings",
     "Unit",
@@ -97,6 +106,9 @@ __all__ = [
     "Variant",
     "check_by_class",
     "differences",
+    "lda_head",
+    "regularized",
+    "solver_of",
     "train_round",
     "weighted_mean",
     "weighted_sum",

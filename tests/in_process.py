@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
     "min-samples": 5,
     "device": "cpu",
 }
-HEADS = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm", "fedcof")
+HEADS = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm")
 SERVER_SMALL: dict[str, dict[str, Any]] = {
     "creff": {"creff.features-per-class": 5, "creff.feature-steps": 3, "creff.head-steps": 4},
     "creff-code": {

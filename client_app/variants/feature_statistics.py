@@ -208,17 +208,6 @@ class ClassMeans(GridStatistics):
 
 
 @dataclass(frozen=True)
-class ClientMeans(GridStatistics):
-    """Answer as class-means does; the server keeps the clients' answers apart, as FedCOF needs them.
-
-    Nothing else changes: training is the plain one to the bit.
-    """
-
-    name: ClassVar[str] = "client-means"
-    by_client: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
 class FeatureStatistics(GridStatistics):
     """Answer, before round 1, with each class's count and sum of features, and with G = sum z z^T over all samples.
 

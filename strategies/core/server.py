@@ -129,8 +129,6 @@ class ServerMethod(Settings):
     closed_form: ClassVar[bool] = False
     """Whether what it deploys is computed from `Server.answers` alone, so that no round need be trained. The features
     must then be fixed."""
-    no_start: ClassVar[str] = "is no head in closed form"
-    """Why training cannot begin with the head that it deploys (`head-start`); empty where it can."""
     needs_sgd: ClassVar[bool] = False
     """Whether clients must take steps of SGD whose rate is the same in a round."""
     deploys_for_evaluation: ClassVar[bool] = False

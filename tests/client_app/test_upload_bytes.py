@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from client_app.variants.norm_statistics import QUESTION, PrivateNorm
 from flwr.app import RecordDict
 from in_process import TamperingGrid, experiment, small
 
@@ -15,7 +16,6 @@ from client_app.state import size
 from client_app.variants.feature_gradients import FeatureGradients
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.local_statistics import LocalStatistics
-from client_app.variants.norm_statistics import QUESTION, PrivateNorm
 from data import Samples, federate
 from server_app.methods import METHODS
 

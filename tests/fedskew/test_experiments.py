@@ -257,7 +257,7 @@ def test_overrides_win_and_cannot_name_the_method() -> None:
 def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
     riders = {name for name in METHODS if split(built(methods=[name]).rows[0])[1]}
     assert riders == {
-        *("creff", "creff-code", "ccvr", "refit-bias", "tau-norm", "real-features", "real-blocks"),
+        *("creff", "creff-code", "ccvr", "tau-norm", "real-features", "real-blocks"),
         "ditto",  # the clients' own models, beside the same average
         *HEADS,
     }

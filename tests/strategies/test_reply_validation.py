@@ -1,19 +1,20 @@
 """What an update must be: each value against its rule, and the numbers that come with it against each other."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from in_process import small
 from server_builders import server_of
 
+from client_app.client import Requirements, Variant
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coefficient_sum
 from client_app.training import steps_of
-from client_app.variants.vacant_classes import VacantClasses
 from data.agreement import MOST_SAMPLES, Member
 from strategies.core.flower_adapter import Strategy
 from strategies.core.scoring import share
@@ -195,8 +196,16 @@ def test_every_number_is_there_within_its_range_and_of_the_known_samples() -> No
         checked_metrics(1, honest, server)
 
 
+@dataclass(frozen=True)
+class Unbounded(Variant):
+    """A variant one of whose loss terms has no lower bound."""
+
+    name: ClassVar[str] = "unbounded"
+    requirements: ClassVar[Requirements] = Requirements(signed_loss=True)
+
+
 def test_a_negative_loss_is_taken_only_beside_a_variant_whose_terms_have_no_bound() -> None:
-    signed = replace(server_of(), variants={"vacant-classes": VacantClasses()})
+    signed = replace(server_of(), variants={"unbounded": Unbounded()})
     assert checked_metrics(0, stated(signed, 8, loss=-0.01), signed) == 8
     with pytest.raises(UpdateOutOfRange):
         checked_metrics(0, stated(signed, 8, loss=-math.inf), signed)

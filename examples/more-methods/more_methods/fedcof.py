@@ -7,10 +7,28 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.state import State
-from data import OneOf
-from strategies.closed_form import ClosedFormHead, Head, Statistics, regularized, solver_of
-from strategies.fed_lda import lda_head
+from fedskew.methods import (
+    ClosedFormHead,
+    GridStatistics,
+    Method,
+    OneOf,
+    State,
+    Statistics,
+    lda_head,
+    regularized,
+    solver_of,
+)
+
+
+@dataclass(frozen=True)
+class ClientMeans(GridStatistics):
+    """Answer, before round 1, with the count and the sum of the features of each class.
+
+    The server keeps the clients' answers apart. Nothing else changes: training is the plain one to the bit.
+    """
+
+    name: ClassVar[str] = "client-means"
+    by_client: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -30,20 +48,18 @@ class FedCOF(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fedcof"
-    no_start: ClassVar[str] = (
-        "has a covariance, and so a scale of its scores, that depends on the partition"
-    )
-    asks: ClassVar[str] = "client-means"
+    asks: ClassVar[str] = ClientMeans.name
 
     rho: Annotated[float, Ge(0)] = 1.0
     """Strength of the identity in A, in units of the mean diagonal of Sigma."""
     prior: Annotated[str, OneOf("uniform", "global")] = "uniform"
     """The classes' shares where the model is used: uniform, or those of all clients' samples."""
 
-    def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
+    def head(self, statistics: Statistics, answer: State, step: float) -> tuple[Tensor, Tensor]:
+        """Return the weight (C, D) and the bias (C,) of the classes that somebody holds."""
         matrix_DD = regularized(covariance(statistics, answer, step), self.rho)
         solve = solver_of(self, matrix_DD)
-        return {self.name: lda_head(statistics, solve, self.prior)}
+        return lda_head(statistics, solve, self.prior)
 
 
 def covariance(statistics: Statistics, answer: State, step: float) -> Tensor:
@@ -66,3 +82,14 @@ def covariance(statistics: Statistics, answer: State, step: float) -> Tensor:
         scatter_DD += around_MD.T @ around_MD * (weight / (holders - 1))
         freedom += weight
     return scatter_DD / max(freedom, 1.0)
+
+
+FEDCOF = Method(
+    "fedcof",
+    "a linear discriminant whose covariance comes from the clients' class means",
+    "Goswami et al., NeurIPS 2025",
+    "class counts and feature means, once, client by client: of a single sample its feature",
+    (ClientMeans.name,),
+    deploy=FedCOF.name,
+    parts=(ClientMeans, FedCOF),
+)

@@ -1,16 +1,28 @@
-"""FedDisco's client side: how far a client's classes are from equal shares (Ye et al. 2023)."""
+"""FedDisco: weights that count a client's samples and how equal its classes are (Ye et al. 2023)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, InvalidReply, Upload, Variant
-from client_app.models.classifier import Classifier
-from client_app.state import State
-from data import OneOf
+from fedskew.methods import (
+    Classifier,
+    Client,
+    InvalidReply,
+    Method,
+    OneOf,
+    Server,
+    ServerMethod,
+    State,
+    Update,
+    Upload,
+    Variant,
+    weighted_mean,
+)
 
 UNIT = 2**32
 """A discrepancy of 1, in the integers that answers are made of."""
@@ -21,8 +33,7 @@ class LabelDiscrepancy(Variant):
     """Answer, before round 1, with d_i, the distance between the client's class shares and equal ones.
 
     kl: sum_c P_i(c) ln(C P_i(c)). l2: sqrt(sum_c (P_i(c) - 1 / C)^2). The server learns one number of each client and
-    no class counts (Ye et al., ICML 2023; the authors' code reads the counts). Nothing else changes: training is the
-    plain one to the bit.
+    no class counts (the authors' code reads the counts). Nothing else changes: training is the plain one to the bit.
     """
 
     name: ClassVar[str] = "label-discrepancy"
@@ -78,3 +89,56 @@ def one_number(model: Classifier, classes_held: int) -> int:
 def shapes(model: Classifier) -> dict[str, tuple[int, ...]]:
     """Return the shape of an answer."""
     return {"discrepancy": (1,)}
+
+
+@dataclass(frozen=True)
+class FedDisco(ServerMethod):
+    """w <- sum_i p_i w_i with p_i proportional to max(0, n_i - a d_i + b).
+
+    n_i = |D_i| / sum over the participants, d_i the client's discrepancy (Ye et al., ICML 2023). Of the kl
+    measure d_i is divided by the participants' sum, as in the authors' code. Where no weight is positive, p_i = n_i.
+    """
+
+    name: ClassVar[str] = "feddisco"
+
+    a: Annotated[float, Ge(0)] = 0.5
+    """Strength of the discrepancy."""
+    b: Annotated[float, Ge(0)] = 0.1
+    """Added to every weight."""
+
+    def combine(
+        self, server: Server, state: State, updates: Sequence[Update]
+    ) -> tuple[State, State]:
+        examples = [update.examples for update in updates]
+        shared = [update.shared for update in updates]
+        total = sum(examples)
+        weights = [
+            max(0.0, count / total - self.a * distance + self.b)
+            for count, distance in zip(examples, discrepancies(server, updates), strict=True)
+        ]
+        if not any(weights):
+            return weighted_mean(shared, examples), state
+        return weighted_mean(shared, weights), state
+
+
+def discrepancies(server: Server, updates: Sequence[Update]) -> list[float]:
+    """Return d_i of every update's client."""
+    asked = server.variants[LabelDiscrepancy.name]
+    assert isinstance(asked, LabelDiscrepancy)
+    numbers_K1 = server.answers[asked.name]["discrepancy"]
+    distances = [int(numbers_K1[update.client]) / UNIT for update in updates]
+    total = sum(distances)
+    if asked.measure != "kl" or not total:
+        return distances
+    return [distance / total for distance in distances]
+
+
+FEDDISCO = Method(
+    "feddisco",
+    "weights that also count how equal a client's classes are",
+    "Ye et al., ICML 2023",
+    "the distance of its class shares from equal ones, once",
+    (LabelDiscrepancy.name,),
+    combine=FedDisco.name,
+    parts=(LabelDiscrepancy, FedDisco),
+)

@@ -1,4 +1,4 @@
-"""FedVLS's client side: what the received model knows of vacant classes, and smaller logits (Guo et al. 2025)."""
+"""FedVLS: what the received model knows of vacant classes, and smaller logits (Guo et al. 2025)."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, Requirements, Variant
+from fedskew.methods import Client, Method, Requirements, Variant
 
 TINY = 1e-9
 """Added to priors before their logarithm, as in the authors' code: a vacant class gets -20.7 in place of -inf."""
@@ -83,3 +83,13 @@ def suppressed(logits_BC: Tensor, labels_B: Tensor, prior_C: Tensor) -> Tensor:
     exponents_BC = balanced_BC * is_other_BC
     log_mean_C = torch.logsumexp(exponents_BC, 0) - math.log(batch)
     return (prior_C * log_mean_C).sum()
+
+
+FEDVLS = Method(
+    "fedvls",
+    "distills the received model on classes that a client lacks, and keeps other logits small",
+    "Guo et al., AAAI 2025",
+    "nothing",
+    (VacantClasses.name,),
+    parts=(VacantClasses,),
+)
