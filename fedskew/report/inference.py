@@ -393,11 +393,13 @@ def among_highest(values: Floats, number: int) -> Floats:
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return the p-values corrected for how many there are (Holm 1979); None stays None and counts nowhere."""
-    available = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    available = [(p, index) for index, p in enumerate(p_values) if p is not None]
     corrected: list[float | None] = list(p_values)
+    remaining = len(available)
     highest = 0.0
-    for rank, (p, index) in enumerate(available):
+    for p, index in sorted(available):
         # A corrected value is never below that of a smaller p-value.
-        highest = max(highest, min(1.0, (len(available) - rank) * p))
+        highest = max(highest, min(1.0, remaining * p))
         corrected[index] = highest
+        remaining -= 1
     return corrected

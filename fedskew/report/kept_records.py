@@ -49,8 +49,12 @@ def file_of(folder: Path, run: str) -> Path:
 
 def kept_runs(folder: Path | None, planned: Iterable[RunSettings]) -> dict[str, Run]:
     """Return the kept runs among planned ones by their ids; None keeps none. Raises DataError as `kept_run`."""
-    kept = {settings.run_id: kept_run(folder, settings) for settings in planned}
-    return {name: run for name, run in kept.items() if run is not None}
+    kept = {}
+    for settings in planned:
+        run = kept_run(folder, settings)
+        if run is not None:
+            kept[run.name] = run
+    return kept
 
 
 def kept_run(folder: Path | None, settings: RunSettings) -> Run | None:

@@ -1,39 +1,23 @@
 """Warnings about runs in a report: missing, damaged, made with other settings or versions, or not comparable."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from data.renamed_settings import renamed
 from fedskew.experiments.plan import Cell
-from fedskew.experiments.tuning import Tuned
 from fedskew.report.run_records import VERSIONS, Run
 from server_app.run_folder import divergence_words
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
 from server_app.settings import defaults
 
 
-def trial_warnings(tuned: Iterable[Tuned]) -> list[str]:
-    """Return a sentence for rows of which no trial has finished, and one for other trials that have not."""
-    left_out, lacking = [], []
-    for one in tuned:
-        name = f"{one.column}: {one.row}" if one.column else one.row
-        missing = [str(value) for value, number in one.scores.items() if math.isnan(number)]
-        if one.value is None:
-            left_out.append(name)
-        elif missing:
-            lacking.append(f"{name} ({', '.join(missing)})")
-    causes = {
-        "No trial has finished, so the row is left out": left_out,
-        "Trials that have not finished do not count": lacking,
-    }
-    return [f"{cause}: {listed(names, 8)}." for cause, names in causes.items() if names]
-
-
 def values_of(key: str, cells: Iterable[Cell]) -> str:
     """Return the values of a setting in the runs that have it, in the order of the cells."""
-    of_cells = (cell.run.flat() for cell in cells)
-    values = [str(settings[key]) for settings in of_cells if key in settings]
+    values = []
+    for cell in cells:
+        settings = cell.run.flat()
+        if key in settings:
+            values.append(str(settings[key]))
     return ", ".join(dict.fromkeys(values))
 
 
@@ -49,35 +33,43 @@ def changes(experiment: Sequence[Cell], cells: Sequence[Cell], keys: Iterable[st
 
 def run_warnings(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
     """Return a sentence for all that is wrong with runs, and for what differs between runs that are compared."""
-    missing = [name for name, run in runs.items() if run.state == "missing"]
     warnings = []
+    missing = [name for name, run in runs.items() if run.state == "missing"]
     if missing:
         warnings.append(f"{len(missing)} of {len(runs)} runs are missing: {listed(missing)}.")
     for name, run in runs.items():
-        warnings += [f"{name}: {sentence}." for sentence in wrong_with(run)]
-    finished = {name: run for name, run in runs.items() if run.finished}
-    partitions: dict[str, dict[str, str]] = {}
+        for sentence in wrong_with(run):
+            warnings.append(f"{name}: {sentence}.")
+    return warnings + mismatches(cells, runs)
+
+
+def mismatches(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
+    """Return a sentence for what differs between finished runs that are compared or averaged."""
+    # By what must be the same, the value of each run.
+    values: dict[str, dict[str, str]] = {}
     for cell in cells:
-        if cell.run.run_id in finished:
-            where = f"{cell.column}, seed {cell.seed}".removeprefix(", ")
-            code = str(finished[cell.run.run_id].origin.get("partition-hash", "unknown"))[:12]
-            partitions.setdefault(where, {})[cell.run.run_id] = code
-    for where, codes in partitions.items():
+        run = runs[cell.run.run_id]
+        if not run.finished:
+            continue
+        where = f"{cell.column}, seed {cell.seed}".removeprefix(", ")
         what = f"Not the same samples at the same clients ({where}): partition"
-        warnings += differing(what, codes)
-    for version in (*VERSIONS, "device"):
-        values = {name: run.versions[version] for name, run in finished.items()}
-        warnings += differing(f"Runs were made with different {version}:", values)
+        code = str(run.origin.get("partition-hash", "unknown"))
+        values.setdefault(what, {})[run.name] = code[:12]
+    for name in (*VERSIONS, "device"):
+        finished = {run.name: run.versions[name] for run in runs.values() if run.finished}
+        values[f"Runs were made with different {name}:"] = finished
+    warnings = []
+    for what, value_of in values.items():
+        distinct = dict.fromkeys(value_of.values())
+        texts = [f"{value} in {listed(runs_with(value_of, value))}" for value in distinct]
+        if len(texts) > 1:
+            warnings.append(f"{what} {'; '.join(texts)}.")
     return warnings
 
 
-def differing(what: str, values: Mapping[str, str]) -> list[str]:
-    """Return a sentence that names every value with its runs, where these have more than one."""
-    names_of: dict[str, list[str]] = {}
-    for name, value in values.items():
-        names_of.setdefault(value, []).append(name)
-    parts = [f"{value} in {listed(names)}" for value, names in names_of.items()]
-    return [f"{what} {'; '.join(parts)}."] if len(parts) > 1 else []
+def runs_with(value_of: Mapping[str, str], value: str) -> list[str]:
+    """Return the runs that have a value."""
+    return [name for name in value_of if value_of[name] == value]
 
 
 def wrong_with(run: Run) -> list[str]:
@@ -122,12 +114,16 @@ def differing_settings(run: Run, recorded: Mapping[str, object]) -> list[str]:
     """Return the settings with an effect on numbers that are others in a record than in a run; unnamed is default."""
     planned = {**defaults(), **run.settings.flat()}
     stated = {**defaults(), **recorded}
-    keys = (planned.keys() | stated.keys()) - WITHOUT_EFFECT_ON_NUMBERS
-    return [key for key in sorted(keys) if planned.get(key) != stated.get(key)]
+    different = []
+    for key in sorted(planned.keys() | stated.keys()):
+        if key not in WITHOUT_EFFECT_ON_NUMBERS and planned.get(key) != stated.get(key):
+            different.append(key)
+    return different
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
     """Return the first names, and how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    shown = list(names)
+    if len(shown) > most:
+        return f"{', '.join(shown[:most])} and {len(shown) - most} more"
+    return ", ".join(shown)

@@ -13,7 +13,7 @@ from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell, plan
 from fedskew.experiments.plan import runs as runs_of
 from fedskew.experiments.tuning import Tuned, TuningRun, trials, values_of_rows
-from fedskew.report.result_warnings import changes, run_warnings, trial_warnings, values_of
+from fedskew.report.result_warnings import changes, run_warnings, values_of
 from fedskew.report.run_records import Run
 from server_app.evaluation import PositiveClass, positive_class
 from server_app.predictions import Predictions, read_predictions
@@ -138,9 +138,14 @@ class ExperimentResults:
 
     def diverged(self, row: str, column: str) -> dict[int, Mapping[str, Any]]:
         """Return by seed how the runs of a row in a column diverged."""
-        of_row = [cell for cell in self.cells if (cell.row, cell.column) == (row, column)]
-        by_seed = {cell.seed: self.runs[cell.run.run_id].divergence for cell in of_row}
-        return {seed: how for seed, how in by_seed.items() if how is not None}
+        by_seed = {}
+        for cell in self.cells:
+            if (cell.row, cell.column) != (row, column):
+                continue
+            divergence = self.runs[cell.run.run_id].divergence
+            if divergence is not None:
+                by_seed[cell.seed] = divergence
+        return by_seed
 
     def in_column(self, column: str) -> list[SeedResult]:
         """Return the finished runs of a column, row by row."""
@@ -180,7 +185,7 @@ def gather(
         cells=cells,
         runs=runs,
         measured=measured_runs(cells, runs),
-        warnings=(*differing, *trial_warnings(tuned), *run_warnings(cells, runs)),
+        warnings=(*differing, *run_warnings(cells, runs)),
         command=command([experiment.name], overrides, file),
         tuned=tuned,
         trial_runs={trial.cell.run.run_id for trial in tried},

@@ -79,14 +79,17 @@ def reached(results: ExperimentResults, row: str, column: str) -> dict[int, int 
     left out.
     """
     experiment = results.experiment
+    metric = experiment.metric_of(column)
     target_of = targets(results, column)
     rounds: dict[int, int | None] = {}
     for run in results.of(row, column):
         seed = run.cell.seed
-        if seed in target_of and row == reference(experiment):
+        if seed not in target_of:
+            continue
+        if row == reference(experiment):
             rounds[seed] = select(run.points, experiment.selection)[-1].round
-        elif seed in target_of:
-            rounds[seed] = reach(run, target_of[seed], experiment.metric_of(column))
+        else:
+            rounds[seed] = reach(run, target_of[seed], metric)
     return rounds
 
 
@@ -149,15 +152,21 @@ def rounding_of(better: SeedResult, than: SeedResult, times: float = 1.0) -> flo
     A number that is first seen in one evaluated round was reached at any time since the one before, so that its round
     is uniform over the g rounds between, with the variance g^2 / 12.
     """
-    ours, theirs = (run.points[-1].round / len(run.points) for run in (better, than))
-    return math.sqrt(((times * ours) ** 2 + theirs**2) / 12)
+    variance = 0.0
+    for run, factor in ((better, times), (than, 1.0)):
+        gap = run.points[-1].round / len(run.points)
+        variance += (factor * gap) ** 2 / 12
+    return math.sqrt(variance)
 
 
 def mean_round(rounds: Iterable[int | None]) -> float | None:
     """Return a mean of rounds; None where a seed never reached the target."""
-    numbers = list(rounds)
-    measured = [number for number in numbers if number is not None]
-    return float(np.mean(measured)) if measured and len(measured) == len(numbers) else None
+    numbers = []
+    for round in rounds:
+        if round is None:
+            return None
+        numbers.append(round)
+    return float(np.mean(numbers)) if numbers else None
 
 
 def reach_table(results: ExperimentResults) -> Table:
@@ -184,13 +193,17 @@ def reach_cell(results: ExperimentResults, row: str, column: str) -> TableCell:
     below the target had the number and lost it again, so that it has no speed-up.
     """
     experiment = results.experiment
-    metric = experiment.metric_of(column)
-    runs = {run.cell.seed: run for run in results.of(row, column)}
-    of_reference = {run.cell.seed: run for run in results.of(reference(experiment), column)}
-    rounds = reached(results, row, column)
+    standard = reference(experiment)
     if results.diverged(row, column):
         return TableCell("diverged", seeds_words(results, row, column))
-    if any(in_last_alone(runs[seed], of_reference[seed]) for seed in rounds):
+    rounds = reached(results, row, column)
+    pairs = {}
+    for seed in rounds:
+        ours = by_seed(results, row, column, seed)
+        theirs = by_seed(results, standard, column, seed)
+        assert ours is not None and theirs is not None  # their rounds are known
+        pairs[seed] = (ours, theirs)
+    if any(in_last_alone(ours, theirs) for ours, theirs in pairs.values()):
         return TableCell(NONE, "a model in the last round alone")
     never = list(rounds.values()).count(None)
     if never:
@@ -200,20 +213,21 @@ def reach_cell(results: ExperimentResults, row: str, column: str) -> TableCell:
     if not mean or not takes_training(results, column):
         return TableCell(NONE, "a level that is had at once, or by chance" if rounds else "")
 
+    metric = experiment.metric_of(column)
     target_of = targets(results, column)
-    first = mean_round(reach(of_reference[seed], target_of[seed], metric) for seed in rounds)
-    sent = [bytes_until(runs[seed].run.records, round or 0) for seed, round in rounds.items()]
-    below = [
-        seed
-        for seed in rounds
-        if ends_below(runs[seed], target_of[seed], experiment.selection, metric)
-    ]
-    if row == reference(experiment):
-        beside = f"first in {in_rounds(first or math.nan)}"
+    sent, first = [], []
+    below = 0
+    for seed, (ours, theirs) in pairs.items():
+        sent.append(bytes_until(ours.run.records, rounds[seed] or 0))
+        first.append(reach(theirs, target_of[seed], metric))
+        below += ends_below(ours, target_of[seed], experiment.selection, metric)
+    first_mean = mean_round(first) or math.nan
+    if row == standard:
+        beside = f"first in {in_rounds(first_mean)}"
     elif below:
-        beside = f"ends below it in {len(below)} of {plural(len(rounds), 'seed')}"
+        beside = f"ends below it in {below} of {plural(len(rounds), 'seed')}"
     else:
-        beside = f"{(first or math.nan) / mean:.2f}\N{MULTIPLICATION SIGN}"
+        beside = f"{first_mean / mean:.2f}\N{MULTIPLICATION SIGN}"
     return TableCell(in_rounds(mean), f"{beside}, {in_bytes(float(np.mean(sent)))}")
 
 

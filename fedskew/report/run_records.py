@@ -140,8 +140,13 @@ class Run:
     def versions(self) -> dict[str, str]:
         """What the numbers depend on beside the settings; a GPU has its model's name."""
         recorded = self.origin.get("versions", {})
-        versions = {name: str(recorded.get(name, "unknown")) for name in VERSIONS}
-        workers = [worker for record in self.records for worker in record.workers]
-        devices = {f"{one.get('device')} ({one['gpu']})" for one in workers if "gpu" in one}
-        devices |= {str(one.get("device")) for one in workers if "gpu" not in one}
-        return {**versions, "device": "+".join(sorted(devices))}
+        versions = {}
+        for name in VERSIONS:
+            versions[name] = str(recorded.get(name, "unknown"))
+        devices = set()
+        for record in self.records:
+            for worker in record.workers:
+                gpu = f" ({worker['gpu']})" if "gpu" in worker else ""
+                devices.add(f"{worker.get('device')}{gpu}")
+        versions["device"] = "+".join(sorted(devices))
+        return versions

@@ -12,23 +12,9 @@ from server_app.settings import defaults
 
 MOST_NAMES = 12
 """Classes whose names are listed."""
-SPLIT = (
-    "alpha", "classes-per-client", "domain-percent", "parts-per-domain",
-    "partition-file", "imbalance-factor", "largest-class", "train-images", "holdout-per-class",
-    "unseen-domain",
-)  # fmt: skip
-TRAINING = ("model", "rounds", "participation", "local-epochs", "batch-size", "learning-rate")
-ELSEWHERE = {
-    "partition",
-    "dataset",
-    "classes",
-    "input-shape",
-    "mean",
-    "std",
-    "clients",
-    "method",
-    "seed",
-}
+ALWAYS = ("partition", "alpha", "model", "rounds", "local-epochs", "batch-size", "learning-rate")
+"""Settings that are shown even where they have their default."""
+ELSEWHERE = {"dataset", "classes", "input-shape", "mean", "std", "clients", "method", "seed"}
 """Settings that other lines or the table itself show."""
 USE_ALPHA = ("lda", "feddf", "llt", "quantity")
 """The partitions that alpha has an effect on."""
@@ -40,22 +26,11 @@ def what_was_run(results: ExperimentResults) -> dict[str, str]:
     """Return by heading what was run, of the plan's settings and of what the finished runs have recorded."""
     runs = list(results.runs.values())
     flat = [run.settings.flat() for run in runs]
-    usual = defaults()
-    changed: dict[str, None] = {}  # as a set, in the settings' order
-    for settings in flat:
-        changed |= dict.fromkeys(key for key, value in settings.items() if value != usual[key])
-    if any(settings["partition"] in USE_ALPHA for settings in flat):
-        changed["alpha"] = None  # even its default value: the skew depends on it
-    split = {key: None for key in SPLIT if key in changed}
-    others = changed.keys() - {*SPLIT, *TRAINING, *ELSEWHERE, *WITHOUT_EFFECT_ON_NUMBERS}
-    partition = in_words(flat, ["partition", *split]).removeprefix("partition ")
     positives = (one.positive_class for group in results.measured.values() for one in group)
     texts = {
         "data": distinct(map(data, runs)),
         "clients": clients(runs),
-        "partition": "every site's own data" if runs[0].agreement else partition,
-        "training": in_words(flat, TRAINING),
-        "other settings": in_words(flat, [key for key in changed if key in others]),
+        "settings": settings_in_words(flat),
         "seeds": ", ".join(map(str, results.seeds)),
         "tested": tested(results.finished),
         "positive class": distinct(positive.name for positive in positives if positive),
@@ -63,12 +38,20 @@ def what_was_run(results: ExperimentResults) -> dict[str, str]:
     return {heading: text for heading, text in texts.items() if text}
 
 
-def in_words(flat: Sequence[Mapping[str, Scalar]], keys: Iterable[str]) -> str:
-    """Return settings with their values over the runs that have them."""
+def settings_in_words(flat: Sequence[Mapping[str, Scalar]]) -> str:
+    """Return the settings in ALWAYS, and those that differ from their defaults, with their values over the runs."""
+    usual = defaults()
+    elsewhere = ELSEWHERE | WITHOUT_EFFECT_ON_NUMBERS
+    if not any(settings["partition"] in USE_ALPHA for settings in flat):
+        elsewhere |= {"alpha"}
+    shown = dict.fromkeys(ALWAYS)  # as a set, in the settings' order
+    for settings in flat:
+        shown |= dict.fromkeys(key for key, value in settings.items() if value != usual[key])
     texts = []
-    for key in keys:
+    for key in shown:
         values = dict.fromkeys(str(settings[key]) for settings in flat if key in settings)
-        texts += [f"{key} {' or '.join(values)}"] if values else []
+        if values and key not in elsewhere:
+            texts.append(f"{key} {' or '.join(values)}")
     return ", ".join(texts)
 
 
@@ -92,9 +75,12 @@ def clients(runs: Sequence[Run]) -> str:
     sites = distinct(", ".join(run.sites) for run in runs if run.agreement)
     if sites:
         return f"{sites}; how many samples of which class each holds is known there alone"
-    numbers = " or ".join(dict.fromkeys(str(run.settings.data.clients) for run in runs))
-    sizes = [sum(counts_C) for run in runs for counts_C in run.samples.get("train", ())]
-    return f"{numbers}, {span(sizes)} training samples each" if sizes else numbers
+    numbers = dict.fromkeys(str(run.settings.data.clients) for run in runs)
+    text = " or ".join(numbers)
+    sizes = []
+    for run in runs:
+        sizes += [sum(counts_C) for counts_C in run.samples.get("train", ())]
+    return f"{text}, {span(sizes)} training samples each" if sizes else text
 
 
 def tested(runs: Sequence[Run]) -> str:
@@ -128,11 +114,13 @@ def mean_split(runs: Sequence[SeedResult]) -> dict[str, float]:
         by_round = []
         for record in measured.run.records:
             seconds = record.seconds
-            work = min(seconds.clients, seconds.client_work / max(1, len(record.workers)))
-            rest = max(0.0, seconds.round - work - seconds.server - seconds.evaluation)
-            by_round.append((work, seconds.server, seconds.evaluation, rest))
+            processes = max(1, len(record.workers))
+            work = min(seconds.clients, seconds.client_work / processes)
+            rest = seconds.round - work - seconds.server - seconds.evaluation
+            by_round.append((work, seconds.server, seconds.evaluation, max(0.0, rest)))
         by_run.append(np.mean(by_round, axis=0))
-    return dict(zip(PARTS, np.mean(by_run, axis=0).tolist(), strict=True))
+    means = np.mean(by_run, axis=0)
+    return dict(zip(PARTS, means.tolist(), strict=True))
 
 
 def trainings(results: ExperimentResults, column: str) -> dict[str, list[SeedResult]]:
@@ -140,11 +128,13 @@ def trainings(results: ExperimentResults, column: str) -> dict[str, list[SeedRes
     rows_of: dict[str, list[str]] = {}
     first_of: dict[str, SeedResult] = {}
     for measured in results.in_column(column):
-        first_of.setdefault(measured.run.name, measured)
-        rows_of.setdefault(measured.run.name, []).append(measured.cell.row)
+        name = measured.run.name
+        first_of.setdefault(name, measured)
+        rows_of.setdefault(name, []).append(measured.cell.row)
     by_rows: dict[str, list[SeedResult]] = {}
     for name, measured in first_of.items():
-        by_rows.setdefault(", ".join(rows_of[name]), []).append(measured)
+        rows = ", ".join(rows_of[name])
+        by_rows.setdefault(rows, []).append(measured)
     return by_rows
 
 
@@ -169,11 +159,13 @@ def runs_table(results: ExperimentResults) -> Table:
     made_with = {"code": "code", "torch": "torch", "flwr": "flwr", "CPU": "cpu", "device": "device"}
     rows = []
     for run in results.runs.values():
-        recorded = run.versions if run.origin else {}
-        versions = [recorded.get(key, NONE) for key in made_with.values()]
-        hashes = (str(run.origin.get("partition-hash", NONE))[:12], run.hash[:12] or NONE)
         state = f"{run.state}: {run.ended}" if run.ended else run.state
-        rows.append(list(map(TableCell, (run.name, state, *versions, *hashes))))
+        texts = [run.name, state]
+        for key in made_with.values():
+            texts.append(run.versions[key] if run.origin else NONE)
+        texts.append(str(run.origin.get("partition-hash", NONE))[:12])
+        texts.append(run.hash[:12] or NONE)
+        rows.append(list(map(TableCell, texts)))
     headings = ("run", "state", *made_with, "partition hash", "model hash")
     caption = "The runs, what made them, and the hashes of their data and models."
     return Table(caption, list(map(TableCell, headings)), rows, wordy=True)

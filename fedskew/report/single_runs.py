@@ -72,46 +72,76 @@ def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
 
 def table(runs: Sequence[Run]) -> ExperimentResults:
     """Return the report on the runs of one data set, as if they had been planned."""
+    differing = differing_settings(runs)
+    cells: dict[tuple[str, str, int], Cell] = {}
+    # Runs with one model first: they are a method's own, while others deploy it beside theirs.
+    for run in sorted(runs, key=number_of_models):
+        general = run.settings.general
+        column, changed = in_words(run, differing)
+        rows = {"": general.method}
+        if run.finished and run.summary:
+            rows = run.summary.get("rows", {})
+        for deployed, method in rows.items():
+            row = method + changed
+            cell = Cell("", row, column, general.seed, run.settings, deployed)
+            cells.setdefault((row, column, general.seed), cell)
+    by_seed = sorted(cells.values(), key=lambda cell: cell.seed)
+    by_id = {run.name: run for run in runs}
+    return ExperimentResults(
+        experiment=experiment_of(by_seed, runs[0]),
+        cells=by_seed,
+        runs=by_id,
+        measured=measured_runs(by_seed, by_id),
+        warnings=tuple(run_warnings(by_seed, by_id)),
+        command="",
+    )
+
+
+def number_of_models(run: Run) -> int:
+    """Return how many models a run deploys; 0 before it is finished."""
+    return len((run.summary or {}).get("models", ()))
+
+
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Return the settings that have more than one value among the runs, but for method and seed."""
     values: dict[str, set[Scalar]] = {}
     for run in runs:
         for key, value in run.settings.flat().items():
             values.setdefault(key, set()).add(value)
-    left_out = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}
-    differing = [key for key in values if len(values[key]) > 1 and key not in left_out]
-    cells: dict[tuple[str, str, int], Cell] = {}
-    # Runs with one model first: they are a method's own, while others deploy it beside theirs.
-    for run in sorted(runs, key=lambda run: len((run.summary or {}).get("models", ()))):
-        flat = run.settings.flat()
-        stated = [f"{key} {flat[key]}" for key in differing if key in OF_COLUMNS and key in flat]
-        changed = [
-            f", {key} {flat[key]}"
-            for key in differing
-            if key not in OF_COLUMNS and flat.get(key, defaults()[key]) != defaults()[key]
-        ]
-        rows = {"": run.settings.general.method}
-        if run.finished and run.summary:
-            rows = run.summary.get("rows", {})
-        for deployed, row in rows.items():
-            place = ("".join([row, *changed]), ", ".join(stated), run.settings.general.seed)
-            cells.setdefault(place, Cell("", *place, run.settings, deployed))
-    by_seed = sorted(cells.values(), key=lambda cell: cell.seed)
-    by_id = {run.name: run for run in runs}
-    warnings = tuple(run_warnings(by_seed, by_id))
-    experiment = experiment_of(by_seed, runs[0])
-    measured = measured_runs(by_seed, by_id)
-    return ExperimentResults(experiment, by_seed, by_id, measured, warnings, command="")
+    named = WITHOUT_EFFECT_ON_NUMBERS | {"method", "seed", "dataset"}
+    return [key for key in values if len(values[key]) > 1 and key not in named]
+
+
+def in_words(run: Run, keys: Sequence[str]) -> tuple[str, str]:
+    """Return what a run's column is called, and what is behind its row's name: settings that are not the default."""
+    flat = run.settings.flat()
+    columns = []
+    changed = ""
+    for key in keys:
+        if key in OF_COLUMNS:
+            columns.append(f"{key} {flat[key]}")
+        elif key in flat and flat[key] != defaults()[key]:
+            changed += f", {key} {flat[key]}"
+    return ", ".join(columns), changed
 
 
 def experiment_of(cells: Sequence[Cell], run: Run) -> Experiment:
     """Return the experiment that these cells would be of; methods come as they are listed, FedAvg first."""
-    order = {name: number for number, name in enumerate(METHODS)}
-    method_of = {cell.row: cell.row.partition(",")[0] for cell in cells}
-    rows = sorted(method_of, key=lambda row: (order.get(method_of[row], len(order)), row))
-    sites = run.agreement.get("name")
+    order = list(METHODS)
+
+    def rank(row: Row) -> tuple[int, str]:
+        position = order.index(row.method) if row.method in order else len(order)
+        return position, row.label
+
+    rows = {cell.row: Row(cell.row, cell.row.partition(",")[0]) for cell in cells}
+    columns = sorted({cell.column for cell in cells})
+    title = f"Runs on {run.data_name}"
+    if run.agreement:
+        title = f"Runs between the sites of {run.agreement['name']}"
     return Experiment(
         name=f"runs-{run.data_name}",
-        title=f"Runs between the sites of {sites}" if sites else f"Runs on {run.data_name}",
-        rows=tuple(Row(row, method_of[row]) for row in rows),
-        columns={column: {} for column in sorted({cell.column for cell in cells})},
+        title=title,
+        rows=tuple(sorted(rows.values(), key=rank)),
+        columns={column: {} for column in columns},
         seeds=tuple(sorted({cell.seed for cell in cells})),
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from client_app.personal import is_personal
 from client_app.ranking import STATED
+from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.tuning import Tuned
 from fedskew.report.format import (
     NONE,
@@ -33,7 +34,7 @@ from fedskew.report.inference import (
     summarize_seeds,
 )
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.rounds_to_target import mean_round, reach_cell, reached, takes_training
+from fedskew.report.rounds_to_target import in_rounds, reached, takes_training
 from fedskew.report.run_records import Run
 from fedskew.report.unfit_rows import chance_words, seeds_words
 from server_app.evaluation import MOST_LISTED
@@ -73,58 +74,62 @@ def numbers(results: ExperimentResults) -> list[dict[str, Any]]:
     selection that the paper used, the paper's number and ours minus it.
     """
     experiment = results.experiment
-    columns = list(experiment.columns)
     entries = []
-    for index, column in enumerate(columns):
+    for index, column in enumerate(experiment.columns):
         for row in experiment.rows:
-            paper = experiment.cells.get(row.label, (None,) * len(columns))[index]
-            entries += cell_numbers(results, row.label, column, paper)
+            papers = experiment.cells.get(row.label)
+            diverged = list(results.diverged(row.label, column))
+            main = (main_metric(experiment, column), experiment.selection)
+            for key, summary in summaries_of(results, row.label, column).items():
+                paper = papers[index] if papers and key == main else None
+                # A row that diverged in every seed has no number and stands here once.
+                if summary is None and paper is None and not (key == main and diverged):
+                    continue
+                by_seed = summary.by_seed if summary else {}
+                mean = summary.mean if summary else None
+                metric, selection = key
+                entries.append(
+                    {
+                        "experiment": experiment.name,
+                        "column": column,
+                        "row": row.label,
+                        "metric": metric,
+                        "selection": selection,
+                        "n": len(by_seed),
+                        "mean": mean,
+                        "sd": summary.sd if summary else None,
+                        "paper": paper,
+                        "difference": None if mean is None or paper is None else mean - paper,
+                        "seeds": list(by_seed),
+                        "values": list(by_seed.values()),
+                        "diverged": diverged,
+                    }
+                )
     return entries
 
 
-def cell_numbers(
-    results: ExperimentResults, row: str, column: str, paper: float | None
-) -> list[dict[str, Any]]:
-    """Return the entries of one row in one column; `paper` is the paper's number."""
+def main_metric(experiment: Experiment, column: str) -> str:
+    """Return what the main table shows in a column: a metric, or the rounds until a row's number is reached."""
+    metric = experiment.metric_of(column)
+    return f"rounds to {experiment.reaches}'s {metric}" if experiment.reaches else metric
+
+
+def summaries_of(
+    results: ExperimentResults, row: str, column: str
+) -> dict[tuple[str, str], Summary | None]:
+    """Return a row's numbers over the seeds by metric and selection, with the rounds where the table has these."""
     experiment = results.experiment
     metric = experiment.metric_of(column)
     group = results.of(row, column)
     summaries = {
         (metric, selection): summarize_seeds(group, selection, metric) for selection in SELECTIONS
     }
-    of_paper = (metric, experiment.selection)
     if experiment.reaches:
-        of_paper = (f"rounds to {experiment.reaches}'s {metric}", experiment.selection)
         rounds = reached(results, row, column) if takes_training(results, column) else {}
         by_seed = {seed: float(round) for seed, round in rounds.items() if round is not None}
-        summaries[of_paper] = Summary(by_seed) if by_seed else None
-
-    diverged = list(results.diverged(row, column))
-    entries = []
-    for (name, selection), summary in summaries.items():
-        is_main = (name, selection) == of_paper
-        beside = paper if is_main else None
-        # A row that diverged in every seed has no number and stands here once.
-        if summary is None and beside is None and not (is_main and diverged):
-            continue
-        entries.append(
-            {
-                "experiment": experiment.name,
-                "column": column,
-                "row": row,
-                "metric": name,
-                "selection": selection,
-                "n": summary.n if summary else 0,
-                "mean": summary.mean if summary else None,
-                "sd": summary.sd if summary else None,
-                "paper": beside,
-                "difference": summary.mean - beside if summary and beside is not None else None,
-                "seeds": list(summary.by_seed) if summary else [],
-                "values": list(summary.by_seed.values()) if summary else [],
-                "diverged": diverged,
-            }
-        )
-    return entries
+        key = (main_metric(experiment, column), experiment.selection)
+        summaries[key] = Summary(by_seed) if by_seed else None
+    return summaries
 
 
 def spread_words(summary: Summary | None, metric: str = "") -> str:
@@ -174,8 +179,12 @@ def number_tables(
 
 def groups_of(results: ExperimentResults, column: str) -> dict[str, Sequence[SeedResult]]:
     """Return the finished runs of a column by row, of the rows that have some."""
-    groups = {row.label: results.of(row.label, column) for row in results.experiment.rows}
-    return {row: group for row, group in groups.items() if group}
+    groups = {}
+    for row in results.experiment.rows:
+        group = results.of(row.label, column)
+        if group:
+            groups[row.label] = group
+    return groups
 
 
 def number_cell(
@@ -287,22 +296,79 @@ def recalls(group: Iterable[SeedResult], selection: str, key: str = "recall") ->
 
 
 def main_table(results: ExperimentResults) -> Table:
-    """Return ours beside the paper's: the experiment's number, or the rounds until a row's number is reached."""
+    """Return ours beside the paper's: mean and standard deviation, below them the paper's number and what is missing.
+
+    A number is strong where it is the highest of the column's rows that have all seeds, and better than chance.
+    """
     experiment = results.experiment
     marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
     selected = SELECTION_WORDS[experiment.selection]
     one_metric = len({experiment.metric_of(column) for column in experiment.columns}) == 1
+    entry_of = {}
+    for entry in numbers(results):
+        column = entry["column"]
+        is_main = entry["metric"] == main_metric(experiment, column)
+        if is_main and entry["selection"] == experiment.selection:
+            entry_of[entry["row"], column] = entry
+
     headings = [TableCell("method")]
     rows = [[TableCell(row.label + marks.get(row.label, ""))] for row in experiment.rows]
-    for index, column in enumerate(experiment.columns):
+    for column in experiment.columns:
         metric = words(experiment.metric_of(column))
         below = f"{metric}, {selected}" if column and not one_metric else selected
         headings.append(TableCell(column or metric, below))
-        cells = main_cells(results, column, index)
-        for row, cells_of_row, cell in zip(experiment.rows, rows, cells, strict=True):
+        best = best_mean(results, column, entry_of)
+        for row, cells in zip(experiment.rows, rows, strict=True):
+            entry = entry_of.get((row.label, column))
+            cell = main_cell(results, row.label, column, entry, best)
             mark = marks.get(f"{row.label}, {column}", "")
-            cells_of_row.append(replace(cell, text=cell.text + mark))
+            cells.append(replace(cell, text=cell.text + mark))
     return Table(main_caption(results, one_metric), headings, rows)
+
+
+def best_mean(
+    results: ExperimentResults, column: str, entry_of: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> float | None:
+    """Return the highest mean of a column's rows that have all seeds; None where there are no two, or of a loss."""
+    experiment = results.experiment
+    means = []
+    for (_, of_column), entry in entry_of.items():
+        if of_column == column and entry["n"] == len(results.seeds):
+            means.append(entry["mean"])
+    comparable = in_percent(experiment.metric_of(column)) and not experiment.reaches
+    return max(means) if comparable and len(means) > 1 else None
+
+
+def main_cell(
+    results: ExperimentResults,
+    row: str,
+    column: str,
+    entry: Mapping[str, Any] | None,
+    highest: float | None,
+) -> TableCell:
+    """Return the cell of an entry of `numbers`, strong where it has all seeds and the highest mean."""
+    metric = results.experiment.metric_of(column)
+    seeds = len(results.seeds)
+    mean, n = (entry["mean"], entry["n"]) if entry else (None, 0)
+    diverged = seeds_words(results, row, column)
+    text = NONE
+    if results.experiment.reaches and mean is not None:
+        text = in_rounds(mean)
+    elif entry and mean is not None:
+        text = plain(mean, metric) + (f" ± {plain(entry['sd'], metric)}" if n > 1 else "")
+    elif diverged:
+        text = "diverged"
+    below = []
+    if entry and entry["paper"] is not None:
+        difference = f", {signed(entry['difference'], metric)}" if mean is not None else ""
+        below.append(f"paper {plain(entry['paper'], metric)}{difference}")
+    if diverged or n < seeds:
+        below.append(diverged or f"{n} of {seeds} seeds")
+    at_chance = bool(chance_words(results, row, column))
+    if at_chance:
+        below.append("no better than chance")
+    best = n == seeds and mean == highest and not at_chance
+    return TableCell(text, "; ".join(below), best)
 
 
 def main_caption(results: ExperimentResults, one_metric: bool) -> str:
@@ -316,60 +382,6 @@ def main_caption(results: ExperimentResults, one_metric: bool) -> str:
         over = f"mean ± standard deviation {over}"
     beside = "; below, the paper's number and ours minus it" if experiment.cells else ""
     return f"{what}, {over}{beside}."
-
-
-def main_cells(results: ExperimentResults, column: str, index: int) -> list[TableCell]:
-    """Return a column's cells: mean and standard deviation, below them the paper's number and what is missing.
-
-    A cell is strong where it is the highest of the column's rows that have all seeds, and better than chance.
-    """
-    experiment = results.experiment
-    metric = experiment.metric_of(column)
-    summaries = {}
-    for row in experiment.rows:
-        group = results.of(row.label, column)
-        summaries[row.label] = summarize_seeds(group, experiment.selection, metric)
-    complete = [one.mean for one in summaries.values() if one and one.n == len(results.seeds)]
-    comparable = len(complete) > 1 and in_percent(metric)  # of a loss the lowest is the best
-
-    cells = []
-    for row, ours in summaries.items():
-        paper = experiment.cells[row][index] if row in experiment.cells else None
-        if experiment.reaches and reached(results, row, column):
-            cells.append(rounds_cell(results, row, column, paper))
-            continue
-        diverged = seeds_words(results, row, column)
-        n = ours.n if ours else 0
-        missing = f"{n} of {len(results.seeds)} seeds" if n < len(results.seeds) else ""
-        at_chance = "no better than chance" if chance_words(results, row, column) else ""
-        below = [
-            beside_paper(paper, ours.mean if ours else None, metric),
-            diverged or missing,
-            at_chance,
-        ]
-        best = comparable and ours is not None and not missing and ours.mean == max(complete)
-        text = "diverged" if ours is None and diverged else spread_words(ours, metric)
-        cells.append(TableCell(text, "; ".join(filter(None, below)), best and not at_chance))
-    return cells
-
-
-def rounds_cell(
-    results: ExperimentResults, row: str, column: str, paper: float | None
-) -> TableCell:
-    """Return the rounds until the reference's number is reached, below them the paper's."""
-    cell = reach_cell(results, row, column)
-    if paper is None or results.diverged(row, column):
-        return cell
-    rounds = reached(results, row, column) if takes_training(results, column) else {}
-    return replace(cell, below=beside_paper(paper, mean_round(rounds.values())))
-
-
-def beside_paper(paper: float | None, ours: float | None, metric: str = "") -> str:
-    """Return the paper's number and ours minus it; empty without the paper's."""
-    if paper is None:
-        return ""
-    text = f"paper {plain(paper, metric)}"
-    return text if ours is None else f"{text}, {signed(ours - paper, metric)}"
 
 
 def tuning_tables(results: ExperimentResults) -> list[Table]:
@@ -392,11 +404,16 @@ def tuning_tables(results: ExperimentResults) -> list[Table]:
 
 def trial_cell(tuned: Tuned, value: Scalar, metric: str) -> TableCell:
     """Return the number of one trial, strong for the best one, with a star at an end of what was tried."""
-    score = tuned.scores[value] * (100 if in_percent(metric) else 1)
+    score = tuned.scores[value]
+    if value in tuned.diverged:
+        return TableCell("diverged")
+    if math.isnan(score):
+        return TableCell(NONE)
+    text = plain(score * 100 if in_percent(metric) else score, metric)
     best = value == tuned.value
-    text = NONE if math.isnan(score) else plain(score, metric)
-    star = "*" if best and tuned.at_an_end else ""
-    return TableCell("diverged" if value in tuned.diverged else text + star, strong=best)
+    if best and tuned.at_an_end:
+        text += "*"
+    return TableCell(text, strong=best)
 
 
 def client_tables(results: ExperimentResults) -> list[Table]:
@@ -426,21 +443,28 @@ def client_table(results: ExperimentResults, column: str, what: str, key: str) -
         if values_SK is not None:
             by_row[row] = values_SK
             runs += [measured.run for measured in group]
-    sites = {tuple(run.sites) for run in runs}
-    names = sites.pop() if len(sites) == 1 else ()
-    tests = [list(run.samples.get("client-test") or ()) for run in runs]
-    same_tests = bool(tests) and all(sizes and sizes == tests[0] for sizes in tests)
-    headings = ["client", "test samples", *by_row] if same_tests else ["client", *by_row]
+    names = runs[0].sites if runs else []
+    sizes = runs[0].samples.get("client-test") if runs else None
+    same_clients = all(run.sites == names for run in runs)
+    if any(run.samples.get("client-test") != sizes for run in runs):
+        sizes = None  # of other sizes in another row or seed
+    headings = ["client", *by_row]
     rows = []
-    if all(values_SK.shape[1] == len(names) for values_SK in by_row.values()):
-        for client, name in enumerate(names):
-            sizes = [TableCell(str(tests[0][client]))] if same_tests else []
-            cells = [over_seeds(values_SK[:, client], key) for values_SK in by_row.values()]
-            rows.append([TableCell(name), *sizes, *cells])
+    for client, name in enumerate(names if same_clients else ()):
+        cells = [TableCell(name)]
+        for values_SK in by_row.values():
+            if values_SK.shape[1] == len(names):
+                cells.append(over_seeds(values_SK[:, client], key))
+        rows.append(cells)
     if rows:
         lowest = [np.fmin.reduce(values_SK, axis=1) for values_SK in by_row.values()]
-        cells = [over_seeds(lowest_S, key) for lowest_S in lowest]
-        rows.append([TableCell("worst client"), *[TableCell("")] * same_tests, *cells])
+        worst = [over_seeds(lowest_S, key) for lowest_S in lowest]
+        rows.append([TableCell("worst client"), *worst])
+    if sizes:
+        headings.insert(1, "test samples")
+        for cells, size in zip(rows, [*sizes, ""], strict=False):
+            cells.insert(1, TableCell(str(size)))
+    rows = [cells for cells in rows if len(cells) == len(headings)]
     caption = f"{named(column)}{what} in percent at each client, {SELECTION_WORDS[selection]}, over seeds."
     return Table(caption, list(map(TableCell, headings)), rows)
 
@@ -451,13 +475,18 @@ def at_clients(group: Sequence[SeedResult], selection: str, key: str) -> Floats 
     It is NaN where a client has none. None where it is not recorded, or not of the same clients in every seed.
     """
     by_seed = []
+    clients = set()
     for measured in group:
-        points = select(measured.points, selection)
-        values = [point.numbers.spreads.get(key, Spread()).values for point in points]
+        values = []
+        for point in select(measured.points, selection):
+            spread = point.numbers.spreads.get(key, Spread())
+            values.append(spread.values)
+            clients.add(len(spread.values))
         if values:
-            by_seed.append(np.mean(values, axis=0))
-    same = len({len(values_K) for values_K in by_seed}) == 1
-    return np.array(by_seed) if same and len(by_seed[0]) else None
+            by_seed.append(values)
+    if len(clients) != 1 or clients == {0}:
+        return None
+    return np.array([np.mean(values, axis=0) for values in by_seed])
 
 
 def over_seeds(value_S: Floats, key: str) -> TableCell:

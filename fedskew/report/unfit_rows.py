@@ -40,9 +40,12 @@ def tested_classes(recalls: Iterable[Sequence[float]]) -> int:
 
 def tested_in(group: Sequence[SeedResult], selection: str) -> int:
     """Return how many classes are tested in the rounds that are selected of runs; all where no recall is recorded."""
-    points = [point for measured in group for point in select(measured.points, selection)]
-    recorded = tested_classes(point.numbers.recall for point in points)
-    return recorded or max((one.run.settings.data.num_classes for one in group), default=0)
+    recalls = []
+    classes = 0
+    for measured in group:
+        recalls += [point.numbers.recall for point in select(measured.points, selection)]
+        classes = max(classes, measured.run.settings.data.num_classes)
+    return tested_classes(recalls) or classes
 
 
 def chance_words(
@@ -87,21 +90,18 @@ def unfit_sentences(results: ExperimentResults, column: str) -> list[str]:
     sentences = []
     at_chance = []
     for row in results.experiment.rows:
-        diverged = results.diverged(row.label, column)
         beside = chance_words(results, row.label, column)
+        diverged = results.diverged(row.label, column)
         if diverged:
-            seed, divergence = next(iter(diverged.items()))
-            first = f"seed {seed} in round {divergence['round']}: {divergence['reason']}"
-            sentences.append(
-                f"{named(column)}{diverged_words(results, row.label, column)} ({first}), so it is neither ranked "
-                f"nor compared ({divergence['remedy']})."
-            )
+            seed, how = next(iter(diverged.items()))
+            where = f"{named(column)}{diverged_words(results, row.label, column)}, seed {seed}"
+            sentences.append(f"{where} in round {how['round']}: {how['reason']} ({how['remedy']}).")
         elif beside:
             at_chance.append(f"{row.label} ({beside})")
     if at_chance:
         metric = words(results.experiment.metric_of(column))
+        rows = ", ".join(at_chance)
         sentences.append(
-            f"{named(column)}no better than chance in {metric}, and so not compared: {', '.join(at_chance)}: "
-            f"{CHANCE_REMEDY}."
+            f"{named(column)}no better than chance in {metric}: {rows}: {CHANCE_REMEDY}."
         )
     return sentences

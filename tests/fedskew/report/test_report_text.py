@@ -126,7 +126,7 @@ def test_ten_cells_fit_on_a_screen_and_the_verbose_form_has_more(tmp_path: Path)
     assert len(lines) <= 40 and max(map(len, lines[:-1])) <= 80
     assert "creff 3" in text and "+11.6 points" in text and "CReFF beats FedAvg" in text
     verbose = terminal_text([document(results)], 80, verbose=True)
-    assert "partition: lda" in verbose and "partition: lda" not in text
+    assert "settings: partition lda" in verbose and "partition: lda" not in text
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
