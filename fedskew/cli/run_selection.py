@@ -13,8 +13,7 @@ from data.resolve import require_there
 from data.text import whole_number
 from fedskew.experiments.entries import defaults, naming
 from fedskew.experiments.experiments import Experiment, Row, Suite
-from fedskew.experiments.lookup import find_all, sized_suite, statements_file
-from fedskew.experiments.statements import load_statements
+from fedskew.experiments.lookup import find_all, sized_suite
 from server_app.keys import built, no_such, read_texts, typed
 from server_app.methods import GROUP, METHODS, no_method
 from server_app.methods import Setting as Scalar
@@ -97,11 +96,7 @@ def choose(
     if names:
         rule = "does not go with experiments, which name their methods themselves"
         require(not method_names, "--method", ",".join(method_names), rule)
-        suite = sized_suite(names, file)
-        if suite is not None:
-            # A mistake in a statement is an error before anything runs, not after hours.
-            load_statements(statements_file(suite.name, file))
-        return Choice(find_all(names, file), overrides, seed_numbers, suite)
+        return Choice(find_all(names, file), overrides, seed_numbers, sized_suite(names, file))
     if len(method_names) > 1 or len(seed_numbers) > 1:
         chosen = method_names or [str(overrides.pop("method", defaults()["method"]))]
         rows = tuple(Row(method, method) for method in chosen)

@@ -2,15 +2,16 @@
 
 import difflib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data import SettingError, require
-from fedskew.experiments.experiments import FILE, SMOKE, Experiment, Suite, entries_in
+from fedskew.experiments.experiments import FILE, Experiment, Suite, entries_in
 
 log = logging.getLogger("fedskew")
 HERE = Path("experiments.yaml")
 """The user's own, in the working folder."""
+Entries = Mapping[str, Experiment | Suite]
 
 
 def known_entries(named_file: Path | None = None) -> dict[str, Experiment | Suite]:
@@ -18,52 +19,35 @@ def known_entries(named_file: Path | None = None) -> dict[str, Experiment | Suit
 
     Those of the user's file, `named_file` or experiments.yaml of the working folder, replace shipped ones.
     """
-    entries = entries_in(FILE)
     file = user_file(named_file)
-    if file is not None:
-        entries |= entries_in(file)
-    return entries
+    return entries_in(FILE) | (entries_in(file) if file else {})
 
 
 def user_file(named_file: Path | None = None) -> Path | None:
     """Return the user's file of experiments: the one named, or the working folder's where it is not the shipped."""
-    if named_file is not None:
-        return named_file
-    if HERE.is_file() and not (FILE.is_file() and HERE.samefile(FILE)):
+    if named_file is None and HERE.is_file() and not (FILE.is_file() and HERE.samefile(FILE)):
         return HERE
-    return None
+    return named_file
 
 
-def statements_file(suite: str, stated: Path | None = None) -> Path:
-    """Return the file whose statements a suite is about: the user's where it has the suite, else the shipped one."""
-    file = user_file(stated)
-    if file is not None and suite in entries_in(file):
-        return file
-    return FILE
+def file_of_suite(suite: str, named_file: Path | None = None) -> Path:
+    """Return the file whose papers a suite is about: the user's where it has the suite, else the shipped one."""
+    file = user_file(named_file)
+    return file if file is not None and suite in entries_in(file) else FILE
 
 
-def sized_suite(names: Sequence[str], stated: Path | None = None) -> Suite | None:
-    """Return the suite of statements that a command names; None where it names none.
+def sized_suite(names: Sequence[str], named_file: Path | None = None) -> Suite | None:
+    """Return the suite of papers that a command names, as papers-full; None where it names none.
 
-    Raises SettingError where it names anything beside such a suite: statements are of one file and one size.
+    Raises SettingError where it names anything beside such a suite: its claims are of one file and one size.
     """
-    known = known_entries(stated)
+    known = known_entries(named_file)
     for name in names:
         entry = known.get(name)
         if isinstance(entry, Suite) and entry.size:
-            rule = f"does not go with others: {name} stands for a whole file's statements"
+            rule = f"does not go with others: {name} stands for a whole file's papers"
             require(len(names) == 1, "experiment", ", ".join(names), rule)
             return entry
-    return None
-
-
-def entry_named(name: str, known: Mapping[str, Experiment | Suite]) -> Experiment | Suite | None:
-    """Return the entry of a name, or that of NAME-smoke at its smallest size; None where there is none."""
-    if name in known:
-        return known[name]
-    whole = known.get(name.removesuffix(SMOKE))
-    if name.endswith(SMOKE) and isinstance(whole, Experiment) and whole.smoke:
-        return whole.smoke_size
     return None
 
 
@@ -83,27 +67,22 @@ def find_all(names: Sequence[str], named_file: Path | None = None) -> list[Exper
         log.warning("read from ./%s: %s", file, ", ".join(found_there))
     chosen: dict[str, Experiment] = {}
     for name in names:
-        entry = entry_named(name, known)
+        entry = known.get(name)
         if entry is None:
-            raise no_experiment(name, known, file or FILE)
-        members = entry.members if isinstance(entry, Suite) else (name,)
-        for member in members:
-            experiment = entry_named(member, known)
+            raise no_experiment(name, known, file)
+        for member in entry.experiments if isinstance(entry, Suite) else (name,):
+            experiment = known[member]
             if not isinstance(experiment, Experiment):  # a user's suite has the name of one
                 raise SettingError("experiments", member, "is no experiment", where=name)
             chosen[member] = experiment
     return list(chosen.values())
 
 
-def no_experiment(name: str, existing: Collection[str], file: Path) -> SettingError:
-    """Return the error of a name that neither `file` nor the shipped file has."""
-    files = FILE.name
-    if file.name != FILE.name:
-        files = f"{file.name} or {FILE.name}"
+def no_experiment(name: str, known: Entries, file: Path | None) -> SettingError:
+    """Return the error of a name that neither the user's file nor the shipped one has."""
+    files = " or ".join(dict.fromkeys([file.name, FILE.name] if file else [FILE.name]))
     rule = f"is not in {files}"
-
-    similar = difflib.get_close_matches(name, existing, 1)
+    similar = difflib.get_close_matches(name, known, 1)
     if similar:
-        remedy = f"did you mean {similar[0]}?"
-        return SettingError("experiment", name, rule, remedy=remedy)
-    return SettingError("experiment", name, f"{rule}; known are {', '.join(existing)}")
+        return SettingError("experiment", name, rule, remedy=f"did you mean {similar[0]}?")
+    return SettingError("experiment", name, f"{rule}; known are {', '.join(known)}")

@@ -1,17 +1,21 @@
 """From an experiment to its runs: one training for all rows that differ only in what is deployed."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from client_app.client import affects_training
 from client_app.variants import VARIANTS
 from data import SettingError, require
+from fedskew.experiments.entries import defaults
 from fedskew.experiments.experiments import Experiment, Row, Tune
-from server_app.composition import closed_form_methods, compose, model_of, with_head_start
+from server_app.composition import compose, model_of
 from server_app.methods import METHODS
 from server_app.run_settings import RunSettings, Scalar
-from server_app.settings import defaults, parse
+from server_app.settings import parse
 from strategies.core.round_result import AVERAGE
+
+TunedValues = Mapping[tuple[str, str], Scalar]
+"""The value of the tuned setting by row and column."""
 
 
 @dataclass(frozen=True)
@@ -39,29 +43,12 @@ class Training:
     riders: dict[str, dict[str, Scalar]] = field(default_factory=dict)
     """The settings of each rider's own section, by its name."""
 
-    def takes(
-        self,
-        method: str,
-        settings: Mapping[str, Scalar],
-        riders: Mapping[str, Mapping[str, Scalar]],
-    ) -> bool:
-        """Return whether a row could be one more model of this training."""
-        if self.method != method or self.settings != settings:
-            return False
-        # Riders that are there already must have the same settings.
-        return all(self.riders.get(name, of_rider) == of_rider for name, of_rider in riders.items())
-
     def parse(self) -> RunSettings:
         """Return the run's settings."""
-        method = "+".join([self.method, *self.riders])
-        settings: dict[str, Scalar] = {}
+        settings = dict(self.settings)
         for of_rider in self.riders.values():
             settings |= of_rider
-        return parse({**self.settings, **settings, "method": method})
-
-
-TunedValues = Mapping[tuple[str, str], Scalar]
-"""The value of the tuned setting by row and column."""
+        return parse({**settings, "method": "+".join([self.method, *self.riders])})
 
 
 def plan(
@@ -96,104 +83,77 @@ def plan(
     if tune is not None:
         rule = f"is the seed of {experiment.name}'s trials"
         require(tune.seed not in chosen_seeds, "seed", tune.seed, rule)
+
     cells: list[Cell] = []
     for column, of_column in experiment.columns.items():
-        settings = {**experiment.assumed, **experiment.settings, **of_column}
-        rows = experiment.rows
-        if tune is not None:
-            rows = with_tuned(rows, column, tune, tuned)
+        shared = {**experiment.assumed, **experiment.settings, **of_column}
+        settings_of_rows = []
+        for row in experiment.rows:
+            settings = {**shared, **row.settings, **overrides}
+            if tune is not None:
+                value = tune.values[0] if tuned is None else tuned.get((row.label, column))
+                if value is None:
+                    continue
+                settings[tune.key] = value
+            settings_of_rows.append((row, settings))
         for seed in chosen_seeds:
-            cells += planned(experiment, rows, column, settings, {**overrides, "seed": seed})
+            cells += planned(experiment.name, column, settings_of_rows, seed)
     return cells
 
 
 def tune_in_force(experiment: Experiment, overrides: Mapping[str, Scalar]) -> Tune | None:
     """Return what the experiment tunes; None where it tunes nothing, or the user gives that setting a value."""
     tune = experiment.tune
-    if tune is None or tune.key in overrides:
-        return None
-    return tune
-
-
-def with_tuned(
-    rows: Sequence[Row], column: str, tune: Tune, tuned: TunedValues | None
-) -> tuple[Row, ...]:
-    """Return the rows with their values of the tuned setting in a column; a row without one is left out."""
-    found = []
-    for row in rows:
-        value = tune.values[0] if tuned is None else tuned.get((row.label, column))
-        if value is not None:
-            found.append(replace(row, settings={**row.settings, tune.key: value}))
-    return tuple(found)
+    return None if tune is None or tune.key in overrides else tune
 
 
 def data_sets(experiment: Experiment, overrides: Mapping[str, Scalar]) -> set[str]:
     """Return the data sets that the experiment's runs are of: values of the setting dataset."""
-    if "dataset" in overrides:
-        return {str(overrides["dataset"])}
     shared = {**defaults(), **experiment.assumed, **experiment.settings}
     names = set()
     for column in experiment.columns.values():
         for row in experiment.rows:
-            settings = {**shared, **column, **row.settings}
+            settings = {**shared, **column, **row.settings, **overrides}
             names.add(str(settings["dataset"]))
     return names
 
 
 def planned(
-    experiment: Experiment,
-    rows: Sequence[Row],
-    column: str,
-    settings: Mapping[str, Scalar],
-    overrides: Mapping[str, Scalar],
+    name: str, column: str, rows: Sequence[tuple[Row, Mapping[str, Scalar]]], seed: Scalar
 ) -> list[Cell]:
-    """Return the cells of these rows in one column, for one seed, which is among the overrides."""
+    """Return the cells of rows, each with its settings, in one column of an experiment for one seed."""
     trainings: list[Training] = []
-    training_of_row: list[tuple[Row, int, str]] = []
-    for row in rows:
+    placed: list[tuple[Row, Training, str]] = []
+    for row, settings in rows:
         method, riders = split(row)
-        all_settings = {**settings, **row.settings, **overrides}
-        head = str(all_settings.get("head-start", ""))
-        sections = sections_of(method, head)
-        of_method = used(all_settings, sections)
+        sections = set(compose(method).sections)
+        of_method = {**in_sections(settings, {"", *sections}), "seed": seed}
         of_riders = {}
-        for name in riders:
-            own_sections = sections_of(name, head) - sections
-            of_riders[name] = only(all_settings, own_sections)
+        for rider in riders:
+            own_sections = set(compose(rider).sections) - sections
+            of_riders[rider] = in_sections(settings, own_sections)
 
-        fitting = [
-            index
-            for index, training in enumerate(trainings)
-            if training.takes(method, of_method, of_riders)
-        ]
-        if not fitting:
-            fitting = [len(trainings)]
-            trainings.append(Training(method, of_method))
-        trainings[fitting[0]].riders |= of_riders
+        for training in trainings:
+            # Riders that are there already must have the same settings.
+            same_riders = all(
+                training.riders.get(rider, own) == own for rider, own in of_riders.items()
+            )
+            if training.method == method and training.settings == of_method and same_riders:
+                break
+        else:
+            training = Training(method, of_method)
+            trainings.append(training)
+        training.riders |= of_riders
         default = model_of(METHODS[riders[-1]]) if riders else AVERAGE
-        training_of_row.append((row, fitting[0], row.deployed or default))
+        placed.append((row, training, row.deployed or default))
 
     # A training is complete only now: later rows may have added riders.
-    runs = [training.parse() for training in trainings]
-    refuse_start_without_training(rows, runs)
+    runs = {id(training): training.parse() for training in trainings}
     cells = []
-    for row, index, deployed in training_of_row:
-        run = runs[index]
-        cells.append(Cell(experiment.name, row.label, column, run.general.seed, run, deployed))
+    for row, training, deployed in placed:
+        run = runs[id(training)]
+        cells.append(Cell(name, row.label, column, run.general.seed, run, deployed))
     return cells
-
-
-def refuse_start_without_training(rows: Sequence[Row], runs: Sequence[RunSettings]) -> None:
-    """Raise SettingError for a first head where every row is a head in closed form, which no training changes."""
-    started = [run for run in runs if run.head_start is not None]
-    heads = closed_form_methods()
-    if started and all(row.method in heads for row in rows):
-        names = " and ".join(dict.fromkeys(row.method for row in rows))
-        rule = (
-            f"has no effect on {names}: a head in closed form is what it is, whatever trains beside"
-        )
-        remedy = "add a method that trains, such as fedavg"
-        raise SettingError("head-start", started[0].general.head_start, rule, remedy=remedy)
 
 
 def split(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -215,49 +175,29 @@ def only_deploys(name: str) -> bool:
     return bool(model_of(method)) and not changes_training
 
 
-def sections_of(method: str, head_start: str = "") -> set[str]:
-    """Return the sections of settings that a run uses; a head that is none is refused when the run is parsed."""
-    parts = compose(method)
-    if head_start in METHODS:
-        parts = with_head_start(parts, head_start)
-    return set(parts.sections)
-
-
 def section_of(key: str) -> str:
     """Return the section of a setting's key; empty for a setting without one."""
     return key.rpartition(".")[0]
 
 
-def used(settings: Mapping[str, Scalar], sections: Iterable[str]) -> dict[str, Scalar]:
-    """Return the settings without those of sections that a method does not use."""
-    known = {"", *sections}
-    return {key: value for key, value in settings.items() if section_of(key) in known}
-
-
-def only(settings: Mapping[str, Scalar], sections: Collection[str]) -> dict[str, Scalar]:
+def in_sections(settings: Mapping[str, Scalar], sections: set[str]) -> dict[str, Scalar]:
     """Return the settings of these sections."""
     return {key: value for key, value in settings.items() if section_of(key) in sections}
 
 
 def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> None:
     """Raise SettingError for a section's setting that no row uses, or that a row states and does not use itself."""
+    of_rows = {row.label: {"", *compose(row.method).sections} for row in experiment.rows}
+    of_any: set[str] = set().union(*of_rows.values())
     common = [experiment.assumed, experiment.settings, overrides, *experiment.columns.values()]
+    tables = [(settings, of_any) for settings in common]
+    tables += [(row.settings, of_rows[row.label]) for row in experiment.rows]
     if experiment.tune is not None:
-        common.append({experiment.tune.key: experiment.tune.values[0]})
-    of_heads: set[str] = set()
-    for settings in (*common, *(row.settings for row in experiment.rows)):
-        of_heads |= sections_of("fedavg", str(settings.get("head-start", "")))
-    all_sections = set(of_heads)
-    for row in experiment.rows:
-        all_sections |= sections_of(row.method)
-    tables = [(settings, all_sections) for settings in common]
-    tables += [(row.settings, sections_of(row.method) | of_heads) for row in experiment.rows]
-
-    rule = f"has no effect: no such method in experiment {experiment.name} uses it"
+        tables.append(({experiment.tune.key: experiment.tune.values[0]}, of_any))
     for settings, sections in tables:
         for key, value in settings.items():
-            section = section_of(key)
-            if section and section not in sections:
+            if section_of(key) not in sections:
+                rule = f"has no effect: no such method in experiment {experiment.name} uses it"
                 raise SettingError(key, value, rule)
 
 
@@ -285,5 +225,4 @@ def selected(
 
 def runs(cells: Iterable[Cell]) -> list[RunSettings]:
     """Return the distinct runs behind the cells, in their order."""
-    by_id = {cell.run.run_id: cell.run for cell in cells}
-    return list(by_id.values())
+    return list({cell.run.run_id: cell.run for cell in cells}.values())

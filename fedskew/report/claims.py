@@ -1,14 +1,18 @@
-"""Verdicts on an experiment's claims: whether a paper's statement about two rows holds in these runs.
+"""Verdicts on an experiment's claims: whether what a paper says of its rows holds in these runs.
 
-A claim that finished runs can never answer gets the reason. So do rows whose model must be the same everywhere.
+A claim becomes parts: a difference by seed, and the margin that it must exceed. One rule judges the parts of all forms.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedskew.experiments.experiments import Claim
+from fedskew.experiments.claims import Better, Claim, Contrast, HeldBy, Same, Series
 from fedskew.formatting import p_value, plural
 from fedskew.report.format import (
     NONE,
@@ -24,17 +28,16 @@ from fedskew.report.inference import (
     Comparison,
     Interval,
     Pair,
-    among_highest,
     compare,
     holm,
     is_significant,
     measure,
     p_of,
     p_of_several,
+    seeds_to_decide,
     strata,
-    verdict,
 )
-from fedskew.report.results import ExperimentResults
+from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.rounds_to_target import (
     by_seed,
     in_last_alone,
@@ -56,39 +59,70 @@ SAYS = {
 
 
 @dataclass(frozen=True)
+class Margin:
+    """One part of a claim in one seed, measured."""
+
+    difference: float
+    strata: Pair = (None, None)
+    """Test examples of the two numbers; None where there are none to draw, as of rounds."""
+    rounding: float = 0.0
+    """Standard deviation of what rounding adds to the difference: rounds are known up to the last evaluation."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One difference that a claim says to be above a margin: of a column, of a step, or of a whole line."""
+
+    name: str
+    by: float
+    names: tuple[str, str]
+    """What seeds the bootstrap's draws: two rows have the interval that they have among the differences."""
+    columns: tuple[str, ...]
+    measure: Callable[[int], Margin | str]
+    """Of a seed: the difference; why there never is one; the empty text where a run is still to come."""
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """The result for one claim."""
+    """The result for one claim. Its numbers are those of the part that decides: see `decided`."""
 
     claim: Claim
-    metric: str
-    selection: str
-    columns: tuple[str, ...]
-    margins: Mapping[int, float]
-    """By seed: the smallest difference over the columns that count, in points, or in rounds saved for `sooner`."""
-    estimate: float
-    """The smallest mean difference over the columns that count, in the same unit; NaN without seeds."""
-    unmeasured: int
-    """The number of seeds for which a column lacks one of the two runs, or its number."""
-    interval: Interval | None
-    """The lowest ends of the columns' intervals that count, with the largest p-value of these columns.
+    metric: str = ""
+    selection: str = ""
+    columns: tuple[str, ...] = ()
+    status: str = "open"
+    """A key of SAYS."""
+    deciding: str = ""
+    """The name of the part that decides."""
+    by: float = 0.0
+    """The margin of that part."""
+    margins: Mapping[int, float] = field(default_factory=dict)
+    """By seed the difference, in points, or in rounds for `sooner`."""
+    estimate: float = math.nan
+    """The mean difference; NaN without seeds."""
+    interval: Interval | None = None
+    """Of the mean difference, with the whole claim's p-value.
 
     None without seeds, and for one seed whose test examples are not recorded.
     """
     p_holm: float | None = None
-    """The interval's p-value, corrected for the experiment's claims that are judged; None for one seed."""
+    """The p-value, corrected for the claims that are judged beside it; None for one seed."""
+    parts: int = 0
+    above: int = 0
+    """The number of parts whose mean difference exceeds its margin."""
+    unmeasured: int = 0
+    """The number of seeds for which a part lacks one of its runs, or its number."""
     why_not: str = ""
     """Why the unmeasured seeds can never be measured; empty while one of their runs is unfinished."""
     unfit: str = ""
     """Which rows diverged in a seed, or are no better than chance although they should be better; empty where none."""
-    judged: bool = True
-    """Whether as many columns as the claim is about have no diverged seed."""
-    may_hold: bool = True
-    """Whether in as many of these the row that should be better is better than chance."""
+    more_seeds: int | None = None
+    """The seeds that would decide; None where it is decided, or where one seed says nothing of others."""
 
     @property
     def holds(self) -> int:
-        """The number of seeds whose difference exceeds the claim's margin."""
-        return sum(margin > self.claim.by for margin in self.margins.values())
+        """The number of seeds whose difference exceeds the margin."""
+        return sum(margin > self.by for margin in self.margins.values())
 
     @property
     def n(self) -> int:
@@ -96,189 +130,413 @@ class Verdict:
         return len(self.margins)
 
     @property
-    def status(self) -> str:
-        """One of holds, unclear, fails, open and never.
-
-        A claim holds if its interval lies above the margin and its test, corrected for the experiment's claims, agrees;
-        it fails if no part of the interval does. One seed is always unclear: its interval says nothing about other
-        seeds. A claim about a row that diverged in a seed is never judged, and one for a row that is no better than
-        chance never holds.
-        """
-        if not self.judged:
-            return "never"
-        if not self.n:
-            return "never" if self.why_not else "open"
-        if verdict(self.interval, self.n, self.claim.by) == "above":
-            return "holds" if self.may_hold and is_significant(self.p_holm) else "unclear"
-        if self.n == 1 or self.interval is None:
-            return "unclear"
-        return "fails" if self.interval.high <= self.claim.by else "unclear"
+    def unit(self) -> str:
+        if isinstance(self.claim, Better) and self.claim.sooner:
+            return "rounds"
+        return "points" if self.metric and in_percent(self.metric) else ""
 
     @property
-    def unit(self) -> str:
-        if self.claim.sooner:
-            return "rounds"
-        return "points" if in_percent(self.metric) else ""
-
-
-@dataclass(frozen=True)
-class Margin:
-    """One column and seed of a claim, measured."""
-
-    difference: float
-    strata: Pair
-    """Test examples of the two numbers; None if the numbers are rounds."""
-    rounding: float = 0.0
-    """Standard deviation of what rounding adds to the difference: rounds are known up to the last evaluation."""
+    def in_words(self) -> tuple[str, str, str]:
+        """The mean difference, its interval and the difference of every seed; empty where there is none."""
+        if not self.n:
+            return "", "", ""
+        effect = f"{signed(self.estimate, self.metric)} {self.unit}".rstrip()
+        seeds = ", ".join(signed(margin, self.metric) for margin in self.margins.values())
+        if self.interval is None:
+            return effect, "", seeds
+        ends = signed(self.interval.low, self.metric), signed(self.interval.high, self.metric)
+        return effect, f"[{', '.join(ends)}]", seeds
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
-    """Return the verdicts on the experiment's claims; p-values are corrected for the number of those judged."""
-    verdicts = [judge_claim(results, claim) for claim in results.experiment.claims]
-    p_values = [p_of(verdict.interval) if verdict.judged else None for verdict in verdicts]
-    return [replace(verdict, p_holm=p) for verdict, p in zip(verdicts, holm(p_values), strict=True)]
+    """Return the verdicts on the experiment's claims.
+
+    A claim holds only where its p-value, corrected for the number of claims that are judged, agrees.
+    """
+    verdicts = []
+    for one in corrected([judge_claim(results, claim) for claim in results.experiment.claims]):
+        stands = one.status != "holds" or not one.n or is_significant(one.p_holm)
+        verdicts.append(one if stands else replace(one, status="unclear"))
+    return verdicts
+
+
+def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the verdicts with p-values that are corrected for how many there are (Holm 1979)."""
+    p_values = [p_of(one.interval) if one.status != "never" else None for one in verdicts]
+    return [replace(one, p_holm=p) for one, p in zip(verdicts, holm(p_values), strict=True)]
 
 
 def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
-    """Return the verdict on one claim."""
+    """Return the verdict on one claim, its p-value not corrected yet."""
+    if isinstance(claim, HeldBy):
+        return Verdict(claim, status="holds", why_not=f"in closed form; {claim.held_by} checks it")
+    if isinstance(claim, Same):
+        return judge_models(results, claim)
     experiment = results.experiment
     columns = claim.columns or tuple(experiment.columns)
-    among = claim.in_columns or len(columns)
-    metrics = {column: claim.metric or experiment.metric_of(column) for column in columns}
-    selection = claim.selection or experiment.selection
+    metrics = {metric_of(results, claim, column): None for column in columns}
+    parts = parts_of(results, claim, columns)
+    among = claim.in_columns or len(parts)
 
-    diverged, at_chance = {}, {}
-    for column in columns:
-        of_rows = [diverged_words(results, row, column) for row in (claim.better, claim.than)]
-        beside = chance_words(results, claim.better, column, metrics[column], selection)
-        if any(of_rows):
-            diverged[column] = ", ".join(filter(None, of_rows))
-        elif beside:
-            at_chance[column] = f"{claim.better} is no better than chance ({beside})"
-    sound = [column for column in columns if column not in diverged]
-    fit = [column for column in sound if column not in at_chance]
-    # Columns that cannot count for the claim stay where it needs them: it can still be refuted there.
-    counted = next((some for some in (fit, sound) if len(some) >= among), columns)
-    unfit = {**diverged, **at_chance}
+    diverged, at_chance = unfit_columns(results, claim, columns)
+    sound = [part for part in parts if not diverged.keys() & {*part.columns}]
+    fit = [part for part in sound if not at_chance.keys() & {*part.columns}]
+    # Parts that cannot count for the claim stay where it needs them: it can still be refuted there.
+    counted = next((some for some in (fit, sound) if len(some) >= among), parts)
 
-    seeds = sorted({cell.seed for cell in results.cells})
     complete: dict[int, list[Margin]] = {}
     reasons = []  # per incomplete seed; empty while one of its runs is unfinished
-    for seed in seeds:
-        margins, seed_reasons = [], []
-        for column in counted:
-            measured = pair(results, claim, column, seed, selection, metrics[column])
-            if isinstance(measured, Margin):
-                margins.append(measured)
-            elif measured:
-                seed_reasons.append(measured)
+    for seed in results.seeds:
+        measured = [part.measure(seed) for part in counted]
+        margins = [margin for margin in measured if isinstance(margin, Margin)]
         if len(margins) == len(counted):
             complete[seed] = margins
         else:
-            reasons.append(seed_reasons[0] if seed_reasons else "")
-
-    one_metric = len(set(metrics.values())) == 1
-    never_measured = all(reasons)
-    unjudged = Verdict(
+            known = [reason for reason in measured if isinstance(reason, str) and reason]
+            reasons.append(known[0] if known else "")
+    why_not = "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
+    unfit = {**diverged, **at_chance}
+    verdict = Verdict(
         claim=claim,
-        metric=metrics[columns[0]] if one_metric else experiment.metric,
-        selection=selection,
+        metric=next(iter(metrics)) if len(metrics) == 1 else experiment.metric,
+        selection=selection_of(results, claim),
         columns=columns,
-        margins={},
-        estimate=float("nan"),
-        unmeasured=len(seeds) - len(complete),
-        interval=None,
-        why_not="; ".join(dict.fromkeys(reasons)) if never_measured else "",
+        status="never" if why_not else "open",
+        unmeasured=len(reasons),
+        parts=len(parts),
+        why_not=why_not,
         unfit="; ".join(f"{named(column)}{unfit[column]}" for column in columns if column in unfit),
-        judged=len(sound) >= among,
-        may_hold=len(fit) >= among,
     )
-    if not complete:
-        return unjudged
-
-    by_column = [compare_column(claim, complete, number) for number in range(len(counted))]
-    differences_LS = np.array([list(comparison.by_seed.values()) for comparison in by_column])
-    means_L = differences_LS.mean(1)
-    margins_S = among_highest(differences_LS, among).tolist()
-    return replace(
-        unjudged,
-        margins=dict(zip(complete, margins_S, strict=True)),
-        estimate=float(among_highest(means_L, among)),
-        interval=interval_of(by_column, among, claim.by),
-    )
+    if complete:
+        verdict = decided(verdict, counted, complete, among)
+    if len(sound) < among:
+        return replace(verdict, status="never")
+    if verdict.status == "holds" and len(fit) < among:
+        return replace(verdict, status="unclear")
+    return verdict
 
 
-def compare_column(
-    claim: Claim,
-    complete: Mapping[int, Sequence[Margin]],
-    number: int,
-) -> Comparison:
-    """Return the comparison of a claim's two rows in one column, over the seeds that have all columns."""
-    differences: dict[int, float] = {}
-    pairs = []
-    for seed, margins in complete.items():
-        differences[seed] = margins[number].difference
-        pairs.append(margins[number].strata)
-    rounding = max(margins[number].rounding for margins in complete.values())
-    names = (claim.better, claim.than)
-    return compare(differences, pairs, names, claim.by, rounding)
+def unfit_columns(
+    results: ExperimentResults, claim: Claim, columns: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return by column which rows diverged, and whether the one that should be better is no better than chance."""
+    diverged, at_chance = {}, {}
+    for column in columns:
+        of_rows = [diverged_words(results, row, column) for row in claim.rows]
+        if any(of_rows):
+            diverged[column] = ", ".join(filter(None, of_rows))
+        elif isinstance(claim, Better) and not claim.within:
+            metric, selection = metric_of(results, claim, column), selection_of(results, claim)
+            beside = chance_words(results, claim.better, column, metric, selection)
+            if beside:
+                at_chance[column] = f"{claim.better} is no better than chance ({beside})"
+    return diverged, at_chance
 
 
-def interval_of(by_column: Sequence[Comparison], among: int, by: float) -> Interval | None:
-    """Return the interval of a claim about several columns, from the interval of each column.
+def judge_models(results: ExperimentResults, claim: Same) -> Verdict:
+    """Return whether each row has one model, to the bit, in all columns and seeds."""
+    statuses, sentences = [], []
+    for row in claim.same:
+        hashes = []
+        for cell in results.cells:
+            if cell.row == row:
+                summary = results.runs[cell.run.run_id].summary or {}
+                hashes.append(summary.get("model-hashes", {}).get(cell.deployed))
+        known = [code for code in hashes if code is not None]
+        models = len(set(known))
+        complete = "holds" if known and known == hashes else "open"
+        statuses.append("fails" if models > 1 else complete)
+        number = f"one model, {known[0][:16]}," if models == 1 else f"{models} models"
+        sentences.append(f"{row}: {number} in {len(known)} of {len(hashes)} runs")
+    status = next((one for one in ("fails", "open") if one in statuses), "holds")
+    return Verdict(claim, status=status, why_not="; ".join(sentences))
 
-    A claim about every column holds if every column's interval lies above the margin, which needs no correction for
-    their number (an intersection-union test), and its p-value is the largest of theirs. A claim about `among` columns
-    uses the `among` highest ends. `by` is the claim's margin.
+
+def decided(
+    verdict: Verdict, parts: Sequence[Part], complete: Mapping[int, Sequence[Margin]], among: int
+) -> Verdict:
+    """Return the verdict by the one rule, from every part's own interval.
+
+    A claim holds where every part's interval lies above its margin, which needs no correction for their number (an
+    intersection-union test), or where `among` of them do. It does not hold where so many lie below that it cannot. Else
+    it is not distinguishable: one seed always is, as its interval says nothing about other seeds.
+
+    The numbers shown are those of the part with the lowest lower end, beside the margins; of a claim that does not
+    hold, of the part with the lowest upper end, which refutes it. With `among` parts it is the among-th of the highest.
+    The p-value is that of the whole claim, see `p_of_several`.
+
+    Args:
+        verdict: without numbers.
+        parts: those that count.
+        complete: by seed the margin of every part.
+        among: how many parts the claim needs.
     """
-    intervals = []
-    for comparison in by_column:
-        if comparison.interval is None:
-            return None
-        intervals.append(comparison.interval)
+    comparisons = [
+        compared(part, {seed: margins[number] for seed, margins in complete.items()})
+        for number, part in enumerate(parts)
+    ]
+    margins = [part.by for part in parts]
+    pairs = list(zip(comparisons, margins, strict=True))
+    sides = [comparison.verdict(by) for comparison, by in pairs]
+    refuted = [is_refuted(comparison, by) for comparison, by in pairs]
+    holds = sides.count("above") >= among
+    fails = not holds and sum(refuted) > len(parts) - among
 
-    lows = np.array([interval.low for interval in intervals])
-    highs = np.array([interval.high for interval in intervals])
-    from_highest = np.argsort(-lows, kind="stable")
-    deciding = intervals[int(from_highest[among - 1])]
-    p = p_of_several(by_column, [by] * len(by_column), among)
-    return replace(deciding, high=float(among_highest(highs, among)), p=p)
+    ends = []
+    for comparison, by in pairs:
+        interval = comparison.interval
+        end = comparison.estimate
+        if interval is not None:
+            end = interval.high if fails else interval.low
+        ends.append(end - by)
+    # Fewer than `among` parts are not refuted where it fails, so that the chosen one is refuted.
+    from_highest = sorted(range(len(parts)), key=lambda one: (fails and refuted[one], -ends[one]))
+    chosen = from_highest[among - 1]
+    interval = comparisons[chosen].interval
+    if interval is not None:
+        interval = replace(interval, p=p_of_several(comparisons, margins, among))
+
+    # It fails as soon as one part does, and holds once the last one does.
+    failing = [pair for pair in pairs if pair[0].estimate <= pair[1]]
+    unclear = [pair for pair, side in zip(pairs, sides, strict=True) if side == "unclear"]
+    needed = [] if holds or fails else [seeds_to_decide(*pair) for pair in failing or unclear]
+    known = [number for number in needed if number is not None]
+    return replace(
+        verdict,
+        status="holds" if holds else "fails" if fails else "unclear",
+        deciding=parts[chosen].name,
+        by=margins[chosen],
+        margins=comparisons[chosen].by_seed,
+        estimate=comparisons[chosen].estimate,
+        interval=interval,
+        above=sum(comparison.estimate > by for comparison, by in pairs),
+        more_seeds=(min if failing else max)(known, default=None),
+    )
 
 
-def pair(
+def compared(part: Part, margins: Mapping[int, Margin]) -> Comparison:
+    """Return the comparison of a part from its margins by seed."""
+    differences = {seed: margin.difference for seed, margin in margins.items()}
+    pairs = [margin.strata for margin in margins.values()]
+    rounding = max(margin.rounding for margin in margins.values())
+    return compare(differences, pairs, part.names, part.by, rounding)
+
+
+def is_refuted(comparison: Comparison, by: float) -> bool:
+    """Return whether no part of a difference's interval lies above its margin, over several seeds.
+
+    A difference that is the margin itself in every seed is refuted as well, whatever the rounding of rounds adds.
+    """
+    interval = comparison.interval
+    if comparison.n < 2 or interval is None:
+        return False
+    is_tie = set(comparison.by_seed.values()) == {by} and comparison.rounding > 0
+    return interval.high <= by or is_tie
+
+
+# ---- the parts of each form ------------------------------------------------------------------------------------------
+
+
+def metric_of(results: ExperimentResults, claim: Claim, column: str) -> str:
+    """Return the number that a claim compares in a column."""
+    if isinstance(claim, Series):
+        return claim.series
+    return claim.metric or results.experiment.metric_of(column)
+
+
+def selection_of(results: ExperimentResults, claim: Claim) -> str:
+    """Return the round that a claim compares."""
+    return claim.selection or results.experiment.selection
+
+
+def parts_of(results: ExperimentResults, claim: Claim, columns: tuple[str, ...]) -> list[Part]:
+    """Return the differences that a claim says to be above their margins."""
+    if isinstance(claim, Contrast):
+        return contrast_parts(results, claim, columns)
+    parts: list[Part] = []
+    for column in columns:
+        if isinstance(claim, Better):
+            parts += better_parts(results, claim, column)
+        elif isinstance(claim, Series):
+            parts += series_parts(results, claim, column)
+    return parts
+
+
+def better_parts(results: ExperimentResults, claim: Better, column: str) -> list[Part]:
+    """Return one column's difference of two rows; of equivalent rows both differences (two one-sided tests)."""
+    first, second = claim.better, claim.than
+    name = column or f"{first} beside {second}"
+    if claim.sooner or claim.smoother:
+        measure_curves = partial(of_curves, results, claim, column)
+        return [Part(name, claim.by, (first, second), (column,), measure_curves)]
+    if not claim.within:
+        terms = [(1.0, first, column), (-1.0, second, column)]
+        return [weighted(results, claim, name, claim.by, terms, (first, second))]
+    parts = []
+    for better, than in ((first, second), (second, first)):
+        name = f"{named(column)}{better} no more than {claim.within:g} below {than}"
+        terms = [(1.0, better, column), (-1.0, than, column)]
+        parts.append(weighted(results, claim, name, -claim.within, terms))
+    return parts
+
+
+def weighted(
     results: ExperimentResults,
     claim: Claim,
-    column: str,
-    seed: int,
-    selection: str,
-    metric: str,
-) -> Margin | str:
-    """Return the two runs' difference, or the reason why there can be none; "" while a run is unfinished."""
-    # A row that never has the number is no obstacle to `sooner`: it counts as later than every round.
-    needed = (claim.than,) if claim.sooner else (claim.better, claim.than)
-    for row in (claim.better, claim.than):
-        reason = why_never(results, row, column, seed, selection, metric)
-        if reason and (row in needed or seed in results.diverged(row, column)):
-            return reason
+    name: str,
+    by: float,
+    terms: Sequence[tuple[float, str, str]],
+    names: tuple[str, str] | None = None,
+) -> Part:
+    """Return a weighted sum of numbers as a part; `terms` are weight, row and column."""
+    selection = selection_of(results, claim)
+
+    def total(seed: int) -> Margin | str:
+        values, examples = [], []
+        for weight, row, column in terms:
+            metric = metric_of(results, claim, column)
+            reason = why_never(results, row, column, seed, selection, metric)
+            if reason:
+                return reason
+            measured = by_seed(results, row, column, seed)
+            number = None if measured is None else measure(measured, selection, metric)
+            if measured is not None and number is not None:
+                values.append(weight * number)
+                examples.append(strata(measured, selection, metric))
+        if len(values) < len(terms):
+            return ""
+        # The test examples are known to add to a plain difference of two numbers alone.
+        is_plain = [weight for weight, _, _ in terms] == [1.0, -1.0]
+        pair = (examples[0], examples[1]) if is_plain else (None, None)
+        return Margin(math.fsum(values), pair)
+
+    columns = tuple(dict.fromkeys(column for _, _, column in terms))
+    return Part(name, by, names or (" ".join(claim.rows), name), columns, total)
+
+
+def of_curves(results: ExperimentResults, claim: Better, column: str, seed: int) -> Margin | str:
+    """Return by how many rounds a row is sooner than another one, or by how much its curve is smoother."""
+    metric, selection = metric_of(results, claim, column), selection_of(results, claim)
+    reasons = [
+        why_never(results, row, column, seed, selection, metric)
+        for row in claim.rows
+        # A row that never has the number is no obstacle: it counts as later than every round.
+        if row == claim.than or seed in results.diverged(row, column)
+    ]
     better = by_seed(results, claim.better, column, seed)
     than = by_seed(results, claim.than, column, seed)
-    if better is None or than is None:
-        return ""
+    if any(reasons) or better is None or than is None:
+        return next(filter(None, reasons), "")
+    if claim.smoother:
+        ours, theirs = roughness_of(better, metric), roughness_of(than, metric)
+        if ours is None or theirs is None:
+            return "a curve has fewer than four evaluated rounds, or gaps"
+        return Margin(theirs - ours)
+    reason = no_level(than, selection, metric)
+    if reason:
+        return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
+    if in_last_alone(better, than):
+        return f"{claim.better} has a model in the last round alone"
+    sooner = rounds_sooner(better, than, selection, metric, claim.times)
+    return Margin(sooner, rounding=rounding_of(better, than, claim.times))
 
-    if claim.sooner:
-        reason = no_level(than, selection, metric)
-        if reason:
-            return f"{claim.than}'s {words(metric)} {reason}: nothing can be sooner there"
-        if in_last_alone(better, than):
-            return f"{claim.better} has a model in the last round alone"
-        sooner = rounds_sooner(better, than, selection, metric)
-        return Margin(sooner, (None, None), rounding_of(better, than))
 
-    ours = measure(better, selection, metric)
-    theirs = measure(than, selection, metric)
-    assert ours is not None and theirs is not None  # why_never has found both
-    examples = (strata(better, selection, metric), strata(than, selection, metric))
-    return Margin(ours - theirs, examples)
+def roughness_of(measured: SeedResult, metric: str) -> float | None:
+    """Return the mean absolute change of a number between evaluated rounds, over the second half of them.
+
+    None where the run has fewer than four evaluated rounds, or a round without the number.
+    """
+    values = [measured.number(point, metric) for point in measured.points]
+    known = [value for value in values if value is not None]
+    if len(known) < max(4, len(values)):
+        return None
+    changes = np.abs(np.diff(known[len(known) // 2 :]))
+    return float(changes.mean()) * (100 if in_percent(metric) else 1)
+
+
+Sums = list[tuple[str, float, NDArray[np.float64]]]
+"""Weighted sums over the columns: name, margin, and a weight per column."""
+
+
+def contrast_parts(
+    results: ExperimentResults, claim: Contrast, columns: tuple[str, ...]
+) -> list[Part]:
+    """Return what a shape over the columns asks of every row, or of its difference from another one."""
+    signs = ((1.0, ""), (-1.0, claim.than))[: 2 if claim.than else 1]
+    parts = []
+    for row in claim.over:
+        for name, by, weights in shape_of(claim, columns):
+            terms = [
+                (sign * float(weight), than or row, column)
+                for sign, than in signs
+                for weight, column in zip(weights, columns, strict=True)
+                if weight
+            ]
+            # The number that is above comes first, as in a difference of two rows.
+            terms.sort(key=lambda term: -term[0])
+            beside = f" minus {claim.than}" if claim.than else ""
+            parts.append(weighted(results, claim, f"{row}{beside}: {name}", by, terms))
+    return parts
+
+
+def shape_of(claim: Contrast, columns: Sequence[str]) -> Sums:
+    """Return the sums over the columns that a shape says to be above a margin."""
+    number = len(columns)
+    identity = np.eye(number)
+    if claim.peak:
+        top = columns.index(claim.peak)
+        others = [place for place in range(number) if place != top]
+        return [
+            (f"{claim.peak} above {columns[place]}", claim.by, identity[top] - identity[place])
+            for place in others
+        ]
+    if claim.knee:
+        start, bend, end = columns
+        more = f"falls more than from {start} to {bend}"
+        return [
+            (f"falls from {bend} to {end}", claim.by, np.array([0.0, 1.0, -1.0])),
+            (more, 0.0, np.array([-1.0, 2.0, -1.0])),
+        ]
+    sign = 1.0 if claim.trend == "rises" else -1.0
+    # The columns count as equally far apart; the sum is the fitted line's rise from the first to the last.
+    centered = np.arange(number) - (number - 1) / 2
+    line = centered * (number - 1) / (centered**2).sum()
+    shape: Sums = [(claim.trend, claim.by, sign * line)]
+    for step, (before, after) in enumerate(pairwise(columns)):
+        rise = sign * (identity[step + 1] - identity[step])
+        shape.append((f"{before} to {after}", -claim.slack, rise))
+    return shape[:1] if math.isinf(claim.slack) else shape
+
+
+def series_parts(results: ExperimentResults, claim: Series, column: str) -> list[Part]:
+    """Return what a number by round stays below, by how much it falls, and what it stays above."""
+    below, above, first = claim.below, claim.stays_above, claim.by_round
+
+    def margin(side: str, seed: int) -> Margin | str:
+        measured = by_seed(results, claim.row, column, seed)
+        if measured is None:
+            return ""
+        numbers = {point.round: measured.number(point, claim.series) for point in measured.points}
+        known = {round: number for round, number in numbers.items() if number is not None}
+        late = [number for round, number in known.items() if round >= first]
+        if len(known) < 2 or not late:
+            return f"{claim.row}'s records have no {words(claim.series)} by round"
+        values = list(known.values())
+        sides = {"falls": values[0] - values[-1]}
+        sides["below"] = (below or 0.0) - max(late)
+        sides["above"] = min(values) - (above or 0.0)
+        return Margin(sides[side])
+
+    asked = {"falls": "falls"} if claim.falls else {}
+    if below is not None:
+        asked = {"below": f"below {below:g} from round {first} on", **asked}
+    if above is not None:
+        asked["above"] = f"above {above:g}"
+    parts = []
+    for side, what in asked.items():
+        name = f"{named(column)}{words(claim.series)} {what}"
+        parts.append(Part(name, 0.0, (claim.row, name), (column,), partial(margin, side)))
+    return parts
 
 
 def why_never(
@@ -327,67 +585,52 @@ def never_lines(results: ExperimentResults) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
 def claims_table(results: ExperimentResults, verdicts: Sequence[Verdict]) -> Table:
     """Return the claims and their verdicts."""
-    test = "paired t-test"
-    if len(verdicts) > 1:
-        test += ", Holm"
     headings = [
         TableCell("claim"),
         TableCell("verdict"),
         TableCell("difference", "95 % interval"),
-        TableCell("p", test),
+        TableCell("p", "paired t-test, Holm" if len(verdicts) > 1 else "paired t-test"),
     ]
     columns = list(results.experiment.columns)
-    rows = []
-    for number, judged in enumerate(verdicts, 1):
-        rows.append(claim_row(f"{number}. ", judged, columns))
+    rows = [claim_row(number, verdict, columns) for number, verdict in enumerate(verdicts, 1)]
     caption = "Each claim, its verdict, and the difference that it is about."
     return Table(caption, headings, rows, wordy=True)
 
 
-def claim_row(
-    number: str,
-    verdict: Verdict,
-    columns: Sequence[str],
-) -> list[TableCell]:
+def claim_row(number: int, verdict: Verdict, columns: Sequence[str]) -> list[TableCell]:
     """Return the table row of one claim, of an experiment with these columns."""
-    metric = verdict.metric
-    claim_cell = TableCell(f"{number}{verdict.claim.says}", claim_in_words(verdict, columns))
-    missing = verdict.unfit
-    if verdict.judged:
-        missing = "; ".join(filter(None, (unmeasured_words(verdict), verdict.unfit)))
-    if not verdict.n:
-        return [
-            claim_cell,
-            TableCell(SAYS[verdict.status], missing),
-            TableCell(NONE),
-            TableCell(NONE),
-        ]
-
-    difference = f"{signed(verdict.estimate, metric)} {verdict.unit}"
-    seeds = f"in {verdict.holds} of {plural(verdict.n, 'seed')}"
-    by_seeds = ""
-    p = TableCell(NONE, "one seed")
-    if verdict.n > 1:
-        margins = [signed(margin, metric) for margin in verdict.margins.values()]
-        by_seeds = "seeds: " + ", ".join(margins)
-        p = TableCell(NONE)
-    if interval := verdict.interval:
-        difference += f" [{signed(interval.low, metric)}, {signed(interval.high, metric)}]"
-        if verdict.p_holm is not None:
-            p = TableCell(p_value(verdict.p_holm), f"over {interval.resampled}")
-    if missing:
-        seeds += f", {missing}"
-    status = TableCell(SAYS[verdict.status], seeds, strong=verdict.status == "holds")
-    return [claim_cell, status, TableCell(difference, by_seeds), p]
+    effect, ends, by_seed = verdict.in_words
+    details = [verdict.unfit]
+    if verdict.unmeasured and verdict.status != "never":
+        later = "cannot be" if verdict.why_not else "not measured yet"
+        details.insert(0, f"{verdict.unmeasured} {later}")
+    missing = "; ".join(filter(None, details)) or ("" if effect else verdict.why_not)
+    several = verdict.n > 1
+    p = TableCell(NONE, "one seed" if verdict.n == 1 else "")
+    if verdict.interval is not None and verdict.p_holm is not None:
+        p = TableCell(p_value(verdict.p_holm), f"over {verdict.interval.resampled}")
+    if effect:
+        seeds = f"in {verdict.holds} of {plural(verdict.n, 'seed')}"
+        missing = ", ".join(filter(None, [seeds, missing]))
+    return [
+        TableCell(f"{number}. {verdict.claim.says}", claim_in_words(verdict, columns)),
+        TableCell(SAYS[verdict.status], missing, strong=verdict.status == "holds"),
+        TableCell(f"{effect} {ends}".strip() or NONE, f"seeds: {by_seed}" if several else ""),
+        p,
+    ]
 
 
 def claim_in_words(verdict: Verdict, columns: Sequence[str]) -> str:
-    """Return the two rows compared, the metric, the selected round and the columns, in words."""
+    """Return the rows compared, the metric, the selected round and the columns, in words."""
     claim = verdict.claim
-    relation = "sooner than" if claim.sooner else "above"
-    compared = f"{claim.better} {relation} {claim.than}"
+    if not verdict.columns:
+        return claim.relation
+    compared = claim.relation
     if claim.by:
         compared += f" by more than {claim.by:g} {verdict.unit}".rstrip()
     where = ""
@@ -398,96 +641,3 @@ def claim_in_words(verdict: Verdict, columns: Sequence[str]) -> str:
     elif len(columns) > 1:
         where = ", every column"
     return f"{compared}; {words(verdict.metric)}, {SELECTION_WORDS[verdict.selection]}{where}"
-
-
-def unmeasured_words(verdict: Verdict) -> str:
-    """Return the number of unmeasured seeds, and whether they can still be measured; "" if there are none."""
-    if not verdict.unmeasured:
-        return ""
-    if verdict.why_not:
-        return f"{verdict.unmeasured} cannot be"
-    return f"{verdict.unmeasured} not measured yet"
-
-
-ABOUT_SAME_MODEL = (
-    "A head in closed form is computed from integer sums over all samples, so how these are split between clients "
-    "may change no bit of it. The hash is of all weights of the deployed model, head and shared ones."
-)
-HASH_DIGITS = 16
-"""Digits of a hash that the table shows."""
-
-
-@dataclass(frozen=True)
-class ModelVerdict:
-    """Whether one row has one model."""
-
-    row: str
-    hashes: dict[str, list[str]]
-    """The columns and seeds that end in a model, by its hash."""
-    missing: int
-    """Columns and seeds without a finished run."""
-
-    @property
-    def runs(self) -> int:
-        """Columns and seeds with a finished run."""
-        return sum(map(len, self.hashes.values()))
-
-    @property
-    def status(self) -> str:
-        """The verdict in words."""
-        if len(self.hashes) > 1:
-            return "does not hold"
-        if self.missing or not self.hashes:
-            return "not measured yet"
-        return "holds"
-
-
-def judge_models(results: ExperimentResults) -> list[ModelVerdict]:
-    """Return the verdict on each row of `same_model`."""
-    return [judge_row(results, row) for row in results.experiment.same_model]
-
-
-def judge_row(results: ExperimentResults, row: str) -> ModelVerdict:
-    """Return the verdict on one row."""
-    hashes: dict[str, list[str]] = {}
-    missing = 0
-    for cell in results.cells:
-        if cell.row != row:
-            continue
-        summary = results.runs[cell.run.run_id].summary or {}
-        code = summary.get("model-hashes", {}).get(cell.deployed)
-        if code is None:
-            missing += 1
-            continue
-        where = f"seed {cell.seed}"
-        if cell.column:
-            where = f"{cell.column}, {where}"
-        hashes.setdefault(code, []).append(where)
-    return ModelVerdict(row, hashes, missing)
-
-
-def models_in_words(verdicts: Sequence[ModelVerdict]) -> str:
-    """Return the verdicts, a sentence per row."""
-    sentences = []
-    for judged in verdicts:
-        number = len(judged.hashes)
-        models = "one model" if number == 1 else f"{number} models"
-        planned = judged.runs + judged.missing
-        finished = f"{judged.runs} of {planned} runs"
-        sentences.append(f"{judged.row}: {models} in {finished}: {judged.status}.")
-    return " ".join(sentences)
-
-
-def same_model_tables(results: ExperimentResults) -> list[Table]:
-    """Return the table of the rows' models; none where the experiment says of no row that it has one."""
-    rows = []
-    for judged in judge_models(results):
-        status = TableCell(judged.status, strong=judged.status == "holds")
-        for code, runs in judged.hashes.items():
-            where = f"all {len(runs)}" if len(judged.hashes) == 1 else "; ".join(runs)
-            model = TableCell(code[:HASH_DIGITS])
-            rows.append([TableCell(judged.row), status, model, TableCell(where)])
-    if not rows:
-        return []
-    headings = [TableCell(word) for word in ("method", "verdict", "hash", "runs")]
-    return [Table("Each model's hash, over all columns and seeds.", headings, rows, wordy=True)]

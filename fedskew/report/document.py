@@ -5,15 +5,11 @@ from dataclasses import dataclass, replace
 
 from fedskew.formatting import plural
 from fedskew.report.claims import (
-    ABOUT_SAME_MODEL,
     SAYS,
     Verdict,
     claims_table,
     judge,
-    judge_models,
-    models_in_words,
     never_lines,
-    same_model_tables,
 )
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
 from fedskew.report.differences import comparison, difference_tables, differences, interval_words
@@ -182,7 +178,6 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     of_clients = [*over_clients, *client_tables(results)]
     return [
         Section("claims", "Claims", CLAIMS, claims),
-        Section("models", "One model", ABOUT_SAME_MODEL, same_model_tables(results)),
         Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(results)),
         Section("tuning", "Tuning", TUNING, tuning_tables(results)),
         Section("curves", "Round by round", about_curves, []),
@@ -215,8 +210,6 @@ def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
 
     Rows that diverged or are no better than chance are named with what to do, and are in no comparison.
     """
-    if results.experiment.same_model:
-        return models_in_words(judge_models(results))
     sentences = [counted(verdicts)] if verdicts else []
     for column in results.experiment.columns:
         if not verdicts:

@@ -70,11 +70,11 @@ def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
     shown = []
     for number, verdict in enumerate(verdicts, 1):
         if verdict.n and verdict.unit == unit:
-            name = f"{number}. {verdict.claim.better} \N{MINUS SIGN} {verdict.claim.than}"
+            name = f"{number}. {verdict.claim.relation}"
             interval = verdict.interval
             ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
             decided = verdict.status in ("holds", "fails")
-            margin = verdict.claim.by
+            margin = verdict.by
             shown.append(Effect(name, verdict.estimate, verdict.margins, ends, margin, decided))
     return forest(shown, unit)
 

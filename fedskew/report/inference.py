@@ -386,11 +386,6 @@ def seeds_to_decide(comparison: Comparison, margin: float) -> int | None:
     return MOST_SEEDS_SOUGHT
 
 
-def among_highest(values: Floats, number: int) -> Floats:
-    """Return the smallest of the `number` highest along the first axis: the smallest of all, where that is all."""
-    return np.asarray(np.sort(values, axis=0)[-number])
-
-
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return the p-values corrected for how many there are (Holm 1979); None stays None and counts nowhere."""
     available = [(p, index) for index, p in enumerate(p_values) if p is not None]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fedskew.experiments.claims import Better
 from fedskew.experiments.experiments import Experiment
 from fedskew.formatting import in_bytes, plural
 from fedskew.report.format import NONE, SELECTION_WORDS, Table, TableCell, in_percent, words
@@ -56,9 +57,8 @@ def reference(experiment: Experiment) -> str:
     for row in experiment.rows:
         if row.method == "fedavg" and not row.settings:
             return row.label
-    if experiment.claims:
-        return experiment.claims[0].than
-    return experiment.rows[0].label
+    than = [claim.than for claim in experiment.claims if isinstance(claim, Better)]
+    return than[0] if than else experiment.rows[0].label
 
 
 def targets(results: ExperimentResults, column: str) -> dict[int, float]:
@@ -120,8 +120,10 @@ def takes_training(results: ExperimentResults, column: str) -> bool:
     return not any(no_level(run, selection, metric) for run in runs)
 
 
-def rounds_sooner(better: SeedResult, than: SeedResult, selection: str, metric: str) -> int:
-    """Return how many rounds earlier `better` first has the number of `than` than `than` itself.
+def rounds_sooner(
+    better: SeedResult, than: SeedResult, selection: str, metric: str, times: float = 1
+) -> float:
+    """Return the rounds that `than` needs for its own number, less `times` those that `better` needs for it.
 
     A run that never has it, or that ends below it, counts as one more round than were run: a number that is lost again
     is no gain.
@@ -134,7 +136,7 @@ def rounds_sooner(better: SeedResult, than: SeedResult, selection: str, metric: 
     theirs = reach(than, target, metric)
     if theirs is None:
         theirs = select(than.points, selection)[-1].round
-    return theirs - ours
+    return theirs - times * ours
 
 
 def round_of_never(measured: SeedResult) -> int:

@@ -230,6 +230,18 @@ def test_llt_of_a_hundred_clients_keeps_alpha_at_the_main_clients(alpha, literal
         )
 
 
+def test_llt_clients_have_one_class_and_some_of_all():
+    """IWDS, Figure 1, of ten clients with CIFAR-10's labels: under LDA a client has a few classes instead."""
+    labels = np.repeat(np.arange(10), 5000)
+    for alpha, share in ((0.9, 0.88), (0.99, 0.98)):
+        counts_KC = counts(labels, llt(labels, 10, 10, alpha, draws()))
+        assert (counts_KC.max(1) / counts_KC.sum(1)).mean() >= share
+        assert (counts_KC > 0).all()
+    skewed, weakly = (counts(labels, lda(labels, 10, alpha, draws())) for alpha in (0.1, 0.5))
+    assert (skewed > 0).sum(1).mean() <= 7
+    assert (weakly.max(1) / weakly.sum(1)).mean() <= 0.6
+
+
 @pytest.mark.parametrize(("clients", "held"), [(10, 1), (20, 3), (5, 2), (7, 10)])
 def test_a_client_holds_so_many_classes_and_shares_them_equally(clients, held):
     held_KC = counts(BALANCED, classes_per_client(BALANCED, clients, 10, held, draws(2)))

@@ -25,7 +25,7 @@ from server_app.evaluation import metrics_from
 
 COLUMN = "LDA 0.5"
 LABELS = {
-    "claims": ["1. creff \N{MINUS SIGN} fedavg", "difference, points"],
+    "claims": ["1. creff above fedavg", "difference, points"],
     "differences-lda-0-5": ["creff", "difference, points"],
     "curves-lda-0-5": ["By round: LDA 0.5", "fedavg", "creff", "chance", "round"],
     "reach-lda-0-5": ["MB sent, down and up", "fedavg"],

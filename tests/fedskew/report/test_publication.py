@@ -26,7 +26,7 @@ def test_two_forms_at_once_and_figures_of_statements_are_refused(
     tmp_path: Path, fedskew: FedSkew
 ) -> None:
     folder = tmp_path / "figures"
-    for words in (("--latex", "--bibtex"), ("papers-smoke", "--figures", folder)):
+    for words in (("--latex", "--bibtex"), ("papers", "--figures", folder)):
         status, out, err = fedskew("report", *words)
         assert (status, out, err.count("\n")) == (2, "", 1)
     assert not folder.exists()
