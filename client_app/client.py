@@ -184,16 +184,6 @@ def check_numbers(numbers: Mapping[str, float]) -> None:
             raise InvalidReply(f"number {shown} is {value:g} and must be within {LARGEST_NUMBER:g}")
 
 
-@dataclass(frozen=True)
-class UploadLimit:
-    """The setting that makes an upload smaller, for the error about uploads that exceed the machine's memory."""
-
-    setting: str
-    """The setting's key, without the variant's section."""
-    remedy: str
-    """How to change the setting, such as `must be smaller`; ends the sentence of the error."""
-
-
 def no_bytes(model: Classifier, classes_held: int) -> int:
     """Return 0: the default of `Upload.bytes`, for no upload."""
     return 0
@@ -257,8 +247,6 @@ class Upload:
     """Whether the server stacks the answers, one row per client in their order, and does not sum them."""
     returned: bool = True
     """Whether clients get the sum in every round. Server methods have it in `Server.answers` in any case."""
-    limit: UploadLimit | None = None
-    """The setting that makes the upload smaller; None if there is none."""
     of_counts: Callable[[State, int], State] | None = None
     """({"counts": (C,) int64} summed over all clients, number of clients) -> the sum of the answers to `question`.
 
@@ -305,7 +293,7 @@ class Requirements:
 
 @dataclass(frozen=True)
 class VariantTraits(Settings):
-    """A variant's description of itself: its requirements, upload and costs. None of this changes the training."""
+    """A variant's description of itself: its requirements and upload. None of this changes the training."""
 
     name: ClassVar[str]
     """The variant's name in `method` and the section of its settings."""
@@ -329,22 +317,6 @@ class VariantTraits(Settings):
 
     def check_sum(self, total: State) -> None:
         """Raise SettingError if the variant's settings contradict `total`, the sum of the answers to its question."""
-
-    def kept_bytes(self, model: Classifier) -> int:
-        """Return the size of the variant's memory in bytes, without private tensors, for the cost estimate."""
-        return 0
-
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        """Return how many samples the variant passes through the model besides training, for the cost estimate.
-
-        A forward and backward pass of one sample counts 1, a forward pass alone 1/3. The cost arises once per round, or
-        once in the run if `Upload.once`.
-
-        Args:
-            samples: the client's training samples.
-            classes_held: number of classes that the client has.
-        """
-        return 0.0
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ def run(
     """
     from data.renamed_settings import given
     from fedskew.engines import execute
+    from fedskew.scheduling import Resources
     from fedskew.sweep import refuse_missing_gpus
     from server_app.plugins import check_new_methods
     from server_app.settings import parse
@@ -115,7 +116,7 @@ def run(
     chosen = parse(given(settings or {}))
     refuse_missing_gpus([chosen], engine)
     check_new_methods(chosen.general.method)
-    execute(chosen, engine, progress or (lambda line: None), workers=workers)
+    execute(chosen, Resources(engine, workers=workers), progress or (lambda line: None))
     return load(chosen.folder)
 
 

@@ -42,8 +42,6 @@ OLD_MEMBERS = {
     "shares_nothing": "requirements.separate_models",
     "trains_together": "@vectorizable before the hook",
     "upload_bytes": "upload.bytes",
-    "upload_remedy": "upload.limit",
-    "upload_setting": "upload.limit",
 }
 """What a Variant's members were called before, and are now. Nobody reads the old ones: they would be ignored."""
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from client_app.integer_grid import from_triangle
-from client_app.models import Classifier
 from client_app.state import State
 from client_app.variants.feature_statistics import GridStatistics
 from data import Rule
@@ -155,10 +154,6 @@ class ClosedFormHead(ServerMethod):
     no_start: ClassVar[str] = "has scores that are no logits"
     asks: ClassVar[str]
     """The variant whose answers the head is made of."""
-
-    def memory_bytes(self, model: Classifier) -> int:
-        """Return the bytes of the float64 matrices (D, D) that are there at a time: P, Sigma, A, and A's factors."""
-        return 6 * 8 * model.head.in_features**2
 
     def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
         """Return heads of the classes that somebody holds, by the name under which each is deployed.

@@ -10,12 +10,10 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from client_app.models import Classifier
-from client_app.optimizer import TrainingSettings
 from client_app.state import State
 from data import OneOf, Rule, SettingError
 from data.text import whole_number
-from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
+from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
 from strategies.core.validation import check_by_class
 from strategies.head import features_of, head_of, train_head, with_head
 from strategies.sweep import values_of
@@ -52,18 +50,6 @@ class FederatedFeatures(ServerMethod):
     """I: gradient steps on the features in a round."""
     feature_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the features."""
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        features = model.head.out_features * self.features_per_class
-        passes_per_feature_step = 3  # two gradients: of the head, and of the distance to it
-        passes = passes_per_feature_step * self.feature_steps + self.head_passes
-        return Work(features=features * passes)
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
@@ -169,11 +155,6 @@ class FederatedFeatures(ServerMethod):
         """Return where the head's training begins: a new random head every round, as in the authors' code."""
         return random_head(shared["head.weight"].shape, draws)
 
-    @property
-    def head_passes(self) -> int:
-        """How often the head's training sees each feature."""
-        raise NotImplementedError
-
     def retrain(
         self, head: State, features_CMD: Tensor, draws: torch.Generator
     ) -> dict[str, Tensor]:
@@ -233,18 +214,6 @@ class CReFF(FederatedFeatures):
             members[f"-{number}"] = replace(self, sweep="", features_per_class=number)
         return members
 
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        if not self.sweep:
-            return super().work(model, holdout, updates, training)
-        works = [member.work(model, holdout, updates, training) for member in self.members.values()]
-        return Work(features=sum(work.features for work in works))
-
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1; of a sweep those of each m."""
         if not self.sweep:
@@ -302,10 +271,6 @@ class CReFF(FederatedFeatures):
     @property
     def needs_holdout(self) -> bool:
         return self.compare_features
-
-    @property
-    def head_passes(self) -> int:
-        return self.head_steps
 
     def compared(
         self,

@@ -38,9 +38,6 @@ class ClassPredictions(Variant):
         number_and_count = 16
         return classes_held * (number_and_count + 8 * model.head.out_features)
 
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        return samples / 3
-
     def answer(self, client: Client, question: str) -> State:
         """Return {"classes": (n,) ascending, "counts": (n,) int64, "probabilities": (n, C) float64}."""
         if question != self.name:

@@ -125,9 +125,6 @@ class GridStatistics(Variant):
         """Return the bytes of an answer, whatever classes are held."""
         return 8 * sum(math.prod(shape) for shape in self.shapes(model).values())
 
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        return samples / 3
-
     def check_size(self, samples: int) -> None:
         """Raise SettingError where the sums of so many samples, all clients together, could overflow an int64."""
         if self.grid.largest_sum(samples, self.largest_weight) <= LARGEST_SUM:

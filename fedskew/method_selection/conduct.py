@@ -15,8 +15,6 @@ from rich.console import Console
 
 from client_app.state import cores
 from data import require
-from fedskew.costs.pace import timed
-from fedskew.costs.sizes import Sizes, sizes_of
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell, plan, runs
 from fedskew.method_selection.candidates import (
@@ -39,6 +37,7 @@ from fedskew.method_selection.uncertainty import (
     parts_of_recalls,
 )
 from fedskew.report.unfit_rows import tested_classes
+from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.continuation import can_continue, continue_from, without_rounds
 from server_app.lock import FolderBusy
@@ -243,11 +242,8 @@ class Runs:
         return Conditions(minutes, rounds, rate, self.jobs or cores(), race_seed)
 
     def guess(self) -> dict[str, Cost]:
-        """Return the seconds of a run by training, before anything has run."""
-        baseline = self.contenders.runs[BASELINE]
-        sizes = sizes_of(baseline.data, 0)
-        assert sizes is not None, "the data are there"
-        return guessed_costs(self.contenders, sizes)
+        """Return a second a round for every training: the first step measures what they take."""
+        return {training: Cost(1.0, SHORTEST) for training in self.contenders.methods}
 
     def train(
         self, entrants: Sequence[Entrant], rounds: int, seeds: Sequence[int], last: bool
@@ -262,8 +258,7 @@ class Runs:
             planned,
             cells,
             self.console,
-            at_once=self.jobs,
-            workers=min(1, self.jobs),
+            Resources(jobs=self.jobs, workers=min(1, self.jobs)),
             warned=self.warned,
         )
         validated: dict[Candidate, dict[int, Measurement]] = {}
@@ -396,18 +391,3 @@ def with_continued(contenders: Contenders, settings: Mapping[str, Scalar]) -> Co
         if can_continue(longer, first):
             continued.add(training)
     return replace(contenders, continued=frozenset(continued))
-
-
-def guessed_costs(contenders: Contenders, sizes: Sizes) -> dict[str, Cost]:
-    """Return the seconds of a run by training, FedAvg's first, from one timed step and batch."""
-    costs: dict[str, Cost] = {}
-    for training, methods in contenders.methods.items():
-        # The slowest of the methods that share a training says what it costs.
-        every_round = 0.0
-        once = SHORTEST
-        for method in methods:
-            pace = timed(contenders.runs[method], sizes)
-            every_round = max(every_round, pace.clients + pace.server)
-            once = max(once, pace.once + pace.evaluation)
-        costs[training] = Cost(every_round, once)
-    return costs
