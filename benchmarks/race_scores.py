@@ -18,7 +18,6 @@ from scipy.stats import t as student
 from client_app.local_site import PERMISSIONS
 from fedskew.method_selection.targets import TARGETS
 from fedskew.method_selection.uploads import ALWAYS, permissions_of
-from fedskew.report.text import markdown_row
 from server_app.settings import parse
 
 FOLDER = Path(__file__).resolve().parent / "race_scores"
@@ -338,7 +337,7 @@ def minutes_used(names: Sequence[str]) -> str:
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return a table; the first row is its head."""
-    head, *body = map(markdown_row, rows)
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 

@@ -11,46 +11,11 @@ from fedskew.api import Result, run
 
 if TYPE_CHECKING:  # these take a second to import, which `import fedskew` does without
     from fedskew.report.document import Document
-    from fedskew.report.publication import CaptionedFigure
+    from fedskew.report.drawing import Figure
     from server_app.run_settings import Scalar
 
 Method = str | Mapping[str, Mapping[str, Any]]
 """A method's name, or {LABEL: {"method": NAME, SETTING: VALUE, ...}} as an entry of experiments.yaml has it."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One figure, which a notebook shows."""
-
-    title: str
-    captioned: "CaptionedFigure"
-    """The figure with its legend, not yet drawn."""
-
-    @property
-    def svg(self) -> str:
-        """The figure as the text of an SVG file."""
-        from fedskew.report.svg import text_of
-
-        return text_of(self.captioned.figure, self.captioned.legend)
-
-    def _repr_svg_(self) -> str:
-        return self.svg
-
-    def save(self, path: str | PathLike[str]) -> Path:
-        """Write the figure as SVG, PDF or PNG, as the file's ending says, and return its path.
-
-        Raises SettingError for another ending and for a file that cannot be written.
-        """
-        from data import SettingError
-        from fedskew.report.svg import write_file
-
-        file = Path(path)
-        try:
-            write_file(self.captioned.figure, self.captioned.legend, file)
-        except OSError as error:
-            rule = f"cannot be written: {error.strerror}"
-            raise SettingError("figure", str(file), rule) from error
-        return file
 
 
 @dataclass(frozen=True)
@@ -110,42 +75,36 @@ class Comparison:
 
         `fedskew report --figures FOLDER` names its files so.
         """
-        title_of = {section.key: section.title for section in self.document.sections}
-        titles = {}
-        for name, captioned in self._captioned().items():
-            titles[name] = captioned.figure.title or title_of[captioned.section]
-        return titles
+        from fedskew.report.figures import figures
 
-    def figure(self, name: str = "curves") -> Picture:
-        """Return a figure. Raises LookupError with the names that there are."""
-        captioned = self._captioned()
-        if name not in captioned:
-            raise LookupError(f"figure {name}: must be one of {', '.join(captioned)}")
-        return Picture(self.figures()[name], captioned[name])
+        return {name: figure.title for name, figure in figures(self.document).items()}
 
-    def _captioned(self) -> "dict[str, CaptionedFigure]":
-        """Return the figures by name."""
-        from fedskew.report.publication import captioned_figures
+    def figure(self, name: str = "curves") -> "Figure":
+        """Return a figure, which a notebook shows and `save` writes; LookupError names those that there are."""
+        from fedskew.report.figures import figures
 
-        return captioned_figures(self.document)
+        found = figures(self.document)
+        if name not in found:
+            raise LookupError(f"figure {name}: must be one of {', '.join(found)}")
+        return found[name]
 
     def report(self, path: str | PathLike[str]) -> Path:
         """Write the report as one HTML file that opens offline, and return its path."""
-        from fedskew.report import page
+        from fedskew.report import render
 
         file = Path(path)
-        file.write_text(page.html([self.document]))
+        file.write_text(render.html([self.document]))
         return file
 
     def markdown(self) -> str:
         """Return the report as Markdown, without figures."""
-        from fedskew.report import text
+        from fedskew.report import render
 
-        return text.markdown([self.document])
+        return render.markdown([self.document])
 
     def _repr_html_(self) -> str:
         """Return the headline, the table and the curves, as a notebook shows them."""
-        from fedskew.report.text import html_table
+        from fedskew.report.render import html_table
 
         lines = [f"<p>{html.escape(self.headline)}</p>", html_table(self.document.main)]
         for section in self.document.sections:
@@ -153,7 +112,7 @@ class Comparison:
                 lines += map(html_table, section.tables)
         lines += [f"<p>{html.escape(warning)}</p>" for warning in self.warnings]
         if "curves" in self.figures():
-            lines.append(self.figure("curves").svg)
+            lines.append(self.figure("curves").element())
         return "\n".join(lines)
 
 

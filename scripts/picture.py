@@ -16,9 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from fedskew.cli.terminal import console
 from fedskew.experiments.lookup import find_all
 from fedskew.report.document import document
-from fedskew.report.page import html
+from fedskew.report.render import html, terminal_text
 from fedskew.report.results import gather
-from fedskew.report.text import show
 
 COLORS = ("#c1440e", "#1f6f8b", "#8a6d3b")
 FEDAVG = "#8a8a8a"
@@ -79,7 +78,7 @@ def main() -> None:
     if stated.html:
         documents = [document(gathered) for gathered in everything]
         Path(stated.html).write_text(html(documents))
-        show(documents, console())
+        print(terminal_text(documents, console().width), end="")
 
 
 if __name__ == "__main__":

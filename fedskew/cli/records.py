@@ -2,8 +2,8 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +17,7 @@ from fedskew.cli.run_selection import Choice, choose
 from fedskew.cli.terminal import FAILED, ExperimentsFile, RecordsFolder, complain, console
 
 if TYPE_CHECKING:
-    from fedskew.report.kept_records import KeptRun
-    from fedskew.report.verification import Verification
+    from fedskew.report.run_records import Run
 
 Name = Annotated[
     str,
@@ -47,22 +46,20 @@ def keep(
     settings: Settings = None,
 ) -> None:
     """Keep the records of a suite's finished runs as small files without weights."""
-    choice = suite_of(name, experiments, settings or [], results)
+    choice = suite_of(name, experiments, settings, results)
     from fedskew.experiments.plan import runs  # with torch, for which a mistyped name does not wait
-    from fedskew.report.kept_records import FOLDER, LARGEST_FOLDER, file_of, keep
-    from fedskew.report.run_records import RunRecords
+    from fedskew.report.kept_records import FOLDER, file_of, keep
+    from fedskew.report.run_records import Run
 
     folder = records or FOLDER
     require(folder.is_dir() or not folder.exists(), "--records", str(folder), "is no folder")
-    planned = runs(choice.cells())
-    finished = [run for run in map(RunRecords.read, planned) if run.finished]
+    finished = [run for run in map(Run.read, runs(choice.cells())) if run.finished]
     new = [run for run in finished if not file_of(folder, run.name).is_file()]
-    written, total = keep(new, folder)
-    out = console()
-    out.print(
-        f"{len(written)} runs written to {folder}, {len(finished) - len(new)} were there and stay: "
-        f"{total} of at most {LARGEST_FOLDER} bytes",
-        markup=False,
+    for run in new:
+        keep(run, folder)
+    there = len(finished) - len(new)
+    console().print(
+        f"{len(new)} runs written to {folder}, {there} were there and stay", markup=False
     )
 
 
@@ -84,59 +81,53 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Repeat kept runs drawn at random, and compare hashes or, on another CPU type, intervals."""
-    choice = suite_of(name, experiments, settings or [], None)
+    choice = suite_of(name, experiments, settings, None)
     from fedskew.experiments.plan import runs
-    from fedskew.report.kept_records import KeptRecords, records_folder
-    from fedskew.report.run_records import RunRecords
-    from fedskew.report.verification import verified_run
+    from fedskew.report.kept_records import compared, kept_runs, records_folder
+    from fedskew.report.run_records import Run
     from fedskew.sweep import run_all
 
+    if results is not None:
+        require(results.is_dir() or not results.exists(), "--results", str(results), "is no folder")
+    kept = kept_runs(records_folder(records), runs(choice.cells()))
+    drawn = draw(kept.values(), cells, seed)
+    entries = {experiment.name: experiment for experiment in choice.experiments}
     out = console(stderr=as_json)
-    kept = KeptRecords(records_folder(records)).among(runs(choice.cells()))
-    drawn = draw(list(kept.values()), cells, seed)
-    with repetitions_folder(results) as folder:
-        anew = replace(choice, overrides={**choice.overrides, "results": str(folder)})
-        planned_cells = [cell for cell in anew.cells() if cell.run.run_id in drawn]
-        planned = runs(planned_cells)
-        _, failed = run_all(planned, planned_cells, out, at_once=jobs)
-        entries = {experiment.name: experiment for experiment in choice.experiments}
-        compared = []
-        for run in map(RunRecords.read, planned):
+    lines = []
+    # In the folder that records are kept from the runs are finished, and would be compared with themselves.
+    repetitions = nullcontext(results) if results else TemporaryDirectory(prefix="fedskew-verify-")
+    with repetitions as folder:
+        anew = replace(choice, overrides={**choice.overrides, "results": f"{folder}/verify"})
+        of_drawn = [cell for cell in anew.cells() if cell.run.run_id in drawn]
+        _, failed = run_all(runs(of_drawn), of_drawn, out, at_once=jobs)
+        for run in map(Run.read, runs(of_drawn)):
             if run.finished:
-                compared.append(verified_run(kept[run.name], run, planned_cells, entries))
-    show(compared, as_json)
+                of_run = [cell for cell in of_drawn if cell.run.run_id == run.name]
+                with_entries = [(cell, entries[cell.experiment]) for cell in of_run]
+                lines.append(compared(kept[run.name], run, with_entries))
+    if as_json:
+        print(json.dumps(lines, indent=2))
+    else:
+        for line in lines:
+            out.print(f"{line['run']}: {line['result']} ({line['origin']})", markup=False)
     for run_name, reason in failed.items():
         complain(f"{run_name}: {reason}", FAILED)
-    standing = sum(verification.holds for verification in compared)
-    if standing < len(drawn):
-        complain(f"{len(drawn) - standing} of {len(drawn)} kept runs were not repeated", FAILED)
+    missing = len(drawn) - sum(line["holds"] for line in lines)
+    if missing:
+        complain(f"{missing} of {len(drawn)} kept runs were not repeated", FAILED)
         raise typer.Exit(FAILED)
 
 
-@contextmanager
-def repetitions_folder(results: Path | None) -> Iterator[Path]:
-    """Yield the folder of repeated runs: verify/ in `results`, which stays, or a temporary one.
-
-    It is no folder that records are kept from: there the runs are finished, and would be compared with themselves.
-    """
-    if results is not None:
-        require(results.is_dir() or not results.exists(), "--results", str(results), "is no folder")
-        yield results / "verify"
-        return
-    with TemporaryDirectory(prefix="fedskew-verify-") as temporary:
-        yield Path(temporary)
-
-
 def suite_of(
-    name: str, experiments: Path | None, settings: Sequence[str], results: str | None
+    name: str, experiments: Path | None, settings: list[str] | None, results: str | None
 ) -> Choice:
     """Return the suite of statements of this name. Raises SettingError where it is none."""
-    choice = choose([name], experiments, settings, [], [], {"results": results})
+    choice = choose([name], experiments, settings or [], [], [], {"results": results})
     require(choice.suite is not None, "suite", name, "is no suite of statements, as papers is")
     return choice
 
 
-def draw(kept: Sequence["KeptRun"], cells: int, seed: int) -> set[str]:
+def draw(kept: "Iterable[Run]", cells: int, seed: int) -> set[str]:
     """Return the names of kept runs drawn at random, of those whose data are there.
 
     Raises SettingError where there are fewer than that.
@@ -148,38 +139,3 @@ def draw(kept: Sequence["KeptRun"], cells: int, seed: int) -> set[str]:
         rule = f"must be at most {len(names)}: so many kept runs have their data in data-root"
         raise SettingError("--cells", cells, rule)
     return set(random.Random(seed).sample(sorted(names), cells))
-
-
-def show(compared: Sequence["Verification"], as_json: bool) -> None:
-    """Print every kept run beside its repetition."""
-    from fedskew.report.kept_records import origins
-    from fedskew.report.verification import hash_of
-
-    lines = []
-    for verification in compared:
-        kept = verification.kept
-        lines.append(
-            {
-                "run": kept.name,
-                "holds": verification.holds,
-                "result": verification.words,
-                "hashes": [hash_of(kept), hash_of(verification.repeated)],
-                "origin": origins([kept])[0],
-                "cells": [
-                    {
-                        "cell": f"{check.cell.experiment}, {check.cell.row}, {check.cell.column}",
-                        "metric": check.metric,
-                        "kept": check.kept,
-                        "repeated": check.repeated,
-                        "interval": check.interval and [check.interval.low, check.interval.high],
-                    }
-                    for check in verification.cells
-                ],
-            }
-        )
-    if as_json:
-        print(json.dumps(lines, indent=2))
-        return
-    out = console()
-    for line in lines:
-        out.print(f"{line['run']}: {line['result']} ({line['origin']})", markup=False)

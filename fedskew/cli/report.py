@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from data import DataError, SettingError, require
 from fedskew.cli import completion
@@ -25,6 +24,9 @@ from server_app.methods import Setting as Scalar
 if TYPE_CHECKING:
     from fedskew.report.document import Document
     from fedskew.report.results import ExperimentResults
+
+WITHOUT_WARNINGS = {"--csv", "--latex", "--bibtex"}
+"""The forms that do not contain the reports' warnings, which then go to stderr."""
 
 
 def report(
@@ -53,9 +55,13 @@ def report(
     figures: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Write every figure as FOLDER/EXPERIMENT/NAME.svg and .pdf."
+            metavar="FOLDER",
+            help="Write every figure as FOLDER/EXPERIMENT/NAME.svg, .pdf and .png.",
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also print what was run, and more tables.")
+    ] = False,
     round: Annotated[
         str,
         typer.Option(
@@ -84,7 +90,6 @@ def report(
     chosen_forms = [option for option, chosen in forms.items() if chosen]
     if len(chosen_forms) > 1:
         raise SettingError("report", " ".join(forms), "must be one of them")
-    errors = console(stderr=True)
     overrides = read_texts(settings or [], defaults())
     check_settings(overrides, alone=False)
     overrides |= {"results": results} if results is not None else {}
@@ -92,44 +97,69 @@ def report(
     if round:
         check_round("--round", round)
     if suite := sized_suite(names or [], experiments):
-        files_of_experiments = ["--figures"] if figures is not None else []
-        files_of_experiments += ["--round"] if round else []
-        forms_of_suite = chosen_forms + files_of_experiments
-        report_papers(suite, overrides, experiments, records, html, forms_of_suite)
+        for_experiments = {"--figures": figures is not None, "--round": bool(round)}
+        chosen_forms += [option for option, given in for_experiments.items() if given]
+        report_papers(suite, overrides, experiments, records, html, chosen_forms)
         return
     require(records is None, "--records", str(records), "is for papers and its like")
     chosen = find_all(names or list(known_entries(experiments)), experiments)
     # These draw and test, and take a moment to import: a mistyped name is refused before.
     from fedskew.report.document import document
-    from fedskew.report.results import command, gather
 
-    if names:
-        reports = [gather(experiment, overrides, experiments) for experiment in chosen]
-        missing = f"of {', '.join(names)} in {folder}"
-        remedy = command(names, overrides, experiments)
-    else:
-        chosen = with_runs(chosen, folder, overrides)
-        reports = all_finished(chosen, Path(folder), overrides, experiments, errors)
-        missing = f"in {folder}"
-        remedy = f"fedskew run NAME --results {folder}"
-    if not any(of_experiment.has_ended for of_experiment in reports):
-        raise RuntimeError(f"no finished run {missing}; make them with `{remedy}`")
+    reports = chosen_results(chosen, names or [], folder, overrides, experiments)
     if round:
         reports = [of_round(of_experiment, round) for of_experiment in reports]
     documents = [document(of_experiment) for of_experiment in reports]
+    write_files(documents, html, figures)
+    only_files = not chosen_forms and (html is not None or figures is not None)
+    if only_files or {*chosen_forms} & WITHOUT_WARNINGS:
+        for one in documents:
+            for warning in one.results.warnings:
+                written_line(f"{one.results.experiment.name}: {warning}")
+    if not only_files:
+        print_documents(documents, chosen_forms[0] if chosen_forms else "", verbose)
 
+
+def written_line(line: str) -> None:
+    """Print a line to stderr."""
+    console(stderr=True).print(line, markup=False)
+
+
+def write_files(documents: "Sequence[Document]", html: Path | None, figures: Path | None) -> None:
+    """Write the reports as one page, and their figures to a folder. Raises SettingError where that cannot be."""
     if html is not None:
-        write_page(documents, html)
-        errors.print(f"written: {html}", markup=False)
-    if figures is not None:
-        from fedskew.report.publication import write_figures  # draws, so it takes a moment
+        from fedskew.report import render
 
-        written = write_figures(documents, figures)
-        errors.print(f"written: {len(written)} files in {figures}", markup=False)
-    if not chosen_forms and (html is not None or figures is not None):
-        print_warnings(documents, errors)  # only files were asked for
-        return
-    print_documents(documents, chosen_forms[0] if chosen_forms else "", errors)
+        write_text(render.html(documents), html)
+    if figures is not None:
+        from fedskew.report.render import write_figures
+
+        written_line(f"written: {len(write_figures(documents, figures))} files in {figures}")
+
+
+def chosen_results(
+    experiments: Sequence[Experiment],
+    names: Sequence[str],
+    folder: str,
+    overrides: Mapping[str, Scalar],
+    file: Path | None,
+) -> "list[ExperimentResults]":
+    """Return the results of named experiments, or without names of all runs of a folder.
+
+    Raises RuntimeError where no run has finished or diverged.
+    """
+    from fedskew.report.results import command, gather
+
+    missing, remedy = f"in {folder}", f"fedskew run NAME --results {folder}"
+    if names:
+        reports = [gather(experiment, overrides, file) for experiment in experiments]
+        missing = f"of {', '.join(names)} {missing}"
+        remedy = command(names, overrides, file)
+    else:
+        reports = all_finished(experiments, folder, overrides, file)
+    if not any(of_experiment.has_ended for of_experiment in reports):
+        raise RuntimeError(f"no finished run {missing}; make them with `{remedy}`")
+    return reports
 
 
 def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
@@ -149,29 +179,26 @@ def of_round(results: "ExperimentResults", round: str) -> "ExperimentResults":
     return replace(results, experiment=experiment)
 
 
-def print_documents(documents: "Sequence[Document]", form: str, errors: Console) -> None:
-    """Print the reports in a form, an option's name; as tables for a terminal where it is empty.
+def print_documents(documents: "Sequence[Document]", form: str, verbose: bool) -> None:
+    """Print the reports in a form, an option's name; as text for a terminal where it is empty."""
+    from fedskew.report import render
 
-    The forms that do not contain the reports' warnings get them on `errors`.
-    """
-    from fedskew.report import text
-
-    if form in ("--csv", "--latex", "--bibtex"):
-        print_warnings(documents, errors)
     with to_stdout():
         match form:
             case "--markdown":
-                sys.stdout.write(text.markdown(documents))
+                sys.stdout.write(render.markdown(documents))
             case "--csv":
-                sys.stdout.write(text.csv_text(documents))
+                sys.stdout.write(render.csv_text(documents))
             case "--json":
-                print(json.dumps(text.as_json(documents), indent=2))
-            case "--latex" | "--bibtex":
-                from fedskew.report.publication import bibtex, latex  # they import what draws
-
-                sys.stdout.write((latex if form == "--latex" else bibtex)(documents))
+                print(json.dumps([*map(render.as_json, documents)], indent=2))
+            case "--latex":
+                sys.stdout.write(render.latex(documents))
+            case "--bibtex":
+                sys.stdout.write(render.bibtex(documents))
             case _:
-                text.show(documents, console())
+                terminal = console()
+                shown = render.terminal_text(documents, terminal.width, verbose)
+                terminal.print(shown, end="")
 
 
 def report_papers(
@@ -195,7 +222,6 @@ def report_papers(
     judged = papers.papers_report(suite, overrides, file, records_folder(records))
     if html is not None:
         write_text(papers.html(judged), html)
-        console(stderr=True).print(f"written: {html}", markup=False)
     with to_stdout():
         if "--markdown" in forms:
             sys.stdout.write(papers.markdown(judged, date.today()))
@@ -208,45 +234,42 @@ def report_papers(
 
 def all_finished(
     experiments: Sequence[Experiment],
-    folder: Path,
+    folder: str,
     overrides: Mapping[str, Scalar],
     file: Path | None,
-    errors: Console,
 ) -> "list[ExperimentResults]":
     """Return the results of every experiment with a finished or diverged run, and of the runs that belong to none.
 
-    What is left out is printed to `errors`, with the reason.
+    What is left out is printed to stderr, with the reason. Planning an experiment to find that none of its runs is
+    there takes much longer than reading settings.json files, so that only those on the runs' data sets are planned.
     """
+    from fedskew.experiments.plan import data_sets
     from fedskew.report.results import gather
     from fedskew.report.single_runs import single_runs
+    from server_app.run_folder import RunFolder
 
+    begun = [*Path(folder).glob("*/rounds.jsonl"), *Path(folder).glob("*/diverged.json")]
+    recorded = {
+        RunFolder(file.parent).origin().get("settings", {}).get("dataset") for file in begun
+    }
     everything: list[ExperimentResults] = []
-    refused = []
+    left_out = []
     for experiment in experiments:
+        # A run whose settings.json is damaged could be of any experiment.
+        if None not in recorded and not data_sets(experiment, overrides) & recorded:
+            continue
         try:
             everything.append(gather(experiment, overrides, file))
         except (SettingError, DataError) as error:
             # Its data or its model refuse it: it can never have been run so.
-            if experiment is experiments[-1] and not everything:
-                raise
-            refused.append(f"{experiment.name}: left out, as it cannot be run: {error}")
-
+            left_out.append(f"{experiment.name}: left out, as it cannot be run: {error}")
     planned: set[str] = set()
     for of_experiment in everything:
-        planned |= of_experiment.runs.keys()
-        planned.update(of_experiment.trial_runs)
-    singles, left_out = single_runs(folder, planned)
-    for sentence in [*refused, *left_out]:
-        errors.print(sentence, markup=False)
+        planned |= {*of_experiment.runs, *of_experiment.trial_runs}
+    singles, unreadable = single_runs(Path(folder), planned)
+    for sentence in [*left_out, *unreadable]:
+        written_line(sentence)
     return [of_experiment for of_experiment in everything if of_experiment.has_ended] + singles
-
-
-def print_warnings(documents: "Sequence[Document]", errors: Console) -> None:
-    """Print the documents' warnings, each with its experiment."""
-    for document in documents:
-        name = document.results.experiment.name
-        for warning in document.results.warnings:
-            errors.print(f"{name}: {warning}", markup=False)
 
 
 def results_folder(overrides: Mapping[str, Scalar]) -> str:
@@ -258,40 +281,10 @@ def results_folder(overrides: Mapping[str, Scalar]) -> str:
     return folder
 
 
-def with_runs(
-    experiments: list[Experiment],
-    folder: str,
-    overrides: Mapping[str, Scalar],
-) -> list[Experiment]:
-    """Return the experiments of whose data sets the results folder holds runs.
-
-    Planning an experiment to find that none of its runs is there takes much longer than reading settings.json files.
-    A run whose settings.json is damaged could be of any experiment, so then all are planned.
-    """
-    # Both import torch, which a mistyped name must not wait for.
-    from fedskew.experiments.plan import data_sets
-    from server_app.run_folder import RunFolder
-
-    recorded = set()
-    begun = [*Path(folder).glob("*/rounds.jsonl"), *Path(folder).glob("*/diverged.json")]
-    for file in begun:
-        origin = RunFolder(file.parent).origin()
-        if not origin:
-            return experiments
-        recorded.add(origin["settings"].get("dataset"))
-    return [entry for entry in experiments if data_sets(entry, overrides) & recorded]
-
-
-def write_page(documents: "Sequence[Document]", file: Path) -> None:
-    """Write the reports as one page. Raises SettingError where the file cannot be written."""
-    from fedskew.report.page import html  # what draws takes a moment to import
-
-    write_text(html(documents), file)
-
-
 def write_text(text: str, file: Path) -> None:
-    """Write a page. Raises SettingError where the file cannot be written."""
+    """Write a page and say so. Raises SettingError where the file cannot be written."""
     try:
         file.write_text(text)
     except OSError as error:
         raise SettingError("--html", str(file), f"cannot be written: {error.strerror}") from error
+    written_line(f"written: {file}")

@@ -26,7 +26,9 @@ from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell, runs, selected, tune_in_force
 from fedskew.experiments.tuning import trials, values_of_rows
 from fedskew.formatting import duration
-from fedskew.report.kept_records import KeptRecords, KeptRun, origins, records_folder
+from fedskew.report.kept_records import kept_runs as read_kept_runs
+from fedskew.report.kept_records import origins, records_folder
+from fedskew.report.run_records import Run
 from fedskew.sweep import divergence_of, labels, refuse_missing_gpus, run_all
 from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
@@ -54,7 +56,7 @@ def run_choice(
     """Execute the selected runs, or print their cost; exit with FAILED if some failed."""
     cells = selected(choice.cells(), rows, columns)
     out = console(stderr=as_json)
-    kept: dict[str, KeptRun] = {}
+    kept: dict[str, Run] = {}
     of_kept: list[Cell] = []
     tried = trial_cells(choice, rows, columns)
     untuned: dict[str, str] = {}
@@ -219,13 +221,13 @@ def show_results(
         out.print(str(settings.folder), style="dim")
 
 
-def kept_runs(cells: Sequence[Cell], records: Path | None, out: Console) -> dict[str, KeptRun]:
+def kept_runs(cells: Sequence[Cell], records: Path | None, out: Console) -> dict[str, Run]:
     """Return the kept runs among cells that are not finished in the results folder, and say where they come from.
 
     Raises DataError for a file of records that is damaged or is wrong, and SettingError for a folder that is none.
     """
     unfinished = [settings for settings in runs(cells) if not is_finished(settings)]
-    kept = KeptRecords(records_folder(records)).among(unfinished)
+    kept = read_kept_runs(records_folder(records), unfinished)
     if kept:
         sources = "; ".join(origins(kept.values()))
         line = (

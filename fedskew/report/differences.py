@@ -2,10 +2,9 @@
 from no difference."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fedskew.formatting import p_value
+from fedskew.formatting import p_value, plural
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
@@ -15,7 +14,6 @@ from fedskew.report.format import (
     first_upper,
     in_percent,
     named,
-    plain,
     signed,
     words,
     words_and_unit,
@@ -91,23 +89,19 @@ def differences(results: ExperimentResults, column: str) -> list[Difference]:
     experiment = results.experiment
     standard = reference(experiment)
     metric = experiment.metric_of(column)
-    selection = experiment.selection
-    compared = {}
+    of_standard = unfit_words(results, standard, column)
+    shown = []
     for row in experiment.rows:
         if row.label == standard:
             continue
-        comparison = compare_rows(results, row.label, standard, column, selection, metric)
+        comparison = compare_rows(
+            results, row.label, standard, column, experiment.selection, metric
+        )
         if comparison is not None:
-            compared[row.label] = comparison
-    of_standard = unfit_words(results, standard, column)
-    unfit = {label: unfit_words(results, label, column) or of_standard for label in compared}
-    p_values = []
-    for label, comparison in compared.items():
-        p_values.append(None if unfit[label] else p_of(comparison.interval))
-    shown = []
-    for (label, comparison), p in zip(compared.items(), holm(p_values), strict=True):
-        shown.append(Difference(label, standard, comparison, p, unfit[label]))
-    return shown
+            unfit = unfit_words(results, row.label, column) or of_standard
+            shown.append(Difference(row.label, standard, comparison, unfit=unfit))
+    p_values = [None if one.unfit else p_of(one.comparison.interval) for one in shown]
+    return [replace(one, p_holm=p) for one, p in zip(shown, holm(p_values), strict=True)]
 
 
 def compare_rows(
@@ -136,56 +130,47 @@ def compare_rows(
 
 def interval_words(difference: Difference, metric: str) -> str:
     """Return the difference with its unit and its interval."""
-    number = signed(difference.estimate, metric)
     unit = " points" if in_percent(metric) else ""
-    low, high = difference.ends
-    return number + unit + ends_words(low, high, metric)
+    return signed(difference.estimate, metric) + unit + ends_words(*difference.ends, metric)
 
 
 def difference_tables(results: ExperimentResults) -> list[Table]:
     """Return the differences, one table per column."""
     selected = SELECTION_WORDS[results.experiment.selection]
-    headings = ("method", "difference", "by seed", "distinguishable")
+    standard = reference(results.experiment)
+    headings = list(map(TableCell, ("method", "difference", "by seed", "distinguishable")))
     tables = []
     for column in results.experiment.columns:
         metric = results.experiment.metric_of(column)
         shown = {difference.row: difference for difference in differences(results, column)}
-        judged = sum(not difference.unfit for difference in shown.values())
-        standard = reference(results.experiment)
+        test = "Holm's p" if sum(not one.unfit for one in shown.values()) > 1 else "p"
         rows = []
         for row in results.experiment.rows:
-            if row.label in shown:
-                rows.append(difference_row(shown[row.label], metric, judged))
+            difference = shown.get(row.label)
+            if difference is not None:
+                seeds = [signed(one, metric) for one in difference.comparison.by_seed.values()]
+                cells = [interval_words(difference, metric), ", ".join(seeds)]
+                verdict = verdict_cell(difference, test)
             elif row.label != standard and results.diverged(row.label, column):
-                why = unfit_words(results, row.label, column)
-                cells = [TableCell(row.label), TableCell(NONE), TableCell(NONE)]
-                rows.append([*cells, TableCell("not judged", why)])
+                cells = [NONE, NONE]
+                verdict = TableCell("not judged", unfit_words(results, row.label, column))
+            else:
+                continue
+            rows.append([*map(TableCell, (row.label, *cells)), verdict])
         if rows:
             measured = f"{named(column)}{words_and_unit(metric)}, {selected}"
-            caption = f"{measured}: difference from {standard}."
-            tables.append(Table(caption, list(map(TableCell, headings)), rows))
+            tables.append(Table(f"{measured}: difference from {standard}.", headings, rows))
     return tables
 
 
-def difference_row(difference: Difference, metric: str, judged: int) -> list[TableCell]:
-    """Return the row of one difference in a table of which so many rows are judged."""
-    by_seeds = difference.comparison.by_seed
-    seeds = ", ".join(signed(margin, metric) for margin in by_seeds.values())
+def verdict_cell(difference: Difference, test: str) -> TableCell:
+    """Return whether a difference is distinguishable; `test` is what its p-value is called."""
     if difference.unfit:
-        verdict = TableCell("not judged", difference.unfit)
-    elif difference.p_holm is None:
-        verdict = TableCell(NONE, "one seed")
-    else:
-        test = "p" if judged == 1 else "Holm's p"
-        below = f"{test} {p_value(difference.p_holm)}"
-        distinguishable = difference.distinguishable
-        verdict = TableCell("yes" if distinguishable else "no", below, strong=distinguishable)
-    return [
-        TableCell(difference.row),
-        TableCell(interval_words(difference, metric)),
-        TableCell(seeds),
-        verdict,
-    ]
+        return TableCell("not judged", difference.unfit)
+    if difference.p_holm is None:
+        return TableCell(NONE, "one seed")
+    yes = difference.distinguishable
+    return TableCell("yes" if yes else "no", f"{test} {p_value(difference.p_holm)}", strong=yes)
 
 
 def comparison(results: ExperimentResults, column: str) -> str:
@@ -193,74 +178,25 @@ def comparison(results: ExperimentResults, column: str) -> str:
 
     Rows that diverged or are no better than chance are not in it; nothing is compared with such a row.
     """
-    experiment = results.experiment
-    metric = experiment.metric_of(column)
-    all_rows = [difference for difference in differences(results, column) if not difference.unfit]
-    if not all_rows:
-        return ""
+    metric = results.experiment.metric_of(column)
+    judged = [difference for difference in differences(results, column) if not difference.unfit]
     # A row with a single seed would make the sentence about all rows weaker than it is.
-    several_seeds = [difference for difference in all_rows if difference.n > 1]
-    shown = several_seeds or all_rows
+    shown = [difference for difference in judged if difference.n > 1] or judged
+    if not shown:
+        return ""
     standard = shown[0].than
-    summary = summarize_seeds(results.of(standard, column), experiment.selection, metric)
+    summary = summarize_seeds(results.of(standard, column), results.experiment.selection, metric)
     percent = " percent" if in_percent(metric) else ""
-    base = f"{standard} ({spread_words(summary, metric)}{percent} {words(metric)})"
-    if any(difference.distinguishable for difference in shown):
-        text = distinguished(shown, base, metric)
-    else:
-        text = not_distinguished(shown, base, metric)
-    return f"In {column}, {text}" if column else capitalized(text)
-
-
-def not_distinguished(shown: Sequence[Difference], base: str, metric: str) -> str:
-    """Return the sentence about rows that are all not distinguishable from `base`."""
-    seeds = max(difference.n for difference in shown)
-    largest = max(shown, key=lambda difference: abs(difference.estimate))
-    several = len(shown) > 1
-    if seeds == 1:
-        which = "any method" if several else largest.row
-        verdict = f"one seed cannot tell {which} from {base}"
-    else:
-        subject = "no method is" if several else f"{largest.row} is not"
-        verdict = f"{subject} distinguishable from {base} in {seeds} seeds"
-    whose = f"the largest difference is {largest.row}'s," if several else "the difference is"
-    after_holm = ""
-    if largest.p_holm is not None and largest.comparison.verdict() != "unclear":
-        after_holm = (
-            f", Holm's p {p_value(largest.p_holm)}"  # the interval alone would say that it is
+    number = f"{spread_words(summary, metric)}{percent} {words(metric)}"
+    against = f"{named(column)}against {standard} ({number})"
+    highest_first = sorted(shown, key=lambda difference: difference.estimate, reverse=True)
+    texts = {True: [], False: []}
+    for difference in highest_first:
+        text = f"{difference.row} {interval_words(difference, metric)}"
+        texts[difference.distinguishable].append(text)
+    parts = [", ".join(texts[True]) or "no row is distinguishable"]
+    if texts[False]:
+        parts.append(
+            f"not distinguishable in {plural(shown[0].n, 'seed')}: {', '.join(texts[False])}"
         )
-    return f"{verdict}; {whose} {interval_words(largest, metric)}{after_holm}."
-
-
-def distinguished(shown: Sequence[Difference], base: str, metric: str) -> str:
-    """Return the sentence about rows of which some are distinguishable from `base`, the highest first."""
-    certain = [difference for difference in shown if difference.distinguishable]
-    certain.sort(key=lambda difference: difference.estimate, reverse=True)
-    unit = " points" if in_percent(metric) else ""
-    parts: list[str] = []
-    for difference in certain:
-        side = "above" if difference.estimate > 0 else "below"
-        than = difference.than if parts else base  # the first one also names the base's number
-        by = plain(abs(difference.estimate), metric) + unit
-        low, high = difference.ends
-        ends = ends_words(low, high, metric)
-        parts.append(f"{difference.row} is {side} {than} by {by}{ends}")
-
-    text = ", ".join(parts)
-    rest = [difference.row for difference in shown if not difference.distinguishable]
-    if rest:
-        verb = "is" if len(rest) == 1 else "are"
-        text += f"; {listed(rest)} {verb} not distinguishable from it"
-    return f"{text}."
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them."""
-    if len(names) == 1:
-        return names[0]
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def capitalized(text: str) -> str:
-    """Return the text with a capital, except where it begins with a method's name."""
-    return first_upper(text) if text.startswith(("no ", "one ")) else text
+    return first_upper(f"{against}: {'; '.join(parts)}.")

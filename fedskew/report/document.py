@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedskew.formatting import plural
 from fedskew.report.claims import (
     SAYS,
     Verdict,
@@ -11,27 +12,26 @@ from fedskew.report.claims import (
     never_lines,
 )
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
-from fedskew.report.differences import comparison, difference_tables
-from fedskew.report.format import Table
+from fedskew.report.differences import comparison, difference_tables, differences, interval_words
+from fedskew.report.format import SELECTION_WORDS, Table
 from fedskew.report.inference import RESAMPLES
-from fedskew.report.ranking import ABOUT as ABOUT_RANKING
-from fedskew.report.ranking import ranking_tables
 from fedskew.report.results import ExperimentResults
-from fedskew.report.rounds_to_target import reach_table
-from fedskew.report.run_summary import outlier_tables, runs_table, time_tables, what_was_run
+from fedskew.report.rounds_to_target import reach_table, reference
+from fedskew.report.run_summary import runs_table, time_tables, what_was_run
 from fedskew.report.tables import (
-    bar_lines,
+    ABOUT_RANKING,
     client_tables,
-    has_decile,
     main_table,
     number_tables,
+    ranking_tables,
     recall_tables,
     selection_tables,
-    skew_lines,
     tuning_tables,
 )
 from fedskew.report.unfit_rows import unfit_sentences
 
+PLURAL = {"holds": "hold", "fails": "do not hold"}
+"""What several claims do, where it is not what one does."""
 CLAIMS = (
     "A claim holds where the whole 95 % interval of its difference lies above the margin that it names, in every "
     "one of its columns or in as many as it names, and p is below 0.05; it does not hold where no part of the interval "
@@ -55,15 +55,13 @@ SELECTED = (
 )
 CLIENTS = (
     "Local accuracy is what to expect on a client's own mix of classes: its class shares times the recalls. In the "
-    "figure a bar marks the mean, a circle the"
+    "figure a bar marks the mean, a circle the worst decile, which is the mean of the lowest tenth of the clients; "
+    "with few clients, the worst one."
 )
-DECILE = "worst decile, which is the mean of the lowest tenth of the clients"
-CIRCLE = {
-    (True, False): f"{DECILE}.",
-    (False, True): "worst client.",
-    (True, True): f"{DECILE}; in a column with few clients, the worst one.",
-}
-"""What the circle is, by whether some columns have a worst decile and whether some have none."""
+CURVES = (
+    "Lines are means over seeds; bands, of up to three rows, reach from the lowest to the highest. The table has the "
+    "number of the {selected}."
+)
 TIME = (
     "Clients: their own work, divided by the processes that shared it. "
     "Transport and the rest: what is left of the round."
@@ -94,7 +92,7 @@ ABOUT_CALIBRATION = (
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the details."""
+    """A part of the details. Its figures are in `figures.figures`, by its key."""
 
     key: str
     title: str
@@ -114,16 +112,50 @@ class Document:
     what_was_run: Mapping[str, str]
     """What was run, by heading."""
     main: Table
-    notes: Sequence[str]
-    """On the paper's numbers, in the order of their marks."""
     sections: Sequence[Section]
+
+    @property
+    def claims(self) -> list[tuple[Verdict, str]]:
+        """Every verdict, and its words with the difference and the interval, as the claims' table has them."""
+        rows = claims_table(self.results, self.verdicts).rows
+        shown = []
+        for verdict, (_, says, effect, _) in zip(self.verdicts, rows, strict=True):
+            words = f"{says.text}, {effect.text}" if verdict.n else says.text
+            shown.append((verdict, words))
+        return shown
+
+    @property
+    def assumed(self) -> str:
+        """The settings that the paper leaves open, in a sentence; empty if there are none."""
+        settings = ", ".join(f"{key} = {value}" for key, value in self.results.assumed.items())
+        return f"Not specified by the paper; these runs use: {settings}." if settings else ""
+
+    @property
+    def short_table(self) -> Table:
+        """The main table with every row's difference from the reference row below its numbers."""
+        experiment = self.results.experiment
+        if experiment.reaches:  # the table has rounds, the differences have not
+            return self.main
+        rows = [list(cells) for cells in self.main.rows]
+        for place, column in enumerate(experiment.columns, 1):
+            of_row = {one.row: one for one in differences(self.results, column)}
+            for row, cells in zip(experiment.rows, rows, strict=True):
+                if row.label in of_row:
+                    one = of_row[row.label]
+                    star = "*" if one.distinguishable else ""
+                    words = interval_words(one, experiment.metric_of(column)) + star
+                    below = "; ".join(filter(None, (cells[place].below, words)))
+                    cells[place] = replace(cells[place], below=below)
+        last = (
+            f"Last, the difference from {reference(experiment)} (95 % interval; * distinguishable)."
+        )
+        return replace(self.main, rows=rows, caption=f"{self.main.caption} {last}")
 
 
 def document(results: ExperimentResults) -> Document:
     """Return the report on an experiment, of which at least one run has finished or diverged."""
     results = replace(results, warnings=(*results.warnings, *never_lines(results)))
     verdicts = judge(results)
-    experiment = results.experiment
     return Document(
         results=results,
         verdicts=verdicts,
@@ -131,7 +163,6 @@ def document(results: ExperimentResults) -> Document:
         headline=headline(results, verdicts),
         what_was_run=what_was_run(results),
         main=main_table(results),
-        notes=[f"{about}: {note}" for about, note in experiment.notes.items()],
         sections=sections(results, verdicts),
     )
 
@@ -143,21 +174,18 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
     groups = number_tables(results, "recall by shot group in percent.", GROUPS)
     over_clients = number_tables(results, "over the clients, in percent.", SPREAD)
     calibration = number_tables(results, "calibration.", CALIBRATION)
-
-    deciles = {has_decile(results, column) for column in results.experiment.columns}
-    circle = CIRCLE[True in deciles, False in deciles]
-    about_clients = " ".join([CLIENTS, circle, *skew_lines(results), *bar_lines(results)])
-    of_clients = [*over_clients, *client_tables(results), *outlier_tables(results)]
+    about_curves = CURVES.format(selected=SELECTION_WORDS[results.experiment.selection])
+    of_clients = [*over_clients, *client_tables(results)]
     return [
         Section("claims", "Claims", CLAIMS, claims),
         Section("differences", "Differences", ABOUT_DIFFERENCES, difference_tables(results)),
         Section("tuning", "Tuning", TUNING, tuning_tables(results)),
-        Section("curves", "Round by round", "", []),
+        Section("curves", "Round by round", about_curves, []),
         Section("reach", "Rounds and bytes", REACH, reach),
         Section("selections", "Every way to choose the round", SELECTED, selection_tables(results)),
         Section("classes", "Classes", "", [*groups, *recall_tables(results)]),
         Section("ranking", "Ranking of the test samples", ABOUT_RANKING, ranking_tables(results)),
-        Section("clients", "Clients", about_clients, of_clients),
+        Section("clients", "Clients", CLIENTS, of_clients),
         Section("calibration", "Calibration", ABOUT_CALIBRATION, calibration),
         Section("time", "Time", TIME, time_tables(results)),
         Section("runs", "Runs", "", [runs_table(results)]),
@@ -167,15 +195,14 @@ def sections(results: ExperimentResults, verdicts: Sequence[Verdict]) -> list[Se
 def subtitle(results: ExperimentResults) -> str:
     """Return what was run, in a line."""
     experiment = results.experiment
-    parts = [experiment.paper] if experiment.paper else []
-    extent = {
-        "methods": len(experiment.rows),
-        "columns": len(experiment.columns),
-        "seeds": len(results.seeds),
-    }
-    parts += [f"{number} {what}" for what, number in extent.items() if number != 1]
-    parts.append(f"{len(results.finished)} of {len(results.runs)} runs finished")
-    return ", ".join(parts)
+    parts = [
+        experiment.paper,
+        plural(len(experiment.rows), "method"),
+        plural(len(experiment.columns), "column"),
+        plural(len(results.seeds), "seed"),
+        f"{len(results.finished)} of {len(results.runs)} runs finished",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
@@ -193,13 +220,11 @@ def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
 
 def counted(verdicts: Sequence[Verdict]) -> str:
     """Return in a sentence how many claims hold."""
-    plural = {"holds": "hold", "fails": "do not hold"}
+    statuses = [verdict.status for verdict in verdicts]
     parts = []
     for status, singular in SAYS.items():
-        number = sum(verdict.status == status for verdict in verdicts)
-        if number == 1:
-            parts.append(f"1 {singular}")
-        elif number > 1:
-            parts.append(f"{number} {plural.get(status, singular)}")
-    claims = "claims" if len(verdicts) > 1 else "claim"
-    return f"Of {len(verdicts)} {claims}, {', '.join(parts)}."
+        number = statuses.count(status)
+        if number:
+            says = singular if number == 1 else PLURAL.get(status, singular)
+            parts.append(f"{number} {says}")
+    return f"Of {plural(len(verdicts), 'claim')}, {', '.join(parts)}."

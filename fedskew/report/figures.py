@@ -1,495 +1,299 @@
-"""The report's figures, one panel each: curves, partition, recall, spread over clients, time, claims."""
+"""What each figure of a report draws, from the records of an experiment's runs; drawing.py has the ways to draw."""
 
-import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import precision_recall_curve, roc_curve
 
-from fedskew.report.format import SELECTION_WORDS, chance_of, in_percent, plain, words_and_unit
+from client_app.metrics import BINS
+from client_app.ranking import margins
+from fedskew.report.claims import Verdict
+from fedskew.report.differences import differences
+from fedskew.report.document import Document
+from fedskew.report.drawing import Effect, Figure, Points, bars, forest, lines, matrix, strip
+from fedskew.report.format import chance_of, first_upper, in_percent, named, words, words_and_unit
 from fedskew.report.inference import Floats
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.svg import COLORS, INK, Drawing, Figure, Style
+from fedskew.report.rounds_to_target import bytes_until
+from fedskew.report.run_records import slug
+from fedskew.report.run_summary import mean_split, trainings
+from fedskew.report.tables import at_clients, class_names, has_decile
 from fedskew.report.unfit_rows import tested_in
-from server_app.keys import MEANS
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-ROOM_FOR_DISCS = 7.0
-"""Points of a client's row, or a class's column."""
-
-
-def styles(results: ExperimentResults) -> dict[str, Style]:
-    """Return the style of every row."""
-    return {
-        row.label: Style(row.label, number) for number, row in enumerate(results.experiment.rows)
-    }
+LEAST_ROUNDS = 3
+"""Evaluated rounds from which on a figure of recalls by round says more than the table."""
+GRID = np.linspace(0, 1, 201)
+"""The rates at which curves of seeds and classes are averaged."""
+OfColumn = Callable[[ExperimentResults, str], Figure | None]
+OfRow = Callable[[ExperimentResults, str, str], Figure | None]
 
 
-def curve(group: Sequence[SeedResult], metric: str) -> tuple[list[int], Floats] | None:
-    """Return the evaluated rounds, and (seeds, rounds) of a number; NaN where a run has none. None where nothing is."""
-    scale = 100 if in_percent(metric) else 1
-    by_run = []
+def figures(document: Document) -> dict[str, Figure]:
+    """Return the figures of a report by name, of which nothing is drawn yet.
+
+    A name begins with its section's key. What the figure shows follows, where it is not the section's first one, then
+    its column and row.
+    """
+    results = document.results
+    drawn = [
+        ("claims", "Claims", claims(document.verdicts, "points")),
+        ("claims rounds", "Claims", claims(document.verdicts, "rounds")),
+    ]
+    for column in results.experiment.columns:
+        for key, (shown, of_column) in OF_COLUMN.items():
+            drawn.append((f"{key} {column}", f"{shown}: {column}", of_column(results, column)))
+        for metric in results.experiment.series:
+            title = f"{first_upper(words(metric))}: {column}"
+            drawn.append((f"curves {metric} {column}", title, curves(results, column, metric)))
+        for key, (shown, of_row) in OF_ROW.items():
+            for row in results.experiment.rows:
+                title = f"{shown}: {named(column)}{row.label}"
+                figure = of_row(results, column, row.label)
+                drawn.append((f"{key} {column} {row.label}", title, figure))
+
+    found: dict[str, Figure] = {}
+    for name_words, title, figure in drawn:
+        if figure is not None:
+            name = slug(name_words)
+            unique = f"{name}-{len(found)}" if name in found else name
+            found[unique] = replace(figure, title=title.removesuffix(": "))
+    return found
+
+
+def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
+    """Return the differences of the claims in this unit."""
+    shown = []
+    for number, verdict in enumerate(verdicts, 1):
+        if verdict.n and verdict.unit == unit:
+            name = f"{number}. {verdict.claim.relation}"
+            interval = verdict.interval
+            ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
+            decided = verdict.status in ("holds", "fails")
+            margin = verdict.by
+            shown.append(Effect(name, verdict.estimate, verdict.margins, ends, margin, decided))
+    return forest(shown, unit)
+
+
+def effects(results: ExperimentResults, column: str) -> Figure | None:
+    """Return the rows' differences from the one that they are compared with."""
+    shown = []
+    for one in differences(results, column):
+        by_seed = one.comparison.by_seed
+        shown.append(Effect(one.row, one.estimate, by_seed, one.ends, 0.0, one.distinguishable))
+    return forest(shown, "points" if in_percent(results.experiment.metric_of(column)) else "")
+
+
+def of_rows(
+    results: ExperimentResults, column: str, points: Callable[[Sequence[SeedResult]], Points]
+) -> dict[str, Points]:
+    """Return the points of every row's runs."""
+    return {row.label: points(results.of(row.label, column)) for row in results.experiment.rows}
+
+
+def by_round(group: Sequence[SeedResult], metric: str, by_bytes: bool) -> Points:
+    """Return a number's mean over the seeds and its range, in the rounds that all seeds have evaluated.
+
+    They stand at the round, or at the megabytes that training has sent until then.
+    """
+    of_seeds: list[dict[int, float]] = []
     for measured in group:
-        run = {}
-        for point in measured.points:
-            number = measured.number(point, metric)
-            if number is not None:
-                run[point.round] = scale * number
-        by_run.append(run)
-    rounds = sorted(set().union(*by_run))
+        numbers = {point.round: measured.number(point, metric) for point in measured.points}
+        of_seeds.append({round: value for round, value in numbers.items() if value is not None})
+    rounds = sorted(set.intersection(*map(set, of_seeds))) if of_seeds else []
     if not rounds:
         return None
-    values = [[run.get(round, np.nan) for round in rounds] for run in by_run]
-    return rounds, np.array(values, float)
+    values_SR = np.array([[of_seed[round] for round in rounds] for of_seed in of_seeds])
+    values_SR *= 100 if in_percent(metric) else 1
+    x_R = np.array(rounds, float)
+    if by_bytes:
+        sent_SR = [[bytes_until(run.run.records, round) for round in rounds] for run in group]
+        x_R = np.mean(sent_SR, axis=0) / 1e6
+    return x_R, values_SR.mean(0), values_SR.min(0), values_SR.max(0)
 
 
-def curves(results: ExperimentResults, column: str, metric: str, name: str) -> Figure | None:
-    """Return a number over the rounds: the mean over seeds, and a band from the lowest to the highest.
-
-    With more than three rows a bar beside the last round stands for the band. A dotted line is chance. Where the table
-    has this number as a mean over the last rounds, a thick line over them is at that mean, as the curve ends elsewhere.
-    """
-    from matplotlib.ticker import MaxNLocator
-
-    drawable = {}
-    for row in results.experiment.rows:
-        points = curve(results.of(row.label, column), metric)
-        if points is not None:
-            drawable[row.label] = points
-    if not drawable:
+def curves(
+    results: ExperimentResults, column: str, metric: str = "", by_bytes: bool = False
+) -> Figure | None:
+    """Return a number over the rounds, or over the megabytes sent; without `metric` the column's own."""
+    metric = metric or results.experiment.metric_of(column)
+    by_row = of_rows(results, column, lambda group: by_round(group, metric, by_bytes))
+    ends = [points[0][-1] for points in by_row.values() if points is not None]
+    if not ends:
         return None
-    looks = styles(results)
-    selection = results.experiment.selection
-    is_tables = metric == results.experiment.metric_of(column)
-    averaged = MEANS.get(selection, 0) if is_tables else 0
-    classes = tested_in(results.in_column(column), selection)
-
-    def draw(axes: "Axes") -> None:
-        marked = ""
-        for number, (row, (rounds, values)) in enumerate(drawable.items(), 1):
-            color = looks[row].color
-            complete = ~np.isnan(values).any(0)
-            x = np.array(rounds)[complete]
-            y = values[:, complete]
-            mean, low, high = y.mean(0), y.min(0), y.max(0)
-            axes.plot(
-                x,
-                mean,
-                color=color,
-                linestyle=looks[row].line,
-                linewidth=1.6,
-            )
-            if len(values) > 1:
-                alpha = 0.13 if len(drawable) <= 3 else 0.0  # more bands than three melt into one
-                axes.fill_between(
-                    x,
-                    low,
-                    high,
-                    color=color,
-                    alpha=alpha,
-                    linewidth=0,
-                )
-                if not alpha:
-                    # A bar of each row stands a little further right than the one before it.
-                    beyond = x[-1] + 0.015 * number * max(1, x[-1] - x[0])
-                    axes.plot([beyond, beyond], [low[-1], high[-1]], color=color, linewidth=3)
-            if len(x) == 1:
-                axes.plot(x, mean, color=color, marker="o", markersize=4)
-            elif averaged and len(x) >= averaged:
-                last = x[-averaged:]
-                level = mean[-averaged:].mean()
-                axes.plot([last[0], last[-1]], [level, level], color=color, linewidth=4, alpha=0.5)
-                marked = f" (thick: the table's {SELECTION_WORDS[selection]})"
-        draw_chance(axes, metric, classes)
-        axes.set(xlabel=f"round{marked}", ylabel=words_and_unit(metric))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(axis="y")
-
-    ends = {row: float(values[:, -1].mean()) for row, (_, values) in drawable.items()}
-    last_round = max(rounds[-1] for rounds, _ in drawable.values())
-    alt = ends_in_words(ends, metric, last_round)
-    return Figure(column, alt, Drawing(name, 3.0, draw), by_row=True)
-
-
-def draw_chance(axes: "Axes", metric: str, classes: int) -> None:
-    """Draw a dotted line at chance, where a number has one."""
+    classes = tested_in(results.in_column(column), results.experiment.selection)
     chance = chance_of(metric, classes) if classes else None
-    if chance is not None:
-        axes.axhline(
-            chance,
-            color=INK,
-            linewidth=0.8,
-            linestyle=(0, (1, 3)),
-        )
-        axes.annotate(
-            "chance",
-            (1, chance),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            fontsize=8,
-        )
+    dotted = None if chance is None else ([1, max(ends)], [chance, chance], "chance")
+    x = "MB sent, down and up" if by_bytes else "round"
+    return lines(by_row, x, words_and_unit(metric), dotted=dotted)
 
 
-def ends_in_words(ends: Mapping[str, float], metric: str, round: int) -> str:
-    """Return the curves' last values, the highest first."""
-    finite = {row: value for row, value in ends.items() if not np.isnan(value)}
-    shown = []
-    for row in sorted(finite, key=finite.__getitem__, reverse=True):
-        value = plain(finite[row], metric)
-        shown.append(f"{row} {value}")
-    listed = ", ".join(shown)
-    if not shown:
-        listed = "nothing finite"
-    number = words_and_unit(metric).capitalize()
-    return f"{number} by round; in round {round}: {listed}."
-
-
-def matrix(measured: SeedResult, column: str, name: str) -> Figure | None:
-    """Return the training samples by class and client: discs whose areas are their numbers.
-
-    Where there is no room for discs, each is a field, as dense as the number's square root.
-    """
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Rectangle
-
-    samples = measured.run.samples
-    if not samples:
+def recall_by_round(results: ExperimentResults, column: str, row: str) -> Figure | None:
+    """Return the recall of every class in each evaluated round, a mean over the seeds."""
+    names = class_names(results)
+    of_round: dict[int, list[Sequence[float]]] = {}
+    for measured in results.of(row, column):
+        for point in measured.points:
+            of_round.setdefault(point.round, []).append(point.numbers.recall)
+    if not names or len(of_round) < LEAST_ROUNDS:
         return None
-    counts_KC = np.array(samples["train"])
-    clients, classes = counts_KC.shape
-    # In inches; 0.7 of the height, and of a panel's width all but 3.6, are for the axes' labels.
-    height = float(np.clip(0.22 * clients + 0.7, 1.6, 6.0))
-    column_width = 3.6 / classes
-    row_height = (height - 0.7) / clients
-    room = min(column_width, row_height) * 72  # matplotlib's sizes are in points
+    recall_CR = np.array([np.mean(recalls, axis=0) for recalls in of_round.values()]).T
+    alt = f"In the last round in percent: {in_words(names, recall_CR[:, -1])}."
+    return matrix(recall_CR, names, list(map(str, of_round)), ("class", "round"), alt)
 
-    def draw(axes: "Axes") -> None:
-        rows, columns = np.nonzero(counts_KC)
-        shares = counts_KC[rows, columns] / counts_KC.max()
-        if room >= ROOM_FOR_DISCS:
-            areas = np.clip(0.8 * room * room * shares, 0.8, None)
-            axes.scatter(columns, rows, s=areas, color=COLORS[1], linewidth=0)
-        else:
-            fields = [
-                Rectangle((x - 0.5, y - 0.5), 1, 1) for x, y in zip(columns, rows, strict=True)
-            ]
-            dense = PatchCollection(
-                fields,
-                facecolor=COLORS[1],
-                linewidth=0,
-                alpha=np.sqrt(shares),
-            )
-            axes.add_collection(dense)
-        axes.set(
-            xlim=(-0.7, classes - 0.3),
-            ylim=(clients - 0.3, -0.7),  # the first client is at the top
-            xlabel="class",
-            ylabel="client",
-        )
-        if clients <= 24:
-            axes.set_yticks(range(clients), samples["clients"])
-        if classes <= 12:
+
+def in_words(names: Sequence[str], shares: Floats) -> str:
+    """Return shares in percent by name."""
+    return ", ".join(f"{name} {100 * share:.0f}" for name, share in zip(names, shares, strict=True))
+
+
+def confusion(results: ExperimentResults, column: str, row: str) -> Figure | None:
+    """Return of every class the share predicted as each: the confusion matrices of the last round, over all seeds."""
+    names = class_names(results)
+    matrices = [run.points[-1].numbers.confusion for run in results.of(row, column)]
+    if not names or not matrices or None in matrices:
+        return None
+    counts_CC = np.sum(np.array(matrices), axis=0)
+    shares_CC = counts_CC / np.maximum(counts_CC.sum(1, keepdims=True), 1)
+    alt = f"Percent predicted rightly: {in_words(names, shares_CC.diagonal())}."
+    return matrix(shares_CC, names, names, ("true class", "predicted"), alt, percent=True)
+
+
+def partition(results: ExperimentResults, column: str) -> Figure | None:
+    """Return the training samples by class and client of the first run; shades are square roots of the numbers."""
+    for measured in results.in_column(column):
+        samples = measured.run.samples
+        if samples:
+            counts_KC = np.array(samples["train"])
             names = measured.run.settings.data.class_names
-            turned = max(map(len, names)) * classes > 40
-            labels = list(map(shortened, names))
-            axes.set_xticks(range(classes), labels, rotation=90 if turned else 0)
-
-    classes_K = (counts_KC > 0).sum(1)
-    sizes_K = counts_KC.sum(1)
-    sizes_C = counts_KC.sum(0)
-    alt = (
-        f"{counts_KC.sum()} training samples of {classes} classes at {clients} clients, seed {measured.cell.seed}: "
-        f"a client holds {classes_K.min()} to {classes_K.max()} classes "
-        f"and {sizes_K.min()} to {sizes_K.max()} samples; "
-        f"the largest class has {sizes_C.max()}, the smallest {sizes_C.min()}."
-    )
-    return Figure(column, alt, Drawing(name, height, draw), fixed=True)
-
-
-def shortened(name: str) -> str:
-    """Return a class's name as an axis has room for it."""
-    return name if len(name) <= 16 else f"{name[:14]}..."
-
-
-def confusion(counts_CC: Floats, names: Sequence[str], title: str, name: str) -> Figure:
-    """Return the confusion matrix: of every class the share predicted as each, in percent where there is room."""
-    from matplotlib.patches import Rectangle
-
-    samples_C1 = counts_CC.sum(1, keepdims=True)
-    shares_CC = 100 * counts_CC / np.maximum(samples_C1, 1)
-    classes = len(names)
-    labels = list(map(shortened, names))
-
-    def draw(axes: "Axes") -> None:
-        for (row, column), share in np.ndenumerate(shares_CC):
-            square = Rectangle(
-                (column - 0.5, row - 0.5),
-                1,
-                1,
-                color=COLORS[1],
-                alpha=0.75 * share / 100,
-                linewidth=0,
+            sizes_K = counts_KC.sum(1)
+            alt = (
+                f"{sizes_K.sum()} training samples of {len(names)} classes at {len(sizes_K)} clients, seed "
+                f"{measured.cell.seed}; a client holds {sizes_K.min()} to {sizes_K.max()} samples."
             )
-            axes.add_patch(square)
-            if classes <= 10 and share >= 0.5:  # a smaller share would read 0
-                axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=9)
-        axes.set(
-            xlim=(-0.5, classes - 0.5),
-            ylim=(classes - 0.5, -0.5),
-            xlabel="predicted",
-            ylabel="true class",
-        )
-        turned = max(map(len, labels)) * classes > 40
-        axes.set_xticks(range(classes), labels, rotation=90 if turned else 0)
-        axes.set_yticks(range(classes), labels)
-
-    recalls = []
-    for label, share in zip(names, shares_CC.diagonal(), strict=True):
-        recalls.append(f"{label} {share:.0f}")
-    alt = f"Confusion matrix, {title}: percent predicted rightly: {', '.join(recalls)}."
-    height = min(4.2, 1.6 + 0.26 * classes)
-    return Figure(title, alt, Drawing(name, height, draw), fixed=True)
+            shades_KC = np.sqrt(counts_KC / max(1, counts_KC.max()))
+            return matrix(shades_KC, samples["clients"], names, ("client", "class"), alt)
+    return None
 
 
-def recall_curve(
-    recalls: Mapping[str, Floats],
-    looks: Mapping[str, Style],
-    column: str,
-    order: Sequence[int],
-    name: str,
-) -> Figure:
-    """Return the recall by class, a moving mean over five of them, from the most training samples to the fewest."""
-
-    def draw(axes: "Axes") -> None:
-        for row, recall_C in recalls.items():
-            ordered_C = np.nan_to_num(recall_C[list(order)])
-            smooth = np.convolve(ordered_C, np.ones(5) / 5, mode="valid")
-            x = np.arange(len(smooth)) + 2  # the mean of five stands at the third of them
-            style = looks[row]
-            axes.plot(
-                x,
-                smooth,
-                color=style.color,
-                linestyle=style.line,
-                linewidth=1.4,
-            )
-        axes.set(
-            xlabel="classes, most training samples first (mean of 5)",
-            ylabel="recall, %",
-            ylim=(0, 100),
-        )
-        axes.grid(axis="y")
-
-    third = max(1, len(order) // 3)
-    rarest = list(order[-third:])
-    means = [f"{row} {np.nanmean(recall_C[rarest]):.1f}" for row, recall_C in recalls.items()]
-    alt = f"Recall by class; mean of the rarest third in percent: {', '.join(means)}."
-    return Figure(column, alt, Drawing(name, 3.0, draw), by_row=True)
+def spread(results: ExperimentResults, column: str) -> Figure | None:
+    """Return the clients' accuracies: on their own test sets where they have some, else on their mix of classes."""
+    runs = results.in_column(column)
+    own = any(run.run.own_test_sets for run in runs)
+    key = "client-accuracy" if own else "local-accuracy"
+    by_row = {}
+    for row in results.experiment.rows:
+        shares_SK = at_clients(results.of(row.label, column), results.experiment.selection, key)
+        if shares_SK is not None and not np.isnan(shares_SK).all():
+            tenth = max(1, shares_SK.shape[1] // 10)
+            percent_SK = 100 * np.sort(shares_SK, axis=1)  # NaN, of a client without tests, is last
+            measured = percent_SK[~np.isnan(percent_SK)]
+            lowest = float(np.nanmean(percent_SK[:, :tenth]))
+            by_row[row.label] = (measured, float(measured.mean()), lowest)
+    lowest_words = "worst decile" if has_decile(results, column) else "worst client"
+    return strip(by_row, f"{words(key)}, %", lowest_words)
 
 
-def recall_by_round(
-    recall_RC: Floats,
-    rounds: Sequence[int],
-    names: Sequence[str],
-    title: str,
-    name: str,
-) -> Figure:
-    """Return the recall of every class in each evaluated round, as shades: white is 0, full color is 100 percent.
+def time(results: ExperimentResults, column: str) -> Figure | None:
+    """Return seconds per round by what they went into."""
+    split = {label: mean_split(runs) for label, runs in trainings(results, column).items()}
+    return bars(split, "seconds a round")
 
-    Args:
-        recall_RC: in percent, (rounds, classes), the classes in the order in which they are shown; NaN stays white.
-        rounds: the evaluated ones.
-        names: of the classes.
-        title: the row, and the column where there are several.
-        name: makes the figure's ids unique in the page.
+
+Curve = Callable[[NDArray[np.bool_], Floats], Floats]
+"""Takes which samples are of a class, and their scores for it; returns a share at the rates of GRID."""
+
+
+def sensitivity(hits_N: NDArray[np.bool_], score_N: Floats) -> Floats:
+    """Return the sensitivity at the false alarm rates of GRID, on straight lines between the thresholds."""
+    false_alarms_T, sensitivity_T, _ = roc_curve(hits_N, score_N)
+    return np.asarray(np.interp(GRID, false_alarms_T, sensitivity_T))
+
+
+def precision(hits_N: NDArray[np.bool_], score_N: Floats) -> Floats:
+    """Return the precision at the recalls of GRID: that of the highest threshold that has at least the recall.
+
+    There is no line between two thresholds, as precision is not linear in recall.
     """
-    classes = len(names)
-
-    def draw(axes: "Axes") -> None:
-        from matplotlib.colors import to_rgba
-
-        image_CR4 = np.tile(np.array(to_rgba(COLORS[1])), (classes, len(rounds), 1))
-        image_CR4[..., 3] = (
-            np.nan_to_num(recall_RC.T) / 100
-        )  # a dark page shines through as a light one does
-        axes.imshow(image_CR4, aspect="auto", interpolation="nearest")
-        ticks = np.unique(np.linspace(0, len(rounds) - 1, min(6, len(rounds))).round().astype(int))
-        axes.set_xticks(ticks, [str(rounds[tick]) for tick in ticks])
-        axes.set_yticks(range(classes), list(map(shortened, names)))
-        axes.set(xlabel="round", ylabel="class")
-
-    lasts = []
-    for label, recall in zip(names, recall_RC[-1], strict=True):
-        lasts.append(f"{label} {recall:.0f}")
-    alt = (
-        f"Recall by class and round, {title}; in round {rounds[-1]} in percent: {', '.join(lasts)}."
-    )
-    height = min(4.2, 1.0 + 0.2 * classes)
-    return Figure(title, alt, Drawing(name, height, draw), fixed=True)
+    precision_T, recall_T, _ = precision_recall_curve(hits_N, score_N)
+    rising = slice(-2, None, -1)  # without the point that scikit-learn adds at recall 0
+    reached_G = np.searchsorted(recall_T[rising], GRID - 1e-12)
+    return np.asarray(precision_T[rising][reached_G])
 
 
-def spread(
-    accuracies: Mapping[str, Sequence[Sequence[float]]],
-    looks: Mapping[str, Style],
-    column: str,
-    what: str,
-    name: str,
-    *,
-    decile: bool,
-) -> Figure:
-    """Return one strip per row with the clients of all seeds, one dot each.
+def mean_curve(group: Sequence[SeedResult], curve: Curve) -> Points:
+    """Return a curve in percent: a mean over the classes, of two classes the positive one's, then over the seeds.
 
-    A bar is at the mean and a circle at the worst decile, or at the worst client: both means over the seeds.
+    None where a run has no predictions, or tests on a single class.
     """
-    lowest_words = "worst decile" if decile else "worst client"
-    lowest_of = worst_decile if decile else min
-    means, lowest = {}, {}
-    for row, runs in accuracies.items():
-        means[row] = float(np.mean([np.mean(values) for values in runs]))
-        lowest[row] = float(np.mean([lowest_of(values) for values in runs]))
-
-    def draw(axes: "Axes") -> None:
-        for y, (row, runs) in enumerate(accuracies.items()):
-            ordered = np.sort(np.concatenate(runs))
-            # Neighbors stand apart, and without a random number: a report is the same every time.
-            offsets = 0.26 * np.sin(2.4 * np.arange(len(ordered)))
-            sparse = min(1.0, 60 / len(ordered))  # many dots would melt into a bar
-            axes.scatter(
-                ordered,
-                y + offsets,
-                s=4 + 8 * sparse,
-                color=looks[row].color,
-                alpha=0.25 + 0.35 * sparse,
-                linewidth=0,
-            )
-            mean = means[row]
-            axes.plot([mean, mean], [y - 0.4, y + 0.4], color=INK, linewidth=2.2)
-            axes.scatter(
-                [lowest[row]],
-                [y],
-                s=70,
-                facecolor="none",
-                edgecolor=INK,
-                linewidth=1.6,
-                zorder=3,
-            )
-        axes.set_yticks(range(len(accuracies)), list(accuracies))
-        axes.set(ylim=(len(accuracies) - 0.5, -0.5), xlabel=f"{what}, %")
-        axes.grid(axis="x")
-
-    spreads = []
-    for row in accuracies:
-        spreads.append(f"{row} mean {means[row]:.1f}, {lowest_words} {lowest[row]:.1f}")
-    alt = f"{what.capitalize()} of the clients in percent: {'; '.join(spreads)}."
-    height = 0.34 * len(accuracies) + 0.8
-    return Figure(column, alt, Drawing(name, height, draw))
+    by_seed = []
+    for measured in group:
+        predictions = measured.predictions
+        if predictions is None or len(np.unique(predictions.labels_N)) < 2:
+            return None
+        labels_N = predictions.labels_N
+        positive = measured.positive_class
+        labels = np.unique(labels_N) if positive is None else [positive.label]
+        score_NC = margins(torch.from_numpy(predictions.log_probabilities_NC))
+        of_classes = [curve(labels_N == label, score_NC[:, label]) for label in labels]
+        by_seed.append(np.mean(of_classes, axis=0))
+    return (100 * GRID, 100 * np.mean(by_seed, axis=0)) if by_seed else None
 
 
-def worst_decile(values: Sequence[float]) -> float:
-    """Return the mean of the lowest tenth, at least of one."""
-    number = max(1, len(values) // 10)
-    return float(np.sort(values)[:number].mean())
+def roc(results: ExperimentResults, column: str) -> Figure | None:
+    """Return the receiver operating characteristic of each row's final models."""
+    by_row = of_rows(results, column, lambda group: mean_curve(group, sensitivity))
+    chance = ([0, 100], [0, 100], "chance")
+    x = "false alarms (1 - specificity), %"
+    return lines(by_row, x, "sensitivity, %", at=10, dotted=chance)
 
 
-def stacked(split: Mapping[str, Mapping[str, float]], column: str, name: str) -> Figure:
-    """Return seconds per round as bars of parts, one bar per training."""
-
-    trainings = list(split)
-    parts = list(split[trainings[0]])
-    bars = range(len(trainings))
-
-    def draw(axes: "Axes") -> None:
-        ends = np.zeros(len(trainings))
-        for part, color in zip(parts, COLORS[1:], strict=False):
-            widths = np.array([seconds[part] for seconds in split.values()])
-            axes.barh(bars, widths, left=ends, color=color, height=0.6)
-            ends += widths
-        axes.set_yticks(bars, trainings)
-        axes.set(ylim=(len(trainings) - 0.4, -0.6), xlabel="seconds a round")
-
-    totals = []
-    for row, seconds in split.items():
-        total = sum(seconds.values())
-        totals.append(f"{row} {total:.2g}, of it clients {seconds['clients']:.2g}")
-    alt = f"Seconds a round: {'; '.join(totals)}."
-    height = 0.34 * len(split) + 0.8
-    return Figure(column, alt, Drawing(name, height, draw))
+def precision_by_recall(results: ExperimentResults, column: str) -> Figure | None:
+    """Return the precision by recall of each row's final models."""
+    by_row = of_rows(results, column, lambda group: mean_curve(group, precision))
+    return lines(by_row, "recall, %", "precision, %", at=50)
 
 
-@dataclass(frozen=True)
-class Effect:
-    """A line of a forest plot."""
+def reliability(results: ExperimentResults, column: str) -> Figure | None:
+    """Return the share of right predictions by confidence: on the dotted line a model is calibrated, below it too sure.
 
-    name: str
-    estimate: float
-    by_seed: Sequence[float]
-    ends: tuple[float, float] | None
-    """Of the interval."""
-    beyond: float = 0.0
-    """The margin that a claim names."""
-    decided: bool = False
-    """Whether the interval leaves out the margin, with more than one seed."""
-
-
-def forest(effects: Sequence[Effect], unit: str, title: str, name: str) -> Figure:
-    """Return differences: a dot per seed, a band for the interval, and a diamond for the estimate.
-
-    The diamond is filled where the interval leaves out the tick, which is what is claimed.
+    Confidence is the highest class probability (Guo et al., 2017).
     """
-
-    color = COLORS[1]
-
-    def draw(axes: "Axes") -> None:
-        for y, effect in enumerate(effects):
-            if effect.ends:
-                axes.plot(
-                    effect.ends,
-                    [y, y],
-                    color=color,
-                    linewidth=6,
-                    alpha=0.3,
-                    solid_capstyle="butt",
-                )
-            seeds = len(effect.by_seed)
-            axes.scatter(
-                effect.by_seed,
-                np.full(seeds, y),
-                s=14,
-                color=color,
-                linewidth=0,
-                zorder=3,
-            )
-            axes.scatter(
-                [effect.estimate],
-                [y],
-                s=60,
-                marker="D",
-                facecolor=color if effect.decided else "none",
-                edgecolor=color,
-                zorder=3,
-            )
-            margin = effect.beyond
-            axes.plot([margin, margin], [y - 0.32, y + 0.32], color=INK, linewidth=1.6)
-        axes.set_yticks(range(len(effects)), [wrapped(effect.name) for effect in effects])
-        axes.set(
-            ylim=(len(effects) - 0.5, -0.5),
-            xlabel=f"difference, {unit}" if unit else "difference",
-        )
-        axes.grid(axis="x")
-
-    estimates = "; ".join(f"{effect.name} {effect.estimate:+.1f}" for effect in effects)
-    alt = f"Differences in {unit}: {estimates}."
-    height = 0.4 * len(effects) + 0.8
-    return Figure(title, alt, Drawing(name, height, draw))
+    diagonal = ([0, 100], [0, 100], "calibrated")
+    by_row = of_rows(results, column, reliability_of)
+    return lines(by_row, "confidence, %", "predicted rightly, %", at=90, dotted=diagonal)
 
 
-def wrapped(name: str, width: int = 26) -> str:
-    """Return a label in as many lines as it needs, three at most."""
-    lines = textwrap.wrap(name, width)
-    shown = "\n".join(lines[:3])
-    return f"{shown}..." if len(lines) > 3 else shown
+def reliability_of(group: Sequence[SeedResult]) -> Points:
+    """Return mean confidence and share predicted rightly in percent by bin of confidence, over all seeds' samples."""
+    kept = [one.predictions for one in group if one.predictions is not None]
+    if not kept or len(kept) < len(group):
+        return None
+    log_NC = np.concatenate([predictions.log_probabilities_NC for predictions in kept])
+    labels_N = np.concatenate([predictions.labels_N for predictions in kept])
+    confidence_N = np.exp(np.minimum(log_NC.max(1), 0))  # rounding can leave it above 1
+    right_B, mean_B = calibration_curve(log_NC.argmax(1) == labels_N, confidence_N, n_bins=BINS)
+    return 100 * mean_B, 100 * right_B
+
+
+OF_COLUMN: Mapping[str, tuple[str, OfColumn]] = {
+    "differences": ("Differences", effects),
+    "curves": ("By round", curves),
+    "reach": ("By bytes", partial(curves, by_bytes=True)),
+    "ranking": ("ROC", roc),
+    "ranking precision by recall": ("Precision by recall", precision_by_recall),
+    "calibration": ("Reliability", reliability),
+    "clients": ("Who holds what", partition),
+    "clients spread over the clients": ("Spread over the clients", spread),
+    "time": ("Time", time),
+}
+"""The figures of a column: the section's key with what makes the name unique there; title and function."""
+OF_ROW: Mapping[str, tuple[str, OfRow]] = {
+    "classes": ("Recall by round", recall_by_round),
+    "ranking confusion of the classes": ("Confusion of the classes", confusion),
+}
+"""The figures of a row in a column."""

@@ -51,8 +51,6 @@ SELECTION_WORDS = {
     "mean-of-last-10": "mean of the last 10",
 }
 NONE = "—"
-WIDEST = 100
-"""Characters of headings, side by side, that a page of 1280 pixels holds."""
 
 
 @dataclass(frozen=True)
@@ -119,15 +117,3 @@ def ends_words(low: float, high: float, metric: str = "") -> str:
 def named(column: str) -> str:
     """Return a caption's words for a column; a single column has no name."""
     return f"{column}: " if column else ""
-
-
-def fitted(table: Table, corner: str) -> Table:
-    """Return the table, transposed if its headings are wider than a page; `corner` then is the first heading."""
-    width = sum(len(heading.text) + 3 for heading in table.headings)  # 3 for a column's margins
-    has_fewer_rows = len(table.rows) < len(table.headings)
-    if width <= WIDEST or not has_fewer_rows:
-        return table
-    columns = list(zip(table.headings, *table.rows, strict=True))
-    row_names = columns[0]
-    headings = (TableCell(corner), *row_names[1:])
-    return Table(table.caption, headings, columns[1:], table.wordy)

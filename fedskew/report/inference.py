@@ -1,9 +1,10 @@
-"""Means over seeds, and how certain a difference between two rows is: one interval and one test everywhere."""
+"""Means over seeds, and how certain they and differences between two rows are: one interval and one test everywhere."""
 
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +25,8 @@ MOST_SEEDS_SOUGHT = 1000
 
 def measure(measured: SeedResult, selection: str, metric: str) -> float | None:
     """Return a number of one run, in percent where it is a share: the mean over the rounds selected."""
-    numbers = []
-    for point in select(measured.points, selection):
-        number = measured.number(point, metric)
-        if number is None:  # the round diverged, or does not have it
-            return None
-        numbers.append(number)
-    if not numbers:
-        return None
-    scale = 100 if in_percent(metric) else 1
-    return math.fsum(numbers) / len(numbers) * scale
+    number = measured.selected(selection, metric)
+    return number * 100 if number is not None and in_percent(metric) else number
 
 
 @dataclass(frozen=True)
@@ -68,28 +61,34 @@ def summarize_seeds(group: Sequence[SeedResult], selection: str, metric: str) ->
     return Summary(numbers) if numbers else None
 
 
-@dataclass(frozen=True)
-class Strata:
-    """A number of one run as a function of shares of right answers in groups of test examples.
+class Strata(NamedTuple):
+    """A number of one run as a weighted sum of shares of right answers in groups of test examples.
 
-    Examples of one subject are alike, so that sizes count independent examples.
-
-    The groups are the classes, with weights, or the clients with test sets of their own, of which the lowest count.
+    The groups are the classes, or the clients with test sets of their own. Examples of one subject are alike, so that
+    sizes count independent examples.
     """
 
     rates_G: Floats
     sizes_G: NDArray[np.int64]
-    weights_G: Floats | None
-    lowest: int = 0
+    weights_G: Floats
+    ascending: bool = False
+    """Whether the weights are those of the lowest share, the second lowest and so on."""
+
+
+Pair = tuple[Strata | None, Strata | None]
+"""Test examples of the two numbers of a difference; None where the records do not have them."""
 
 
 def strata(measured: SeedResult, selection: str, metric: str) -> Strata | None:
     """Return how a run's number comes from its test examples; None where the records do not say that.
 
-    Where all clients are tested on one test set, recall is their mean and the examples count once.
+    Where all clients are tested on one test set, recall is their mean and the examples count once. An AUROC counts as
+    the share of right answers of as many examples as give it its recorded standard error.
     """
     points = select(measured.points, selection)
     samples = measured.run.samples
+    if metric == "auroc":
+        return auroc_strata(measured, selection)
     if not points or not samples:
         return None
     if metric.startswith("client-accuracy.") and samples["client-test"]:
@@ -99,19 +98,30 @@ def strata(measured: SeedResult, selection: str, metric: str) -> Strata | None:
         return None  # recalls are means over the clients' models, which each client weighs by its own classes
     if metric == "client-accuracy.mean":
         metric = "accuracy"  # every client's test set is the same one
-    sizes_C = np.array(tested_classes(measured))
-    weights_C = class_weights(metric, measured, sizes_C)
+    tested_C = np.array(samples.get("tested", samples["test"]))
+    weights_C = class_weights(metric, measured, tested_C)
     if weights_C is None:
         return None
     recalls = [np.nan_to_num(point.numbers.recall) for point in points]
-    independent_C = np.array(samples.get("independent", sizes_C))
+    independent_C = np.array(samples.get("independent", tested_C))
     return Strata(np.mean(recalls, axis=0), independent_C, weights_C)
+
+
+def auroc_strata(measured: SeedResult, selection: str) -> Strata | None:
+    """Return the AUROC as a share of so many right answers that it has its recorded standard error."""
+    area = measured.selected(selection, "auroc")
+    error = measured.selected(selection, "auroc-error")
+    if area is None or not error:
+        return None
+    examples = round(area * (1 - area) / error**2)
+    return Strata(np.array([area]), np.array([examples]), np.ones(1))
 
 
 def client_strata(measured: SeedResult, points: Sequence[Point], metric: str) -> Strata | None:
     """Return a number over the clients' own test sets as a function of each client's accuracy."""
     name, _, part = metric.partition(".")
-    sizes_K = np.array(independent_clients(measured))
+    samples = measured.run.samples
+    sizes_K = np.array(samples.get("client-independent") or samples["client-test"])
     clients = len(sizes_K)
     accuracies = []
     for point in points:
@@ -122,44 +132,10 @@ def client_strata(measured: SeedResult, points: Sequence[Point], metric: str) ->
     rates_K = np.mean(accuracies, axis=0)
     lowest = {"mean": clients, "worst": 1, "worst-decile": max(1, clients // 10)}
     if part in lowest:
-        return Strata(rates_K, sizes_K, None, lowest[part])
+        counted_K = np.arange(clients) < lowest[part]
+        return Strata(rates_K, sizes_K, counted_K / lowest[part], ascending=True)
     of_site = np.eye(clients)[measured.site(metric)]  # the metric names one client
     return Strata(rates_K, sizes_K, of_site)
-
-
-def tested_classes(measured: SeedResult) -> Sequence[int]:
-    """Return what was tested of each class: subjects, where these are tested as one, else samples.
-
-    Runs of earlier versions have written samples down even then; their confusion matrix has the subjects.
-    """
-    samples = measured.run.samples
-    confusion = measured.points[-1].numbers.confusion
-    if "tested" not in samples and confusion is not None:
-        return [sum(row) for row in confusion]
-    return list(samples.get("tested", samples["test"]))
-
-
-def independent_clients(measured: SeedResult) -> Sequence[int]:
-    """Return how many independent samples each client's test set is worth; at most as many as there are subjects.
-
-    Runs of earlier versions have written down samples: where subjects were tested as one, every client gets their
-    share.
-    """
-    samples = measured.run.samples
-    recorded = samples.get("client-independent")
-    if recorded:
-        return list(recorded)
-    sizes = list(samples["client-test"])
-    total = sum(sizes)
-    confusion = measured.points[-1].numbers.confusion
-    tested = total if confusion is None else sum(map(sum, confusion))
-    if total == 0 or tested == total:
-        return sizes
-    shares = []
-    for size in sizes:
-        share = max(1, round(size * tested / total)) if size else 0
-        shares.append(share)
-    return shares
 
 
 def class_weights(metric: str, measured: SeedResult, sizes_C: NDArray[np.int64]) -> Floats | None:
@@ -192,42 +168,32 @@ def resample(
 
     n examples drawn with replacement out of n, of which a share is right, are right binomially often.
     """
-    sizes_RG = np.stack([run.sizes_G for run in runs])
+    sizes_BSG = np.stack([run.sizes_G for run in runs])[chosen_BS]
     rates_RG = np.stack([run.rates_G for run in runs])
-    sizes_BSG = sizes_RG[chosen_BS]
     rates_BSG = np.clip(rates_RG[chosen_BS], 0.0, 1.0)  # rounding can lead outside
     right_BSG = draws.binomial(sizes_BSG, rates_BSG)
     drawn_BSG = right_BSG / np.maximum(sizes_BSG, 1)  # a group can be empty
-    if runs[0].weights_G is None:
-        lowest = runs[0].lowest
-        lowest_BSG = np.sort(drawn_BSG)[..., :lowest]
-        numbers_BS = lowest_BSG.mean(-1)
-    else:
-        weights_RG = np.stack([run.weights_G for run in runs if run.weights_G is not None])
-        weighted_BSG = drawn_BSG * weights_RG[chosen_BS]
-        numbers_BS = weighted_BSG.sum(-1)
-    return np.asarray(100 * numbers_BS)
-
-
-Pair = tuple[Strata | None, Strata | None]
-"""Test examples of the two numbers of a difference; None where the records do not have them."""
+    if runs[0].ascending:
+        drawn_BSG = np.sort(drawn_BSG)
+    weights_RG = np.stack([run.weights_G for run in runs])
+    return np.asarray(100 * (drawn_BSG * weights_RG[chosen_BS]).sum(-1))
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The 95 % interval of a mean difference, and the test that goes with it."""
+    """A 95 % interval of a mean over seeds, and the p-value of its test against a margin."""
 
     low: float
     high: float
     p: float | None
-    """Two-sided, of the paired t-test that the difference is the margin; None for one seed."""
+    """Two-sided, of the paired t-test that the mean is the margin; None for one seed."""
     resampled: str
-    """The bootstrap's units: seeds and test examples, or seeds."""
+    """What the bootstrap draws."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row's number minus another row's, paired by seed."""
+    """Paired differences between two rows, by seed."""
 
     by_seed: Mapping[int, float]
     """In percentage points, or in the number's own unit."""
@@ -257,9 +223,13 @@ class Comparison:
         return verdict(self.interval, self.n, margin)
 
 
-def seed_of_names(*names: str) -> int:
-    """Return the seed of draws about what has these names, so that they are the same wherever it stands."""
-    return zlib.crc32("\n".join(names).encode())
+def verdict(interval: Interval | None, seeds: int, margin: float) -> str:
+    """Return above, below or unclear; see `Comparison.verdict`."""
+    if interval is None or seeds < 2:
+        return "unclear"
+    if interval.low > margin:
+        return "above"
+    return "below" if interval.high < margin else "unclear"
 
 
 def p_of(interval: Interval | None) -> float | None:
@@ -292,15 +262,6 @@ def p_of_several(
     return max(p_values[number] for number in most_for_it[:among])
 
 
-def verdict(interval: Interval | None, seeds: int, margin: float) -> str:
-    """Return above, below or unclear; see `Comparison.verdict`."""
-    if interval is None or seeds < 2:
-        return "unclear"
-    if interval.low > margin:
-        return "above"
-    return "below" if interval.high < margin else "unclear"
-
-
 def compare(
     differences: Mapping[int, float],
     pairs: Sequence[Pair],
@@ -308,10 +269,7 @@ def compare(
     margin: float = 0.0,
     rounding: float = 0.0,
 ) -> Comparison:
-    """Return the comparison of two rows, the interval being the wider of Student's and the hierarchical bootstrap's.
-
-    Student's interval is about seeds. With three seeds a bootstrap of seeds is too narrow, and Student's says nothing
-    of a small test set: the wider one covers both.
+    """Return the comparison of two rows, with the interval of `interval_of`.
 
     Args:
         differences: the first row's number minus the second row's, by seed.
@@ -322,95 +280,84 @@ def compare(
         rounding: standard deviation that rounding alone gives a difference, as of rounds, which are whole: two seeds
             with the same difference do not make it certain.
     """
-    first, second = names
-    mirrored = first > second
-    sign = -1.0 if mirrored else 1.0
-    values = list(differences.values())
-    seed = seed_of_names(*sorted(names))
-
-    ordered: Sequence[Pair] = pairs
-    if mirrored:
-        ordered = [(second_run, first_run) for first_run, second_run in pairs]
-    drawn = bootstrap(sign * np.array(values), ordered, seed)
-    ends: list[float] = []
-    p = None
-    if drawn is not None:
-        ends += [sign * drawn.low, sign * drawn.high]
-    if len(values) > 1:
-        low, high, _ = student(values, rounding)
-        ends += [low, high]
-        # The interval is about the difference, the p-value about what exceeds the margin.
-        _, _, p = student([value - margin for value in values], rounding)
-    if not ends:
-        return Comparison(differences, None)
-    units = "seeds" if drawn is None else drawn.what
-    return Comparison(differences, Interval(min(ends), max(ends), p, units), rounding)
+    sign = 1 if names[0] <= names[1] else -1
+    values = [sign * value for value in differences.values()]
+    terms = list(zip(*pairs, strict=True))
+    interval = interval_of(
+        values, terms[::sign], sorted(names), margin=sign * margin, rounding=rounding
+    )
+    if interval is not None and sign < 0:
+        interval = replace(interval, low=-interval.high, high=-interval.low)
+    return Comparison(differences, interval, rounding)
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A bootstrap's 2.5 and 97.5 percentiles, and what it drew: seeds, or seeds and test examples."""
+def interval_of(
+    values: Sequence[float],
+    terms: Sequence[Sequence[Strata | None]],
+    names: Sequence[str],
+    margin: float = 0.0,
+    rounding: float = 0.0,
+) -> Interval | None:
+    """Return the interval of a mean over seeds: the wider of Student's and the hierarchical bootstrap's.
 
-    low: float
-    high: float
-    what: str
-
-
-def bootstrap(differences_S: Floats, pairs: Sequence[Pair], seed: int) -> Drawn | None:
-    """Return the bootstrap interval of a mean difference over seeds.
-
-    Seeds are drawn with replacement, the same for both rows; within a seed, test examples (subjects, where these are
-    tested) are drawn class by class, unpaired between the rows, though both saw the same ones: that is conservative.
-    Without counts of test examples only seeds are drawn, and a single seed then has no interval.
+    Student's interval is about seeds. With three seeds a bootstrap of seeds is too narrow, and Student's says nothing
+    of a small test set: the wider one covers both. A bootstrap draws seeds with replacement and, within a seed, test
+    examples (subjects, where these are tested) class by class; those of a difference's two rows are drawn unpaired,
+    though both saw the same ones: that is conservative. Without counts of test examples it draws seeds alone, and a
+    single seed has no interval.
 
     Args:
-        differences_S: by seed.
-        pairs: the two runs of every difference.
-        seed: of the resampling.
+        values: by seed, the number or the difference.
+        terms: what a number is made of, by seed; of a difference both, the second of which is subtracted.
+        names: seed the draws.
+        margin, rounding: as in `compare`.
     """
-    draws = np.random.default_rng(seed)
-    seeds = len(differences_S)
+    draws = np.random.default_rng(zlib.crc32("\n".join(names).encode()))
+    seeds = len(values)
     chosen_BS = draws.integers(seeds, size=(RESAMPLES, seeds))
-    first_runs = [first for first, _ in pairs if first is not None]
-    second_runs = [second for _, second in pairs if second is not None]
-    if len(first_runs) == len(second_runs) == seeds:
+    known = [[run for run in term if run is not None] for term in terms]
+    if all(len(term) == seeds for term in known):
         what = "seeds and test examples"
-        # The order of the two draws is part of the numbers in every report.
-        first_BS = resample(first_runs, chosen_BS, draws)
-        second_BS = resample(second_runs, chosen_BS, draws)
-        drawn_BS = first_BS - second_BS
+        drawn_BS = resample(known[0], chosen_BS, draws)
+        for subtracted in known[1:]:
+            drawn_BS = drawn_BS - resample(subtracted, chosen_BS, draws)
     elif seeds == 1:
         return None
     else:
         what = "seeds"
-        drawn_BS = differences_S[chosen_BS]
+        drawn_BS = np.array(values)[chosen_BS]
     low, high = np.percentile(drawn_BS.mean(1), [2.5, 97.5])
-    return Drawn(float(low), float(high), what)
+    ends = [float(low), float(high)]
+    p = None
+    if seeds > 1:
+        student_low, student_high, _ = student(values, rounding)
+        ends += [student_low, student_high]
+        # The interval is about the mean, the p-value about what exceeds the margin.
+        _, _, p = student([value - margin for value in values], rounding)
+    return Interval(min(ends), max(ends), p, what)
 
 
-def deviation_of(differences: Sequence[float], rounding: float) -> float:
-    """Return the standard deviation of two or more differences, no less than what rounding alone gives them."""
-    return max(rounding, float(np.std(differences, ddof=1)))
+def deviation_of(values: Sequence[float], rounding: float) -> float:
+    """Return the standard deviation of two or more numbers, no less than what rounding alone gives them."""
+    return max(rounding, float(np.std(values, ddof=1)))
 
 
-def student(differences: Sequence[float], rounding: float = 0.0) -> tuple[float, float, float]:
-    """Return the ends of Student's 95 % interval of the mean of two or more paired differences, and its p-value.
+def student(values: Sequence[float], rounding: float = 0.0) -> tuple[float, float, float]:
+    """Return the ends of Student's 95 % interval of the mean of two or more numbers, and its p-value.
 
     `rounding` is the standard deviation that they have at least.
     """
     from scipy.stats import t
 
-    n = len(differences)
-    mean = float(np.mean(differences))
-    error = deviation_of(differences, rounding) / math.sqrt(n)
+    n = len(values)
+    mean = float(np.mean(values))
+    error = deviation_of(values, rounding) / math.sqrt(n)
     half = float(t.ppf(0.975, n - 1)) * error
-    low = mean - half
-    high = mean + half
-    if error == 0:  # the same difference in every seed: no t exists
+    if error == 0:  # the same number in every seed: no t exists
         p = 1.0 if mean == 0 else 0.0
     else:
         p = 2 * float(t.sf(abs(mean) / error, n - 1))
-    return low, high, p
+    return mean - half, mean + half, p
 
 
 def seeds_to_decide(comparison: Comparison, margin: float) -> int | None:
@@ -428,23 +375,15 @@ def seeds_to_decide(comparison: Comparison, margin: float) -> int | None:
     if n < 2 or interval is None or distance == 0:
         return None
     sd = comparison.deviation
-    if comparison.estimate > margin:
-        half = comparison.estimate - interval.low
-    else:
-        half = interval.high - comparison.estimate
+    above = comparison.estimate > margin
+    half = comparison.estimate - interval.low if above else interval.high - comparison.estimate
+    is_wider = half > float(t.ppf(0.975, n - 1)) * sd / math.sqrt(n) + 1e-9
     for seeds in range(n + 1, MOST_SEEDS_SOUGHT):
         student_half = float(t.ppf(0.975, seeds - 1)) * sd / math.sqrt(seeds)
-        bootstrap_half = 0.0
-        if half > float(t.ppf(0.975, n - 1)) * sd / math.sqrt(n) + 1e-9:
-            bootstrap_half = half * math.sqrt(n / seeds)
+        bootstrap_half = half * math.sqrt(n / seeds) if is_wider else 0.0
         if max(student_half, bootstrap_half) < distance:
             return seeds
     return MOST_SEEDS_SOUGHT
-
-
-def among_highest(values: Floats, number: int) -> Floats:
-    """Return the smallest of the `number` highest along the first axis: the smallest of all, where that is all."""
-    return np.asarray(np.sort(values, axis=0)[-number])
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

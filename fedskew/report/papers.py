@@ -6,11 +6,9 @@ A paper's claims are those of its entries in a file of experiments. On a laptop 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import jinja2
-from markupsafe import Markup
 
 from fedskew.experiments.claims import Claim, Contrast, HeldBy
 from fedskew.experiments.experiments import Experiment, Suite, edition_columns, entries_in
@@ -18,10 +16,10 @@ from fedskew.experiments.lookup import file_of_suite
 from fedskew.formatting import escaped, p_value
 from fedskew.report.claims import SAYS, Verdict, corrected, judge_claim
 from fedskew.report.format import NONE, first_upper, plain
-from fedskew.report.kept_records import KeptRecords, KeptRun, origins
-from fedskew.report.page import TEMPLATES
+from fedskew.report.kept_records import kept_run, origins
+from fedskew.report.render import rendered
 from fedskew.report.results import ExperimentResults, command, gather
-from fedskew.report.run_records import RunRecords
+from fedskew.report.run_records import Run
 from server_app.run_settings import Scalar
 
 WORDS = {
@@ -51,7 +49,7 @@ class PapersReport:
 
     suite: Suite
     rows: Sequence[Row]
-    runs: Mapping[str, RunRecords]
+    runs: Mapping[str, Run]
     """The distinct runs of the suite, by their ids."""
     command: str
     """What makes them."""
@@ -72,7 +70,7 @@ class PapersReport:
     @property
     def kept(self) -> list[str]:
         """Where the runs that come from kept records were made."""
-        return origins(run for run in self.runs.values() if isinstance(run, KeptRun))
+        return origins(run for run in self.runs.values() if run.file is not None)
 
     @property
     def about(self) -> str:
@@ -107,7 +105,6 @@ def papers_report(
     Raises:
         SettingError, DataError: as `entries_in` and `gather` raise them.
     """
-    kept = KeptRecords(records)
     entries = entries_in(file_of_suite(suite.name, file))
     results: dict[str, ExperimentResults] = {}
     verdicts: dict[str, list[tuple[Experiment, str, Verdict]]] = {}
@@ -121,7 +118,7 @@ def papers_report(
                 verdict = judge_claim(ExperimentResults(entry, (), {}, {}, (), ""), claim)
             else:
                 if entry.name not in results:
-                    results[entry.name] = gather(entry, overrides, kept=kept.of)
+                    results[entry.name] = gather(entry, overrides, kept=partial(kept_run, records))
                 verdict = judge_claim(results[entry.name], claim_of_edition(claim, paper, entry))
             of_paper = verdicts.setdefault(short(paper.paper), [])
             of_paper.append((paper, entry.name, verdict))
@@ -132,7 +129,7 @@ def papers_report(
         judged = corrected([verdict for _, _, verdict in of_paper])
         for (paper, entry_name, _), verdict in zip(of_paper, judged, strict=True):
             rows.append(row_of(paper, entry_name, verdict))
-    runs: dict[str, RunRecords] = {}
+    runs: dict[str, Run] = {}
     for of_entry in results.values():
         runs |= of_entry.runs
     # The page is for others: no path of this machine belongs into it.
@@ -272,12 +269,9 @@ def terminal_lines(report: PapersReport) -> list[str]:
 
 def html(report: PapersReport) -> str:
     """Return the page as one HTML file that opens offline; its filters need no script."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     papers = list(report.by_paper)
-    return environment.from_string(TEMPLATES["papers"]).render(
-        style=Markup(TEMPLATES["style"]),
+    return rendered(
+        "papers.html",
         title=report.suite.title,
         about=f"{first_upper(SCALE[report.suite.size])}. {report.about}",
         counts=report.counts.values(),

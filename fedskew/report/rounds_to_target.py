@@ -4,22 +4,14 @@ A target counts as worth reaching when it is above chance and takes training.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from fedskew.experiments.claims import Better
 from fedskew.experiments.experiments import Experiment
-from fedskew.formatting import in_bytes
-from fedskew.report.format import (
-    NONE,
-    SELECTION_WORDS,
-    Table,
-    TableCell,
-    in_percent,
-    words,
-)
+from fedskew.formatting import in_bytes, plural
+from fedskew.report.format import NONE, SELECTION_WORDS, Table, TableCell, in_percent, words
 from fedskew.report.inference import measure
 from fedskew.report.results import ExperimentResults, SeedResult
 from fedskew.report.unfit_rows import beside_chance, seeds_words, tested_in
@@ -27,31 +19,19 @@ from server_app.record import RoundRecord
 from server_app.round_selection import select
 
 
-@dataclass(frozen=True)
-class Reached:
-    """When a run first had a number."""
-
-    round: int
-    bytes: int
-    """Down and up until then, of the training, which rows that differ in what is deployed share."""
-
-
 def by_seed(results: ExperimentResults, row: str, column: str, seed: int) -> SeedResult | None:
     """Return the finished run of one cell and seed; None where there is none."""
-    for measured in results.of(row, column):
-        if measured.cell.seed == seed:
-            return measured
-    return None
+    of_seed = (one for one in results.of(row, column) if one.cell.seed == seed)
+    return next(of_seed, None)
 
 
-def reach(measured: SeedResult, target: float, metric: str) -> Reached | None:
-    """Return when a run first had at least `target`, in evaluated rounds; None is never."""
+def reach(measured: SeedResult, target: float, metric: str) -> int | None:
+    """Return the evaluated round in which a run first had at least `target`; None is never."""
     scale = 100 if in_percent(metric) else 1
     for point in measured.points:
         number = measured.number(point, metric)
         if number is not None and scale * number >= target:
-            sent = bytes_until(measured.run.records, point.round)
-            return Reached(point.round, sent)
+            return point.round
     return None
 
 
@@ -62,12 +42,9 @@ def ends_below(measured: SeedResult, target: float, selection: str, metric: str)
 
 
 def bytes_until(records: Sequence[RoundRecord], round: int) -> int:
-    """Return the bytes sent both ways up to a round."""
-    sent = 0
-    for record in records:
-        if record.round <= round:
-            sent += record.bytes_down + record.bytes_up
-    return sent
+    """Return the bytes sent both ways up to a round, of the training, which several rows can share."""
+    until = [record for record in records if record.round <= round]
+    return sum(record.bytes_down + record.bytes_up for record in until)
 
 
 def reference(experiment: Experiment) -> str:
@@ -84,61 +61,36 @@ def reference(experiment: Experiment) -> str:
     return than[0] if than else experiment.rows[0].label
 
 
-def target_of(results: ExperimentResults, column: str, seed: int) -> float | None:
-    """Return the reference's number in a column and seed; None without its run."""
+def targets(results: ExperimentResults, column: str) -> dict[int, float]:
+    """Return the reference's number by seed."""
     experiment = results.experiment
-    base = by_seed(results, reference(experiment), column, seed)
-    if base is None:
-        return None
-    return measure(base, experiment.selection, experiment.metric_of(column))
+    numbers = {}
+    for run in results.of(reference(experiment), column):
+        number = measure(run, experiment.selection, experiment.metric_of(column))
+        if number is not None:
+            numbers[run.cell.seed] = number
+    return numbers
 
 
-def reached(results: ExperimentResults, row: str, column: str) -> dict[int, Reached | None]:
-    """Return by seed when a row first had the reference's number.
+def reached(results: ExperimentResults, row: str, column: str) -> dict[int, int | None]:
+    """Return by seed the round in which a row first had the reference's number; None is never.
 
     The reference itself has it in the round that is selected, as in FedShift's Table 2. Seeds without either run are
     left out.
     """
     experiment = results.experiment
-    rounds: dict[int, Reached | None] = {}
-    for measured in results.of(row, column):
-        seed = measured.cell.seed
-        target = target_of(results, column, seed)
-        if target is None:
+    metric = experiment.metric_of(column)
+    target_of = targets(results, column)
+    rounds: dict[int, int | None] = {}
+    for run in results.of(row, column):
+        seed = run.cell.seed
+        if seed not in target_of:
             continue
         if row == reference(experiment):
-            selected = select(measured.points, experiment.selection)[-1].round
-            rounds[seed] = Reached(selected, bytes_until(measured.run.records, selected))
+            rounds[seed] = select(run.points, experiment.selection)[-1].round
         else:
-            rounds[seed] = reach(measured, target, experiment.metric_of(column))
+            rounds[seed] = reach(run, target_of[seed], metric)
     return rounds
-
-
-def first_had(results: ExperimentResults, column: str) -> dict[int, Reached | None]:
-    """Return by seed when the reference itself first had its number, at the latest in its selected round.
-
-    A speed-up is over that round.
-    """
-    experiment = results.experiment
-    metric = experiment.metric_of(column)
-    rounds: dict[int, Reached | None] = {}
-    for run in results.of(reference(experiment), column):
-        target = measure(run, experiment.selection, metric)
-        if target is not None:
-            rounds[run.cell.seed] = reach(run, target, metric)
-    return rounds
-
-
-def seeds_below(results: ExperimentResults, row: str, column: str) -> list[int]:
-    """Return the seeds in which a row ends below the reference's number: there it earns no speed-up."""
-    selection = results.experiment.selection
-    metric = results.experiment.metric_of(column)
-    below = []
-    for measured in results.of(row, column):
-        target = target_of(results, column, measured.cell.seed)
-        if target is not None and ends_below(measured, target, selection, metric):
-            below.append(measured.cell.seed)
-    return below
 
 
 def in_last_alone(measured: SeedResult, than: SeedResult) -> bool:
@@ -156,12 +108,8 @@ def no_level(measured: SeedResult, selection: str, metric: str) -> str:
         return "is none"
     if beside_chance(target, metric, tested_in([measured], selection)):
         return "is not above chance"
-    if len(measured.points) == 1:
-        return ""
-    first = reach(measured, target, metric)
-    if first is not None and first.round == measured.points[0].round:
-        return "is had in the first evaluated round"
-    return ""
+    at_once = reach(measured, target, metric) == measured.points[0].round
+    return "is had in the first evaluated round" if at_once and len(measured.points) > 1 else ""
 
 
 def takes_training(results: ExperimentResults, column: str) -> bool:
@@ -182,16 +130,13 @@ def rounds_sooner(
     """
     target = measure(than, selection, metric)
     assert target is not None  # no_level has refused a run without a number
-
     ours = reach(better, target, metric)
     if ours is None or ends_below(better, target, selection, metric):
-        our_round = round_of_never(better)
-    else:
-        our_round = ours.round
-
+        ours = round_of_never(better)
     theirs = reach(than, target, metric)
-    their_round = theirs.round if theirs else select(than.points, selection)[-1].round
-    return their_round - times * our_round
+    if theirs is None:
+        theirs = select(than.points, selection)[-1].round
+    return theirs - times * ours
 
 
 def round_of_never(measured: SeedResult) -> int:
@@ -199,9 +144,8 @@ def round_of_never(measured: SeedResult) -> int:
 
     A run that ended early counts as one with all rounds of its settings: to end early is no way to be sooner.
     """
-    if measured.run.ended:
-        return measured.run.settings.general.rounds + 1
-    return measured.points[-1].round + 1
+    last = measured.points[-1].round
+    return (measured.run.settings.general.rounds if measured.run.ended else last) + 1
 
 
 def rounding_of(better: SeedResult, than: SeedResult, times: float = 1.0) -> float:
@@ -210,19 +154,21 @@ def rounding_of(better: SeedResult, than: SeedResult, times: float = 1.0) -> flo
     A number that is first seen in one evaluated round was reached at any time since the one before, so that its round
     is uniform over the g rounds between, with the variance g^2 / 12.
     """
-    gaps = [measured.points[-1].round / len(measured.points) for measured in (better, than)]
-    ours, theirs = gaps
-    return math.sqrt(((times * ours) ** 2 + theirs**2) / 12)
+    variance = 0.0
+    for run, factor in ((better, times), (than, 1.0)):
+        gap = run.points[-1].round / len(run.points)
+        variance += (factor * gap) ** 2 / 12
+    return math.sqrt(variance)
 
 
-def mean_or_never(reached: Sequence[Reached | None], what: str) -> float | None:
-    """Return the mean of `what`, round or bytes; None where a seed never reached the target."""
-    values = []
-    for reach in reached:
-        if reach is None:
+def mean_round(rounds: Iterable[int | None]) -> float | None:
+    """Return a mean of rounds; None where a seed never reached the target."""
+    numbers = []
+    for round in rounds:
+        if round is None:
             return None
-        values.append(getattr(reach, what))
-    return float(np.mean(values)) if values else None
+        numbers.append(round)
+    return float(np.mean(numbers)) if numbers else None
 
 
 def reach_table(results: ExperimentResults) -> Table:
@@ -231,81 +177,60 @@ def reach_table(results: ExperimentResults) -> Table:
     columns = list(experiment.columns)
     rows = []
     for row in experiment.rows:
-        cells = [column_reach_cell(results, row.label, column) for column in columns]
+        cells = [reach_cell(results, row.label, column) for column in columns]
         rows.append([TableCell(row.label), *cells])
-
     selected = SELECTION_WORDS[experiment.selection]
     caption = (
         f"Rounds until {reference(experiment)}'s {words(experiment.metric)} ({selected}) is reached, "
         "mean over seeds; below, speed-up and bytes sent both ways until then by the whole training."
     )
-    headings = [TableCell("method")]
-    headings += [TableCell(column or "rounds") for column in columns]
-    return Table(caption, headings, rows)
+    headings = ["method", *(column or "rounds" for column in columns)]
+    return Table(caption, list(map(TableCell, headings)), rows)
 
 
-def column_reach_cell(results: ExperimentResults, row: str, column: str) -> TableCell:
-    """Return a row's cell of `reach_table`."""
-    standard = reference(results.experiment)
+def reach_cell(results: ExperimentResults, row: str, column: str) -> TableCell:
+    """Return a row's mean rounds until it reached the target, and below them the speed-up and the bytes.
+
+    Of the reference its own first round with the number stands below: a speed-up is over that round. A row that ends
+    below the target had the number and lost it again, so that it has no speed-up.
+    """
+    experiment = results.experiment
+    standard = reference(experiment)
     if results.diverged(row, column):
         return TableCell("diverged", seeds_words(results, row, column))
-    for run in results.of(row, column):
-        than = by_seed(results, standard, column, run.cell.seed)
-        if than is not None and in_last_alone(run, than):
-            return TableCell(NONE, "a model in the last round alone")
-    return reach_cell(
-        reached(results, row, column),
-        first_had(results, column),
-        fair=takes_training(results, column),
-        standard=row == standard,
-        below=seeds_below(results, row, column),
-    )
-
-
-def reach_cell(
-    by_seed: Mapping[int, Reached | None],
-    base: Mapping[int, Reached | None],
-    fair: bool = True,
-    standard: bool = False,
-    below: Sequence[int] = (),
-) -> TableCell:
-    """Return mean rounds, and below them the speed-up and the bytes.
-
-    Args:
-        by_seed: when the row reached the target.
-        base: when the reference first had it; a speed-up is over that round.
-        fair: whether the target takes training; else nothing is shown of a row that reached it.
-        standard: whether the row is the reference itself: its first round then stands for the speed-up.
-        below: the seeds in which the row ends below the target. It had the number and lost it again, so that it has
-            no speed-up.
-    """
-    if not by_seed:
-        return TableCell(NONE)
-    ours = list(by_seed.values())
-    never = sum(reach is None for reach in ours)
-    if never == len(ours):
-        return TableCell("never", f"in {never} seeds" if never > 1 else "")
+    rounds = reached(results, row, column)
+    pairs = {}
+    for seed in rounds:
+        ours = by_seed(results, row, column, seed)
+        theirs = by_seed(results, standard, column, seed)
+        assert ours is not None and theirs is not None  # their rounds are known
+        pairs[seed] = (ours, theirs)
+    if any(in_last_alone(ours, theirs) for ours, theirs in pairs.values()):
+        return TableCell(NONE, "a model in the last round alone")
+    never = list(rounds.values()).count(None)
     if never:
-        rounds_by_seed = ", ".join("never" if reach is None else str(reach.round) for reach in ours)
-        return TableCell(rounds_by_seed, f"by seed; never in {never} of {len(ours)}")
-    if any(reach is not None and reach.round == 0 for reach in [*ours, *base.values()]):
-        return TableCell(NONE, "without rounds")
-    if not fair:
-        return TableCell(NONE, "a level that is had at once, or by chance")
+        texts = ["never" if round is None else str(round) for round in rounds.values()]
+        return TableCell(", ".join(texts), f"by seed; never in {never} of {len(rounds)}")
+    mean = mean_round(rounds.values())
+    if not mean or not takes_training(results, column):
+        return TableCell(NONE, "a level that is had at once, or by chance" if rounds else "")
 
-    rounds = mean_or_never(ours, "round")
-    sent = mean_or_never(ours, "bytes")
-    first = mean_or_never([base[seed] for seed in by_seed], "round")
-    assert rounds is not None and sent is not None and first is not None
-    if standard:
-        beside = f"first in {in_rounds(first)}"
-    elif below and len(ours) > 1:
-        beside = f"ends below it in {len(below)} of {len(ours)} seeds"
+    metric = experiment.metric_of(column)
+    target_of = targets(results, column)
+    sent, first = [], []
+    below = 0
+    for seed, (ours, theirs) in pairs.items():
+        sent.append(bytes_until(ours.run.records, rounds[seed] or 0))
+        first.append(reach(theirs, target_of[seed], metric))
+        below += ends_below(ours, target_of[seed], experiment.selection, metric)
+    first_mean = mean_round(first) or math.nan
+    if row == standard:
+        beside = f"first in {in_rounds(first_mean)}"
     elif below:
-        beside = "ends below it"
+        beside = f"ends below it in {below} of {plural(len(rounds), 'seed')}"
     else:
-        beside = f"{first / rounds:.2f}\N{MULTIPLICATION SIGN}"
-    return TableCell(in_rounds(rounds), f"{beside}, {in_bytes(sent)}")
+        beside = f"{first_mean / mean:.2f}\N{MULTIPLICATION SIGN}"
+    return TableCell(in_rounds(mean), f"{beside}, {in_bytes(float(np.mean(sent)))}")
 
 
 def in_rounds(rounds: float) -> str:

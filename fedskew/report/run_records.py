@@ -17,37 +17,14 @@ VERSIONS = ("code", "torch", "flwr", "numpy", "cpu")
 """What a run's numbers depend on beside its settings; a difference is a warning."""
 
 
-LEAST_CLIENTS_OF_DECILE = 20
-"""Of fewer clients the lowest tenth is one client, and is called the worst client."""
-
-
-def device_of(worker: Mapping[str, Any]) -> str:
-    """Return what a process trained its clients on: "cpu", or "cuda" with the GPU's model where a run has it."""
-    device = str(worker.get("device"))
-    return f"{device} ({worker['gpu']})" if "gpu" in worker else device
-
-
-def short_name(dataset: str) -> str:
-    """Return a data set's name without the folders of the user's own files: domains:npz:/a/b.npz,... is b.npz, ..."""
-    names = list(members(dataset))
-    shown = []
-    for name in names:
-        if is_own(name) or is_sites(name):
-            _, _, path = name.partition(":")
-            shown.append(Path(path).name)
-        else:
-            shown.append(name)
-    return ", ".join(shown) if shown != names else dataset
-
-
 def slug(name: str) -> str:
-    """Return a name as a run's id has it."""
+    """Return a name as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 @dataclass(frozen=True)
-class RunRecords:
-    """What a run has written to its folder so far."""
+class Run:
+    """What a run has written to its folder so far, or what is kept of a finished run in a file."""
 
     settings: RunSettings
     origin: Mapping[str, Any]
@@ -57,13 +34,15 @@ class RunRecords:
     """None before the run is finished."""
     divergence: Mapping[str, Any] | None = None
     """diverged.json: round, reason, learning-rate, remedy, and the client where there is one; None without it."""
+    file: Path | None = None
+    """The file of a kept run; None for a folder."""
 
     @staticmethod
-    def read(settings: RunSettings) -> "RunRecords":
+    def read(settings: RunSettings) -> "Run":
         """Return what is in the folder of a run, which need not be there. Raises DataError for what is no file."""
         folder = RunFolder(settings.folder)
         try:
-            return RunRecords(
+            return Run(
                 settings, folder.origin(), folder.rounds(), folder.summary(), folder.divergence()
             )
         except OSError as error:
@@ -74,19 +53,17 @@ class RunRecords:
         return self.settings.run_id
 
     @property
-    def label(self) -> str:
-        """The run's name without the user's path: the user's own data set is called by its file or folder."""
-        data = self.settings.data.dataset
-        short = short_name(data)
-        if short == data:
-            return self.name
-        in_name = slug(data)[:40]  # run ids have so many characters of it
-        return self.name.replace(in_name, slug(short), 1)
-
-    @property
     def rounds(self) -> int:
         """The rounds that the run has when it is finished: fewer than in its settings where it ended early."""
         return rounds_run(self.summary, self.settings.general.rounds)
+
+    @property
+    def lost(self) -> list[int]:
+        """The rounds without a record, of all that a finished run has had."""
+        if self.summary is None:
+            return []
+        recorded = {record.round for record in self.records}
+        return [round for round in range(1, self.rounds + 1) if round not in recorded]
 
     @property
     def finished(self) -> bool:
@@ -94,11 +71,9 @@ class RunRecords:
         return self.summary is not None and self.rounds not in self.lost
 
     @property
-    def lost(self) -> list[int]:
-        """The rounds without a record, of all that a finished run has had."""
-        rounds = self.rounds if self.summary is not None else 0
-        recorded = {record.round for record in self.records}
-        return [round for round in range(1, rounds + 1) if round not in recorded]
+    def has_ended(self) -> bool:
+        """Whether the run has finished or diverged."""
+        return self.finished or self.divergence is not None
 
     @property
     def state(self) -> str:
@@ -107,9 +82,8 @@ class RunRecords:
             return "finished" if self.finished else "damaged"
         if self.divergence is not None:
             return "diverged"
-        rounds = self.settings.general.rounds
         if self.records:
-            return f"round {self.records[-1].round} of {rounds}"
+            return f"round {self.records[-1].round} of {self.settings.general.rounds}"
         return "missing"
 
     @property
@@ -122,7 +96,7 @@ class RunRecords:
 
     @property
     def samples(self) -> Mapping[str, Any]:
-        """Training and test samples by class and client; empty where there are too many, or an old run has none."""
+        """Training and test samples by class and client; empty where there are too many."""
         return self.origin.get("samples") or {}
 
     @property
@@ -132,14 +106,18 @@ class RunRecords:
 
     @property
     def data_name(self) -> str:
-        """The data's name: between sites the federation's, as its file can change between runs."""
+        """The data's name: of files their names without folders, between sites the federation's name and hash."""
         if agreement := self.agreement:
             return f"sites-{agreement['name']}-{agreement['sha256'][:8]}"
-        return short_name(self.settings.data.dataset)
+        names = []
+        for name in members(self.settings.data.dataset):
+            is_path = is_own(name) or is_sites(name)
+            names.append(Path(name).name if is_path else name)
+        return ", ".join(names)
 
     @property
     def sites(self) -> list[str]:
-        """The clients' names; none where there are too many, or an old run has none."""
+        """The clients' names; none where there are too many."""
         of_agreement = list(self.agreement.get("sites", ()))
         return of_agreement or site_names(self.samples.get("clients", ()))
 
@@ -149,12 +127,26 @@ class RunRecords:
         return len(self.sites) or self.settings.data.clients
 
     @property
+    def own_test_sets(self) -> bool:
+        """Whether every client has a test set of its own."""
+        return bool(self.agreement or self.samples.get("client-test"))
+
+    @property
+    def hash(self) -> str:
+        """The hash of a finished run's weights; empty before."""
+        return str((self.summary or {}).get("hash", {}).get("all") or "")
+
+    @property
     def versions(self) -> dict[str, str]:
-        """What the numbers depend on beside the settings."""
+        """What the numbers depend on beside the settings; a GPU has its model's name."""
         recorded = self.origin.get("versions", {})
-        versions = {name: str(recorded.get(name, "unknown")) for name in VERSIONS}
-        devices: set[str] = set()
+        versions = {}
+        for name in VERSIONS:
+            versions[name] = str(recorded.get(name, "unknown"))
+        devices = set()
         for record in self.records:
-            devices.update(map(device_of, record.workers))
+            for worker in record.workers:
+                gpu = f" ({worker['gpu']})" if "gpu" in worker else ""
+                devices.add(f"{worker.get('device')}{gpu}")
         versions["device"] = "+".join(sorted(devices))
         return versions

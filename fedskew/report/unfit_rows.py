@@ -40,9 +40,12 @@ def tested_classes(recalls: Iterable[Sequence[float]]) -> int:
 
 def tested_in(group: Sequence[SeedResult], selection: str) -> int:
     """Return how many classes are tested in the rounds that are selected of runs; all where no recall is recorded."""
-    points = [point for measured in group for point in select(measured.points, selection)]
-    recorded = tested_classes(point.numbers.recall for point in points)
-    return recorded or max((one.run.settings.data.num_classes for one in group), default=0)
+    recalls = []
+    classes = 0
+    for measured in group:
+        recalls += [point.numbers.recall for point in select(measured.points, selection)]
+        classes = max(classes, measured.run.settings.data.num_classes)
+    return tested_classes(recalls) or classes
 
 
 def chance_words(
@@ -50,12 +53,7 @@ def chance_words(
 ) -> str:
     """Return a row's mean over the seeds beside chance if it is no better; empty if it is.
 
-    Args:
-        results: of the experiment.
-        row: whose number it is.
-        column: where.
-        metric: what is measured; the table's if empty.
-        selection: in which rounds; the table's if empty.
+    `metric` and `selection` are the table's if empty.
     """
     group = results.of(row, column)
     metric = metric or results.experiment.metric_of(column)
@@ -66,32 +64,25 @@ def chance_words(
     return beside_chance(summary.mean, metric, tested_in(group, selection))
 
 
-def of_seeds(number: int, results: ExperimentResults) -> str:
-    """Return a number of seeds out of all: "1 of 3 seeds"."""
-    return f"{number} of {plural(len(results.seeds), 'seed')}"
-
-
 def diverged_words(results: ExperimentResults, row: str, column: str) -> str:
     """Return in how many seeds a row diverged: "fedavg diverged in 1 of 3 seeds"; empty where it did in none."""
     diverged = len(results.diverged(row, column))
-    return f"{row} diverged in {of_seeds(diverged, results)}" if diverged else ""
-
-
-def unfit_words(results: ExperimentResults, row: str, column: str) -> str:
-    """Return why a row may lead no headline in a column; empty where it may."""
-    diverged = diverged_words(results, row, column)
-    if diverged:
-        return diverged
-    at_chance = chance_words(results, row, column)
-    return f"{row} is no better than chance" if at_chance else ""
+    seeds = plural(len(results.seeds), "seed")
+    return f"{row} diverged in {diverged} of {seeds}" if diverged else ""
 
 
 def seeds_words(results: ExperimentResults, row: str, column: str) -> str:
     """Return in how many seeds a row has a number and in how many it diverged; empty where it diverged in none."""
     diverged = len(results.diverged(row, column))
-    if not diverged:
-        return ""
-    return f"{of_seeds(len(results.of(row, column)), results)}, {diverged} diverged"
+    seeds = plural(len(results.seeds), "seed")
+    return f"{len(results.of(row, column))} of {seeds}, {diverged} diverged" if diverged else ""
+
+
+def unfit_words(results: ExperimentResults, row: str, column: str) -> str:
+    """Return why a row may lead no headline in a column; empty where it may."""
+    diverged = diverged_words(results, row, column)
+    at_chance = f"{row} is no better than chance" if chance_words(results, row, column) else ""
+    return diverged or at_chance
 
 
 def unfit_sentences(results: ExperimentResults, column: str) -> list[str]:
@@ -99,25 +90,18 @@ def unfit_sentences(results: ExperimentResults, column: str) -> list[str]:
     sentences = []
     at_chance = []
     for row in results.experiment.rows:
+        beside = chance_words(results, row.label, column)
         diverged = results.diverged(row.label, column)
         if diverged:
-            seed, divergence = next(iter(diverged.items()))
-            first = f"seed {seed} in round {divergence['round']}: {divergence['reason']}"
-            remedy = divergence["remedy"]
-            sentences.append(
-                f"{named(column)}{diverged_words(results, row.label, column)} ({first}), so it is neither ranked "
-                f"nor compared ({remedy})."
-            )
-            continue
-        beside = chance_words(results, row.label, column)
-        if beside:
+            seed, how = next(iter(diverged.items()))
+            where = f"{named(column)}{diverged_words(results, row.label, column)}, seed {seed}"
+            sentences.append(f"{where} in round {how['round']}: {how['reason']} ({how['remedy']}).")
+        elif beside:
             at_chance.append(f"{row.label} ({beside})")
     if at_chance:
-        are = "are" if len(at_chance) > 1 else "is"
-        it = "they lead" if len(at_chance) > 1 else "it leads"
         metric = words(results.experiment.metric_of(column))
+        rows = ", ".join(at_chance)
         sentences.append(
-            f"{named(column)}{', '.join(at_chance)} {are} no better than chance in {metric}, so {it} no "
-            f"comparison: {CHANCE_REMEDY}."
+            f"{named(column)}no better than chance in {metric}: {rows}: {CHANCE_REMEDY}."
         )
     return sentences

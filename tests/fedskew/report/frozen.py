@@ -3,7 +3,6 @@
 `python tests/fedskew/report/frozen.py` writes the golden files of its report anew.
 """
 
-import io
 import json
 import sys
 import tempfile
@@ -14,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from client_app.metrics import Scores
 from client_app.state import State
 from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan, runs
-from fedskew.report.document import document
+from fedskew.report.document import Document, document
+from fedskew.report.figures import figures
+from fedskew.report.render import as_json, bibtex, latex, markdown_table, terminal_text
 from fedskew.report.results import ExperimentResults, gather
-from fedskew.report.text import as_json, markdown_table, show
 from server_app.evaluation import metrics_from
 from server_app.predictions import Predictions, write_predictions
 from server_app.record import RoundRecord
@@ -154,22 +153,31 @@ def rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
+def figure_lines(report: Document) -> str:
+    """Return the name, title and numbers of every figure."""
+    named = figures(report).items()
+    return "".join(f"{name}: {figure.title}: {figure.alt}\n" for name, figure in named)
+
+
 def golden(results: Path) -> dict[str, str]:
-    """Return the frozen report by golden file: all numbers, the terminal's page, and every table.
+    """Return the frozen report by golden file: all numbers, both forms for a terminal, tables, and what figures show.
 
     Names of runs and of the folder are left out.
     """
     known = frozen_results(results)
-    # The terminal breaks lines, so that the folder's length must not matter.
-    report = document(replace(known, command=known.command.replace(str(results), "RESULTS")))
-    console = Console(file=io.StringIO(), width=100)
-    show([report], console)
-    page = console.file.getvalue()  # type: ignore[attr-defined]
+    known = replace(known, command=known.command.replace(str(results), "RESULTS"))
+    report = document(known)
+    without_predictions = figure_lines(report)
+    with_predicted = document(with_predictions(known))
     tables = [report.main, *(table for part in report.sections for table in part.tables)]
     texts = {
-        "report.json": json.dumps(rounded(as_json([report])), indent=1) + "\n",
-        "report.txt": "\n".join(line.rstrip() for line in page.splitlines()) + "\n",
-        "report_tables.md": "\n\n".join(map(markdown_table, tables)) + "\n",
+        "report.json": json.dumps(rounded([as_json(report)]), indent=1) + "\n",
+        "report.txt": terminal_text([with_predicted]),
+        "report_verbose.txt": terminal_text([report], width=100, verbose=True),
+        "report.bib": bibtex([report]),
+        "report.tex": latex([report]),
+        "report_figures.txt": without_predictions + figure_lines(with_predicted),
+        "report_tables.md": "\n".join(map(markdown_table, tables)),
     }
     for number, run in enumerate(runs(report.results.cells)):
         for name in (run.folder.name, run.run_id):

@@ -12,7 +12,7 @@ from fedskew.report import claims
 from fedskew.report.claims import Part, Verdict, decided, judge_claim
 from fedskew.report.inference import Comparison, Interval
 from fedskew.report.results import ExperimentResults, SeedResult
-from fedskew.report.run_records import RunRecords
+from fedskew.report.run_records import Run
 from server_app.record import ModelNumbers, RoundRecord
 from server_app.round_selection import points_of
 
@@ -36,14 +36,14 @@ def made(curves: Curves, rounds: int = 1, **series: Sequence[float]) -> Experime
     }
     named: Experiment = experiment("made", entry)
     cells = plan(named)
-    runs: dict[str, RunRecords] = {}
+    runs: dict[str, Run] = {}
     measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell in cells:
         curve = curves[cell.row, cell.column][cell.seed : cell.seed + 1]
         values = curve[0] if curve else None
         records = [] if values is None else records_of(cell.deployed, values, series)
         summary: dict[str, Any] | None = None if values is None else {"models": {}}
-        runs[cell.run.run_id] = RunRecords(cell.run, {}, records, summary)
+        runs[cell.run.run_id] = Run(cell.run, {}, records, summary)
         if values is not None:
             result = SeedResult(cell, runs[cell.run.run_id], points_of(records, cell.deployed))
             measured.setdefault((cell.row, cell.column), []).append(result)

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from frozen import frozen_results, with_predictions
 
 from fedskew.report.document import document
-from fedskew.report.page import html
+from fedskew.report.render import html
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -51,7 +50,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Page:
     first, second = (document(frozen_results(folder)) for folder in folders)
     object.__setattr__(second.results.experiment, "name", "other")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedskew.report.page.drawings", lambda *words: defaultdict(list))
+        patch.setattr("fedskew.report.figures.figures", lambda document: {})
         return Page(html([first, second]))
 
 

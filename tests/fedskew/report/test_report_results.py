@@ -59,7 +59,7 @@ def test_an_unfinished_run_is_told_and_left_out(tmp_path: Path) -> None:
     run = folder(experiment, tmp_path)
     (run / "summary.json").unlink()
     (run / "rounds.jsonl").write_text((run / "rounds.jsonl").read_text().splitlines()[0] + "\n")
-    found = [warning for warning in warnings_of(experiment, tmp_path) if "Unfinished" in warning]
+    found = [warning for warning in warnings_of(experiment, tmp_path) if "unfinished" in warning]
     assert len(found) == 1 and "round 1 of 2" in found[0] and run.name in found[0]
     assert seeds_of(experiment, tmp_path) == [0]
 

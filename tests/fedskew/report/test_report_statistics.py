@@ -19,14 +19,10 @@ from fedskew.report.inference import (
     Comparison,
     Interval,
     Strata,
-    Summary,
-    among_highest,
-    bootstrap,
     class_weights,
     compare,
     holm,
-    independent_clients,
-    is_significant,
+    interval_of,
     measure,
     p_of_several,
     resample,
@@ -72,12 +68,6 @@ def of_clients(*values: float) -> ModelNumbers:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> SeedResult:
     return frozen_results(tmp_path_factory.mktemp("frozen")).of("creff", "LDA 0.5")[0]
-
-
-def test_mean_and_sample_standard_deviation() -> None:
-    summary = Summary({0: 70.0, 1: 74.0, 2: 78.0})
-    assert (summary.n, summary.mean, summary.sd) == (3, 74.0, 4.0)
-    assert Summary({5: 1.0}).sd is None
 
 
 def test_numbers_of_a_record_by_their_names(measured: SeedResult) -> None:
@@ -147,66 +137,6 @@ def test_local_accuracy_of_own_models_is_no_sum_of_the_recorded_recalls(
         assert (strata(run, "last", metric) is not None) == known
 
 
-def test_clients_with_test_sets_of_their_own_are_the_strata(measured: SeedResult) -> None:
-    """70 rows of 14 subjects: a fifth of each client's rows are independent, where nothing else is recorded."""
-    run = at(measured, of_clients(0.9, 0.4, 0.6), "0 mnist", "1 usps", "2 svhn")
-    for metric, lowest in (("mean", 3), ("worst", 1), ("worst-decile", 1)):
-        made_of = strata(run, "last", f"client-accuracy.{metric}")
-        assert made_of is not None and made_of.lowest == lowest and made_of.weights_G is None
-        assert made_of.sizes_G.tolist() == [2, 4, 8] and made_of.rates_G.tolist() == [0.9, 0.4, 0.6]
-    of_one = strata(run, "last", "client-accuracy.usps")
-    assert of_one is not None and of_one.weights_G is not None
-    assert of_one.weights_G.tolist() == [0, 1, 0]
-    stated = strata(
-        of_samples(run, **{"client-independent": [3, 2, 1]}), "last", "client-accuracy.mean"
-    )
-    assert stated is not None and stated.sizes_G.tolist() == [3, 2, 1]
-    for values in ([0.9, math.nan, 0.6], [0.9, 0.4]):  # not tested, or other clients than the run's
-        other = at(measured, of_clients(*values), "0 mnist", "1 usps", "2 svhn")
-        assert strata(other, "last", "client-accuracy.mean") is None
-    assert strata(run, "last", "loss") is None
-    few = of_samples(run, **{"client-test": [66, 4, 0]})
-    assert independent_clients(few) == [13, 1, 0], "one subject at least, and without rows none"
-
-
-@pytest.mark.parametrize(("clients", "lowest"), [(19, 1), (20, 2)])
-def test_a_tenth_of_the_clients_is_rounded_down_but_one_at_least(
-    clients: int, lowest: int, measured: SeedResult
-) -> None:
-    run = at(measured, of_clients(*[0.5] * clients))
-    made_of = strata(
-        of_samples(run, **{"client-test": [10] * clients}), "last", "client-accuracy.worst-decile"
-    )
-    assert made_of is not None and made_of.lowest == lowest
-
-
-def test_resampled_examples_have_the_binomial_variance() -> None:
-    sizes, rates, weights = (
-        np.array([50, 20, 200]),
-        np.array([0.9, 0.5, 0.7]),
-        np.array([0.2, 0.5, 0.3]),
-    )
-    drawn = resample(
-        [Strata(rates, sizes, weights)], np.zeros((20_000, 1), int), np.random.default_rng(0)
-    )[:, 0]
-    variance = (weights**2 * rates * (1 - rates) / sizes).sum()
-    assert drawn.mean() == pytest.approx(100 * weights @ rates, abs=0.2)
-    assert drawn.std() == pytest.approx(100 * math.sqrt(variance), rel=0.03)
-
-
-def test_an_interval_over_seeds_alone_is_that_of_their_means() -> None:
-    drawn = bootstrap(np.array([1.0, 3.0]), [(None, None)] * 2, seed=0)
-    assert drawn is not None and (drawn.low, drawn.high, drawn.what) == (1.0, 3.0, "seeds")
-    assert bootstrap(np.array([1.0]), [(None, None)], seed=0) is None
-
-
-def test_certain_examples_leave_the_variation_of_the_seeds() -> None:
-    sure = [Strata(np.array([share]), np.array([30]), np.array([1.0])) for share in (1.0, 0.0)]
-    drawn = bootstrap(np.array([100.0, 100.0]), [(sure[0], sure[1])] * 2, seed=0)
-    assert drawn is not None and (drawn.low, drawn.high) == (100.0, 100.0)
-    assert drawn.what == "seeds and test examples"
-
-
 def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
     """Three seeds that agree, of a small test set: Student's interval is narrow, the test examples' is not."""
     certain = np.array([1.0])
@@ -255,12 +185,6 @@ def test_a_metric_weighs_the_classes_that_were_tested(measured: SeedResult) -> N
         weights_C = class_weights(metric, of_run, np.array(tested))
         assert weights_C is not None and weights_C.tolist() == weights
     assert class_weights("loss", run, np.array([4, 0, 4])) is None
-
-
-def test_among_the_highest_columns() -> None:
-    values = np.array([[3.0, 1.0], [2.0, 5.0], [-1.0, 4.0]])
-    assert among_highest(values, 3).tolist() == [-1.0, 1.0] == values.min(0).tolist()
-    assert among_highest(values, 2).tolist() == [2.0, 4.0]
 
 
 def test_holm_by_hand() -> None:
@@ -315,36 +239,6 @@ def test_rounding_is_that_of_times_drawn_between_two_evaluations(
     assert rounding_of(evaluated, evaluated, times) == pytest.approx(added_N.std(), rel=0.01)
 
 
-def test_test_examples_are_drawn_by_subject(measured: SeedResult) -> None:
-    rows = strata(measured, "last", "balanced-accuracy")
-    of_subjects = of_samples(measured, tested=measured.run.samples["test"], independent=[4] * 10)
-    drawn = strata(of_subjects, "last", "balanced-accuracy")
-    assert rows is not None and drawn is not None and rows.sizes_G.sum() == 360
-    assert drawn.sizes_G.tolist() == [4] * 10
-    assert drawn.weights_G is not None and rows.weights_G is not None
-    assert drawn.weights_G.tolist() == rows.weights_G.tolist()
-    numbers = replace(measured.points[-1].numbers, confusion=(5 * np.eye(10, dtype=int)).tolist())
-    by_matrix = replace(measured, points=(replace(measured.points[-1], numbers=numbers),))
-    counted = strata(by_matrix, "last", "balanced-accuracy")
-    assert counted is not None and counted.sizes_G.tolist() == [5] * 10
-
-
-def test_the_worst_decile_is_the_mean_of_the_lowest_clients_of_each_run() -> None:
-    runs = [
-        Strata(np.array([1.0, 0.0, 1.0]), np.array([5, 5, 5]), None, lowest=2),
-        Strata(np.array([0.0, 0.0, 1.0]), np.array([5, 5, 5]), None, lowest=2),
-    ]
-    chosen_BS = np.array([[0, 1, 0], [1, 1, 1]])
-    drawn_BS = resample(runs, chosen_BS, np.random.default_rng(0))
-    assert drawn_BS.tolist() == [[50.0, 0.0, 50.0], [0.0, 0.0, 0.0]]
-
-
-def test_rates_that_rounding_leads_outside_are_drawn_as_0_and_1() -> None:
-    made_of = Strata(np.array([-1e-12, 1 + 1e-12]), np.array([5, 5]), np.array([0.25, 0.75]))
-    drawn_BS = resample([made_of], np.zeros((10, 1), int), np.random.default_rng(0))
-    assert (drawn_BS == 75.0).all()
-
-
 def test_of_one_test_set_for_all_clients_their_mean_accuracy_is_the_accuracy(
     measured: SeedResult,
 ) -> None:
@@ -381,11 +275,6 @@ def test_p_of_several_is_the_largest_of_those_that_speak_most_for_the_claim() ->
     assert p_of_several([*parts, Comparison({0: 1.0}, None)], [0.0] * 4, 1) is None
 
 
-@pytest.mark.parametrize(("p", "significant"), [(None, False), (0.0499, True), (0.05, False)])
-def test_a_difference_is_significant_below_5_percent(p: float | None, significant: bool) -> None:
-    assert is_significant(p) == significant
-
-
 @pytest.mark.parametrize(
     ("low", "high", "margin", "seeds"),
     [
@@ -410,7 +299,51 @@ def test_the_seeds_that_would_decide_by_hand(
     assert seeds_to_decide(Comparison({0: -1.0, 1: 1.0, 2: 3.0}, interval), margin) == seeds
 
 
-def test_one_seed_or_no_interval_says_nothing_of_more_seeds() -> None:
-    one_seed = Interval(low=0.5, high=1.5, p=None, resampled="seeds and test examples")
-    assert seeds_to_decide(Comparison({0: 1.0}, one_seed), 0.0) is None
-    assert seeds_to_decide(Comparison({0: 1.0, 1: 2.0}, None), 0.0) is None
+def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples() -> None:
+    """Two seeds that agree: Student's has no width, the binomial one of the examples has; and the other way round."""
+    made_of = Strata(np.array([0.9, 0.5, 0.7]), np.array([50, 20, 200]), np.array([0.2, 0.5, 0.3]))
+    mean = 100 * made_of.weights_G @ made_of.rates_G
+    variance = (
+        made_of.weights_G**2 * made_of.rates_G * (1 - made_of.rates_G) / made_of.sizes_G
+    ).sum()
+    one = interval_of([mean], [[made_of]], ("a",))
+    assert one is not None and one.p is None and one.resampled == "seeds and test examples"
+    assert (one.high - one.low) / 2 == pytest.approx(196 * math.sqrt(variance), rel=0.1)
+    sure = Strata(np.array([-1e-12, 1 + 1e-12]), np.array([5, 5]), np.array([0.25, 0.75]))
+    two = interval_of([74.0, 76.0], [[sure] * 2], ("a",))
+    assert two is not None
+    assert (two.low, two.high) == pytest.approx((75 - 12.7062, 75 + 12.7062), abs=1e-3)
+    assert interval_of([1.0], [[None]], ("a",)) is None
+
+
+def test_an_auroc_is_drawn_by_its_recorded_standard_error(measured: SeedResult) -> None:
+    run = at(measured, ModelNumbers({"auroc": 0.8, "auroc-error": 0.03}))
+    made_of = strata(run, "last", "auroc")
+    interval = interval_of([80.0], [[made_of]], ("a",))
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((80 - 5.88, 80 + 5.88), abs=0.7)
+    assert strata(at(measured, ModelNumbers({"auroc": 0.8})), "last", "auroc") is None
+
+
+@pytest.mark.parametrize(
+    ("part", "rates", "drawn"), [("mean", 3, 66.7), ("worst", 1, 0.0), ("usps", 1, 0.0)]
+)
+def test_clients_with_test_sets_of_their_own_are_the_strata(
+    part: str, rates: int, drawn: float, measured: SeedResult
+) -> None:
+    run = at(measured, of_clients(1.0, 0.0, 1.0), "0 mnist", "1 usps", "2 svhn")
+    run = of_samples(run, **{"client-independent": [3, 2, 1]})
+    made_of = strata(run, "last", f"client-accuracy.{part}")
+    assert made_of is not None and made_of.sizes_G.tolist() == [3, 2, 1]
+    assert np.count_nonzero(made_of.weights_G) == rates
+    drawn_BS = resample([made_of], np.zeros((4, 1), int), np.random.default_rng(0))
+    assert drawn_BS == pytest.approx(drawn, abs=0.1)
+    untested = at(measured, of_clients(0.9, math.nan, 0.6), "0 mnist", "1 usps", "2 svhn")
+    assert (
+        strata(
+            of_samples(untested, **{"client-independent": [3, 2, 1]}),
+            "last",
+            "client-accuracy.mean",
+        )
+        is None
+    )

@@ -11,9 +11,8 @@ from command_line import FedSkew
 from frozen import ENTRY, GOLDEN, frozen, frozen_results, golden, report_words, rounded
 
 from fedskew.report.document import document
-from fedskew.report.page import html
+from fedskew.report.render import csv_text, html, markdown, terminal_text
 from fedskew.report.results import gather
-from fedskew.report.text import csv_text, markdown
 
 FULL = Path("/dev/full")
 
@@ -70,10 +69,10 @@ def test_without_claims_the_headline_says_what_can_be_told(tmp_path: Path) -> No
     report = document(
         frozen_results(tmp_path, claims=[], seeds=[0, 1], columns=columns, cells={}, notes={})
     )
-    assert report.headline.startswith(
-        "In LDA 0.1, creff is above fedavg (58.0 ± 17.3 percent balanced accuracy) by 4.1 points [+1.1, +7.2]"
+    assert report.headline == (
+        "LDA 0.1: against fedavg (58.0 ± 17.3 percent balanced accuracy): creff +4.1 points [+1.1, +7.2]; "
+        "not distinguishable in 2 seeds: fedshift +11.6 points [\N{MINUS SIGN}29.7, +52.8]."
     )
-    assert report.headline.endswith("; fedshift is not distinguishable from it.")
 
 
 @pytest.mark.parametrize("name", ["demo", "quick"])
@@ -115,7 +114,19 @@ def test_a_claim_is_escaped_in_markdown(tmp_path: Path) -> None:
     claims = [ENTRY["claims"][0] | {"says": r"CReFF's p < 0.05 on a\b | c*"}]
     report = document(frozen_results(tmp_path, claims=claims))
     escaped_claim = r"CReFF's p &lt; 0.05 on a\b \| c\*"
-    assert f"- {escaped_claim}: **not distinguishable**" in markdown([report])
+    assert f"- {escaped_claim}: **not distinguishable, +2.7 points" in markdown([report])
+
+
+def test_ten_cells_fit_on_a_screen_and_the_verbose_form_has_more(tmp_path: Path) -> None:
+    again = [{f"creff {number}": {"method": "creff"}} for number in (2, 3)]
+    methods = ["fedavg", "creff", "fedshift", *again]
+    results = frozen_results(tmp_path, methods=methods, series=[])
+    text = terminal_text([document(results)], width=80)
+    lines = text.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines[:-1])) <= 80
+    assert "creff 3" in text and "+11.6 points" in text and "CReFF beats FedAvg" in text
+    verbose = terminal_text([document(results)], 80, verbose=True)
+    assert "settings: partition lda" in verbose and "partition: lda" not in text
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")

@@ -93,6 +93,6 @@ def test_what_can_never_be_measured_is_not_still_to_come(claimed: ExperimentResu
     changed = replace(level.experiment, selection="mean-of-last-5", claims=(above,))
     mean = replace(level, experiment=changed)
     assert judge(mean)[0].status == "never" and len(never_lines(mean)) == 1
-    assert main_table(mean).rows[1][1].below == "cannot be measured"
+    assert main_table(mean).rows[1][1].below == "0 of 3 seeds"
     unfinished = {name: replace(run, summary=None) for name, run in mean.runs.items()}
     assert judge(replace(mean, runs=unfinished, measured={}))[0].status == "open"

@@ -7,7 +7,7 @@ from typing import Any
 from command_line import FedSkew
 from frozen import HERE, write
 
-from fedskew.report.run_records import RunRecords, short_name
+from fedskew.report.run_records import Run
 from fedskew.report.single_runs import single_runs
 from server_app.round_selection import summarize
 from server_app.run_folder import RunFolder, line_of
@@ -79,6 +79,4 @@ def test_the_command_line_reports_on_them(tmp_path: Path, fedskew: FedSkew) -> N
 def test_names_of_runs_and_data_leave_out_the_folders_of_the_user() -> None:
     path = "npz:/home/somebody/secret/scans.npz"
     run = parse({"dataset": path, "classes": "a,b", "input-shape": "4", "method": "fedavg"})
-    name = RunRecords(run, {}, [], None).label
-    assert "somebody" not in run.run_id and name == f"scans-npz-fedavg-seed0-{run.run_id[-10:]}"
-    assert short_name("domains:npz:/a/one.npz,npz:/b/two.npz") == "one.npz, two.npz"
+    assert "somebody" not in run.run_id and Run(run, {}, [], None).data_name == "scans.npz"

@@ -1,0 +1,277 @@
+"""A figure of one panel: five ways to draw one, and its file as SVG, PDF or PNG."""
+
+import io
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from data import SettingError
+from fedskew.report.format import ends_words
+from fedskew.report.inference import Floats
+
+COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b")
+"""Okabe and Ito's palette, which color-blind readers can tell apart, with a brown for its yellow."""
+INK, BLUE = COLORS[:2]
+MOST_BANDS = 3
+"""More bands than these melt into one."""
+INCHES = 4.4
+"""Width of a panel: that of a paper's column, or of a phone."""
+STYLE: dict[Any, Any] = {
+    "axes.prop_cycle": cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=COLORS),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.alpha": 0.4,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+}
+UNDATED: Mapping[str, dict[str, None]] = {
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+    "png": {},
+}
+"""The formats, each with the metadata that leaves the date out."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A panel, which is drawn when it is saved. The same panel gives the same bytes."""
+
+    alt: str
+    """Its numbers in words, for readers who do not see the drawing."""
+    draw: Callable[[Axes], None]
+    height: float
+    """Inches."""
+    title: str = ""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the figure as SVG, PDF or PNG, as the path's ending says, and return the path.
+
+        Raises SettingError for another ending and for a file that cannot be written.
+        """
+        file = Path(path)
+        form = file.suffix.lower().removeprefix(".")
+        if form not in UNDATED:
+            raise SettingError("figure", str(file), "must end in .svg, .pdf or .png")
+        try:
+            with file.open("wb") as target:
+                self.write(target, form)
+        except OSError as error:
+            rule = f"cannot be written: {error.strerror}"
+            raise SettingError("figure", str(file), rule) from error
+        return file
+
+    def element(self, name: str = "") -> str:
+        """Return the figure as an SVG element for a page; `name` keeps its ids apart from another figure's."""
+        target = io.BytesIO()
+        self.write(target, "svg", name)
+        _, _, svg = target.getvalue().decode().partition("<svg")
+        # matplotlib counts its groups in every figure anew, and refers to none of them.
+        return "<svg" + re.sub(r' id="[\w.]+_\d{1,4}"', "", svg)
+
+    def write(self, target: IO[bytes], form: str, name: str = "") -> None:
+        """Draw the figure into an open file; `form` is a key of UNDATED."""
+        with matplotlib.rc_context(STYLE | {"svg.hashsalt": name or self.title}):
+            canvas = Canvas(figsize=(INCHES, self.height), layout="constrained")
+            axes = canvas.subplots()
+            self.draw(axes)
+            axes.set_title(textwrap.fill(self.title, 48), fontsize=11)
+            labels = axes.get_legend_handles_labels()[1]
+            if labels:
+                # Below the panel: no corner of it is free in every figure.
+                columns = 1 if max(map(len, labels)) > 24 else 2
+                canvas.legend(loc="outside lower center", ncols=columns)
+            canvas.savefig(target, format=form, dpi=200, metadata=UNDATED[form])
+
+    def _repr_svg_(self) -> str:
+        """Return the figure as a notebook shows it."""
+        return self.element()
+
+
+Points = Sequence[Floats] | None
+"""A row's line: x and y, and the lower and upper edge of a band where it has one; None for a row without numbers."""
+
+
+def lines(
+    by_row: Mapping[str, Points],
+    x: str,
+    y: str,
+    *,
+    at: float | None = None,
+    dotted: tuple[Sequence[float], Sequence[float], str] | None = None,
+) -> Figure | None:
+    """Return a figure of lines; None where no row has one.
+
+    Args:
+        by_row: of all rows of the experiment: a row's place gives its line one look in every figure.
+        x, y: labels of the axes.
+        at: where the text alternative reads the lines; None for each line's own end.
+        dotted: a line of reference, such as chance: x, y and label.
+    """
+    shown = {row: points for row, points in by_row.items() if points is not None}
+    if not shown:
+        return None
+
+    def draw(axes: Axes) -> None:
+        for row in by_row:
+            # A row without a line takes its look from the cycle as well.
+            xs, ys, *band = shown.get(row, ([], []))
+            label = row if row in shown else "_"  # matplotlib keeps it out of the legend
+            (line,) = axes.plot(xs, ys, marker="o" if len(xs) == 1 else "", label=label)
+            if band and len(by_row) <= MOST_BANDS:
+                color = line.get_color()
+                axes.fill_between(xs, band[0], band[1], color=color, alpha=0.13, linewidth=0)
+        if dotted is not None:
+            reference_x, reference_y, label = dotted
+            axes.plot(reference_x, reference_y, ":k", linewidth=0.8, label=label)
+        axes.set(xlabel=x, ylabel=y)
+        if x == "round":
+            axes.locator_params("x", integer=True)
+        axes.grid()
+
+    values = {}
+    for row, (xs, ys, *_) in shown.items():
+        values[row] = float(ys[-1] if at is None else np.interp(at, xs, ys))
+    highest_first = sorted(values, key=values.__getitem__, reverse=True)
+    numbers = ", ".join(f"{row} {values[row]:.3g}" for row in highest_first)
+    where = "the end" if at is None else f"{at:g}"
+    return Figure(f"{y} by {x}; at {where}: {numbers}.", draw, 3.0 + 0.1 * len(by_row))
+
+
+class Effect(NamedTuple):
+    """A difference in a forest plot."""
+
+    name: str
+    estimate: float
+    by_seed: Mapping[int, float]
+    ends: tuple[float, float]
+    """Of the interval; NaN without one."""
+    margin: float
+    """What a claim says that the difference exceeds."""
+    decided: bool
+    """Whether the interval leaves out the margin, with more than one seed."""
+
+
+def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
+    """Return differences: a dot per seed, a band for the interval, a tick for the margin, a diamond for the mean.
+
+    The diamond is filled where the difference is decided.
+    """
+    if not effects:
+        return None
+
+    def draw(axes: Axes) -> None:
+        for y, effect in enumerate(effects):
+            axes.hlines(y, *effect.ends, color=BLUE, linewidth=6, alpha=0.3)
+            axes.scatter([*effect.by_seed.values()], [y] * len(effect.by_seed), s=14, color=BLUE)
+            inside = BLUE if effect.decided else "none"
+            axes.scatter(effect.estimate, y, s=60, marker="D", facecolor=inside, edgecolor=BLUE)
+            axes.vlines(effect.margin, y - 0.3, y + 0.3, color=INK)
+        set_rows(axes, [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects])
+        axes.set_xlabel(f"difference, {unit}".rstrip(", "))
+
+    numbers = "; ".join(
+        f"{effect.name} {effect.estimate:+.1f}{ends_words(*effect.ends)}" for effect in effects
+    )
+    return Figure(f"Differences in {unit}: {numbers}.", draw, 0.4 * len(effects) + 1.0)
+
+
+def set_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name the rows of a panel, the first one on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="x")
+
+
+def matrix(
+    shares_RC: Floats,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    labels: tuple[str, str],
+    alt: str,
+    percent: bool = False,
+) -> Figure:
+    """Return shares from 0 to 1 as shades.
+
+    Args:
+        shares_RC: by row and column; NaN stays white.
+        rows, columns: their names.
+        labels: of the axes: what the rows are, and the columns.
+        alt: the text alternative.
+        percent: whether to write the shares too, where there is room.
+    """
+
+    def draw(axes: Axes) -> None:
+        axes.imshow(shares_RC, "Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        if percent and len(columns) <= 10:
+            for (row, column), share in np.ndenumerate(shares_RC):
+                color = "white" if share > 0.6 else INK
+                text = f"{100 * share:.0f}" if share >= 0.005 else ""
+                axes.text(column, row, text, color=color, ha="center", va="center")
+        axes.set(ylabel=labels[0], xlabel=labels[1])
+        axes.set_yticks(*ticks(rows, 24))
+        turned = sum(map(len, columns)) > 40
+        axes.set_xticks(*ticks(columns, 12), rotation=90 if turned else 0)
+
+    return Figure(alt, draw, float(np.clip(0.2 * len(rows) + 1.3, 1.6, 6.0)))
+
+
+def ticks(names: Sequence[str], most: int) -> tuple[range, list[str]]:
+    """Return the places that there is room to name, evenly spaced, and their names."""
+    places = range(0, len(names), 1 + (len(names) - 1) // most)
+    return places, [textwrap.shorten(names[place], 16, placeholder="...") for place in places]
+
+
+def strip(by_row: Mapping[str, tuple[Floats, float, float]], x: str, lowest: str) -> Figure | None:
+    """Return a dot per client, a bar at the mean and a circle at the lowest clients; None without rows.
+
+    Args:
+        by_row: the clients' values, their mean, and the value of the lowest.
+        x: label of the axis.
+        lowest: what the circle is, in words.
+    """
+    if not by_row:
+        return None
+
+    def draw(axes: Axes) -> None:
+        for y, (values, mean, low) in enumerate(by_row.values()):
+            # Neighbors stand apart without a random number: a report is the same every time.
+            offsets = 0.26 * np.sin(2.4 * np.arange(len(values)))
+            axes.scatter(np.sort(values), y + offsets, s=8, alpha=0.4, color=BLUE, linewidth=0)
+            axes.vlines(mean, y - 0.4, y + 0.4, color=INK, linewidth=2)
+            axes.scatter(low, y, s=70, facecolor="none", edgecolor=INK, zorder=3)
+        set_rows(axes, list(by_row))
+        axes.set_xlabel(x)
+
+    numbers = [
+        f"{row} mean {mean:.1f}, {lowest} {low:.1f}" for row, (_, mean, low) in by_row.items()
+    ]
+    return Figure(f"{x}: {'; '.join(numbers)}.", draw, 0.34 * len(by_row) + 1.0)
+
+
+def bars(by_row: Mapping[str, Mapping[str, float]], x: str) -> Figure | None:
+    """Return a bar of parts per row; None without rows."""
+    if not by_row:
+        return None
+    parts = list(next(iter(by_row.values())))
+
+    def draw(axes: Axes) -> None:
+        ends = np.zeros(len(by_row))
+        for number, part in enumerate(parts, 1):
+            widths = np.array([of_row[part] for of_row in by_row.values()])
+            axes.barh(range(len(by_row)), widths, left=ends, color=COLORS[number], label=part)
+            ends += widths
+        set_rows(axes, list(by_row))
+        axes.set_xlabel(x)
+
+    totals = "; ".join(f"{row} {sum(of_row.values()):.2g}" for row, of_row in by_row.items())
+    return Figure(f"{x}: {totals}.", draw, 0.34 * len(by_row) + 1.3)
