@@ -211,16 +211,14 @@ def selected(
     A cell keeps its run, so that part of a table trains nothing that the whole table would train again. Raises
     SettingError for a label that no cell has.
     """
-    known_rows = dict.fromkeys(cell.row for cell in cells)
-    known_columns = dict.fromkeys(cell.column for cell in cells)
-    for key, labels, known in (("--row", rows, known_rows), ("--column", columns, known_columns)):
-        rule = f"must be one of {', '.join(known) or 'a named experiment'}"
+    kept = list(cells)
+    for option, labels in (("row", rows), ("column", columns)):
+        known = dict.fromkeys(getattr(cell, option) for cell in cells)
         for label in labels:
-            require(label in known, key, label, rule)
-
-    kept_rows = rows or known_rows
-    kept_columns = columns or known_columns
-    return [cell for cell in cells if cell.row in kept_rows and cell.column in kept_columns]
+            rule = f"must be one of {', '.join(known) or 'a named experiment'}"
+            require(label in known, f"--{option}", label, rule)
+        kept = [cell for cell in kept if getattr(cell, option) in (labels or known)]
+    return kept
 
 
 def runs(cells: Iterable[Cell]) -> list[RunSettings]:

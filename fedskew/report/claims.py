@@ -548,9 +548,8 @@ def why_never(
     metric: str,
 ) -> str:
     """Return why a row can never have a number; "" if it has one, or while its run is unfinished."""
-    cells = [
-        cell for cell in results.cells if (cell.row, cell.column, cell.seed) == (row, column, seed)
-    ]
+    place = (row, column, seed)
+    cells = [cell for cell in results.cells if (cell.row, cell.column, cell.seed) == place]
     if not cells:
         return f"{row} is not run there"
     cell = cells[0]
@@ -564,8 +563,7 @@ def why_never(
     if measure(measured, selection, metric) is not None:
         return ""
     if not select(measured.points, selection):
-        evaluated = len(measured.points)
-        rounds = "1 evaluated round" if evaluated == 1 else f"{evaluated} evaluated rounds"
+        rounds = plural(len(measured.points), "evaluated round")
         return f"{row} has {rounds}: no {SELECTION_WORDS[selection]}"
     return f"{row}'s finished run has no {words(metric)}"
 

@@ -112,8 +112,6 @@ class Document:
     what_was_run: Mapping[str, str]
     """What was run, by heading."""
     main: Table
-    notes: Sequence[str]
-    """On the paper's numbers, in the order of their marks."""
     sections: Sequence[Section]
 
     @property
@@ -158,7 +156,6 @@ def document(results: ExperimentResults) -> Document:
     """Return the report on an experiment, of which at least one run has finished or diverged."""
     results = replace(results, warnings=(*results.warnings, *never_lines(results)))
     verdicts = judge(results)
-    experiment = results.experiment
     return Document(
         results=results,
         verdicts=verdicts,
@@ -166,7 +163,6 @@ def document(results: ExperimentResults) -> Document:
         headline=headline(results, verdicts),
         what_was_run=what_was_run(results),
         main=main_table(results),
-        notes=[f"{about}: {note}" for about, note in experiment.notes.items()],
         sections=sections(results, verdicts),
     )
 

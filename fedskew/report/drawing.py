@@ -134,6 +134,8 @@ def lines(
             reference_x, reference_y, label = dotted
             axes.plot(reference_x, reference_y, ":k", linewidth=0.8, label=label)
         axes.set(xlabel=x, ylabel=y)
+        if x == "round":
+            axes.locator_params("x", integer=True)
         axes.grid()
 
     values = {}

@@ -247,7 +247,9 @@ def mean_curve(group: Sequence[SeedResult], curve: Curve) -> Points:
 def roc(results: ExperimentResults, column: str) -> Figure | None:
     """Return the receiver operating characteristic of each row's final models."""
     by_row = of_rows(results, column, lambda group: mean_curve(group, sensitivity))
-    return lines(by_row, "false alarms (1 - specificity), %", "sensitivity, %", at=10)
+    chance = ([0, 100], [0, 100], "chance")
+    x = "false alarms (1 - specificity), %"
+    return lines(by_row, x, "sensitivity, %", at=10, dotted=chance)
 
 
 def precision_by_recall(results: ExperimentResults, column: str) -> Figure | None:

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -107,6 +107,7 @@ def environment() -> jinja2.Environment:
         "first_upper": first_upper,
         "latex": latex_text,
         "markdown": escaped,
+        "of_section": of_section,
         "shorten": shorten,
         "table": text_table,
     }
@@ -124,13 +125,13 @@ def html(documents: Sequence[Document]) -> str:
     """Return the page: one file that opens offline, without a script."""
     from fedskew.report.figures import figures  # draws, so it takes a moment to import
 
-    parts = []
-    for document in documents:
-        of_section: dict[str, list[tuple[str, Figure]]] = {}
-        for name, figure in figures(document).items():
-            of_section.setdefault(name.partition("-")[0], []).append((name, figure))
-        parts.append((document, of_section))
+    parts = [(document, figures(document)) for document in documents]
     return rendered("page.html", parts=parts, overall=overall(documents))
+
+
+def of_section(figures: "Mapping[str, Figure]", key: str) -> "dict[str, Figure]":
+    """Return the figures of a section, whose names begin with its key."""
+    return {name: figures[name] for name in figures if name.partition("-")[0] == key}
 
 
 def html_table(table: Table) -> str:
