@@ -180,12 +180,16 @@ def test_no_experiment_begins_after_the_minutes(
 
 def test_what_is_not_distinguishable_from_fedavg_is_no_winner(selecting: Selecting) -> None:
     def lucky(method: str, rate: float, seed: int) -> float:
-        chosen_by = 4.0 if seed < 2 and method == "fedprox" else 0.0
-        return 60 + chosen_by + (seed * 7 + len(method)) % 5
+        more = 0.0
+        if method == "fedprox":
+            more = 4.0 if seed < 2 else 0.5
+        return 60 + more + (seed * 7 + len(method)) % 5
 
     ended = selecting(lucky)
     assert ended.result["winner"] is None and ended.result["first"]["method"] == "fedprox"
     assert ended.result["take"]["method"] == "fedavg"
+    gain, low, _ = ended.result["gains"]["fedavg"]
+    assert low < 0 < gain
     assert "no winner: no method is distinguishable from FedAvg here" in ended.printed
 
     itself = selecting(good_at("fedavg", 5.0))
