@@ -1,7 +1,7 @@
 """Selection of a method: three experiments on validation data, of which the last one decides.
 
 1. Every method trains with one seed, at the learning rate of the settings.
-2. The best third of the trainings, and FedAvg's, train at three learning rates with two seeds.
+2. The best half of the trainings, and FedAvg's, train at three learning rates with two seeds.
 3. The winner, FedAvg and CCVR, each at its best rate, train with ten seeds that nothing was chosen by.
 
 These are ordinary experiments: their runs stand in the results folder, so the same command trains none of them again.
@@ -74,7 +74,7 @@ def select(
     jobs: int,
     out: Console,
 ) -> None:
-    """Select a method, print how it was chosen, and write RESULTS/select-HASH.json.
+    """Select a method, print how it was chosen, and write RESULTS/select-TARGET.json.
 
     Args:
         settings: of all runs.
@@ -92,23 +92,22 @@ def select(
     require(target in TARGETS, "--target", target, f"must be one of {', '.join(TARGETS)}")
     baseline = parse({**settings, "method": BASELINE})
     require(baseline.general.rounds > 0, "rounds", baseline.general.rounds, "must be at least 1")
-    measured = on_validation(settings, baseline)
-    federation = federate(parse({**measured, "method": BASELINE}).data, 0)
+    measured = {**settings, "evaluate-on": "validation", "evaluate-every": 0}
+    if not federate(baseline.data, 0).validated:
+        measured["validation-fraction"] = VALIDATION_SHARE
+    baseline = parse({**measured, "method": BASELINE})
+    federation = federate(baseline.data, 0)
     classes = federation.dataset.num_classes
     rule = f"is measured for at most {MOST_RANKED} classes, and the data have {classes}"
     require(target != "auroc" or classes <= MOST_RANKED, "--target", target, rule)
     metric = TARGETS[target]
     if federation.test_indices is not None:  # sites are measured on samples of their own
         metric = metric.replace("local-", "client-")
-    selection = Selection(
-        measured, metric, baseline.training.learning_rate, minutes, jobs, out, began
-    )
+    selection = Selection(measured, baseline, metric, minutes, jobs, out, began)
     out.print(f"model {model_line(baseline)}", markup=False)
-    choice = selection.run(selection.usable(methods or all_methods(), without))
-    command = json.dumps([{**settings, "results": ""}, methods, target, list(without)])
-    name = f"select-{hashlib.sha256(command.encode()).hexdigest()[:10]}.json"
-    result = {**choice, "target": target, "without": list(without)}
-    write_text(Path(str(settings["results"])) / name, json.dumps(result, indent=2) + "\n")
+    result = selection.run(selection.usable(methods or all_methods(), without))
+    file = Path(baseline.general.results) / f"select-{target}.json"
+    write_text(file, json.dumps({**result, "without": list(without)}, indent=2) + "\n")
 
 
 @dataclass
@@ -117,10 +116,10 @@ class Selection:
 
     settings: Mapping[str, Scalar]
     """Of all runs, which are evaluated on validation data."""
+    baseline: RunSettings
+    """FedAvg's with these."""
     metric: str
     """The number that decides, as the report calls it."""
-    rate: float
-    """The learning rate of the settings."""
     minutes: float
     jobs: int
     out: Console
@@ -135,7 +134,7 @@ class Selection:
 
     @property
     def rounds(self) -> int:
-        return parse({**self.settings, "method": BASELINE}).general.rounds
+        return self.baseline.general.rounds
 
     def usable(self, methods: Sequence[str], without: Collection[str]) -> list[str]:
         """Return FedAvg, CCVR and the methods that go with the model and the data and need no permission of `without`.
@@ -167,18 +166,19 @@ class Selection:
 
     def run(self, methods: Sequence[str]) -> dict[str, object]:
         """Train the three experiments and return what is to be taken, as JSON."""
-        first = [self.row(method, self.rate) for method in methods]
+        own_rate = self.baseline.training.learning_rate
+        first = [self.row(method, own_rate) for method in methods]
         self.refuse_too_few_minutes(first)
         results = self.train(first, (0,))
-        best = self.best_third(results, self.ranked(1, results))
+        best = self.best_half(results, self.ranked(1, results))
         second = []
         for factor in RATE_FACTORS:
-            rate = float(f"{factor * self.rate:.3g}")
+            rate = float(f"{factor * own_rate:.3g}")
             second += [self.row(row.method, rate) for row in best]
 
         self.refuse_late_step(2)
         order = self.ranked(2, self.train(second, (0, 1)))
-        last = {}
+        last: dict[str, Row] = {}
         for row in [*order, *second]:  # FedAvg is compared with even where it has diverged
             if row is order[0] or row.method in (BASELINE, CONSTANT):
                 last.setdefault(row.method, row)
@@ -201,9 +201,7 @@ class Selection:
         """Return rows as an experiment; 0 rounds are those of the settings."""
         shared = {key: of for key, of in self.settings.items() if not section_of(key)}
         shared["rounds"] = rounds or self.rounds
-        return Experiment(
-            "select", "", tuple(rows), shared, seeds=tuple(seeds), metric=self.metric
-        )
+        return Experiment("select", "", tuple(rows), shared, seeds=tuple(seeds), metric=self.metric)
 
     def train(
         self, rows: Sequence[Row], seeds: Sequence[int], rounds: int = 0
@@ -242,15 +240,15 @@ class Selection:
         self.out.print(f"{title}: {', '.join(best.values())}", markup=False)
         return order
 
-    def best_third(self, results: ExperimentResults, order: Sequence[Row]) -> list[Row]:
-        """Return the rows of FedAvg's training, and of the third of the trainings with the best rows, two at least."""
+    def best_half(self, results: ExperimentResults, order: Sequence[Row]) -> list[Row]:
+        """Return the rows of FedAvg's training, and of the half of the trainings with the best rows, two at least."""
         training = {cell.row: cell.run.run_id for cell in results.cells}
         of_baseline = training[results.experiment.rows[0].label]
         by_rank = list(dict.fromkeys(training[row.label] for row in order))
-        kept = {of_baseline, *by_rank[: max(2, math.ceil(len(by_rank) / 3))]}
+        kept = {of_baseline, *by_rank[: max(2, math.ceil(len(by_rank) / 2))]}
         for row in order:
             if training[row.label] not in kept:
-                self.left_out[row.label] = "its training is not in the best third of step 1"
+                self.left_out[row.label] = "its training is not in the best half of step 1"
         return [row for row in results.experiment.rows if training[row.label] in kept]
 
     # ---- time ---------------------------------------------------------------------------------------
@@ -269,8 +267,8 @@ class Selection:
             for record in one.records:
                 once = record.seconds.round - record.seconds.clients  # evaluation and heads
                 seconds.append(self.rounds * record.seconds.clients + once)
-        third = sorted(seconds)[-math.ceil(len(seconds) / 3) - 1 :]  # the costliest, and FedAvg's
-        ahead = sum(seconds) + 2 * len(RATE_FACTORS) * sum(third)
+        half = sorted(seconds)[-math.ceil(len(seconds) / 2) - 1 :]  # the costliest, and FedAvg's
+        ahead = sum(seconds) + 2 * len(RATE_FACTORS) * sum(half)
         needed = (time.monotonic() - self.began + ahead / (self.jobs or cores())) / 60
         rule = f"trained 1 of {self.rounds} rounds: no basis; give {math.ceil(needed)} minutes"
         require(needed <= self.minutes, "--minutes", self.minutes, rule)
@@ -278,7 +276,9 @@ class Selection:
     def refuse_late_step(self, step: int) -> None:
         """Raise SettingError where the minutes have passed."""
         passed = (time.monotonic() - self.began) / 60
-        rule = f"passed after step {step - 1} of 3: no basis; the same command begins with step {step}"
+        rule = (
+            f"passed after step {step - 1} of 3: no basis; the same command begins with step {step}"
+        )
         require(passed <= self.minutes, "--minutes", self.minutes, rule)
 
     # ---- end ----------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Selection:
         gains = {}
         lines = []
         above = False
-        share = float(self.settings.get("validation-fraction", 0.0))
+        share = self.baseline.data.validation_fraction
         for other in last.experiment.rows:
             gain = compare_rows(last, winner.label, other.label, "", "last", self.metric)
             if other == winner or gain is None or gain.n < 2:
@@ -348,8 +348,8 @@ class Selection:
 def ends(gain: Comparison, share: float) -> tuple[float, float]:
     """Return the ends of the 95 % interval of a gain over two seeds or more.
 
-    It is the report's. Where that is over seeds alone, as of AUROC, it is wider: the seeds' validation samples overlap, so
-    that their spread shows a part of the error alone (Nadeau and Bengio 2003).
+    It is the report's. Where that is over seeds alone, as of AUROC, it is wider: the seeds' validation samples overlap,
+    so that their spread shows a part of the error alone (Nadeau and Bengio 2003).
 
     Args:
         gain: by the report.
@@ -402,14 +402,6 @@ def section_of(key: str) -> str:
     return key.rpartition(".")[0]
 
 
-def on_validation(settings: Mapping[str, Scalar], baseline: RunSettings) -> dict[str, Scalar]:
-    """Return the settings with which runs are evaluated after the last round, on validation samples alone."""
-    measured = {**settings, "evaluate-on": "validation", "evaluate-every": 0}
-    if not federate(baseline.data, 0).validated:
-        measured["validation-fraction"] = VALIDATION_SHARE
-    return measured
-
-
 def partition_by_counts(counts: Path, settings: Mapping[str, Scalar]) -> Path:
     """Return a partition file in which each site has as many samples of each class as a table says.
 
@@ -425,25 +417,20 @@ def partition_by_counts(counts: Path, settings: Mapping[str, Scalar]) -> Path:
     """
     table = read_counts(counts)
     data = load(parse({**settings, "method": BASELINE}).data)
-    classes = len(table.classes)
-    if classes > data.num_classes:
-        rule = f"has {classes} classes, and {data.name} {data.num_classes}"
-        raise DataError(f"{rule}: state another --set dataset", where=str(counts))
     draws = generator(0, "like a table")
     parts: list[list[np.ndarray]] = [[] for _ in table.sites]
     for label, name in enumerate(table.classes):
         available = np.flatnonzero(data.train_labels == label)
-        wanted_K = table.counts_KC[:, label]
-        if wanted_K.sum() > len(available):
-            wanted = f"class {name} has {wanted_K.sum()} samples"
-            rule = f"{wanted}, and class {label} of {data.name} {len(available)}"
+        ends_K = np.cumsum(table.counts_KC[:, label])
+        if ends_K[-1] > len(available):
+            rule = f"class {name} has {ends_K[-1]} samples, and class {label} of {data.name}"
             remedy = "divide the counts, or state a larger data set with --set dataset"
-            raise DataError(f"{rule}: {remedy}", where=str(counts))
-        chosen = np.split(draws.permutation(available), np.cumsum(wanted_K))
+            raise DataError(f"{rule} {len(available)}: {remedy}", where=str(counts))
+        chosen = np.split(draws.permutation(available), ends_K)
         for part, samples in zip(parts, chosen, strict=False):  # the last piece is left over
             part.append(samples)
     train = tuple(np.sort(np.concatenate(part)) for part in parts)
-    test = np.flatnonzero(data.test_labels < classes)
+    test = np.flatnonzero(data.test_labels < len(table.classes))
     content = hashlib.sha256(counts.read_bytes()).hexdigest()[:10]
     path = Path(str(settings["results"])) / f"counts-{content}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
