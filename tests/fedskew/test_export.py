@@ -50,7 +50,7 @@ def test_the_model_file_is_the_deployed_state_and_says_what_it_is(
             metadata = file.metadata()
         assert metadata.pop("checksum")
         assert metadata == {
-            "format": "pt", "fedskew-format": "1", "kind": "model", "run": creff.path.name, "method": "creff",
+            "format": "pt", "kind": "model", "run": creff.path.name, "method": "creff",
             "model": wanted, "round": "2", "architecture": "small-cnn", "classes": "0,1,2,3,4,5,6,7,8,9",
             "input-shape": "1x8x8", "mean": "0.5", "std": "0.5", "crop": "none",
         }  # fmt: skip

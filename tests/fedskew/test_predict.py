@@ -201,7 +201,7 @@ def test_damaged_files_and_files_of_another_run_are_one_sentence(
     for name, words in {
         "cut": "model.safetensors is damaged: ",
         "flipped": "is damaged: its checksum is another",
-        "mixed": "site-dark.safetensors: is of run",
+        "mixed": "site-dark.safetensors: is of another run",
         "no model": "model.safetensors is not the file that belongs here: its kind",
         ".": "holds no model.safetensors",
     }.items():
