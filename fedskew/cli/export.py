@@ -136,7 +136,7 @@ def predict(
     inputs = read_inputs(
         data, about, choose_device("auto"), replace(about.data, **reading, **limits)
     )
-    for note in inputs.notes:
+    for note in inputs.read.notes:
         stderr.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
     predictions, numbers = predict_inputs(folder, inputs, site)
     if output is not None:
@@ -146,7 +146,7 @@ def predict(
     which = f"model {about.model} of {about.method}, {about.which_round}"
     (stderr if as_json else out).print(which, markup=False, style="dim")
     if as_json:
-        print(json.dumps(predictions_json(predictions, numbers, inputs.left_out), indent=2))
+        print(json.dumps(predictions_json(predictions, numbers, inputs.read.left_out), indent=2))
         return
     print_predictions(predictions, numbers, about.class_names)
 

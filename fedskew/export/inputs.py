@@ -8,24 +8,22 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from data import DataError, DataSettings, Samples, SettingError
 from data.errors import Remedy
+from data.readers import medians
 from data.readers.array_conversion import check_convertible, converted
 from data.readers.catalog import labels_file
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
-from data.readers.file_type import is_nifti, truly
 from data.readers.folder import below, class_folders, class_number, read_split, visible
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS, order_of
 from data.readers.labels import checked_keyword, key_of, label_table
-from data.readers.medians import column_labels, fill, notes_of_gaps
+from data.readers.metadata import left_out as rows_left_out
 from data.readers.npz import Arrays, read_arrays
 from data.readers.rows import (
     DROP_ROWS,
-    FILL_CELLS,
     LABEL,
     LIKE_LABELS,
     check_length,
@@ -38,15 +36,12 @@ from data.readers.rows import (
     writing_of,
 )
 from data.readers.splits import Split, checked
-from data.readers.tables import Numbers, checked_path, inputs_of
+from data.readers.tables import Numbers, checked_path
 from data.readers.user_data import input_columns, kind_of_path, read_own
-from data.settings import ROLES
 from data.text import name_list, printable
 from fedskew.export.model_folder import Description
 
 Images = NDArray[np.generic] | ImageFiles
-LISTED = 10
-"""Rows that a note about rows without a prediction names."""
 
 
 @dataclass(frozen=True)
@@ -74,22 +69,13 @@ Reader = Callable[[Path, Description, DataSettings], Read]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs and, where they are known, labels; the fields of `Read` are those of its inputs."""
+    """Inputs as a model takes them and, where they are known, labels."""
 
     where: Path
     samples: Samples
-    names: Sequence[str]
     known_N: Tensor
     """(N,) bool: whether each sample's label is known."""
-    lines: Sequence[int] = ()
-    columns: Sequence[Mapping[str, str]] = ()
-    left_out: Sequence[str] = ()
-    notes: Sequence[str] = ()
-
-    @property
-    def labeled(self) -> bool:
-        """Whether the label of any sample is known."""
-        return bool(self.known_N.any())
+    read: Read
 
 
 def read_inputs(
@@ -130,34 +116,24 @@ def read_inputs(
                 remedy = (cure_of(settings, {LABEL: ""}), " predicts without labels")
             raise DataError(f"label {text[:80]!r}: {rule}", where=f"{path}: {name}", remedy=remedy)
         numbers.append(number)
-    notes = list(read.notes)
     unknown = numbers.count(None)
     if 0 < unknown < len(numbers):
-        notes.append(
-            f"{unknown} of {len(numbers)} rows have no label: the metrics are of the others"
-        )
-
+        note = f"{unknown} of {len(numbers)} rows have no label: the metrics are of the others"
+        read = replace(read, notes=[*read.notes, note])
     inputs: Tensor | ImageFiles
     if isinstance(read.images, ImageFiles):  # decoded batch by batch
         inputs = replace(read.images, central=about.crop == "center")
     else:
         inputs = torch.from_numpy(np.ascontiguousarray(read.images)).to(device)
     per_channel = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
-    return Inputs(
-        where=path,
-        samples=Samples(
-            inputs,
-            torch.tensor([number or 0 for number in numbers], device=device),
-            mean=torch.tensor(about.means, device=device).view(per_channel),
-            std=torch.tensor(about.stds, device=device).view(per_channel),
-        ),
-        names=read.names,
-        known_N=torch.tensor([number is not None for number in numbers], device=device),
-        lines=read.lines,
-        columns=read.columns,
-        left_out=read.left_out,
-        notes=notes,
+    samples = Samples(
+        inputs,
+        torch.tensor([number or 0 for number in numbers], device=device),
+        mean=torch.tensor(about.means, device=device).view(per_channel),
+        std=torch.tensor(about.stds, device=device).view(per_channel),
     )
+    known_N = torch.tensor([number is not None for number in numbers], device=device)
+    return Inputs(path, samples, known_N, read)
 
 
 def reader_of(path: Path) -> Reader:
@@ -172,11 +148,7 @@ def reader_of(path: Path) -> Reader:
             members = set(archive.namelist())
         is_training = {"train_images.npy", "test_images.npy"} <= members
         return test_samples if is_training and "images.npy" not in members else npz
-    kind = truly(path) if path.is_file() else ""
-    is_image = is_nifti(path) or kind == "a DICOM file" or kind.endswith("image")
-    # Of other kinds of images the first bytes tell nothing.
-    registered = not kind and path.suffix.lower() in Image.registered_extensions()
-    return image_files if is_image or registered else npz  # which says what is wrong
+    return npz if path.suffix.lower() in (".npz", ".npy") else image_files
 
 
 def test_samples(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -218,68 +190,43 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
     names = [f"{prefix.replace('_', ' ')}{row}" for row in range(len(split.labels))]
     notes: list[str] = []
     left_out: list[str] = []
-    if isinstance(split.images, np.ndarray) and split.images.ndim == 2 == 1 + len(about.shape):
+    if len(about.shape) == 1:
         columns = input_columns(f"npz:{path.absolute()}", settings)
-        vectors_NF = split.images
+        # Each row's number goes with it where others are left out.
+        split = replace(split, groups=np.arange(len(names)))
+        splits, notes = medians.without_gaps({"": split}, columns, settings)
+        split = splits[""]
+        kept_N = split.groups
+        assert kept_N is not None
+        left_out = [name for row, name in enumerate(names) if row not in kept_N]
+        names = [names[row] for row in kept_N]
+        images = split.images
         if columns and about.input_columns:
-            vectors_NF = vectors_NF[
-                :, order_of(columns, about.input_columns, str(path), "the model")
-            ]
+            images = images[:, order_of(columns, about.input_columns, str(path), "the model")]
         else:
             notes.append(f"{path if about.input_columns else 'the model'}: {ORDER_COUNTS}")
-        vectors_NF, kept_N, gaps = without_gaps(vectors_NF, names, path, about, settings, notes)
-        split = replace(split, images=vectors_NF, labels=split.labels[kept_N])
-        names = [names[row] for row in kept_N]
-        left_out += gaps
+        split = replace(split, images=filled(images, path, about, notes), groups=None)
     images, labels_N = checked(split, about.shape, len(about.class_names))
     labels = [about.class_names[number] if is_labeled else "" for number in labels_N]
     return Read(images, names, labels, left_out=left_out, notes=notes)
 
 
-def without_gaps(
-    vectors_NF: NDArray[np.generic],
-    names: Sequence[str],
-    path: Path,
-    about: Description,
-    settings: DataSettings,
-    notes: list[str],
-) -> tuple[NDArray[np.generic], NDArray[np.int64], list[str]]:
-    """Return the vectors without NaN, the rows that they are, and what is missing in each that is left out.
-
-    Under `missing = median` the model's medians stand for NaN, under drop such rows are left out. `notes` gets a
-    sentence about either. `names` are those of the rows.
+def filled(
+    vectors_NF: NDArray[np.generic], path: Path, about: Description, notes: list[str]
+) -> NDArray[np.generic]:
+    """Return vectors with the model's medians in place of NaN, and add a note about them.
 
     Raises:
-        DataError: a missing value that is refused, or one in every row.
+        DataError: there is NaN, and the model keeps no medians.
     """
-    features = vectors_NF.shape[1]
-    everything_N = np.arange(len(vectors_NF))
-    is_gap_NF = np.isnan(vectors_NF)
-    if vectors_NF.shape[1:] != about.shape or not is_gap_NF.any():
-        return vectors_NF, everything_N, []
-    columns = column_labels(about.input_columns, features)
-    if settings.missing == "median" and about.medians:
-        notes += notes_of_gaps(is_gap_NF.sum(0), columns)
-        return fill(vectors_NF, np.array(about.medians)), everything_N, []
-
-    has_gap_N = is_gap_NF.any(1)
-    gaps = []
-    for row in np.flatnonzero(has_gap_N):
-        gaps.append(f"{names[row]}, column {columns[is_gap_NF[row].argmax()]}: is missing")
-    if settings.missing != "drop":
-        rule = gaps[0]
-        remedy: Remedy = (DROP_ROWS, " leaves out such rows")
-        if about.medians:
-            remedy += (", ", FILL_CELLS, " fills them as in training")
-        else:
-            rule += ", and the model keeps no medians of its training rows to fill it with"
-        raise DataError(rule, where=str(path), remedy=remedy)
-    if has_gap_N.all():
-        raise DataError(f"has a missing value in every row: {gaps[0]}", where=str(path))
-    more = f"; and {len(gaps) - LISTED} more" if len(gaps) > LISTED else ""
-    rows = "1 row is" if len(gaps) == 1 else f"{len(gaps)} rows are"
-    notes.append(f"{rows} left out by missing = drop: {'; '.join(gaps[:LISTED])}{more}")
-    return vectors_NF[~has_gap_N], everything_N[~has_gap_N], gaps
+    if vectors_NF.shape[1:] != about.shape or not np.isnan(vectors_NF).any():
+        return vectors_NF
+    if not about.medians:
+        rule = "values are missing, and the model keeps no medians of its training rows to fill them with"
+        raise DataError(rule, where=str(path), remedy=(DROP_ROWS, " leaves out such rows"))
+    names = medians.column_labels(about.input_columns, vectors_NF.shape[1])
+    notes += medians.notes_of_gaps(np.isnan(vectors_NF).sum(0), names)
+    return medians.fill(vectors_NF, np.array(about.medians))
 
 
 def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
@@ -344,92 +291,94 @@ def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
     """Return all rows of a CSV file: of numbers in the model's order of columns, or of images.
 
     Raises:
-        DataError: a column that the model needs is missing, or a row cannot be used.
+        DataError: a column that the model or the setting `columns` names is missing, or a row cannot be used.
     """
-    with opened(path, settings) as rows:
-        known = {*LIKE_LABELS, *named(settings), *map(str.lower, about.input_columns)}
-        commas = writing_of(path, known).separator != ","
+    inputs = about.input_columns
+    if len(about.shape) == 1 and not inputs:
+        rule = (
+            "the model has no names of its columns: must be an npz file with images (N, features)"
+        )
+        raise DataError(rule, where=str(path))
+    with opened(path, settings, {*LIKE_LABELS, *map(str.lower, inputs)}) as rows:
         header = header_of(path, rows)
-        lines, table = [], []
+        table = {}
         for line, row in rows:
             check_length(path, line, row, header)
-            lines.append(line)
-            table.append(dict(zip(header, row, strict=True)))
+            table[line] = row
     if not table:
         raise DataError("holds no row to predict", where=str(path))
-    roles = roles_in(path, header, about, settings)
-    names = [f"row {line}" for line in lines]
+
+    others = [name for name in header if name not in inputs]
+    columns = {role: settings.column_names.get(role, role) for role in (LABEL, "path")}
     notes: list[str] = []
     left_out: list[str] = []
     images: Images
-    if len(about.shape) == 1:
-        inputs: Sequence[str] = about.input_columns
-        if inputs:  # of other columns nothing is said
-            present = [name for name in header if name in inputs]
-            order_of(present, inputs, str(path), "the model")
-        else:
-            inputs = inputs_of(header, roles, settings)
-        numbers = Numbers(path, header, roles, settings, commas=commas, of_model=True)
-        vectors_NF = np.array(
-            [
-                [numbers.read(line, name, row[name]) for name in inputs]
-                for line, row in zip(lines, table, strict=True)
-            ],
-            np.float32,
-        )
-        images, kept_N, left_out = without_gaps(vectors_NF, names, path, about, settings, notes)
-        if images.shape[1:] != about.shape:
-            rule = f"has {len(inputs)} columns of inputs, and the model takes {about.shape[0]}"
-            raise DataError(rule, where=str(path))
-        names, lines, table = ([every[row] for row in kept_N] for every in (names, lines, table))
+    if inputs:
+        images, left_out = vectors_of(path, header, table, about, settings, notes)
+        names = [f"row {line}" for line in table]
     else:
-        inputs = ()
-        if "path" not in roles:
-            shown = printable(name_list(header, ", ")[:200])
-            rule = f"the model takes images, and there is no column 'path', only {shown}"
-            way = cure_of(settings, {"path": "NAME"})
-            raise DataError(rule, where=str(path), remedy=("say which has their files: ", way))
         root = path.parent.resolve()
-        names = [
-            checked_path(path, line, root, row[roles["path"]].strip(), settings)
-            for line, row in zip(lines, table, strict=True)
-        ]
+        require_column(path, header, columns["path"], "path", settings)
+        place = header.index(columns["path"])
+        names = []
+        for line, row in table.items():
+            names.append(checked_path(path, line, root, row[place].strip(), settings))
         images = ImageFiles.of(path.parent, names, about.shape, settings)
 
-    labels = [""] * len(table)
-    if LABEL in roles:
-        labels = [row[roles[LABEL]].strip() for row in table]
-    else:
-        alike = like_labels([name for name in header if name not in inputs])
-        if len(alike) == 1 and LABEL not in settings.column_names:
-            way = cure_of(settings, {LABEL: alike[0]})
-            notes.append(
-                f"no column is the label, so there are no metrics; if {alike[0]} is: {way}"
-            )
-    others = [name for name in header if name not in inputs]
-    columns = [{name: row[name] for name in others} for row in table]
-    return Read(images, names, labels, lines, columns, left_out, notes)
+    cells = []
+    for row in table.values():
+        cells.append({name: row[header.index(name)] for name in others})
+    if settings.columns != about.columns and LABEL in settings.column_names:
+        require_column(path, others, columns[LABEL], LABEL, settings)
+    labels = [row.get(columns[LABEL], "").strip() for row in cells]
+    alike = like_labels(others)
+    if len(alike) == 1 and columns[LABEL] not in others and LABEL not in settings.column_names:
+        way = cure_of(settings, {LABEL: alike[0]})
+        notes.append(f"no column is the label, so there are no metrics; if {alike[0]} is: {way}")
+    return Read(images, names, labels, [*table], cells, left_out, notes)
 
 
-def roles_in(
-    path: Path, header: Sequence[str], about: Description, settings: DataSettings
-) -> dict[str, str]:
-    """Return the roles of the columns that are there: new rows lack a label, and perhaps more.
+def vectors_of(
+    path: Path,
+    header: Sequence[str],
+    table: dict[int, list[str]],
+    about: Description,
+    settings: DataSettings,
+    notes: list[str],
+) -> tuple[NDArray[np.generic], list[str]]:
+    """Return the numbers of a table's rows, and what is missing in each row that is left out, which `table` loses.
 
     Raises:
-        DataError: `columns`, as the user states it for this file, names a column that is not there.
-        SettingError: it names one of the model's inputs.
+        DataError: a column is missing, a cell is no number, or a missing value is refused.
     """
-    stated = settings.column_names
-    if settings.columns != about.columns:
-        for name in (*stated.values(), *settings.ignored_columns):
-            if name and name not in header:
-                shown = printable(name_list(header, ", ")[:200])
-                rule = f"columns = {settings.columns!r}: there is no column {name!r}, only {shown}"
-                raise DataError(rule, where=str(path))
-            if name in about.input_columns:
-                rule = f"names {name!r}, which is an input of the model: must name other columns"
-                raise SettingError("columns", settings.columns, rule, where=str(path))
-    no_roles = {*settings.ignored_columns, *about.input_columns}
-    names = {role: stated.get(role, role) for role in (*stated, *ROLES)}
-    return {role: name for role, name in names.items() if name in header and name not in no_roles}
+    inputs = about.input_columns
+    # Of columns that are no inputs nothing is said.
+    order_of([name for name in header if name in inputs], inputs, str(path), "the model")
+    places = [header.index(name) for name in inputs]
+    known = {*LIKE_LABELS, *named(settings), *map(str.lower, inputs)}
+    commas = writing_of(path, known).separator != ","
+    numbers = Numbers(path, header, {}, settings, commas=commas, of_model=True)
+    values, left_out = [], []
+    for line, row in list(table.items()):
+        numbers_F, gap = numbers.read_row(line, row, places)
+        if gap and settings.missing == "drop":
+            left_out.append(gap)
+            del table[line]
+        else:
+            values.append(numbers_F)
+    if not table:
+        raise DataError(f"has a missing value in every row: {left_out[0]}", where=str(path))
+    if left_out:
+        notes.append(rows_left_out(left_out))
+    return filled(np.array(values, np.float32), path, about, notes), left_out
+
+
+def require_column(
+    path: Path, header: Sequence[str], name: str, role: str, settings: DataSettings
+) -> None:
+    """Raise DataError where the column of a role is not there; "" is no column."""
+    if name and name not in header:
+        shown = printable(name_list(header, ", ")[:200])
+        remedy = ("say which it is: ", cure_of(settings, {role: "NAME"}))
+        rule = f"there is no column {name!r} with the {role}, only {shown}"
+        raise DataError(rule, where=str(path), remedy=remedy)

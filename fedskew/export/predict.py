@@ -65,16 +65,16 @@ def predict(
         likeliest = int(probabilities_NC[index].argmax())
         is_known = bool(inputs.known_N[index])
         prediction = Prediction(
-            input=inputs.names[index],
+            input=inputs.read.names[index],
             prediction=names[likeliest],
             probability=probabilities_C[likeliest],
             label=names[int(samples.labels_N[index])] if is_known else None,
             probabilities=dict(zip(names, probabilities_C, strict=True)),
-            row=inputs.lines[index] if inputs.lines else None,
-            columns=inputs.columns[index] if inputs.columns else {},
+            row=inputs.read.lines[index] if inputs.read.lines else None,
+            columns=inputs.read.columns[index] if inputs.read.columns else {},
         )
         predictions.append(prediction)
-    if not inputs.labeled:
+    if not inputs.known_N.any():
         return predictions, None
     scores = Scores.of_batch(logits_NC[inputs.known_N], samples.labels_N[inputs.known_N])
     tested_C = scores.confusion_CC.sum(1).tolist()

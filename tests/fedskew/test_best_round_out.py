@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from command_line import FedSkew
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 import fedskew
 from data import DataError, SettingError, federate
 from fedskew.export.from_run import TrainedRun, export, model_folder
-from fedskew.export.inputs import Inputs
+from fedskew.export.inputs import Inputs, Read
 from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import predict
 from server_app.checkpoint import best_checkpoint
@@ -73,8 +74,9 @@ def test_predictions_of_the_best_round_have_its_recorded_numbers(results: Path) 
     entry = kept_round(folder, "average")
     settings = small(results, **changes)
     samples = federate(settings.data, settings.general.seed).test(None, "cpu")
-    names = [str(number) for number in range(len(samples))]
-    inputs = Inputs(Path("digits"), samples, names, torch.ones(len(samples), dtype=torch.bool))
+    read = Read(np.zeros(0), [str(number) for number in range(len(samples))], [])
+    known = torch.ones(len(samples), dtype=torch.bool)
+    inputs = Inputs(Path("digits"), samples, known, read)
     confusions: dict[str, Any] = {}
     for round in ("best", "last"):
         model = model_folder(folder.path, round)

@@ -110,7 +110,7 @@ def test_a_site_nobody_trained_with(domains: Path, fedskew: FedSkew) -> None:
     """The averaged state by hand, the first layer's statistics in closed form, the nearest site of its own data."""
     folder = ModelFolder(domains / "model")
     inputs = read_inputs(write_inputs(domains, "dark", labeled=False), folder.description)
-    assert not inputs.labeled
+    assert not inputs.known_N.any()
     bright, dark = folder.sites["bright"], folder.sites["dark"]
     mean = state_at(folder, inputs, "averaged")
     name = "features.2.running_mean"  # 40 samples at each site
