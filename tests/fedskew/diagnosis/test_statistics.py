@@ -9,7 +9,6 @@ from scipy.stats import chi2_contingency, entropy
 from sklearn.metrics import mutual_info_score
 
 from fedskew.diagnosis.statistics import (
-    chi_square_p,
     design_effects,
     independent_samples,
     local_tail_share,
@@ -45,14 +44,6 @@ def test_where_five_samples_are_expected_their_absence_is_counted() -> None:
     assert at_five.missing_share == 1 / 4
     below = statistics(np.array([[0, 49], [10, 41]]))
     assert below.missing_share == 0
-
-
-def test_a_single_cell_where_samples_should_be_can_be_the_missing_one() -> None:
-    """One site of 20 samples without class 0, which 20 sites of one sample have: it should have 10 and has none."""
-    counts_KC = np.zeros((21, 11), np.int64)
-    counts_KC[0, 1:] = 2
-    counts_KC[1:, 0] = 1
-    assert statistics(counts_KC).missing_share == 1.0
 
 
 def table_of_subjects(site_S: Counts, counts_SC: Counts) -> Counts:
@@ -92,10 +83,6 @@ def test_p_of_patients_is_that_of_permuted_patients() -> None:
     assert statistics(counts_KC).information_p < 0.001, "by rows alone"
 
 
-def test_a_sample_at_every_site_tells_no_class() -> None:
-    assert statistics(np.eye(5, dtype=np.int64)).information_p > 0.05
-
-
 def test_a_class_at_one_site_is_as_rare_as_its_patients() -> None:
     """Nine samples at one of two sites are no chance, unless they are one patient's."""
     counts_KC = np.array([[50, 9], [50, 0]])
@@ -104,35 +91,6 @@ def test_a_class_at_one_site_is_as_rare_as_its_patients() -> None:
     )
     assert statistics(counts_KC).single_site_classes == (1,)
     assert statistics(counts_KC, patients).single_site_classes == ()
-
-
-@pytest.mark.parametrize(("number", "found"), [(8, ()), (9, (1,))])
-def test_a_class_at_one_of_two_equal_sites_is_no_chance_from_nine_samples(
-    number: int, found: tuple[int, ...]
-) -> None:
-    """2 sites x 0.5^n, over 2 classes: 0.016 of eight samples, 0.008 of nine."""
-    counts_KC = np.array([[50 - number, number], [50, 0]])
-    assert statistics(counts_KC).single_site_classes == found
-
-
-def test_sizes_of_sites_differ_by_patients() -> None:
-    """Twenty patients of 10 rows against four: 5 to 1 in rows, which 24 patients do give at random in 1 of 900."""
-    counts_KC = np.array([[100, 100], [20, 20]])
-    ten_rows = Subjects(np.repeat([0, 1], [20, 4]), np.full((24, 2), 5))
-    assert statistics(counts_KC).size_p < 1e-20
-    assert 1e-4 < statistics(counts_KC, ten_rows).size_p < 1e-2
-
-
-@pytest.mark.parametrize(("ratio", "furthest"), [(1.5**3, "spread"), (1.5**1.2, "shifted")])
-def test_means_and_deviations_are_compared_by_their_thresholds(ratio: float, furthest: str) -> None:
-    """A mean two thresholds apart is further than a ratio of 1.5 to the power of 1.2, and nearer than one of 3."""
-    moments = Moments(
-        ("shifted", "spread"),
-        np.array([[1.5, 0.0], [0.0, 0.0], [0.0, 0.0]]),  # 1.0, two thresholds, from their mean
-        np.array([[1.0, ratio], [1.0, 1.0], [1.0, 1.0]]),
-    )
-    shift = shift_of(moments, np.array([400, 400, 400]))
-    assert shift.feature == furthest
 
 
 def test_sites_of_one_patient_each_tell_no_shift_from_chance() -> None:
@@ -189,41 +147,6 @@ def test_design_effects_by_hand() -> None:
     assert design_effects(sizes)[1] == pytest.approx(14 / 6)
     independent = independent_samples(np.array([[1, 2], [3, 0]]), sizes)
     assert independent == pytest.approx([9 / 5, 1])
-
-
-def test_chi_square_is_divided_by_the_design_effect() -> None:
-    """60 and 40 have chi^2 = 4 with one degree of freedom: P(chi^2 > x) = erfc(sqrt(x / 2))."""
-    counts = np.array([60, 40])
-    assert chi_square_p(counts, 50, 1) == pytest.approx(math.erfc(math.sqrt(2)), rel=1e-9)
-    assert chi_square_p(counts, 50, 1, 2.0) == pytest.approx(math.erfc(1), rel=1e-9)
-
-
-@pytest.mark.parametrize(("rest", "missing"), [(8, 1 / 3), (80, 0.0)])
-def test_absence_is_counted_from_five_expected_independent_samples(
-    rest: int, missing: float
-) -> None:
-    """Eight rows of a patient count as one: 41.7 expected rows are more than five patients, 30 are less.
-
-    With 8 rows more at the second site three cells expect 40 rows, and one of them is empty.
-    """
-    counts_KC = np.array([[0, 96], [80, rest]])
-    patients = [(0, 1)] * 12 + [(1, 0)] * 10 + [(1, 1)] * (rest // 8)
-    site_S = np.array([site for site, _ in patients])
-    counts_SC = 8 * np.eye(2, dtype=np.int64)[[label for _, label in patients]]
-    numbers = statistics(counts_KC, Subjects(site_S, counts_SC))
-    assert numbers.design_effect == pytest.approx(8) and numbers.subjects == len(patients)
-    assert numbers.missing_share == missing
-    entropy = -sum(p * math.log(p) for p in (80 / (176 + rest), (96 + rest) / (176 + rest)))
-    expected = 3.1 * math.sqrt(2) / (2 * (176 + rest) / 8 * entropy)
-    assert numbers.resolution == pytest.approx(expected)
-
-
-def test_a_tail_needs_five_expected_independent_samples_of_two_classes() -> None:
-    counts, expected = np.array([[88, 17]]), np.full((1, 2), 20.0)
-    assert local_tail_share(counts, expected, 4.0) == 1.0
-    assert local_tail_share(counts, expected, 4.01) == 0.0
-    two_sites = np.array([[88, 17], [50, 45]])
-    assert local_tail_share(two_sites, np.full((2, 2), 20.0)) == 105 / 200
 
 
 def test_a_shift_of_sites_of_several_sizes_by_hand() -> None:
