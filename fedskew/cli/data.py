@@ -277,7 +277,7 @@ def check(
     Where a setting would change the answer, also print the check with that setting.
     """
     stated = read_texts(settings or [], defaults())
-    check_settings(stated, alone=False)  # without the data, from which `look_through` finds more
+    check_settings(stated, alone=False)  # without the data, from which the check finds more
     given: dict[str, Any] = {
         "dataset": own_name(path),
         "classes": classes,
@@ -299,7 +299,7 @@ def check(
     with tempfile.TemporaryDirectory() as copies:
         try:
             data_check.print_columns(given)  # before a refusal, too: it may be about one of them
-            data_check.print_check(path, data_check.look_through(given, copies), given)
+            data_check.check(path, given, copies)
         except InputError as error:
             complain(str(error), BAD_INPUT)
             data_check.print_other_checks(given, error.remedy)

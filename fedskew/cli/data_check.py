@@ -1,13 +1,12 @@
 """`fedskew data check`: a summary of a user's own data, and a command that uses them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from rich.text import Text
 
-from data import DataError, Dataset, DataSettings, Federation, SettingError, federate, load
+from data import DataError, Dataset, DataSettings, SettingError, federate, load
 from data.data_warnings import refuse_untrainable
 from data.errors import Remedy, options_of, text_of
 from data.readers.tables import columns_of
@@ -19,31 +18,14 @@ from fedskew.data_warnings import print_warnings
 from fedskew.diagnosis.planned import line_of, whose_partition
 from fedskew.formatting import numeric, terminal_table
 from server_app.keys import built
-from server_app.run_settings import RunSettings, model_line
+from server_app.run_settings import model_line
 from server_app.settings import parse
 
 out = console()
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Data that can be trained on."""
-
-    data: Dataset
-    notes: list[Remedy]
-    """What a user has to know, a sentence each."""
-    run: RunSettings
-    """With the partition that fits, else with the default one."""
-    settings: dict[str, Any]
-    """The settings of a run on them, by key."""
-    federation: Federation | None
-    """None where no partition fits."""
-    refusal: str
-    """Why the default partition does not fit; empty where it does."""
-
-
-def look_through(given: Mapping[str, Any], cache: str) -> Checked:
-    """Read all of the user's data by the settings `given`, and find those that are left out.
+def check(path: str, given: Mapping[str, Any], cache: str) -> None:
+    """Read all of the user's data by the settings `given`, and print what they are and the command that uses them.
 
     Raises:
         DataError: data that cannot be trained on, in one sentence with the remedy.
@@ -57,7 +39,7 @@ def look_through(given: Mapping[str, Any], cache: str) -> Checked:
     run = parse({**chosen, "cache": cache})
     data = load(run.data)
     notes = list(guess.notes)
-    if len(data.shape) == 3 and any(map(beyond_one, (data.train_inputs, data.test_inputs))):
+    if beyond_one(data):
         notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
 
     # The default partition first; where it does not fit, ever simpler ones.
@@ -68,38 +50,50 @@ def look_through(given: Mapping[str, Any], cache: str) -> Checked:
         {"partition": "iid", "clients": 1},
     )
     refusal = ""
+    federation = None
     for partition in partitions:
+        settings = {**chosen, **partition, **chosen}  # those of the partition come last
         try:
-            fitting = parse({**chosen, **partition, **given, "cache": cache})
-            federation = federate(fitting.data, fitting.general.seed)
+            run = parse({**settings, "cache": cache})
+            federation = federate(run.data, run.general.seed)
+            break
         except SettingError as error:
             refusal = refusal or str(error)
-            continue
-        refuse_untrainable(fitting.data, federation)
+    if federation is None:
+        settings = chosen
+    else:
+        refuse_untrainable(run.data, federation)
         if federation.standardized_rows:
             notes.append(sentence_about(federation.standardized_rows))
-        settings = {**chosen, **partition, **chosen}  # those of the partition come last
-        return Checked(data, notes, fitting, settings, federation, refusal)
-    return Checked(data, notes, run, chosen, None, refusal)
 
-
-def beyond_one(inputs: object) -> bool:
-    """Return whether images are floating-point numbers on another scale than 0..1."""
-    if not isinstance(inputs, np.ndarray) or inputs.dtype != np.float32:
-        return False
-    return bool(inputs.min() < 0 or inputs.max() > 1)
-
-
-def print_check(path: str, checked: Checked, given: Mapping[str, Any]) -> None:
-    """Print what the data are, and last the command that trains on them."""
     out.print(f"{path} will work.", style="green")
-    for note in checked.notes:
+    for note in notes:
         out.print(f"Note: {text_of(note)}.", style="yellow", markup=False, soft_wrap=True)
         print_other_checks(given, note)
-    if checked.federation is not None:
-        print_warnings(checked.run.data, checked.federation, out)
+    if federation is not None:
+        print_warnings(run.data, federation, out)
+    print_counts(data)
+    if refusal:
+        refusal = f"With the default partition it will not: {refusal}"
+        out.print(refusal, style="yellow", markup=False)
+    # Of a single client there is no diagnosis.
+    if federation is not None and (diagnosis := line_of(federation)):
+        out.print(f"{whose_partition(run.data)}: {diagnosis}", markup=False)
+    out.print(f"Model: {model_line(run)}")
+    print(f"fedskew run {as_words(settings)}")
 
-    data = checked.data
+
+def beyond_one(data: Dataset) -> bool:
+    """Return whether images are floating-point numbers on another scale than 0..1."""
+    for inputs in (data.train_inputs, data.test_inputs):
+        if isinstance(inputs, np.ndarray) and inputs.dtype == np.float32 and len(data.shape) == 3:
+            if inputs.min() < 0 or inputs.max() > 1:
+                return True
+    return False
+
+
+def print_counts(data: Dataset) -> None:
+    """Print the samples of each class in each split."""
     splits = {"train": data.train_labels, "test": data.test_labels}
     if data.val_labels is not None:
         splits["val"] = data.val_labels
@@ -108,15 +102,6 @@ def print_check(path: str, checked: Checked, given: Mapping[str, Any]) -> None:
     for name, *row in zip(data.class_names, *counts, strict=True):
         table.add_row(name, *(str(count) if count else Text("0", "yellow") for count in row))
     out.print(table)
-
-    if checked.refusal:
-        refusal = f"With the default partition it will not: {checked.refusal}"
-        out.print(refusal, style="yellow", markup=False)
-    # Of a single client there is no diagnosis.
-    if checked.federation is not None and (diagnosis := line_of(checked.federation)):
-        out.print(f"{whose_partition(checked.run.data)}: {diagnosis}", markup=False)
-    out.print(f"Model: {model_line(checked.run)}")
-    print(f"fedskew run {as_words(checked.settings)}")
 
 
 def print_columns(given: Mapping[str, Any]) -> None:
@@ -127,7 +112,7 @@ def print_columns(given: Mapping[str, Any]) -> None:
     try:
         columns = columns_of(path_of(settings.dataset, settings), settings)
     except DataError:
-        return  # which `look_through` says
+        return  # which the check says
     table = terminal_table("column", "role", "type", *numeric("range", "missing"))
     for column in columns:
         missing = Text(str(column.missing), "yellow" if column.missing else "")
