@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from data import DataError, Dataset, DataSettings, SettingError, federate, load
+from data import DataError, Dataset, DataSettings, Federation, SettingError, federate, load
 from data.data_warnings import refuse_untrainable
 from data.errors import Remedy, options_of, text_of
 from data.readers.tables import columns_of
@@ -42,26 +42,9 @@ def check(path: str, given: Mapping[str, Any], cache: str) -> None:
     if beyond_one(data):
         notes.append("images of floating-point numbers are taken as 0..1, and some are outside")
 
-    # The default partition first; where it does not fit, ever simpler ones.
-    few_clients = min(10, max(2, len(data.train_labels) // 10))
-    partitions: tuple[dict[str, Any], ...] = (
-        {},
-        {"partition": "iid", "clients": few_clients},
-        {"partition": "iid", "clients": 1},
-    )
-    refusal = ""
-    federation = None
-    for partition in partitions:
-        settings = {**chosen, **partition, **chosen}  # those of the partition come last
-        try:
-            run = parse({**settings, "cache": cache})
-            federation = federate(run.data, run.general.seed)
-            break
-        except SettingError as error:
-            refusal = refusal or str(error)
-    if federation is None:
-        settings = chosen
-    else:
+    settings, federation, refusal = partitioned(chosen, len(data.train_labels), cache)
+    if federation is not None:
+        run = parse({**settings, "cache": cache})
         refuse_untrainable(run.data, federation)
         if federation.standardized_rows:
             notes.append(sentence_about(federation.standardized_rows))
@@ -83,13 +66,35 @@ def check(path: str, given: Mapping[str, Any], cache: str) -> None:
     print(f"fedskew run {as_words(settings)}")
 
 
+def partitioned(
+    chosen: Mapping[str, Any], samples: int, cache: str
+) -> tuple[Mapping[str, Any], Federation | None, str]:
+    """Return the settings with a partition that fits the samples, what it gives, and why the default one does not fit.
+
+    Without one that fits the settings are `chosen`, and there is no federation.
+    """
+    # The default partition first; where it does not fit, ever simpler ones.
+    partitions: tuple[dict[str, Any], ...] = (
+        {},
+        {"partition": "iid", "clients": min(10, max(2, samples // 10))},
+        {"partition": "iid", "clients": 1},
+    )
+    refusal = ""
+    for partition in partitions:
+        settings = {**chosen, **partition, **chosen}  # those of the partition come last
+        try:
+            run = parse({**settings, "cache": cache})
+            return settings, federate(run.data, run.general.seed), refusal
+        except SettingError as error:
+            refusal = refusal or str(error)
+    return chosen, None, refusal
+
+
 def beyond_one(data: Dataset) -> bool:
     """Return whether images are floating-point numbers on another scale than 0..1."""
-    for inputs in (data.train_inputs, data.test_inputs):
-        if isinstance(inputs, np.ndarray) and inputs.dtype == np.float32 and len(data.shape) == 3:
-            if inputs.min() < 0 or inputs.max() > 1:
-                return True
-    return False
+    images = [data.train_inputs, data.test_inputs] if len(data.shape) == 3 else []
+    wide = [part for part in images if isinstance(part, np.ndarray) and part.dtype == np.float32]
+    return any(part.min() < 0 or part.max() > 1 for part in wide)
 
 
 def print_counts(data: Dataset) -> None:
