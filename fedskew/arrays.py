@@ -72,9 +72,10 @@ def from_arrays(
         partial = path.with_suffix(".partial.npz")  # numpy appends .npz to any other name
         np.savez(partial, allow_pickle=False, **arrays)  # type: ignore[arg-type]
         partial.replace(path)
-    settings = {"dataset": f"npz:{path}", "classes": name_list(classes)}
-    proposed = guess_settings(path, DataSettings(**settings)).settings
-    return proposed | {key: value for key, value in settings.items() if value}
+    settings = DataSettings(dataset=f"npz:{path}", classes=name_list(classes))
+    proposed = guess_settings(path, settings).settings
+    stated = {"classes": settings.classes} if settings.classes else {}
+    return {**proposed, "dataset": settings.dataset, **stated}
 
 
 def column_names(split: Split) -> list[str]:

@@ -118,7 +118,10 @@ def predict(
             raise DataError("there is no such file or folder", where=str(path))
     stated = read_texts(settings or [], defaults())
     check_settings(stated, alone=False)
-    reading = {}
+    reading: dict[str, Any] = {
+        "max_image_pixels": max_image_pixels,
+        "max_unpacked_mib": max_unpacked_mib,
+    }
     for key, value in stated.items():
         field = key.replace("-", "_")
         require(field in READ_BY, key, value, "says nothing of how inputs are read")
@@ -132,10 +135,7 @@ def predict(
     stderr = console(stderr=True)
     folder = from_run.model_folder(model, round)
     about = folder.description
-    limits = {"max_image_pixels": max_image_pixels, "max_unpacked_mib": max_unpacked_mib}
-    inputs = read_inputs(
-        data, about, choose_device("auto"), replace(about.data, **reading, **limits)
-    )
+    inputs = read_inputs(data, about, choose_device("auto"), replace(about.data, **reading))
     for note in inputs.read.notes:
         stderr.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
     predictions, numbers = predict_inputs(folder, inputs, site)

@@ -144,7 +144,7 @@ def average_subjects(counts_KC: Counts, subjects_KC: Counts) -> Subjects:
     counts: list[Counts] = []
     for (site, label), samples in np.ndenumerate(counts_KC):
         if samples:
-            number = min(samples, max(1, subjects_KC[site, label]))
+            number = min(int(samples), max(1, int(subjects_KC[site, label])))
             each, rest = divmod(samples, number)
             counts_SC = np.zeros((number, counts_KC.shape[1]), np.int64)
             counts_SC[:, label] = each + (np.arange(number) < rest)

@@ -103,8 +103,8 @@ def read_inputs(
         rule = f"is for folders of DICOM files, and {path} is none"
         raise SettingError("labels", settings.labels, rule)
     # By which floating-point pixels are judged, and names of classes are numbered.
-    own = {"classes": about.classes, "mean": about.mean, "std": about.std}
-    read = reader(path, about, replace(settings, **own))
+    settings = replace(settings, classes=about.classes, mean=about.mean, std=about.std)
+    read = reader(path, about, settings)
 
     numbers = []
     for name, text in zip(read.names, read.labels, strict=True):
@@ -200,7 +200,7 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
         assert kept_N is not None
         left_out = [name for row, name in enumerate(names) if row not in kept_N]
         names = [names[row] for row in kept_N]
-        images = split.images
+        images = np.asarray(split.images)
         if columns and about.input_columns:
             images = images[:, order_of(columns, about.input_columns, str(path), "the model")]
         else:
