@@ -312,7 +312,6 @@ def train_in_passes(
     Returns an empty dict if the clients have to train one by one: at a site, with clients-per-pass = 1, with a single
     client, or if a variant or the model cannot be stacked.
     """
-    members: list[Client] = []
     reports: dict[int, tuple[Report | Exception, float]] = {}
     try:
         if installed() or len(clients) < 2:
@@ -321,11 +320,7 @@ def train_in_passes(
         if runtime.run_spec.training.clients_per_pass == 1 or runtime.vectorized.obstacle:
             return {}
         make_deterministic()
-        for number, expected in clients.items():
-            try:
-                members.append(begin(runtime, number, expected))
-            except Exception as error:
-                reports[number] = error, 0.0
+        members = [begin(runtime, number, expected) for number, expected in clients.items()]
         for client, report, seconds in runtime.vectorized.train(members):
             reports[client.id] = report, seconds
     except Exception as error:  # each client, training alone, then gets its own failure

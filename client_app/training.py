@@ -335,8 +335,6 @@ def with_parameters(client: Client, variants: Sequence[Variant]) -> Client:
             own[name] = value.detach().to(client.model.head.weight, copy=True).requires_grad_()
         if own:
             parameters[variant.name] = own
-    if not parameters and not client.parameters:
-        return client
     return replace(client, parameters=parameters)
 
 

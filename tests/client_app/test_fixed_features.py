@@ -64,21 +64,22 @@ def test_features_are_computed_of_every_sample_that_somebody_has_and_of_no_other
     assert numbers() == {"train": [0, 2, 3, 4, 7, 8, 9], "test": [1, 5, 6], "val": [0, 1, 2]}
 
 
-def digits_of(**settings: object) -> Federation:
+def digits_of(seed: int = 0, **settings: object) -> Federation:
     """Return two clients of a few digits."""
     data = {"clients": 2, "partition": "iid", "train_images": 20, "test_images": 10, **settings}
-    return federate(DataSettings(**data), 0)  # type: ignore[arg-type]
+    return federate(DataSettings(**data), seed)  # type: ignore[arg-type]
 
 
 def test_the_features_of_random_conv_take_the_images_place(tmp_path: Path) -> None:
-    federation = digits_of()
-    cached = with_features(federation, RANDOM_CONV, PLAIN, str(tmp_path), "cpu")
-    logits, labels = [], []
-    for one in (federation, cached):
-        samples, model = one.train(1), build(RANDOM_CONV, one.dataset.shape, 10, 3)
-        logits.append(model(samples.batch(torch.arange(len(samples)))))
-        labels.append(samples.labels_N)
-    assert torch.equal(*logits) and torch.equal(*labels)
+    for seed in (0, 1):  # of other images of the same data
+        federation = digits_of(seed)
+        cached = with_features(federation, RANDOM_CONV, PLAIN, str(tmp_path), "cpu")
+        logits, labels = [], []
+        for one in (federation, cached):
+            samples, model = one.train(1), build(RANDOM_CONV, one.dataset.shape, 10, 3)
+            logits.append(model(samples.batch(torch.arange(len(samples)))))
+            labels.append(samples.labels_N)
+        assert torch.equal(*logits) and torch.equal(*labels)
 
 
 def test_images_that_change_are_not_replaced_by_their_features(tmp_path: Path) -> None:

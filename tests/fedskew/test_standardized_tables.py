@@ -133,6 +133,9 @@ def test_a_limb_that_could_overflow_a_sum_is_no_answer(place):
     rows_NF = np.array([[1, -3], [2, 5]], np.float32)
     answer = {name: torch.from_numpy(array) for name, array in column_sums(rows_NF).items()}
     upload.validate(answer, 2, 2)
+    for samples in (1, 3):
+        with pytest.raises(InvalidReply):
+            upload.validate(answer, 2, samples)
     answer[place][0, 0] = 2**63 - 1
     with pytest.raises(InvalidReply):
         upload.validate(answer, 2, 2)

@@ -16,6 +16,7 @@ from client_app.training import steps_of
 from client_app.variants.vacant_classes import VacantClasses
 from data.agreement import MOST_SAMPLES, Member
 from strategies.core.flower_adapter import Strategy
+from strategies.core.scoring import share
 from strategies.core.server import Server
 from strategies.core.validation import (
     LARGEST_VALUE,
@@ -236,3 +237,9 @@ def test_a_site_with_nearly_all_samples_is_named_where_none_are_agreed(
     )
     rounds.warn_of_heavy_site(stated_samples)
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == named
+
+
+def test_a_local_accuracy_beyond_a_share_is_none() -> None:
+    assert (share(0.0), share(0.25), share(1.0)) == (0.0, 0.25, 1.0)
+    for number in (None, -0.01, 1.01, math.nan, math.inf):
+        assert math.isnan(share(number))
