@@ -229,7 +229,15 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
         require(not model.at_sites, "--onnx", True, rule)
         require_onnx()
         graphs = onnx_files(model)
-    card = model_card(run, list(model.sites), model.at_sites)
+    card = model_card(
+        run.description,
+        run.origin,
+        run.models,
+        sites=list(model.sites),
+        at_sites=model.at_sites,
+        finished=run.finished,
+        ended=run.ended,
+    )
     with owner_only():  # the card has scores; ONNX holds the weights that safetensors hold
         make_room(output)
         for file, (state, description) in tensors.items():

@@ -4,20 +4,18 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.readers.catalog import is_own, members
+from fedskew.export.model_folder import Description
 from fedskew.formatting import escaped, percent
 from server_app.composition import compose, row_name
 from server_app.plugins import find
 from server_app.record import ModelNumbers
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS
-
-if TYPE_CHECKING:
-    from fedskew.export.from_run import TrainedRun
 
 SHOWN = {"balanced-accuracy": "balanced accuracy", "accuracy": "accuracy", "macro-f1": "macro-F1",
          "calibration-error": "calibration error"}  # fmt: skip
@@ -26,18 +24,25 @@ HUGGING_FACE = {"balanced-accuracy": "balanced_accuracy", "accuracy": "accuracy"
 """What the front matter calls them."""
 
 
-def model_card(run: "TrainedRun", sites: Sequence[str], at_sites: bool) -> str:
+def model_card(
+    about: Description,
+    origin: Mapping[str, Any],
+    models: Mapping[str, ModelNumbers],
+    sites: Sequence[str],
+    **of_run: object,
+) -> str:
     """Return the card as Markdown.
 
     Args:
-        run: with the round that is exported.
-        sites: the names of the sites; empty for a simulation.
-        at_sites: whether each site keeps its part of the model.
+        about: of the exported model.
+        origin: the run's settings.json.
+        models: the numbers of the exported round, by model.
+        sites: the names of the sites that have a file of what they keep.
+        of_run: `finished`, `ended` (why it ended early), and `at_sites`, whether each site keeps its part elsewhere.
     """
-    about = run.description
     names = about.method.split("+")
-    data = data_names(run.origin)
-    samples = run.origin.get("samples")
+    data = data_names(origin)
+    samples = origin.get("samples")
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -50,20 +55,21 @@ def model_card(run: "TrainedRun", sites: Sequence[str], at_sites: bool) -> str:
     template = templates.get_template("model_card.md")
 
     # Settings that can change numbers, without the paths of a machine.
-    settings = {**run.settings, "dataset": ", ".join(data)}
+    settings = {**origin["settings"], "dataset": ", ".join(data)}
     settings["partition-file"] = Path(settings["partition-file"]).name
     for key in WITHOUT_EFFECT_ON_NUMBERS:
         settings.pop(key, None)
 
-    front = front_matter(run, data, names)
+    front = front_matter(about, models, data, names)
     return template.render(
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip(),
         about=about,
-        run=run,
+        origin=origin,
+        models=models,
         classes=about.class_names,
         data=data,
         methods=[find(name) for name in names],
-        rows={name: row_name(compose(about.method), name) for name in [about.model, *run.models]},
+        rows={name: row_name(compose(about.method), name) for name in [about.model, *models]},
         samples=samples,
         by_class=[sum(counts_K) for counts_K in zip(*samples["train"], strict=True)]
         if samples
@@ -71,8 +77,8 @@ def model_card(run: "TrainedRun", sites: Sequence[str], at_sites: bool) -> str:
         settings=settings,
         shown=SHOWN,
         sites=sites,
-        at_sites=at_sites,
         vectors=len(about.shape) == 1,
+        **of_run,
     )
 
 
@@ -88,11 +94,15 @@ def data_names(origin: Mapping[str, Any]) -> list[str]:
     return [Path(name.partition(":")[2]).stem if is_own(name) else name for name in names]
 
 
-def front_matter(run: "TrainedRun", data: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+def front_matter(
+    about: Description,
+    models: Mapping[str, ModelNumbers],
+    data: Sequence[str],
+    names: Sequence[str],
+) -> dict[str, Any]:
     """Return the card's YAML block, in the keys that model hubs read."""
-    about = run.description
     task = "tabular-classification" if len(about.shape) == 1 else "image-classification"
-    numbers = run.models.get(about.model, ModelNumbers())
+    numbers = models.get(about.model, ModelNumbers())
     metrics = []
     for key, metric in HUGGING_FACE.items():
         if not math.isnan(numbers[key]):
