@@ -18,7 +18,7 @@ from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
 from fedskew.experiments.entries import defaults
 from fedskew.formatting import numeric, percent, terminal_table
 from fedskew.signals import at_once
-from server_app.keys import check_round, read_texts
+from server_app.keys import read_texts
 
 # These import torch, which takes seconds: the commands import them after their first checks.
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from server_app.record import ModelNumbers
 
 out = console()
-ROUND = "last, or best: the round that the setting keep-best kept."
-"""What --round means."""
 READ_BY = (
     "first_label", "pixel_range", "frame", "columns", "missing", "split_seed", "test_fold", "outside_folder", "labels",
 )  # fmt: skip
@@ -45,7 +43,10 @@ def export(
     model: Annotated[
         str, typer.Option(help="The deployed model to export; default: the method's own.")
     ] = "",
-    round: Annotated[str, typer.Option("--round", help=ROUND)] = "last",
+    round: Annotated[
+        str,
+        typer.Option("--round", help="last, or best: the round that the setting keep-best kept."),
+    ] = "last",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -62,9 +63,6 @@ def export(
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
-    check_round("--round", round)
-    if not (path / "settings.json").is_file():
-        raise DataError("is no run's folder: settings.json is missing or broken", where=str(path))
     with at_once():
         from fedskew.export import from_run
         from server_app.run_folder import RunFolder
@@ -78,9 +76,7 @@ def export(
 
 
 def predict(
-    model: Annotated[
-        Path, typer.Argument(help="A folder that `fedskew export` wrote, or a run's folder.")
-    ],
+    model: Annotated[Path, typer.Argument(help="A folder that `fedskew export` wrote.")],
     data: Annotated[
         Path,
         typer.Argument(
@@ -90,9 +86,6 @@ def predict(
     ],
     site: Annotated[
         str, typer.Option(help="The site whose batch norm is used, if sites keep it.")
-    ] = "",
-    round: Annotated[
-        str, typer.Option("--round", help=f"{ROUND} Default: the folder's own, or last.")
     ] = "",
     output: Annotated[
         Path | None,
@@ -109,8 +102,6 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Predict with an exported model; with known classes, also print the metrics."""
-    if round:
-        check_round("--round", round)
     is_csv = output is None or output.suffix.lower() == ".csv"
     require(is_csv, "--output", str(output), "must end in .csv", "--json prints JSON")
     for path in (model, data):
@@ -128,12 +119,12 @@ def predict(
         reading[field] = value
     with at_once():
         from client_app.process import choose_device
-        from fedskew.export import from_run
         from fedskew.export.inputs import read_inputs
+        from fedskew.export.model_folder import ModelFolder
         from fedskew.export.predict import predict as predict_inputs
 
     stderr = console(stderr=True)
-    folder = from_run.model_folder(model, round)
+    folder = ModelFolder(model)
     about = folder.description
     inputs = read_inputs(data, about, choose_device("auto"), replace(about.data, **reading))
     for note in inputs.read.notes:

@@ -249,30 +249,6 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     return [*tensors, output / "README.md", *graphs]
 
 
-def model_folder(path: Path, round: str = "") -> ModelFolder:
-    """Return the model in a folder of `fedskew export`, or a finished run's own model in the run's folder.
-
-    `round` is last or best, or empty for the one that is there, of a run the last. Raises SettingError where an export
-    is of the other round, else as `ModelFolder` and `TrainedRun`.
-    """
-    if round:
-        check_round("--round", round)
-    folder = RunFolder(path, moved=True)
-    if folder.settings_file.is_file() and not (path / MODEL_FILE).exists():
-        run = TrainedRun(folder, round=round or "last")
-        model = ModelFolder(path, run.files(path))
-        if model.at_sites:
-            rule = "holds no whole model: every site keeps a part of it where it is"
-            raise DataError(rule, where=str(path))
-        return model
-    model = ModelFolder(path)
-    of_folder = "best" if model.description.best_by else "last"
-    rule = f"is not what {path} holds, which is {model.description.which_round}"
-    remedy = f"`fedskew export --round {round}` writes it"
-    require(round in ("", of_folder), "--round", round, rule, remedy)
-    return model
-
-
 def make_room(output: Path) -> None:
     """Create the folder, or delete the earlier export that it holds. Raises SettingError for anything else.
 
