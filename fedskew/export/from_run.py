@@ -60,13 +60,9 @@ class TrainedRun:
         self.ended = why_ended_early(summary)
         try:
             self.checkpoint = Checkpoint.load(folder.checkpoint_file, folder.run)
-        except FileNotFoundError:
-            rule = f"{folder.checkpoint_file.name} is missing: the run's own command makes it"
-            raise DataError(rule, where=where) from None
-        except BrokenCheckpoint as error:
-            raise DataError(
-                f"{error}: delete it, and the run's own command makes it anew"
-            ) from error
+        except (FileNotFoundError, BrokenCheckpoint) as error:
+            remedy = "delete what is damaged, and the run's own command makes it anew"
+            raise DataError(f"{error}: {remedy}") from error
         # A killed run can have the record of a round whose checkpoint was not written.
         last = self.checkpoint.round
         records = [record for record in folder.rounds() if record.round <= last]

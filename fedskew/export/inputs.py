@@ -142,16 +142,16 @@ def reader_of(path: Path) -> Reader:
         return csv_rows
     if path.is_dir():
         has_splits = {"train", "test"} <= {entry.name.lower() for entry in visible(path)}
-        return test_samples if has_splits or kind_of_path(path) == "hf" else image_files
+        return training_data if has_splits or kind_of_path(path) == "hf" else image_files
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             members = set(archive.namelist())
         is_training = {"train_images.npy", "test_images.npy"} <= members
-        return test_samples if is_training and "images.npy" not in members else npz
+        return training_data if is_training and "images.npy" not in members else npz
     return npz if path.suffix.lower() in (".npz", ".npy") else image_files
 
 
-def test_samples(path: Path, about: Description, settings: DataSettings) -> Read:
+def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
     """Read the test samples of what training takes."""
     if len(about.shape) == 1 and path.is_file():
         read = npz(path, about, settings, "test_")  # by the model's medians, not the file's own

@@ -140,7 +140,7 @@ def copied(folder: RunFolder, place: Path) -> RunFolder:
     ("harm", "words"),
     [
         (lambda run: cut(run.checkpoint_file), "checkpoint.safetensors is damaged"),
-        (lambda run: run.checkpoint_file.unlink(), "checkpoint.safetensors is missing"),
+        (lambda run: run.checkpoint_file.unlink(), "checkpoint.safetensors"),
         (lambda run: cut(next(run.path.glob("memory/*1/*2.safe*"))), "2.safetensors is damaged"),
         (lambda run: shutil.rmtree(run.path / "memory"), "the memory of round 2 is not at "),
     ],
