@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import DataError, DataSettings
-from data.readers.rows import check_length, opened, writing_of
+from data.readers.rows import check_length, header_of, opened, writing_of
 from data.text import finite_number
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
-CORNER = {"", "site", "client", "hospital"}
+CORNER = {"site", "client", "hospital"}
 """What stands above the sites' names: then classes may be called by numbers."""
 MOST = 10**12
 """Samples in a cell; sums of them stay far within 64 bits."""
@@ -207,9 +207,12 @@ def read_numbers(path: Path) -> tuple[list[str], dict[str, list[float]]]:
     marks: set[str] = set()
     with opened(path, DataSettings(), CORNER) as rows:
         comma_is_decimal = writing_of(path, CORNER).separator != ","
-        _, header = next(rows, (0, [""]))
-        corner, *columns = [name.strip() for name in header]
-        check_header(path, corner, columns)
+        header = header_of(path, rows)
+        corner, *columns = header
+        has_words = any(letter.isalpha() for letter in "".join(columns))
+        if not columns or not (has_words or corner.lower() in CORNER):
+            rule = "must be `site` and the columns' names, separated by commas, semicolons or tabs"
+            raise DataError(f"the header {','.join(header)[:80]!r} {rule}", where=str(path))
         for line, row in rows:
             check_length(path, line, row, header)
             site, *cells = [cell.strip() for cell in row]
@@ -234,26 +237,3 @@ def read_numbers(path: Path) -> tuple[list[str], dict[str, list[float]]]:
         rule = "the decimal mark must be a point in every row, or a comma in every row"
         raise DataError(rule, where=str(path))
     return columns, numbers
-
-
-def check_header(path: Path, corner: str, columns: Sequence[str]) -> None:
-    """Raise DataError for no columns or one without a name of its own, and for a row of data as the header."""
-    if not columns:
-        rule = "must be `site` and the columns' names, separated by commas, semicolons or tabs"
-        raise DataError(f"the header {corner!r} {rule}", where=str(path))
-    for name in columns:
-        if not name or not name.isprintable() or columns.count(name) > 1:
-            rule = "every column must have a printable name of its own"
-            raise DataError(f"column {name!r}: {rule}", where=str(path))
-    if corner.lower() not in CORNER and all(map(is_number, columns)):
-        rule = "looks like data: it must be `site` and the columns' names"
-        raise DataError(f"the header {corner!r}, {', '.join(columns)[:80]} {rule}", where=str(path))
-
-
-def is_number(text: str) -> bool:
-    """Return whether a text is a finite number."""
-    try:
-        finite_number(text)
-    except ValueError:
-        return False
-    return True

@@ -62,7 +62,7 @@ def test_a_table_as_spreadsheets_write_it(tmp_path: Path, separator: str, encodi
     assert table.without == ("nobody", "empty")
 
 
-@pytest.mark.parametrize("head", ["site,3,8,5", ",0,1,2", "berlin,a,b,c"])
+@pytest.mark.parametrize("head", ["site,3,8,5", "Client,0,1,2", "berlin,a,b,c"])
 def test_classes_may_be_called_by_numbers_beside_a_word_for_sites(
     head: str, tmp_path: Path
 ) -> None:
