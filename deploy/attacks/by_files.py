@@ -23,7 +23,7 @@ from client_app.messages import pack
 from data import DataSettings
 from site_agent.app_files import app_hash, build, packed_files
 from site_agent.approval import approve
-from site_agent.approved_texts import ApprovedText, NotApproved
+from site_agent.approved_text import ApprovedText, NotApproved
 from site_agent.audit import Audit
 from site_agent.config import read_site
 from site_agent.data_view import SiteView

@@ -347,7 +347,7 @@ def removed_key(stage: Stage) -> list[Refusal]:
         public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=60
     )
     end_runs(stage)
-    file = stage.folder.agreement_file
+    file = stage.folder.agreed_file
     agreed = file.read_text()
     refusals = []
     with stage.fleet(key) as client:

@@ -1,6 +1,7 @@
 """A federation's folder at its coordinator: its files, its creation, and the addition of sites.
 
-FOLDER/federation.toml    what all parties agree to; sites get it, and compare its hash
+FOLDER/federation.toml    what all parties agree to, as people edit it; sites get it, and compare its hash
+      /agreed.toml        its copy in force, which `agree` writes
       /coordinator.toml   the address that sites use, and the ports
       /app.fab            the app, where it is another one than FedSkew's
       /ca.crt, ca.key     the authority; sites get the certificate, nobody the key, which only `renew` needs
@@ -80,8 +81,13 @@ class FederationFolder:
 
     @property
     def agreement_file(self) -> Path:
-        """federation.toml."""
+        """federation.toml, as people edit it."""
         return self.path / "federation.toml"
+
+    @property
+    def agreed_file(self) -> Path:
+        """The copy of federation.toml that is in force; missing until `up` or `agree`."""
+        return self.path / "agreed.toml"
 
     @property
     def authority(self) -> tuple[Path, Path]:
@@ -113,24 +119,20 @@ class FederationFolder:
         """The folder of flwr's state, home and logs."""
         return self.path / "superlink"
 
-    @property
-    def has_run(self) -> bool:
-        """Whether its SuperLink was started once, so that sites may have answered for its agreement."""
-        return (self.state / DATABASE).exists()
-
     @cached_property
     def agreement(self) -> Agreement:
-        """What federation.toml says. Raises DataError as `read_agreement`."""
-        return read_agreement(self.agreement_file)
+        """What is in force, or what federation.toml says while nothing is. Raises DataError as `read_agreement`."""
+        return read_agreement(self.text_in_force)
 
-    def dataset(self, code: str) -> str:
-        """Return how a run's settings name the data of the sites, with the sha256 of the text that the run keeps."""
-        return f"{SITES_PREFIX}{self.agreement_file.resolve()}#{code}"
+    @property
+    def text_in_force(self) -> Path:
+        """The file of what is in force, or federation.toml while nothing is."""
+        return self.agreed_file if self.agreed_file.exists() else self.agreement_file
 
-    def replace_agreement(self, draft: Path) -> None:
-        """Put a draft in the place of federation.toml, so that `agreement` is what it says."""
-        draft.replace(self.agreement_file)
-        self.__dict__.pop("agreement", None)  # where cached_property keeps it
+    @property
+    def dataset(self) -> str:
+        """How a run's settings name the data of the sites, with the sha256 of the text in force."""
+        return f"{SITES_PREFIX}{self.text_in_force.resolve()}#{self.agreement.sha256}"
 
     @cached_property
     def coordinator(self) -> Coordinator:
@@ -183,7 +185,7 @@ class FederationFolder:
             reason = "this federation has a Flower app of its own: use `fedskew federation submit`"
             raise DataError(reason, where=str(self.path))
 
-    def renew(self, authority_key: Path | None = None, passphrase: str = "") -> None:
+    def renew(self, authority_key: Path | None = None) -> None:
         """Make a new key and certificate for the server, for the address of coordinator.toml.
 
         `authority_key` is the file of the authority's key where that is not kept in the folder.
@@ -191,7 +193,7 @@ class FederationFolder:
         certificate, usual_key = self.authority
         authority = certificate, authority_key or usual_key
         hosts = [self.coordinator.host]
-        write_server(self.agreement_name, hosts, authority, *self.server, passphrase)
+        write_server(self.agreement_name, hosts, authority, *self.server)
 
     @property
     def agreement_name(self) -> str:
@@ -212,7 +214,7 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
 def begin(
     path: Path, name: str, classes: Sequence[str], shape: str, mean: Sequence[float], std: Sequence[float],
     min_sites: int | None, address: str, listen: str, app: Path | None = None, authority_key: Path | None = None,
-    passphrase: str = "", coordinator_key: Path | None = None, columns: Sequence[str] = (),
+    coordinator_key: Path | None = None, columns: Sequence[str] = (),
 ) -> FederationFolder:  # fmt: skip
     """Make a folder with certificates and a federation.toml that has no sites yet.
 
@@ -229,7 +231,6 @@ def begin(
         listen: address that the gateway listens on.
         app: another Flower app's folder or .fab.
         authority_key: file for the authority's key; ca.key in the folder by default.
-        passphrase: encrypts that file, and the next one.
         coordinator_key: file for the key that signs runs; coordinator.key in the folder by default. Another Flower app
             has none where its run config has no place for a signature.
         columns: names of a table's input columns in order; empty for images, and where the order alone counts.
@@ -273,7 +274,7 @@ def begin(
     path.mkdir(parents=True, exist_ok=True)
     folder.state.mkdir(mode=0o700)
     if is_signed:
-        agreed["run-key"] = make_key(coordinator_key or folder.coordinator_key, passphrase)
+        agreed["run-key"] = make_key(coordinator_key or folder.coordinator_key)
     coordinator: dict[str, object] = {
         "address": address,
         "listen": listen,
@@ -285,8 +286,8 @@ def begin(
     (path / "coordinator.toml").write_text(lines_of(coordinator), encoding="utf-8")
     certificate, usual_key = folder.authority
     key_file = authority_key or usual_key
-    write_authority(name, certificate, key_file, passphrase)
-    write_server(name, [host], (certificate, key_file), *folder.server, passphrase)
+    write_authority(name, certificate, key_file)
+    write_server(name, [host], (certificate, key_file), *folder.server)
     return folder
 
 
@@ -317,8 +318,8 @@ def add_site(
     Raises DataError for a name or a key that the agreement could not hold; the file is then as it was.
     """
     file = folder.agreement_file
-    before = file.read_text(encoding="utf-8")
-    known = read_toml(file)[1].get("site", [])
+    content, entries = read_toml(file)
+    before, known = content.decode(), entries.get("site", [])
     member: dict[str, object] = {"name": name, "key": key.strip()}
     if mask_key:
         member["mask-key"] = mask_key
@@ -332,7 +333,7 @@ def add_site(
     assert len(sites) == len(known) + 1
     draft = file.with_name(file.name + ".tmp")
     draft.write_text(text, encoding="utf-8")
-    folder.replace_agreement(draft)
+    draft.replace(file)
     return sites[-1]
 
 

@@ -156,8 +156,8 @@ class Gateway:
     """Answers the sites' requests with the answers of the SuperLink."""
 
     def __init__(self, folder: FederationFolder) -> None:
-        self.agreement_file = folder.agreement_file
-        self.read_at = stamp_of(self.agreement_file)
+        self.agreed_file = folder.text_in_force
+        self.read_at = stamp_of(self.agreed_file)
         self.sites = sites_by_key(folder.agreement)
         self.largest = folder.coordinator.largest_message
         self.largest_reply = folder.coordinator.largest_reply
@@ -196,12 +196,12 @@ class Gateway:
         A removed key is refused from the next request on. While the file cannot be read, the sites stay as they are,
         and the log says so.
         """
-        stamp = stamp_of(self.agreement_file)
+        stamp = stamp_of(self.agreed_file)
         if stamp == self.read_at:
             return
         self.read_at = stamp
         try:
-            sites = sites_by_key(read_agreement(self.agreement_file))
+            sites = sites_by_key(read_agreement(self.agreed_file))
         except DataError as error:
             log.error("the sites stay as they were: %s", error)
             return

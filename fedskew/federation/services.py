@@ -14,7 +14,6 @@ import psutil
 from data.private_files import owner_only
 from fedskew.engines.flower import DEFAULTS, LaunchFailed, search_path
 from fedskew.engines.processes import end, mark, marked, running
-from fedskew.federation import PASSPHRASE
 from fedskew.federation.database import damage_of, explained
 from fedskew.federation.folder import DATABASE, FederationFolder
 from fedskew.federation.superlink import Control
@@ -75,10 +74,7 @@ PROGRAMS = {"superlink": SUPERLINK, "gate": GATEWAY}
 
 
 def environment(folder: FederationFolder) -> dict[str, str]:
-    """Return the environment of a service: flwr's home in the federation's folder, no proxy for loopback.
-
-    It lacks the passphrase of the coordinator's keys, so that an attacker who controls a service cannot read it there.
-    """
+    """Return the environment of a service: flwr's home in the federation's folder, no proxy for loopback."""
     home = (folder.state / "home").resolve()
     home.mkdir(mode=0o700, exist_ok=True)
     local = {
@@ -86,8 +82,7 @@ def environment(folder: FederationFolder) -> dict[str, str]:
         "PATH": search_path(),
         "NO_PROXY": "127.0.0.1,localhost",
     }
-    inherited = {key: value for key, value in os.environ.items() if key != PASSPHRASE}
-    return DEFAULTS | SLOW_POLL | inherited | mark(folder.path) | local
+    return DEFAULTS | SLOW_POLL | os.environ | mark(folder.path) | local
 
 
 def up(folder: FederationFolder) -> None:
