@@ -293,9 +293,7 @@ class LocalFederation:
         """Return each site's status, as the SuperLink has it; nothing while that does not answer."""
         folder = FederationFolder(self.folder)
         try:
-            return Control(folder.coordinator.superlink_port, folder.authority[0]).sites(
-                folder.agreement
-            )
+            return Control(folder).sites(folder.agreement)
         except Unreachable:
             return {}
 

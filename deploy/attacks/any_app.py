@@ -91,7 +91,7 @@ def other_app(stage: Any) -> list[Refusal]:
     with (changed / stage.task_file).open("a") as file:
         file.write(COMMENT)
     folder = FederationFolder(federation.folder)
-    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    control = Control(folder)
 
     def run() -> None:
         number, until = control.submit(changed, {}), time.monotonic() + SECONDS
@@ -105,7 +105,7 @@ def past_the_command(stage: Any, overrides: dict[str, Any]) -> None:
     """Start the approved app at the SuperLink with a run config, and wait for its end."""
     federation: AppFederation = stage.federation
     folder = FederationFolder(federation.folder)
-    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    control = Control(folder)
     number, until = control.submit(federation.app, overrides), time.monotonic() + SECONDS
     while not control.status(number).finished and time.monotonic() < until:
         time.sleep(0.5)

@@ -115,7 +115,7 @@ class Stage:
         self.authority = self.folder.authority[0].read_bytes()
         coordinator = self.folder.coordinator
         self.address = f"{coordinator.host}:{coordinator.port}"
-        self.control = Control(coordinator.superlink_port, self.folder.authority[0])
+        self.control = Control(self.folder)
 
     @property
     def names(self) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def new(
     folder: Folder,
     name: Annotated[str, typer.Option(help="The federation's name.")],
-    address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach the gateway.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach it.")],
     classes: Annotated[
         str,
         typer.Option(
@@ -65,7 +65,7 @@ def new(
             show_default="more than half of the sites",
         ),
     ] = None,
-    listen: Annotated[str, typer.Option(help="Address that the gateway listens on.")] = "0.0.0.0",
+    listen: Annotated[str, typer.Option(help="Address to listen on for sites.")] = "0.0.0.0",
     app: Annotated[
         Path | None,
         typer.Option(help="Another Flower app, a folder or .fab.", show_default="FedSkew's"),
@@ -80,7 +80,7 @@ def new(
     coordinator_key: Annotated[
         Path | None,
         typer.Option(
-            help="File for the key that signs runs, as on a machine without the gateway.",
+            help="File for the key that signs runs, as on another machine.",
             show_default="FOLDER/coordinator.key",
         ),
     ] = None,
@@ -128,7 +128,7 @@ def new(
     out.print(f"{certificate}: holds until {last:%Y-%m-%d}; {renew}")
     key_file = coordinator_key or federation.coordinator_key
     if key_file.exists():
-        out.print(f"{key_file}: signs runs; neither gateway nor SuperLink needs it")
+        out.print(f"{key_file}: signs runs; the SuperLink does not need it")
     else:
         out.print(
             f"Its runs are not signed: the app has no {DECLARED} under [tool.flwr.app.config].",
@@ -224,7 +224,7 @@ def renew(
         typer.Option(help="File of the CA's private key.", show_default="FOLDER/ca.key"),
     ] = None,
 ) -> None:
-    """Make a new key and certificate for gateway and SuperLink, used from their next start."""
+    """Make a new key and certificate for the SuperLink, used from their next start."""
     from fedskew.federation.certificates import read_certificate
     from fedskew.federation.folder import FederationFolder
 

@@ -1,1 +1,1 @@
-"""The coordinator's side of a federation: certificates, SuperLink, gateway, and runs that resume by themselves."""
+"""The coordinator's side of a federation: certificates, SuperLink, and runs that resume by themselves."""

@@ -1,6 +1,6 @@
 """The coordinator's key: it signs runs, and the sites take no other where federation.toml has its public half.
 
-It is needed by who starts runs, and by neither gateway nor SuperLink: it may be on another machine.
+It is needed by who starts runs, and by nothing on the SuperLink's machine: it may be on another machine.
 """
 
 import base64

@@ -5,12 +5,13 @@ FOLDER/federation.toml    what all parties agree to, as people edit it; sites ge
       /coordinator.toml   the address that sites use, and the ports
       /app.fab            the app, where it is another one than FedSkew's
       /ca.crt, ca.key     the authority; sites get the certificate, nobody the key, which only `renew` needs
-      /coordinator.key    signs runs; needed by who starts them, and by neither gateway nor SuperLink
-      /server.crt, .key   what gateway and SuperLink show
+      /coordinator.key    signs runs; needed by who starts them, and by nothing on the SuperLink's machine
+      /server.crt, .key   what the SuperLink shows
       /superlink/         flwr's state, home and logs; 0700
 """
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,13 +32,19 @@ from data.text import is_whole
 from data.toml_file import Table, parse_toml, read_toml
 from fedskew.engines import APP
 from fedskew.engines.processes import free_port
-from fedskew.federation.certificates import check_server, write_authority, write_server
+from fedskew.federation.certificates import (
+    check_server,
+    write_authority,
+    write_private,
+    write_server,
+)
 from fedskew.federation.coordinator_key import DECLARED, make_key, takes_signature
-from fedskew.federation.limits import LIMIT_KEYS, Limits, read_limits
 from site_agent.app_files import app_files, app_hash, packed_app, packed_files
 
 DATABASE = "state.db"
 """The SuperLink's database, below `state`."""
+SECRET_HEADER = "fedskew-control-secret"
+"""The header by which the coordinator's commands show the SuperLink that they may read `control_secret`."""
 LARGEST_REPLY_MIB = 4096
 """Usual limit on a site's reply: a model of 500 million float32 parameters, and as much again for statistics."""
 COORDINATOR_KEYS = (
@@ -46,8 +53,6 @@ COORDINATOR_KEYS = (
     "superlink-port",
     "largest-message-mib",
     "largest-reply-mib",
-    "metrics-port",
-    *LIMIT_KEYS,
 )
 
 
@@ -56,21 +61,17 @@ class Coordinator:
     """What coordinator.toml says."""
 
     host: str
-    """Name or address by which sites reach the gateway."""
+    """Name or address by which sites reach it."""
     port: int
     """Port by which they do."""
     listen: str
-    """Address that the gateway listens on."""
+    """Address to listen on for sites."""
     superlink_port: int
     """The SuperLink's, on the loopback address."""
     largest_message: int
-    """Bytes of the largest request that the gateway takes."""
+    """Bytes of the largest request that the door takes."""
     largest_reply: int
     """Bytes of the objects of a site's reply to one message."""
-    metrics_port: int
-    """Port of the gateway's /metrics on the loopback address; 0 is none."""
-    limits: Limits
-    """What a site and an address may take of the gateway."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class FederationFolder:
 
     @property
     def server(self) -> tuple[Path, Path]:
-        """Certificate and key of gateway and SuperLink."""
+        """Certificate and key of the SuperLink."""
         return self.path / "server.crt", self.path / "server.key"
 
     @property
@@ -118,6 +119,14 @@ class FederationFolder:
     def state(self) -> Path:
         """The folder of flwr's state, home and logs."""
         return self.path / "superlink"
+
+    @property
+    def control_secret(self) -> str:
+        """What the SuperLink's control interface asks for: only the coordinator's user can read it."""
+        file = self.state / "control.secret"
+        if not file.exists():
+            write_private(file, secrets.token_hex(32).encode())
+        return file.read_text()
 
     @cached_property
     def agreement(self) -> Agreement:
@@ -149,9 +158,6 @@ class FederationFolder:
         largest_reply_mib = table.take("largest-reply-mib", int, LARGEST_REPLY_MIB)
         rule = f"must be at least largest-message-mib = {largest_mib}"
         table.require(largest_reply_mib >= largest_mib, "largest-reply-mib", rule)
-        metrics_port = table.take("metrics-port", int, 0)
-        is_port = 0 <= metrics_port < 65536 and metrics_port not in (superlink_port, port)
-        table.require(is_port, "metrics-port", "must be a port of its own")
         return Coordinator(
             host=host,
             port=port,
@@ -159,8 +165,6 @@ class FederationFolder:
             superlink_port=superlink_port,
             largest_message=largest_mib * 2**20,
             largest_reply=largest_reply_mib * 2**20,
-            metrics_port=metrics_port,
-            limits=read_limits(table),
         )
 
     def check(self) -> None:
@@ -227,8 +231,8 @@ def begin(
             over all sites decide.
         std: their standard deviation.
         min_sites: smallest number of sites in a round; without it the file leaves it out: more than half of the sites.
-        address: HOST:PORT at which sites reach the gateway.
-        listen: address that the gateway listens on.
+        address: HOST:PORT at which sites reach it.
+        listen: address to listen on for sites.
         app: another Flower app's folder or .fab.
         authority_key: file for the authority's key; ca.key in the folder by default.
         coordinator_key: file for the key that signs runs; coordinator.key in the folder by default. Another Flower app

@@ -15,9 +15,9 @@ from fedskew.engines.launcher import reason
 from fedskew.engines.processes import running
 from fedskew.federation.database import explained
 from fedskew.federation.folder import FederationFolder
+from fedskew.federation.run import PendingRun
 from fedskew.federation.services import SERVER_APP
 from fedskew.federation.superlink import Control
-from fedskew.federation.supervision import PendingRun
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.settings import NOT_SETTINGS, parse
@@ -66,7 +66,7 @@ def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str
         LaunchFailed: the question was lost.
         SettingError: settings that make no run between sites.
     """
-    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    control = Control(folder)
     agreement = folder.agreement
     with explained(folder):
         states = control.sites(agreement)
@@ -135,7 +135,7 @@ def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -
     file = (folder.state / f"{QUESTION}.json").resolve()
     file.unlink(missing_ok=True)
     number = control.submit(APP, {**config, QUESTION: str(file)})
-    pending = PendingRun(folder, control, number, log.warning)
+    pending = PendingRun(folder, control, number)
     while not (status := control.status(number)).finished:
         pending.check(status)
         time.sleep(POLL)

@@ -96,7 +96,7 @@ BAD = {
     "federation new": "study --name study --address nobody --classes a,b --input-shape 1x8x8",
     "federation renew": "nowhere",
     "federation run": "nowhere",
-    "federation serve": "nowhere superlink",
+    "federation serve": "nowhere",
     "federation status": "nowhere",
     "federation submit": "nowhere",
     "federation up": "nowhere",

@@ -150,7 +150,7 @@ def test_runs_of_another_app_are_signed_where_it_declares_the_signature(
         return 7
 
     control = SimpleNamespace(submit=submit, status=lambda run: ended)
-    monkeypatch.setattr(submission, "Control", lambda port, authority: control)
+    monkeypatch.setattr(submission, "Control", lambda folder: control)
     fedskew("federation", "submit", study, "--config", "rounds=4")
     (config,) = configs
     assert ("run-signature" in config) == declared and config["rounds"] == 4
