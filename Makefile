@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults attacks units lint types newest bill config docs clean
+.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults units lint types newest bill config docs clean
 
 install: $(VENV)/installed  ## install FedSkew and what its tests need into .venv
 
@@ -55,9 +55,6 @@ federation: install  ## run four sites with their own data through gateway, TLS 
 
 faults: install  ## inject faults into a federation, each three times, and print a table; needs a quiet machine
 	$(BIN)/python deploy/try_faults.py --write docs/results/reliability.md
-
-attacks: install  ## attack a federation, each attack with an honest request as control; needs root; writes docs/explanation/security.md
-	$(BIN)/python deploy/try_attacks.py --write docs/explanation/security.md
 
 units: install  ## check the systemd units and their permissions
 	deploy/check_units.sh

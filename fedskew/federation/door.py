@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from base64 import b64decode
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +39,7 @@ from fedskew.federation.flower_internals import (
     PullMessagesRequest,
     PullMessagesResponse,
     PullObjectResponse,
+    PushAppMessagesRequest,
     PushMessagesRequest,
     bytes_to_public_key,
     superlink_of,
@@ -133,8 +134,8 @@ class Door:
         self.largest = folder.coordinator.largest_message
         self.largest_reply = folder.coordinator.largest_reply
         self.participants = Participants(folder.state)
-        self.news = asyncio.Event()
-        """Set, and replaced, when a ServerApp has sent messages."""
+        self.news = defaultdict[int, asyncio.Event](asyncio.Event)
+        """By node, set when a ServerApp has sent it a message."""
         self.given: dict[str, Response] = {}
         """By site, the message that it was given and has not shown to have."""
         self.uploaded = Counter[str]()
@@ -147,11 +148,13 @@ class Door:
             await self.of_site(scope, receive, send)
         elif scope["path"].startswith(CONTROL) and not self.knows_secret(Headers(scope=scope)):
             await Response(status_code=403)(scope, receive, send)
+        elif scope["path"] == NEW_MESSAGES:
+            body = await body_of(receive)
+            await self.superlink(scope, sending(body), send)
+            for message in PushAppMessagesRequest.FromString(body).messages_list:
+                self.news[message.metadata.dst_node_id].set()
         else:
             await self.superlink(scope, receive, send)
-            if scope["path"] == NEW_MESSAGES:
-                self.news.set()
-                self.news = asyncio.Event()
 
     def knows_secret(self, headers: Headers) -> bool:
         """Return whether a request on loopback has the secret that only the coordinator's user can read."""
@@ -203,11 +206,15 @@ class Door:
 
     async def message(self, ask: Ask, body: bytes, receive: Receive, site: str) -> Response:
         """Answer a question for messages once there is one, or after HOLD seconds."""
+        try:
+            news = self.news[PullMessagesRequest.FromString(body).node.node_id]
+        except DecodeError:
+            return Response(status_code=403)
         gone = asyncio.ensure_future(receive())  # only a disconnect is still to come
         deadline = time.monotonic() + HOLD
         try:
             while site not in self.given:
-                news = self.news
+                news.clear()
                 answer = await ask(PULL, body)
                 if answer.status_code != 200:
                     return answer
@@ -240,13 +247,11 @@ class Door:
         async def ask(path: str, body: bytes) -> Response:
             parts: list[Message] = []
 
-            async def receive() -> Message:
-                return {"type": "http.request", "body": body, "more_body": False}
-
             async def send(message: Message) -> None:
                 parts.append(message)
 
-            await self.superlink({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+            asked = {**scope, "path": path, "raw_path": path.encode()}
+            await self.superlink(asked, sending(body), send)
             content = b"".join(part.get("body", b"") for part in parts[1:])
             answer = Response(content, parts[0]["status"])
             answer.raw_headers = list(parts[0]["headers"])
@@ -268,7 +273,16 @@ async def arriving_object(ask: Ask, body: bytes) -> Response:
     return answer
 
 
-async def body_of(receive: Receive, most: int) -> bytes:
+def sending(body: bytes) -> Receive:
+    """Return what gives an application a whole body."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+async def body_of(receive: Receive, most: int = sys.maxsize) -> bytes:
     """Return a request's body. Raises Refused where it is larger than it may be."""
     body = bytearray()
     while True:
@@ -308,7 +322,11 @@ def main() -> None:
 
     folder = FederationFolder(Path(sys.argv[1]))
     coordinator = folder.coordinator
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    # This logger alone: flwr's own lines of every request would be a second log.
+    to_file = logging.StreamHandler(sys.stdout)
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(to_file)
+    log.setLevel(logging.INFO)
     superlink = superlink_of(superlink_command(folder))
     certificate, key = folder.server
     threading.Thread(

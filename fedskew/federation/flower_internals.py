@@ -36,6 +36,7 @@ from flwr.proto.message_pb2 import (
     PullObjectResponse,
     PushObjectRequest,
 )
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
@@ -62,6 +63,7 @@ __all__ = [
     "PullMessagesResponse",
     "PullObjectRequest",
     "PullObjectResponse",
+    "PushAppMessagesRequest",
     "PushMessagesRequest",
     "PushMessagesResponse",
     "PushObjectRequest",

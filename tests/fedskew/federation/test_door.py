@@ -21,6 +21,7 @@ from flwr.proto.fleet_pb2 import (
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.proto.recorddict_pb2 import RecordDict
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 from starlette.types import Receive, Scope, Send
 
 from fedskew.federation import door as door_module
@@ -149,6 +150,7 @@ REFUSED: dict[str, tuple[int, str, Callable[[], dict[str, Any]]]] = {
     "a site's key, signed with another": (403, BEGIN, headers(lambda: signed(NORTH, signer=STRANGER))),
     "a signature of 310 seconds ago": (403, BEGIN, headers(lambda: signed(NORTH, age=310))),
     "a signature of the future": (403, BEGIN, headers(lambda: signed(NORTH, age=-10))),
+    "a question that is no protobuf": (403, PULL, lambda: {"content": b"no question"}),
     "an object of a byte too many": (413, UPLOAD, lambda: {"content": bytes(2 * MIB + 1)}),
     "a question of a byte too many": (413, RUN, lambda: {"content": bytes(MIB + 1)}),
     **{
@@ -245,17 +247,21 @@ def test_a_question_waits_for_messages_of_the_server_app(
 ) -> None:
     monkeypatch.setattr(door_module, "HOLD", 60.0)
 
+    asks = PullMessagesRequest(node=Node(node_id=4)).SerializeToString()
+
     async def answer() -> bytes:
         transport = httpx.ASGITransport(doors.door)
         async with httpx.AsyncClient(
             transport=transport, base_url="https://superlink:8443"
         ) as site:
-            question = asyncio.ensure_future(site.post(PULL, headers=signed(NORTH)))
+            question = asyncio.ensure_future(site.post(PULL, content=asks, headers=signed(NORTH)))
             while PULL not in doors.passed:
                 await asyncio.sleep(0)
             assert not question.done()
             doors.messages.append(message_of("a"))
-            await site.post("https://superlink:9/v1/runtime/push-messages")
+            sent = Message(metadata=Metadata(dst_node_id=4))
+            body = PushAppMessagesRequest(messages_list=[sent]).SerializeToString()
+            await site.post("https://superlink:9/v1/runtime/push-messages", content=body)
             return (await question).content
 
     assert asyncio.run(answer()) == message_of("a").SerializeToString()
