@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATASET ?= digits
 export OMP_NUM_THREADS := 1
 
-.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults chaos attacks edge soak units lint types newest bill config docs clean
+.PHONY: install demo demo-picture demo-on-ray test fuzz mutants slow signals federation faults units lint types newest bill config docs clean
 
 install: $(VENV)/installed  ## install FedSkew and what its tests need into .venv
 
@@ -53,20 +53,8 @@ signals: install  ## send signals at six moments on every engine and in sweeps, 
 federation: install  ## run four sites with their own data through gateway, TLS and keys, and compare the hash with the rehearsal's; HEADS=1: heads in closed form from masked sums
 	$(BIN)/python deploy/try_federation.py --dataset $(DATASET) $(if $(HEADS),--heads)
 
-faults: install  ## inject faults into a federation, each three times, and print a table; needs root and a quiet machine
+faults: install  ## inject faults into a federation, each three times, and print a table; needs a quiet machine
 	$(BIN)/python deploy/try_faults.py --write docs/results/reliability.md
-
-chaos: install  ## let 30 rounds of three sites stand a random fault every 20 seconds, three times; needs root and a quiet machine
-	$(BIN)/python deploy/try_chaos.py --write docs/results/reliability.md
-
-attacks: install  ## attack a federation, each attack with an honest request as control; needs root; writes docs/explanation/security.md
-	$(BIN)/python deploy/try_attacks.py --write docs/explanation/security.md
-
-edge: install  ## run eight sites of one core and 1 GiB that go offline at random; needs root
-	$(BIN)/python deploy/try_edge.py --write docs/guides/deployment.md
-
-soak: install  ## train 300 rounds of two sites and compare memory and open files at rounds 50 and 300; about an hour
-	$(BIN)/python deploy/try_soak.py --write docs/results/reliability.md
 
 units: install  ## check the systemd units and their permissions
 	deploy/check_units.sh

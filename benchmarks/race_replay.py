@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 import yaml
+from fedskew.report.text import markdown_row
 
 from benchmarks.__main__ import write
 from client_app.local_site import PERMISSIONS
 from fedskew.report.inference import Floats, student
-from fedskew.report.text import markdown_row
 from fedskew.select import (
     ALWAYS_UPLOADED,
     BASELINE,

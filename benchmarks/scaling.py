@@ -1,4 +1,4 @@
-"""What a federation of many sites costs its coordinator: gateway, SuperLink and ServerApp, on this machine.
+"""What a federation of many sites costs its coordinator: SuperLink and ServerApp, on this machine.
 
     python benchmarks/scaling.py [--sites 4 8 50 200] [--rounds 6] [--write FILE]
 
@@ -27,17 +27,16 @@ from local_federation import SITE, LocalFederation, fedskew, write_between
 
 from fedskew.engines.processes import free_port, marked
 from fedskew.federation.folder import FederationFolder, add_site, begin
-from fedskew.federation.services import GATEWAY, SERVER_APP, SUPERLINK
+from fedskew.federation.services import SERVER_APP, SERVICE
 from site_agent.keys import make_key
 
 MARKS = "<!-- benchmarks/scaling.py -->", "<!-- end of benchmarks/scaling.py -->"
 WORDS = ["model=small-cnn", "method=fedavg", "local-steps=1", "batch-size=4", "node-wait=120"]
 POLICY = "\n[policy]\nmin-batch-size = 1\nmin-update-samples = 1\n"
-PROGRAMS = {GATEWAY: "gateway", SUPERLINK: "SuperLink", SERVER_APP: "ServerApp"}
+PROGRAMS = {SERVICE: "SuperLink", SERVER_APP: "ServerApp"}
 HEAD = [
-    "| sites | exchange, median | gateway, CPU | SuperLink, CPU | ServerApp, CPU | gateway | SuperLink | ServerApp "
-    "| state on disk |",
-    "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    "| sites | exchange, median | SuperLink, CPU | ServerApp, CPU | SuperLink | ServerApp | state on disk |",
+    "|---:|---:|---:|---:|---:|---:|---:|",
 ]
 MIB = 2**20
 

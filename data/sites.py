@@ -1,6 +1,5 @@
 """sites:FILE: data that the server never sees. FILE is federation.toml, and every site reads its own data."""
 
-import hashlib
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,8 +13,6 @@ from data.text import name_list
 
 RESOLVED = re.compile(r"(?P<path>.+)#(?P<sha256>[0-9a-f]{64})")
 """FILE#SHA256: how resolved settings name the agreement, so that it cannot be changed under a run."""
-FORMER_TEXTS = "superseded"
-"""The folder beside federation.toml with its former texts, each named TIME-BEGINNING_OF_ITS_SHA256.toml."""
 OF_ABIDE = ("window_width", "window_stride", "test_fold")
 OF_ALL = ("dataset", "augmentation", *OF_ABIDE, "clients", "partition")
 """What a run states for all sites beside what the agreement says."""
@@ -33,16 +30,13 @@ OF_THE_SERVER = ("holdout_per_class", "validation_fraction")
 
 
 def agreement_of(dataset: str) -> Agreement:
-    """Return the agreement of sites:FILE or sites:FILE#SHA256.
-
-    Raises DataError where FILE is another text by now, and its former texts are without that one too.
-    """
+    """Return the agreement of sites:FILE or sites:FILE#SHA256. Raises DataError where FILE is another text by now."""
     resolved = RESOLVED.fullmatch(dataset.removeprefix(SITES_PREFIX))
-    agreement = read_agreement(text_file_of(dataset))
+    agreement = read_agreement(file_of(dataset))
     if resolved and agreement.sha256 != resolved["sha256"]:
         raise DataError(
             f"{resolved['path']}: is not the federation.toml that the run began with: its sha256 is "
-            f"{agreement.sha256[:16]}..., not {resolved['sha256'][:16]}..."
+            f"{agreement.sha256[:16]}..., not {resolved['sha256'][:16]}...; start a new run"
         )
     return agreement
 
@@ -52,35 +46,6 @@ def file_of(dataset: str) -> Path:
     stated = dataset.removeprefix(SITES_PREFIX)
     resolved = RESOLVED.fullmatch(stated)
     return Path(resolved["path"] if resolved else stated).expanduser()
-
-
-def text_file_of(dataset: str) -> Path:
-    """Return the file with the text that a run began with: federation.toml, or the former text of that sha256.
-
-    `fedskew federation update` and its like keep each former text. So a run of sites:FILE#SHA256 goes on with its own.
-    """
-    file = file_of(dataset)
-    resolved = RESOLVED.fullmatch(dataset.removeprefix(SITES_PREFIX))
-    if resolved is None or has_hash(file, resolved["sha256"]):
-        return file
-    former = former_file(file, resolved["sha256"])
-    return file if former is None else former
-
-
-def former_file(file: Path, code: str) -> Path | None:
-    """Return the file of the former text of federation.toml that has a sha256, None where there is none."""
-    for former in sorted((file.parent / FORMER_TEXTS).glob(f"*-{code[:16]}.toml")):
-        if has_hash(former, code):
-            return former
-    return None
-
-
-def has_hash(file: Path, code: str) -> bool:
-    """Return whether a file can be read and has a sha256."""
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest() == code
-    except OSError:
-        return False
 
 
 def in_messages(agreement: Agreement) -> str:

@@ -1,4 +1,4 @@
-"""Many sites in one process, for load: each speaks a SuperNode's protocol with the gateway in a thread of its own.
+"""Many sites in one process, for load: each speaks a SuperNode's protocol in a thread of its own.
 
     python deploy/light_sites.py SITES-FOLDER
 
@@ -69,7 +69,7 @@ def be_site(folder: Path, stopping: threading.Event) -> None:
     )
     with connection as (_, receive, send, _, _, pull, push, confirm):
         while not stopping.is_set():
-            given = receive()  # the gateway holds the question until there is a message
+            given = receive()  # the question is held until there is a message
             if given is None:
                 continue
             about, tree = given

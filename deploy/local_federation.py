@@ -262,11 +262,10 @@ class LocalFederation:
                 words = [program, "start", "--site", place / "site.toml"]
                 self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, cwd=place)
 
-    def start_half(self, name: str, half: str, port: int, secret: Path, *before: str) -> None:
-        """Start a site's link or train as a process of its own, as `deploy/*.service` do, `before` its command."""
+    def start_half(self, name: str, half: str, port: int, secret: Path) -> None:
+        """Start a site's link or train as a process of its own, as `deploy/*.service` do."""
         place = self.places[name]
         words = [
-            *before,
             str(BIN / "fedskew-site"),
             "start",
             "--only",
@@ -294,9 +293,7 @@ class LocalFederation:
         """Return each site's status, as the SuperLink has it; nothing while that does not answer."""
         folder = FederationFolder(self.folder)
         try:
-            return Control(folder.coordinator.superlink_port, folder.authority[0]).sites(
-                folder.agreement
-            )
+            return Control(folder).sites(folder.agreement)
         except Unreachable:
             return {}
 

@@ -1,12 +1,11 @@
-"""Cause each fault of docs/results/reliability.md on this machine and write its table. Needs root and minutes.
+"""Cause each fault of docs/results/reliability.md on this machine and write its table. Needs minutes.
 
-    python deploy/try_faults.py [--row 1 2 ...] [--only WORDS] [--times 3] [--jobs 2]
+    python deploy/try_faults.py [--row 1 2 ...] [--times 3] [--jobs 2]
         [--write docs/results/reliability.md] [--keep FOLDER]
 
-Every row is done to a run of four sites on digits, one of them behind a line of its own (a network namespace). Right is
-what the row says, the hash of everything of the run in one process in which the same sites miss the same rounds, no
-process left and no half-written file. Exit status 1 on a miss. A row waits more than it computes, so two federations
-stand beside each other.
+Every row is done to a run of four sites on digits. Right is what the row says, the hash of everything of the run in one
+process in which the same sites miss the same rounds, no process left and no half-written file. Exit status 1 on a miss.
+A row waits more than it computes, so two federations stand beside each other.
 """
 
 import argparse
@@ -23,7 +22,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 from faults.rows import ROWS
-from faults.stage import Line, Stage
+from faults.stage import Stage
 from faults.trial_result import TrialResult
 from local_federation import write_between
 
@@ -45,23 +44,16 @@ def line(row: int, what: str, outcomes: Sequence[TrialResult]) -> str:
     return f"| {row} | {what} | {outcomes[-1].seen} | {seconds} | {right} of {len(outcomes)} |"
 
 
-def write(file: Path, rows: dict[str, str]) -> None:
-    """Put the rows into the table between the marks of a text, in place of those of the same number and name."""
+def write(file: Path, rows: dict[int, str]) -> None:
+    """Put the rows into the table between the marks of a text, in place of those of the same number."""
     _, _, after_mark = file.read_text().partition(MARKS[0])
     table, _, _ = after_mark.partition(MARKS[1])
-    entries: dict[str, str] = {}
+    entries: dict[int, str] = {}
     for entry in table.splitlines():
         if entry.startswith("| ") and entry not in HEAD:
-            number_and_name = entry.split(" | ")[:2]
-            entries[" | ".join(number_and_name)] = entry
+            entries[int(entry.split(" | ")[0].removeprefix("| "))] = entry
     entries |= rows
-
-    lines = []
-    for row, parts in ROWS.items():
-        for what, _ in parts:
-            entry = entries.get(f"| {row} | {what}")
-            if entry:
-                lines.append(entry)
+    lines = [entries[row] for row in ROWS if row in entries]
     write_between(file, MARKS, [*HEAD, *lines])
 
 
@@ -70,19 +62,19 @@ def begin(work: Path) -> None:
     global STAGE
     stack = ExitStack()
     Finalize(None, stack.close, exitpriority=10)
-    STAGE = Stage(work / str(os.getpid()), stack.enter_context(Line()))
+    STAGE = Stage(work / str(os.getpid()))
     STAGE.work.mkdir(parents=True)
     stack.callback(STAGE.federation.down)
     STAGE.found()
 
 
-def attempt(row: int, place: int, trial: int) -> TrialResult:
-    """Do a case of a row once."""
-    what, do = ROWS[row][place]
+def attempt(row: int, trial: int) -> TrialResult:
+    """Do a row once."""
+    what, do = ROWS[row]
     began = time.monotonic()
     try:
         STAGE.revive()
-        outcome = do(STAGE, f"{row}-{100 * place + trial}")
+        outcome = do(STAGE, f"{row}-{trial}")
     except Exception as error:
         traceback.print_exc()
         outcome = TrialResult(float("nan"), "", [f"{type(error).__name__}: {error}"])
@@ -95,26 +87,10 @@ def attempt(row: int, place: int, trial: int) -> TrialResult:
     return outcome
 
 
-def chosen(rows: Sequence[int], words: str) -> list[tuple[int, int]]:
-    """Return row and place of every case of these rows in whose name the words stand, in whatever case."""
-    return [
-        (row, place)
-        for row in rows
-        for place, (what, _) in enumerate(ROWS[row])
-        if words.lower() in what.lower()
-    ]
-
-
 def main() -> int:
     """Do the rows, and say what became of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--row", type=int, nargs="+", default=list(ROWS), choices=list(ROWS))
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="WORDS",
-        help="Only what is done in these words, in part.",
-    )
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument(
         "--jobs",
@@ -127,27 +103,21 @@ def main() -> int:
         "--keep", type=Path, help="An empty folder to work in and to leave as it is then."
     )
     stated = parser.parse_args()
-    if os.geteuid():
-        sys.exit("a network namespace, and a disk of a few MB, want root")
-    missed, cases = 0, chosen(stated.row, stated.only)
-    if not cases:
-        sys.exit(
-            f"--only {stated.only!r}: is in the name of no row; docs/results/reliability.md has them"
-        )
+    missed = 0
     with tempfile.TemporaryDirectory(prefix="fedskew-") as temporary:
         work = (stated.keep or Path(temporary)).resolve()
         with ProcessPoolExecutor(stated.jobs, get_context("spawn"), begin, (work,)) as pool:
             doing = {
-                case: [pool.submit(attempt, *case, trial) for trial in range(stated.times)]
-                for case in cases
+                row: [pool.submit(attempt, row, trial) for trial in range(stated.times)]
+                for row in stated.row
             }
-            for (row, place), futures in doing.items():
+            for row, futures in doing.items():
                 outcomes = [future.result() for future in futures]
                 missed += sum(bool(outcome.problems) for outcome in outcomes)
-                entry = line(row, ROWS[row][place][0], outcomes)
+                entry = line(row, ROWS[row][0], outcomes)
                 print(entry, flush=True)
                 if stated.write:
-                    write(stated.write, {" | ".join(entry.split(" | ")[:2]): entry})
+                    write(stated.write, {row: entry})
     print(f"{missed} missed")
     return 1 if missed else 0
 

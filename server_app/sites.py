@@ -10,7 +10,7 @@ from client_app.local_site import NOT_SIGNED, POLICY, QUESTION, RUN_KEYS, hash_o
 from client_app.variants.class_prior import QUESTION as CLASS_COUNTS
 from data import DataError, Federation, SettingError
 from data.agreement import Agreement
-from data.sites import text_file_of
+from data.sites import file_of
 from data.text import LineSink
 from server_app.evaluation import sizes
 from server_app.run_folder import RunFolder, write_text
@@ -103,7 +103,7 @@ def write_readiness(grid: Grid, settings: RunSettings, file: Path) -> None:
 def keep_agreement(settings: RunSettings, folder: RunFolder) -> None:
     """Keep the text that the sites agree to in the run's folder: by the time of a report they may have another."""
     if settings.agreement is not None:
-        folder.agreement_file.write_bytes(text_file_of(settings.data.dataset).read_bytes())
+        folder.agreement_file.write_bytes(file_of(settings.data.dataset).read_bytes())
 
 
 def standardization_of(federation: Federation, rounds: Rounds) -> dict[str, Any]:

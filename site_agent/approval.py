@@ -5,7 +5,7 @@ import getpass
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,27 +16,10 @@ from data.agreement import Agreement, Member, read_agreement, subtraction_warnin
 from data.package_files import ROOT, canonical, sources
 from site_agent.app_files import app_hash, packed_app, packed_files
 from site_agent.config import Site
-from site_agent.former_approval import (
-    APP,
-    APPROVED,
-    TEXT,
-    StoredApproval,
-    as_former,
-    check_hours,
-    end_of,
-    former_lines,
-    former_of,
-    in_words,
-    kept_former,
-    now,
-    store,
-    store_former,
-    warning_of,
-)
-from site_agent.module import module_lines, own_module
+from site_agent.module import module_lines
 from site_agent.policy import check_names
 from site_agent.run_signature import run_key_lines
-from site_agent.weights import own_weights
+from site_agent.stored_approval import APP, APPROVED, TEXT, store
 
 CLASS_COUNTS = "class-counts"
 """Of PERMISSIONS, the one for training samples by class."""
@@ -169,7 +152,6 @@ def approve(
     federation: Path,
     app: Path,
     ask: Callable[[str], bool],
-    keep_former: float = 0.0,
 ) -> bool:
     """Keep a copy of the agreement and the app below the site's state if `ask` says so, and return whether.
 
@@ -178,14 +160,11 @@ def approve(
         federation: The file with its text.
         app: A clone's folder, or a .fab.
         ask: Gets all that is agreed to, in lines, and returns the decision.
-        keep_former: Hours for which the approval before stays valid beside this one; 0 ends it at once. Where the
-            same text is approved already, this changes the end of the former approval that is kept.
 
     Raises:
         DataError: an app other than the agreed one, or than the code installed here; another federation.toml than
-            the one that site.toml names; a former approval that cannot be kept.
+            the one that site.toml names.
     """
-    check_hours(keep_former)
     check_names(site)
     content = federation.read_bytes()
     fab = packed_app(app)
@@ -196,15 +175,9 @@ def approve(
     if hashlib.sha256(content).hexdigest() != site.agreement.sha256:
         reason = "is another text than the federation.toml that site.toml names"
         raise DataError(reason, where=str(federation))
-    former = former_of(site)
-    until = None
-    if keep_former:
-        check_can_be_kept(site, former, keep_former)
-        until = end_of(keep_former)
     question = summary(site, code) if site.app is None else app_summary(site, code, files)
-    about_former = former_lines(site, former, until)
     changes = changes_since(site, content, files)
-    if not ask("\n".join([question, *about_former, *changes])):
+    if not ask("\n".join([question, *changes])):
         return False
     record = {
         "federation": site.agreement.sha256,
@@ -214,66 +187,9 @@ def approve(
     }
     if site.agreement.module:
         record["module"] = site.agreement.module_sha256
-    # The former one goes first: a crash in between leaves it valid, and the new one incomplete.
-    store_former(site, former, until)
     store(site.state / APPROVED, content, fab, record)
-    about = {"former": former.sha256} if former else {}
-    if former and until:
-        about["until"] = until.isoformat(timespec="seconds")
-    site.audit.write("approved", **record, **about)
+    site.audit.write("approved", **record)
     return True
-
-
-def check_can_be_kept(site: Site, former: StoredApproval | None, hours: float) -> None:
-    """Raise DataError for a former approval that cannot stay valid beside the new one, or that is missing."""
-    key = "--keep-former"
-    if former is None:
-        rule = "has no effect: no other federation.toml was approved here before"
-        raise DataError(rule, key=key, value=hours)
-    try:
-        former_site = as_former(site, former)
-        check_can_run(former_site, former.files, str(former.folder / APP))
-        # site.toml names one file of each, which may be the new text's by now.
-        if former.agreement.module:
-            own_module(former_site)
-        if former.agreement.backbone:
-            own_weights(former_site)
-    except DataError as error:
-        rule = f"the former approval cannot be kept: {error}"
-        raise DataError(rule, key=key, value=hours) from None
-
-
-@dataclass(frozen=True)
-class FormerStatus:
-    """How a former approval stands that a site has kept."""
-
-    text: str
-    """In words, one line."""
-    is_valid: bool
-    """Whether its time is not over."""
-    is_warning: bool = False
-    """Whether somebody should look at it."""
-
-
-def former_status(site: Site) -> FormerStatus | None:
-    """Return how the former approval stands that a site keeps, None without one."""
-    former = kept_former(site)
-    if former is None:
-        return None
-    assert former.until is not None
-    name = f"{former.agreement.name} {former.sha256[:16]}, app {former.app[:16]}"
-    end = in_words(former.until)
-    if now() >= former.until:
-        return FormerStatus(f"{name}: ended {end}", is_valid=False)
-    text = f"{name}: its runs are answered until {end}"
-    try:
-        check_can_run(as_former(site, former), former.files, str(former.folder / APP))
-    except DataError as error:
-        return FormerStatus(f"{name}: not answered: {error}", is_valid=True, is_warning=True)
-    warning = warning_of(site, former)
-    if warning:
-        return FormerStatus(f"{text}; {warning}", is_valid=True, is_warning=True)
-    return FormerStatus(text, is_valid=True)
 
 
 def changes_since(site: Site, content: bytes, files: Mapping[str, bytes]) -> list[str]:

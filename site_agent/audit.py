@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import os
-import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,6 @@ from site_agent.line_files import append, complete_lines, last_line
 logger = logging.getLogger("fedskew.site")
 FIRST = "0" * 64
 """What the first line holds in place of a hash."""
-PRIORITY = 10 * 8 + 6
-"""Of syslog: the facility authpriv (10) and the severity informational (6), RFC 5424 6.2.1."""
-LONGEST_DATAGRAM = 8192
-"""Characters of a line for syslog; longer ones are cut, and complete in the file."""
 NO_ENTRY = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """What reading a line raises that is no entry: no JSON, or JSON of something else."""
 
@@ -33,10 +28,8 @@ def digest(line: bytes) -> str:
 class Audit:
     """An audit log in a file; `FILE.last` keeps the hash of its last line, so that a missing end is seen as well."""
 
-    def __init__(self, path: Path, syslog: str = "") -> None:
-        """`syslog` is where each line goes as well: a socket's path, as /dev/log, or HOST:PORT; empty for nowhere."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.syslog = syslog
         self.last = path.with_name(f"{path.name}.last")
         self.lock = path.with_name(f"{path.name}.lock")
 
@@ -53,8 +46,6 @@ class Audit:
             line = json.dumps({"time": stamp, "event": event, **entry, "before": before})
             append(file, end, line)
             self.write_last(digest(line.encode()))
-        if self.syslog:
-            send_to_syslog(self.syslog, {"time": stamp, "event": event, **entry, "before": before})
 
     def write_last(self, code: str) -> None:
         """Write the hash of the last line, on the disk before this returns. Raises OSError."""
@@ -112,26 +103,3 @@ class Audit:
             reason = "its last line was changed, or lines are missing at the end"
             raise DataError(reason, where=str(self.path))
         return len(hashes) - 1
-
-
-def send_to_syslog(address: str, entry: dict[str, Any]) -> None:
-    """Send an entry to syslog, without the text of a run's settings. A syslog that is not there stops nothing.
-
-    The line in the file is what counts: a datagram can be lost, and nobody answers it.
-    """
-    shown = {key: value for key, value in entry.items() if key != "text"}
-    message = f"<{PRIORITY}>fedskew-site: {json.dumps(shown)}"[:LONGEST_DATAGRAM].encode()
-    try:
-        if address.startswith("/"):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
-                connection.setblocking(
-                    False
-                )  # a daemon that reads nothing must not hold up an answer
-                connection.sendto(message, address)
-            return
-        host, _, port = address.rpartition(":")
-        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as connection:
-            connection.sendto(message, (host.strip("[]"), int(port)))
-    except OSError as error:
-        logger.error("syslog at %s gets no lines: %s", address, error.strerror or error)

@@ -83,15 +83,6 @@ def approve(
     federation: Annotated[Path, typer.Argument(metavar="FEDERATION", help="federation.toml.")],
     app: Annotated[Path, typer.Argument(metavar="APP", help="A clone's folder, or a .fab.")],
     site: SiteFile = SITE_FILE,
-    keep_former: Annotated[
-        float,
-        typer.Option(
-            "--keep-former",
-            metavar="HOURS",
-            show_default=False,
-            help="Hours for which runs with the text approved before are still answered; default 0, not at all.",
-        ),
-    ] = 0.0,
     yes: Yes = False,
 ) -> int:
     """Show both hashes and what a run may ask of this site, ask for approval, and keep a copy."""
@@ -102,7 +93,7 @@ def approve(
         print(text)
         return yes or confirmed("Approve? [y/N] ")
 
-    if decide(read_site(site), federation, app, ask, keep_former):
+    if decide(read_site(site), federation, app, ask):
         print("approved")
         return 0
     print("not approved")
@@ -234,7 +225,7 @@ def status(
     and the memory of its runs.
     """
     from data import DataError
-    from site_agent.approval import approved_app, former_status
+    from site_agent.approval import approved_app
     from site_agent.config import read_link, read_site
     from site_agent.online import membership
     from site_agent.service import is_at_work
@@ -248,9 +239,6 @@ def status(
         print(f"approved   {agreement.name} {agreement.sha256[:16]}, app {app[:16]}")
     except DataError as error:
         print(f"approved   no: {error}")
-    former = former_status(this_site)
-    if former is not None:
-        print(f"former     {former.text}")
     try:
         print(f"key known  {membership(read_link(site))}")
     except (
@@ -296,29 +284,6 @@ def log(
             damaged.append(number)
     if damaged:
         raise audit.no_entry(damaged[0])
-
-
-@command
-def report(
-    site: SiteFile = SITE_FILE,
-    month: Annotated[
-        str, typer.Option(metavar="YYYY-MM", show_default="that of the last entry", help="In UTC.")
-    ] = "",
-    output: Annotated[
-        Path | None, typer.Option(show_default="print it", help="File for the page, in Markdown.")
-    ] = None,
-) -> None:
-    """Write what left this site in a month as one page, from the audit log."""
-    from site_agent.config import read_site
-    from site_agent.report import report as page_of
-
-    this_site = read_site(site)
-    page = page_of(this_site, this_site.audit, month)
-    if output is None:
-        print(page, end="")
-    else:
-        output.write_text(page, encoding="utf-8")
-        print(output)
 
 
 def described(line: bytes) -> str:

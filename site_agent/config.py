@@ -25,7 +25,6 @@ KEYS = (
     "mask-key",
     "weights",
     "module",
-    "syslog",
     "read",
     "policy",
     "link",
@@ -121,13 +120,11 @@ class Site:
     """The site's own file of the agreed backbone's weights."""
     module: Path | None = None
     """The site's own file of the agreed module."""
-    syslog: str = ""
-    """Where each line of the audit log goes as well: a socket's path or HOST:PORT; empty for nowhere."""
 
     @property
     def audit(self) -> Audit:
         """The site's audit log."""
-        return Audit(self.state / "audit.jsonl", self.syslog)
+        return Audit(self.state / "audit.jsonl")
 
     @property
     def cache(self) -> Path:
@@ -209,18 +206,7 @@ def read_site(path: Path, agreement: Agreement | None = None) -> Site:
         mask_key=path_in(table, path, "mask-key", MASK_KEY),
         weights=path_in(table, path, "weights") if "weights" in table.entries else None,
         module=path_in(table, path, "module") if "module" in table.entries else None,
-        syslog=syslog_of(table),
     )
-
-
-def syslog_of(table: Table) -> str:
-    """Return where audit lines go as well, or an empty text. Raises DataError for what is no address."""
-    address: str = table.take("syslog", str, "")
-    host, _, port = address.rpartition(":")
-    is_port = port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535
-    fits = not address or address.startswith("/") or (bool(host) and is_port)
-    table.require(fits, "syslog", "must be the path of a socket, as /dev/log, or HOST:PORT (UDP)")
-    return address
 
 
 def app_policy(table: Table, path: Path) -> AppPolicy | None:

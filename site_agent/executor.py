@@ -19,7 +19,12 @@ from client_app.messages import ACTION, NONCE_BYTES, folded, unfolded
 from client_app.polling import PollingClient
 from data import DataError
 from site_agent.app_files import app_hash, packed_files
-from site_agent.approved_texts import ApprovedText, ApprovedTexts, NotApproved, TextNotApproved
+from site_agent.approved_text import (
+    ApprovedText,
+    NotApproved,
+    TextNotApproved,
+    WatchedApproval,
+)
 from site_agent.audit import Audit
 from site_agent.flower_internals import (
     AcquireTaskRequest,
@@ -68,8 +73,8 @@ MOST_NAMED = 16
 HEARTBEAT = 10.0
 """Seconds between two heartbeats for a task. flwr abandons a task after 60 seconds without one."""
 
-# Hashing unpacks the app, so the hashes of two apps are cached: that of the current app and that of the former one.
-packed_hash = lru_cache(2)(lambda fab: app_hash(packed_files(fab)))
+# Hashing unpacks the app, so the hash of the last one is cached.
+packed_hash = lru_cache(1)(lambda fab: app_hash(packed_files(fab)))
 
 
 def connect(address: str, *interceptors: Any) -> RuntimeHttpClient:
@@ -147,7 +152,7 @@ class Executor:
         self,
         address: str,
         secret: bytes,
-        texts: ApprovedText | ApprovedTexts,
+        approval: ApprovedText | WatchedApproval,
         pool: Pool,
         audit: Audit,
         pending_file: Path,
@@ -159,7 +164,7 @@ class Executor:
         Args:
             address: HOST:PORT of the SuperNode's runtime API.
             secret: The secret that lets a process take tasks from the SuperNode.
-            texts: What this site has approved: one federation.toml, or for some time also the former one.
+            approval: What this site has approved.
             pool: Runs the messages in a worker process.
             audit: The site's audit log.
             pending_file: Where to save the task in progress, for the executor after a crash.
@@ -167,7 +172,7 @@ class Executor:
             plain: Whether the app is not FedSkew's own. Its replies are pushed unchanged.
         """
         self.address = address
-        self.texts = texts
+        self.approval = approval
         self.pool = pool
         self.audit = audit
         self.idle = idle
@@ -244,7 +249,7 @@ class Executor:
         about = message.metadata
         kind = logged_kind(message)
         entry = {"run": about.run_id, "message": about.message_id, "kind": kind}
-        app = self.texts.current.app
+        app = self.approval.current.app
         self.audit.write("failed", **entry, app=app, left=[], why=KILLED)
         context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
         reply = Message(Error(CRASHED, KILLED), reply_to=message)
@@ -370,7 +375,7 @@ class Executor:
         except DataError as error:
             reason = f"the app is not approved at this site: {error}"
             raise NotApproved(reason) from None
-        return self.texts.chosen(stated, code)
+        return self.approval.chosen(stated, code)
 
     def log_settings(self, message: Message, context: Context, entry: dict[str, Any]) -> None:
         """Write a run's settings to the audit log, once, and add their hash, run, methods and round to `entry`.

@@ -18,7 +18,7 @@ from data import DataError, Dataset, DataSettings, InputError, SettingError
 from data.agreement import mask_key_text
 from data.data_warnings import of_samples, refuse_copies
 from data.readers.catalog import is_own
-from site_agent.approval import approved_app, former_status
+from site_agent.approval import approved_app
 from site_agent.config import Site, read_link, table_of
 from site_agent.data_view import SiteView
 from site_agent.keys import public_text, read_key, read_mask_key
@@ -56,9 +56,6 @@ def offline(site: Site, file: Path) -> Iterator[Row]:
     yield versions()
     yield from rights(site, file)
     yield approval(site)
-    former = former_status(site)
-    if former is not None and former.is_valid:
-        yield Row("former", True, former.text, former.is_warning)
     if site.app is not None:  # only the app knows what its data are and where it computes
         yield room(site)
         return

@@ -12,7 +12,7 @@ from typing import Any
 from client_app.local_site import RunNotAllowed, hash_of
 from data import DataError
 from site_agent.config import Site
-from site_agent.former_approval import APPROVED
+from site_agent.stored_approval import APPROVED
 
 LONGEST = 2**16
 """Characters of the longest settings that are kept for a person to read."""

@@ -102,7 +102,7 @@ def execute(
     from client_app.app import app as code
     from client_app.models.backbone import TORCHVISION, load_torchvision
     from site_agent import flower_app
-    from site_agent.approved_texts import ApprovedTexts
+    from site_agent.approved_text import WatchedApproval
     from site_agent.executor import Executor
     from site_agent.pool import Pool, SiteApp
 
@@ -121,13 +121,13 @@ def execute(
 
     if site.app is not None:
         torch.set_num_threads(site.threads)
-    texts = ApprovedTexts(file, site, make_code)
+    approval = WatchedApproval(file, site, make_code)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     audit = site.audit
-    assert texts.current.code is not None
-    pool = Pool(texts.current.code, texts.current.describe)
-    audit.write("started", **texts.entry())
+    assert approval.current.code is not None
+    pool = Pool(approval.current.code, approval.current.describe)
+    audit.write("started", **approval.entry())
     if metrics:
         arguments = (site.state, metrics, os.getpid())
         process = get_context("fork").Process(target=serve, args=arguments, daemon=True)
@@ -136,7 +136,7 @@ def execute(
     executor = Executor(
         f"127.0.0.1:{port}",
         secret,
-        texts,
+        approval,
         pool,
         audit,
         site.state / "task",

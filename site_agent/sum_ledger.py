@@ -6,8 +6,7 @@ list is refused. STATE/sums/FEDERATION/ has one file per purpose. It holds the n
 question on, and in their place the masked words once a list is answered. A file is on the disk before anything leaves.
 
 A state that is restored from a backup repeats no mask over other integers: a nonce and its integers are kept together,
-and the masks depend on the whole list. Which federation.toml is approved is checked before every message. While a
-former one stays valid beside it (`approve --keep-former`), each of the two has a ledger of its own.
+and the masks depend on the whole list. Which federation.toml is approved is checked before every message.
 """
 
 import hashlib

@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 TOGETHER = {
-    "test_attacks.py": "federation",
+    "test_running_attacks.py": "federation",
     "test_running_federation.py": "federation",
     "test_ray.py": "ray",
 }

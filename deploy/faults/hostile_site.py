@@ -1,6 +1,4 @@
-"""`fedskew-site` of a hospital that trains honestly, and sends, as HOSTILE says: nan, shapes, nothing or tenfold."""
-
-import os
+"""`fedskew-site` of a hospital that trains honestly, and sends ten times its update."""
 
 from flwr.app import ArrayRecord, Context, Message
 
@@ -10,30 +8,20 @@ from client_app.messages import kind_of, pack, unpack
 from site_agent.cli import main
 
 genuine = client_app.app.app
-HOSTILE = os.environ["HOSTILE"]
 
 
 def hostile(message: Message, context: Context) -> Message:
-    """Return the reply with its model changed, or an empty one."""
+    """Return the reply with ten times its update."""
     reply = genuine(message, context)
     if kind_of(message) != "train" or not reply.has_content():
         return reply
     received = unpack(message.content.array_records["model"])
     for name, record in list(reply.content.items()):
-        if HOSTILE == "nothing":
-            del reply.content[name]
-        elif name.endswith("/model") and isinstance(record, ArrayRecord):
+        if name.endswith("/model") and isinstance(record, ArrayRecord):
             state = unpack(record)
             for key, tensor in state.items():
-                if not tensor.is_floating_point():
-                    continue
-                if HOSTILE == "nan":
-                    state[key] = tensor * float("nan")
-                elif HOSTILE == "shapes":
-                    state[key] = tensor.reshape(-1)[:-1]
-                elif (
-                    "running_" not in key
-                ):  # ten times a change of a variance may be negative, which is refused
+                # Ten times a change of a variance may be negative, which is refused.
+                if tensor.is_floating_point() and "running_" not in key:
                     state[key] = received[key] + 10 * (tensor - received[key])
             reply.content[name] = pack(state)
     return reply

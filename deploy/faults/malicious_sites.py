@@ -1,24 +1,22 @@
-"""Sites that send what they should not."""
+"""A site that sends ten times its update."""
 
-import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from faults.stage import Stage, stated
-from faults.trial_result import TrialResult, same
+from faults.trial_result import TrialResult
 from strategies.core.update_statistics import FAR
 
 
 @contextmanager
-def hostile(stage: Stage, name: str, kind: str) -> Iterator[None]:
-    """Within this context a site is one that sends something else."""
+def hostile(stage: Stage, name: str) -> Iterator[None]:
+    """Within this context a site is one that sends ten times its update."""
     stage.halt(name)
     place = stage.federation.places[name]
-    environment = os.environ | {"HOSTILE": kind}
     words = [
         sys.executable,
         str(Path(__file__).with_name("hostile_site.py")),
@@ -32,33 +30,12 @@ def hostile(stage: Stage, name: str, kind: str) -> Iterator[None]:
             stdout=log,
             stderr=log,
             cwd=place,
-            env=environment,
         )
     stage.federation.wait_for_sites()
     try:
         yield
     finally:
         stage.halt(name)
-
-
-def sends(kind: str) -> Callable[[Stage, str], TrialResult]:
-    """Return the row in which a site sends something that is refused."""
-
-    def row(stage: Stage, name: str) -> TrialResult:
-        words = ("rounds=3",)
-        last = len(stage.names) - 1
-        with hostile(stage, stage.names[last], kind):
-            job = stage.begin(name, *words)
-            job.finish()
-        failures = [record["failures"].get(str(last), "") for record in job.records()]
-        result = TrialResult(0.0, f"left out: {failures[0][:100]!r}")
-        result.expect(
-            all(last not in record["clients"] for record in job.records()), "it was taken"
-        )
-        result.expect(all(failures), f"not named: {failures}")
-        return same(stage, result, job, name, *words, everybody=False)
-
-    return row
 
 
 def tenfold(stage: Stage, name: str) -> TrialResult:
@@ -71,7 +48,7 @@ def tenfold(stage: Stage, name: str) -> TrialResult:
     stage.rehearse(set(), f"{name}-honest", *whole)
     honest = stage.records(f"{name}-honest")[0]["updates"]
     liar = max(honest, key=lambda update: float(update["norm"]))["client"]
-    with hostile(stage, stage.names[liar], "tenfold"):
+    with hostile(stage, stage.names[liar]):
         job = stage.begin(name, *words)
         job.finish()
     records = job.records()

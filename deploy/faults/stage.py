@@ -1,20 +1,15 @@
-"""The federation that faults are done to: four sites, of which the victim runs as two halves behind a line of its own.
+"""The federation that faults are done to: four sites, of which the victim runs as two halves.
 
-The victim's halves, the link and the training, are two processes, as deploy/*.service start them, in a network
-namespace that a virtual line joins with this machine. As systemd would, `revive` starts again what was killed.
+The victim's halves, the link and the training, are two processes, as deploy/*.service start them. As systemd would,
+`revive` starts again what was killed.
 """
 
 import contextlib
 import json
-import os
 import random
 import secrets
-import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,82 +41,6 @@ COURTESY = 20.0
 """Seconds that a run's processes may take to be gone."""
 
 
-def shell(*words: str) -> None:
-    """Run a program. Raises RuntimeError with its words when it fails."""
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
-
-
-class Line:
-    """A virtual line between this machine and a network namespace, which can be cut.
-
-    Args:
-        mtu: bytes of the largest packet.
-        loss: share of the packets that get lost, either way.
-    """
-
-    def __init__(self, mtu: int = 1500, loss: float = 0.0) -> None:
-        self.mtu, self.loss = mtu, loss
-        number = os.getpid() % 250
-        self.name, self.here, self.there = (
-            f"fedskew-{os.getpid()}",
-            f"fs{os.getpid()}a",
-            f"fs{os.getpid()}b",
-        )
-        self.address, self.other = f"10.213.{number}.1", f"10.213.{number}.2"
-
-    def __enter__(self) -> "Line":
-        for program in ("ip", "iptables") if self.loss else ("ip",):
-            if shutil.which(program) is None:
-                sys.exit(f"{program} is not installed, which makes the line between two machines")
-        shell("ip", "netns", "add", self.name)
-        with ExitStack() as undone:
-            undone.push(self.__exit__)
-            self.set_up()
-            undone.pop_all()
-        return self
-
-    def set_up(self) -> None:
-        """Give the line its two ends, its largest packet and its losses."""
-        shell("ip", "link", "add", self.here, "type", "veth", "peer", "name", self.there)
-        shell("ip", "link", "set", self.there, "netns", self.name)
-        shell("ip", "addr", "add", f"{self.address}/24", "dev", self.here)
-        shell("ip", "link", "set", self.here, "up")
-        for words in (("addr", "add", f"{self.other}/24", "dev", self.there), ("link", "set", self.there, "up"),
-                      ("link", "set", "lo", "up")):  # fmt: skip
-            shell("ip", "-n", self.name, *words)
-        shell("ip", "link", "set", self.here, "mtu", str(self.mtu))
-        shell("ip", "-n", self.name, "link", "set", self.there, "mtu", str(self.mtu))
-        if self.loss:
-            for chain, option in (("PREROUTING", "-i"), ("POSTROUTING", "-o")):
-                rule = ["-A", chain, option, self.there, "-m", "statistic", "--mode", "random"]
-                drop = ["--probability", str(self.loss), "-j", "DROP"]
-                shell("ip", "netns", "exec", self.name, "iptables", "-t", "mangle", *rule, *drop)
-
-    def __exit__(self, *error: object) -> None:
-        shell("ip", "netns", "del", self.name)  # and both ends of the line with it
-
-    @contextmanager
-    def slow(self, rate: str) -> Iterator[None]:
-        """Within this context the site sends no faster than this rate, such as 64kbit."""
-        device = ("qdisc", "add", "dev", self.there, "root")
-        shell("tc", "-n", self.name, *device, "tbf", "rate", rate, "burst", "4kb", "latency", "1s")
-        try:
-            yield
-        finally:
-            shell("tc", "-n", self.name, "qdisc", "del", "dev", self.there, "root")
-
-    @contextmanager
-    def cut(self) -> Iterator[None]:
-        """Within this context nothing passes."""
-        shell("ip", "-n", self.name, "link", "set", self.there, "down")
-        try:
-            yield
-        finally:
-            shell("ip", "-n", self.name, "link", "set", self.there, "up")
-
-
 class OfflineRounds(RehearsalGrid):
     """A rehearsal in which clients do not answer in some rounds of training."""
 
@@ -140,8 +59,8 @@ class OfflineRounds(RehearsalGrid):
 class Stage:
     """The federation, its processes and its runs."""
 
-    def __init__(self, work: Path, line: Line) -> None:
-        self.work, self.line, self.federation = work, line, LocalFederation(work)
+    def __init__(self, work: Path) -> None:
+        self.work, self.federation = work, LocalFederation(work)
         self.port, self.secret = free_port(), work / "secret"
         self.names: list[str] = []
 
@@ -149,7 +68,7 @@ class Stage:
         """Found the federation of so many sites, two of which make a round."""
         federation = self.federation
         federation.split("digits", sites)
-        federation.found(min_sites=2, host=self.line.address)
+        federation.found(min_sites=2)
         for place in federation.places.values():
             with (place / "site.toml").open("a") as file:
                 file.write(POLICY)
@@ -164,16 +83,7 @@ class Stage:
 
     def half(self, name: str) -> None:
         """Start a half of the victim, link or train."""
-        self.federation.start_half(
-            VICTIM,
-            name,
-            self.port,
-            self.secret,
-            "ip",
-            "netns",
-            "exec",
-            self.line.name,
-        )
+        self.federation.start_half(VICTIM, name, self.port, self.secret)
 
     def revive(self) -> None:
         """Start whatever is not at work, and return when all sites are online."""
@@ -267,31 +177,11 @@ class Stage:
         log = self.place / "state" / "link" / "supernode.log"
         return log.read_text(errors="replace").count(words) if log.exists() else 0
 
-    def uploads(self) -> int:
-        """Return how many replies of the victim the gateway has taken the announcement of."""
-        log = self.federation.folder / "superlink" / "gate.log"
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        return sum(
-            f" {VICTIM} " in line and "'/v1/fleet/push-messages': 200" in line for line in lines
-        )
-
-    def wait_for_upload(self) -> None:
-        """Return once the gateway has taken the announcement of another reply of the victim's."""
-        before = self.uploads()
-        until(lambda: self.uploads() > before or None, f"{VICTIM} does not upload")
-
     def trainings(self) -> int:
         """Return how often the victim has answered with an update."""
         log = self.place / "state" / "audit.jsonl"
         entries = [json.loads(line) for line in Audit(log).lines()]
         return sum(entry["event"] == "answered" and entry["kind"] == "train" for entry in entries)
-
-    def wait_until_idle(self) -> None:
-        """Return once the victim has trained what it was asked for."""
-        before = -1
-        while (trained := self.trainings()) != before:
-            before = trained
-            time.sleep(8)
 
     def wait_for_training(self, job: Job, number: int) -> None:
         """Return while the victim trains in a round."""

@@ -8,23 +8,18 @@ import typer
 
 from data import DataError, DataSettings, SettingError, require
 from data.text import NAMES_RULE, any_number, names_in
-from fedskew.cli.federation_options import CoordinatorKey, Folder, passphrase
+from fedskew.cli.federation_options import Folder
 from fedskew.cli.terminal import console
-from fedskew.federation import PASSPHRASE
 
 # Commands import what they use, so that `--help` and the completion of words wait for none of it.
 if TYPE_CHECKING:
     from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.membership import Change
-
-
-SiteName = Annotated[str, typer.Argument(help="The site's name.", show_default=False)]
 
 
 def new(
     folder: Folder,
     name: Annotated[str, typer.Option(help="The federation's name.")],
-    address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach the gateway.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT at which sites reach it.")],
     classes: Annotated[
         str,
         typer.Option(
@@ -70,7 +65,7 @@ def new(
             show_default="more than half of the sites",
         ),
     ] = None,
-    listen: Annotated[str, typer.Option(help="Address that the gateway listens on.")] = "0.0.0.0",
+    listen: Annotated[str, typer.Option(help="Address to listen on for sites.")] = "0.0.0.0",
     app: Annotated[
         Path | None,
         typer.Option(help="Another Flower app, a folder or .fab.", show_default="FedSkew's"),
@@ -85,14 +80,10 @@ def new(
     coordinator_key: Annotated[
         Path | None,
         typer.Option(
-            help="File for the key that signs runs, as on a machine without the gateway.",
+            help="File for the key that signs runs, as on another machine.",
             show_default="FOLDER/coordinator.key",
         ),
     ] = None,
-    encrypt: Annotated[
-        bool,
-        typer.Option("--encrypt", help=f"Encrypt both keys with a passphrase ({PASSPHRASE})."),
-    ] = False,
 ) -> None:
     """Create certificates, the key that signs runs, and a federation.toml without sites."""
     from fedskew.federation.certificates import read_certificate
@@ -123,7 +114,6 @@ def new(
         listen=listen,
         app=app,
         authority_key=authority_key,
-        passphrase=passphrase(confirm=True) if encrypt else "",
         coordinator_key=coordinator_key,
         columns=column_names,
     )
@@ -138,7 +128,7 @@ def new(
     out.print(f"{certificate}: holds until {last:%Y-%m-%d}; {renew}")
     key_file = coordinator_key or federation.coordinator_key
     if key_file.exists():
-        out.print(f"{key_file}: signs runs; neither gateway nor SuperLink needs it")
+        out.print(f"{key_file}: signs runs; the SuperLink does not need it")
     else:
         out.print(
             f"Its runs are not signed: the app has no {DECLARED} under [tool.flwr.app.config].",
@@ -172,31 +162,17 @@ def add(
         ),
     ] = "",
 ) -> None:
-    """Add a site to federation.toml. All sites then have to approve the new text."""
-    from data.agreement import read_agreement, subtraction_warning
-    from data.toml_file import read_toml
+    """Add a site to federation.toml."""
     from fedskew.federation.folder import FederationFolder, add_site
-    from fedskew.federation.membership import check_is_new, save_former_text
 
     site_key, printed_mask_key, printed_samples = printed_keys(key)
     samples = samples if samples is not None else printed_samples
     mask_key = mask_key or printed_mask_key
     federation = FederationFolder(folder)
-    former, _ = read_toml(federation.agreement_file)
-    check_is_new(federation, site_key)
-    warning = ""
-    try:
-        before = read_agreement(federation.agreement_file)
-    except DataError:  # it may still have too few sites for an agreement
-        before = None
     member = add_site(federation, name, site_key, samples, mask_key)
-    if before is not None and federation.has_run:
-        save_former_text(federation, former)  # a run in progress may use it
-        warning = subtraction_warning(before, federation.agreement)
-        reload_sites(federation)
-    console().print(f"{member.name} is in {folder / 'federation.toml'}")
-    if warning:
-        console().print(f"Warning: {warning}.")
+    console().print(f"{member.name} is in {federation.agreement_file}")
+    if federation.agreed_file.exists():
+        console().print(f"`fedskew federation agree {folder}` puts it into force.")
     if not member.mask_key:
         console().print(
             f"{member.name} has no mask-key. Give every site one, or none: if only some sites "
@@ -213,98 +189,32 @@ def add(
         )
 
 
-def remove(folder: Folder, name: SiteName) -> None:
-    """Take a site out of federation.toml. Its key is refused from then on, also during a run."""
-    from fedskew.federation import membership
-    from fedskew.federation.folder import FederationFolder
-
-    federation = FederationFolder(folder)
-    announce(federation, membership.remove(federation, name))
-
-
-def rekey(
+def agree(
     folder: Folder,
-    name: SiteName,
-    key: Annotated[
-        str,
-        typer.Argument(help="The key that `fedskew-site key` printed, or a file with its output."),
-    ],
-    mask_key: Annotated[
-        str,
-        typer.Option(
-            help="The key for masked sums that `fedskew-site key` printed.",
-            show_default="the one in KEY's file, else as it was",
-        ),
-    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Give a site another key. The former one is refused from then on."""
-    from fedskew.federation import membership
+    """Put federation.toml into force as edited, with the app installed here. A removed key is refused at once."""
+    from fedskew.federation.agree import proposed, put_into_force
     from fedskew.federation.folder import FederationFolder
 
     federation = FederationFolder(folder)
-    site_key, printed_mask_key, _ = printed_keys(key)
-    mask_key = mask_key or printed_mask_key
-    announce(federation, membership.rekey(federation, name, site_key, mask_key))
-
-
-def rename(
-    folder: Folder,
-    name: SiteName,
-    new_name: Annotated[str, typer.Argument(help="Its new name.", show_default=False)],
-) -> None:
-    """Give a site another name. The site writes it into its site.toml as well."""
-    from fedskew.federation import membership
-    from fedskew.federation.folder import FederationFolder
-
-    federation = FederationFolder(folder)
-    announce(federation, membership.rename(federation, name, new_name))
-
-
-def update(
-    folder: Folder,
-    text: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="TEXT", help="A file with a new federation.toml.", show_default="as it is"
-        ),
-    ] = None,
-) -> None:
-    """Update federation.toml to the app installed here (after an upgrade), or also to another text."""
-    from fedskew.federation import membership
-    from fedskew.federation.folder import FederationFolder
-
-    federation = FederationFolder(folder)
-    announce(federation, membership.update(federation, text))
-
-
-def coordinator_key(
-    folder: Folder,
-    coordinator_key: CoordinatorKey = None,
-    encrypt: Annotated[
-        bool, typer.Option("--encrypt", help=f"Encrypt it with a passphrase ({PASSPHRASE}).")
-    ] = False,
-) -> None:
-    """Make another key that signs runs, in a new file, and agree to it. Sites then refuse what the former one signs."""
-    from data.toml_file import read_toml
-    from fedskew.federation.coordinator_key import DECLARED, make_key, takes_signature
-    from fedskew.federation.folder import FederationFolder
-    from fedskew.federation.membership import replace_run_key
-    from site_agent.app_files import app_files
-
-    federation = FederationFolder(folder)
-    read_toml(federation.agreement_file)  # before a key is made, as the folder may be no federation
-    if not takes_signature(app_files(federation.app)):
-        rule = f"needs {DECLARED} under [tool.flwr.app.config] for its runs to be signed"
-        raise DataError(rule, where=str(federation.app))
-    file = coordinator_key or federation.coordinator_key
-    public = make_key(file, passphrase(confirm=True) if encrypt else "")
-    try:
-        change = replace_run_key(federation, public)
-    except BaseException:
-        file.unlink()  # nothing names it
-        raise
-    announce(federation, change)
-    console().print(f"{file}: signs runs from now on")
+    proposal = proposed(federation)
+    out = console()
+    if not proposal.difference:
+        out.print("Nothing to change: this text is in force.")
+        reload_sites(federation)
+        return
+    out.print(proposal.difference.rstrip(), markup=False)
+    if proposal.warning:
+        out.print(f"Warning: {proposal.warning}.")
+    if not yes and not typer.confirm("Agree?"):
+        raise typer.Exit(1)
+    put_into_force(federation, proposal)
+    reload_sites(federation)
+    out.print(
+        "Send federation.toml to every site; `fedskew-site approve` shows this difference there. "
+        "A site refuses runs of another text than the one that it has approved."
+    )
 
 
 def renew(
@@ -314,13 +224,12 @@ def renew(
         typer.Option(help="File of the CA's private key.", show_default="FOLDER/ca.key"),
     ] = None,
 ) -> None:
-    """Make a new key and certificate for gateway and SuperLink, used from their next start."""
-    from fedskew.federation.certificates import is_encrypted, read_certificate
+    """Make a new key and certificate for the SuperLink, used from their next start."""
+    from fedskew.federation.certificates import read_certificate
     from fedskew.federation.folder import FederationFolder
 
     federation = FederationFolder(folder)
-    key = authority_key or federation.authority[1]
-    federation.renew(key, passphrase() if is_encrypted(key) else "")
+    federation.renew(authority_key or federation.authority[1])
     last = read_certificate(federation.server[0]).not_valid_after_utc
     console().print(f"{federation.server[0]}: holds until {last:%Y-%m-%d}")
 
@@ -343,28 +252,8 @@ def printed_keys(text: str) -> tuple[str, str, int | None]:
     )
 
 
-def announce(folder: "FederationFolder", change: "Change") -> None:
-    """Print a change of federation.toml and what to do next; let the SuperLink load its sites."""
-    out = console()
-    if not change.difference:
-        out.print("Nothing to change: federation.toml already has this.")
-        return
-    out.print(change.difference.rstrip(), markup=False)
-    if change.warning:
-        out.print(f"Warning: {change.warning}.")
-    out.print(f"The former text is saved as {folder.path / change.kept}")
-    if folder.has_run:
-        reload_sites(folder)
-    out.print(
-        "Send federation.toml to every site; `fedskew-site approve` shows this difference there. "
-        "A run in progress keeps the former text. A site answers it until it approves the new "
-        "text, or for HOURS longer with `approve --keep-former HOURS`. "
-        "New runs need the new approvals; `run --former` starts a run with the former text."
-    )
-
-
 def reload_sites(folder: "FederationFolder") -> None:
-    """Let a SuperLink that is up register the sites of federation.toml, and unregister all others."""
+    """Let a SuperLink that is up register the sites in force, and unregister all others."""
     from fedskew.engines.flower import LaunchFailed
     from fedskew.federation.services import register
 

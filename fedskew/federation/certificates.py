@@ -17,7 +17,6 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 """Days that a certificate holds; of a server's, no common client takes more."""
 CLOCKS = timedelta(minutes=10)
 """By how much the sites' clocks may be behind on the first day."""
-ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -33,11 +32,8 @@ def write_private(path: Path, content: bytes) -> None:
     draft.replace(path)
 
 
-def write_authority(name: str, certificate: Path, key: Path, passphrase: str = "") -> None:
-    """Make the federation's certificate authority, whose key stays with the coordinator (ECDSA P-384).
-
-    With a passphrase the key's file is encrypted.
-    """
+def write_authority(name: str, certificate: Path, key: Path) -> None:
+    """Make the federation's certificate authority, whose key stays with the coordinator (ECDSA P-384)."""
     private = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name[:40]} (authority)")])
     usage = x509.KeyUsage(
@@ -57,13 +53,8 @@ def write_authority(name: str, certificate: Path, key: Path, passphrase: str = "
         .add_extension(usage, critical=True)
         .sign(private, hashes.SHA384())
     )
-    write_private(key, pem(private, passphrase))
+    write_private(key, pem(private))
     certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-
-
-def is_encrypted(key: Path) -> bool:
-    """Return whether a passphrase is needed to read the file of a key."""
-    return key.is_file() and key.read_bytes().startswith(ENCRYPTED)
 
 
 def write_server(
@@ -72,22 +63,18 @@ def write_server(
     authority: tuple[Path, Path],
     certificate: Path,
     key: Path,
-    passphrase: str = "",
 ) -> None:
     """Make, or renew, the server's key and certificate for its hosts, names or addresses, and for this machine.
 
-    `authority` is the authority's certificate and key, `passphrase` that of the key's file. Raises DataError where
-    these cannot be read or belong to different authorities.
+    `authority` is the authority's certificate and key. Raises DataError where these cannot be read or belong to
+    different authorities.
     """
     issuer = read_certificate(authority[0])
     try:
-        password = passphrase.encode() or None
-        signer = serialization.load_pem_private_key(authority[1].read_bytes(), password)
+        signer = serialization.load_pem_private_key(authority[1].read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
-        problem = "cannot be read as the authority's key"
-        if is_encrypted(authority[1]):
-            problem = "is encrypted, and this is not its passphrase"
-        raise DataError(problem, where=str(authority[1])) from error
+        rule = "cannot be read as the authority's key"
+        raise DataError(rule, where=str(authority[1])) from error
     other_key = f"{authority[1]}: is not the key of {authority[0]}"
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise DataError(other_key)
@@ -165,10 +152,10 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def pem(key: ec.EllipticCurvePrivateKey, passphrase: str = "") -> bytes:
-    """Return a private key as its file has it, encrypted where there is a passphrase."""
-    form = serialization.PrivateFormat.PKCS8
-    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if passphrase:
-        encryption = serialization.BestAvailableEncryption(passphrase.encode())
-    return key.private_bytes(serialization.Encoding.PEM, form, encryption)
+def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as its file has it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

@@ -1,14 +1,17 @@
 """The private modules of flwr that a coordinator needs: a new flwr release is checked here.
 
-The gateway reads and checks what SuperNodes send to the SuperLink, and the coordinator's commands use the SuperLink's
+The door reads and checks what SuperNodes send to the SuperLink, and the coordinator's commands use the SuperLink's
 control interface. See also client_app/flower_internals.py.
 """
 
+import logging
+import threading
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, TIMESTAMP_HEADER
+from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.common.serde import fab_to_proto, user_config_from_proto, user_config_to_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
@@ -33,21 +36,26 @@ from flwr.proto.message_pb2 import (
     PullObjectResponse,
     PushObjectRequest,
 )
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
+log = logging.getLogger("fedskew.door")
+SUPEREXEC_LOOK = 2.0
+"""Seconds between two looks whether the SuperExec has ended."""
+
 __all__ = [
     "FLEET_HTTP_PUBLIC_KEY_HEADER",
     "FLEET_HTTP_SIGNATURE_HEADER",
-    "HEARTBEAT_DEFAULT_INTERVAL",
     "TIMESTAMP_HEADER",
     "ActivateNodeRequest",
     "ConfirmMessageReceivedRequest",
     "ControlHttpClient",
     "DeactivateNodeRequest",
     "Fab",
+    "HeaderInterceptor",
     "ListNodesRequest",
     "ListRunsRequest",
     "ObjectTree",
@@ -55,6 +63,7 @@ __all__ = [
     "PullMessagesResponse",
     "PullObjectRequest",
     "PullObjectResponse",
+    "PushAppMessagesRequest",
     "PushMessagesRequest",
     "PushMessagesResponse",
     "PushObjectRequest",
@@ -68,6 +77,7 @@ __all__ = [
     "fab_to_proto",
     "fused_config",
     "run_config_of",
+    "superlink_of",
     "user_config_from_proto",
     "user_config_to_proto",
     "verify_signature",
@@ -76,10 +86,52 @@ __all__ = [
 
 def cli_version_header() -> Any:
     """Return what adds the header with flwr's version, as of its command line, to every request."""
-    # This import alone takes 20 MB, which the gateway does without.
+    # This import alone takes 20 MB.
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
     return RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+
+
+class HeaderInterceptor:
+    """Adds a header to every request of flwr's HTTP clients."""
+
+    def __init__(self, name: str, value: str) -> None:
+        self.name = name
+        self.value = value
+
+    def intercept(self, context: Any, call_next: Any) -> Any:
+        context.request.headers[self.name] = self.value
+        return call_next(context)
+
+
+def superlink_of(command: Sequence[str]) -> Any:
+    """Return the ASGI application of flwr's SuperLink for a command line of `flower-superlink`.
+
+    flwr starts its SuperExec, which begins runs, once. Here it is started again whenever it ends.
+    """
+    import sys
+
+    from flwr.superlink.cli.flower_superlink import (
+        SuperLinkLifespan,
+        _parse_superlink_lifespan_config,
+    )
+    from flwr.superlink.main import create_app
+
+    class WatchedLifespan(SuperLinkLifespan):
+        def startup(self) -> None:
+            super().startup()
+            threading.Thread(target=self.watch, daemon=True).start()
+
+        def watch(self) -> None:
+            while self._started:
+                time.sleep(SUPEREXEC_LOOK)
+                process = self.superexec_process
+                if self._started and process is not None and process.poll() is not None:
+                    log.warning("flower-superexec has ended and is started again")
+                    self._start_superexec_if_needed()
+
+    sys.argv = [*command]
+    return create_app(_parse_superlink_lifespan_config(), WatchedLifespan)
 
 
 def error_reply(message: Any, code: int, reason: str) -> tuple[Any, ObjectTree, bytes]:
@@ -90,7 +142,7 @@ def error_reply(message: Any, code: int, reason: str) -> tuple[Any, ObjectTree, 
         code: of the error.
         reason: of the error.
     """
-    # Few runs name their sites, and the gateway does without these until one does.
+    # Few runs name their sites, and the door does without these until one does.
     from flwr.app import Error, Message
     from flwr.supercore.inflatable.inflatable_object import get_object_tree
 

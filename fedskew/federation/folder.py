@@ -1,15 +1,17 @@
 """A federation's folder at its coordinator: its files, its creation, and the addition of sites.
 
-FOLDER/federation.toml    what all parties agree to; sites get it, and compare its hash
+FOLDER/federation.toml    what all parties agree to, as people edit it; sites get it, and compare its hash
+      /agreed.toml        its copy in force, which `agree` writes
       /coordinator.toml   the address that sites use, and the ports
       /app.fab            the app, where it is another one than FedSkew's
       /ca.crt, ca.key     the authority; sites get the certificate, nobody the key, which only `renew` needs
-      /coordinator.key    signs runs; needed by who starts them, and by neither gateway nor SuperLink
-      /server.crt, .key   what gateway and SuperLink show
+      /coordinator.key    signs runs; needed by who starts them, and by nothing on the SuperLink's machine
+      /server.crt, .key   what the SuperLink shows
       /superlink/         flwr's state, home and logs; 0700
 """
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,13 +32,19 @@ from data.text import is_whole
 from data.toml_file import Table, parse_toml, read_toml
 from fedskew.engines import APP
 from fedskew.engines.processes import free_port
-from fedskew.federation.certificates import check_server, write_authority, write_server
+from fedskew.federation.certificates import (
+    check_server,
+    write_authority,
+    write_private,
+    write_server,
+)
 from fedskew.federation.coordinator_key import DECLARED, make_key, takes_signature
-from fedskew.federation.limits import LIMIT_KEYS, Limits, read_limits
 from site_agent.app_files import app_files, app_hash, packed_app, packed_files
 
 DATABASE = "state.db"
 """The SuperLink's database, below `state`."""
+SECRET_HEADER = "fedskew-control-secret"
+"""The header by which the coordinator's commands show the SuperLink that they may read `control_secret`."""
 LARGEST_REPLY_MIB = 4096
 """Usual limit on a site's reply: a model of 500 million float32 parameters, and as much again for statistics."""
 COORDINATOR_KEYS = (
@@ -45,8 +53,6 @@ COORDINATOR_KEYS = (
     "superlink-port",
     "largest-message-mib",
     "largest-reply-mib",
-    "metrics-port",
-    *LIMIT_KEYS,
 )
 
 
@@ -55,21 +61,17 @@ class Coordinator:
     """What coordinator.toml says."""
 
     host: str
-    """Name or address by which sites reach the gateway."""
+    """Name or address by which sites reach it."""
     port: int
     """Port by which they do."""
     listen: str
-    """Address that the gateway listens on."""
+    """Address to listen on for sites."""
     superlink_port: int
     """The SuperLink's, on the loopback address."""
     largest_message: int
-    """Bytes of the largest request that the gateway takes."""
+    """Bytes of the largest request that the door takes."""
     largest_reply: int
     """Bytes of the objects of a site's reply to one message."""
-    metrics_port: int
-    """Port of the gateway's /metrics on the loopback address; 0 is none."""
-    limits: Limits
-    """What a site and an address may take of the gateway."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,13 @@ class FederationFolder:
 
     @property
     def agreement_file(self) -> Path:
-        """federation.toml."""
+        """federation.toml, as people edit it."""
         return self.path / "federation.toml"
+
+    @property
+    def agreed_file(self) -> Path:
+        """The copy of federation.toml that is in force; missing until `up` or `agree`."""
+        return self.path / "agreed.toml"
 
     @property
     def authority(self) -> tuple[Path, Path]:
@@ -90,7 +97,7 @@ class FederationFolder:
 
     @property
     def server(self) -> tuple[Path, Path]:
-        """Certificate and key of gateway and SuperLink."""
+        """Certificate and key of the SuperLink."""
         return self.path / "server.crt", self.path / "server.key"
 
     @property
@@ -114,23 +121,27 @@ class FederationFolder:
         return self.path / "superlink"
 
     @property
-    def has_run(self) -> bool:
-        """Whether its SuperLink was started once, so that sites may have answered for its agreement."""
-        return (self.state / DATABASE).exists()
+    def control_secret(self) -> str:
+        """What the SuperLink's control interface asks for: only the coordinator's user can read it."""
+        file = self.state / "control.secret"
+        if not file.exists():
+            write_private(file, secrets.token_hex(32).encode())
+        return file.read_text()
 
     @cached_property
     def agreement(self) -> Agreement:
-        """What federation.toml says. Raises DataError as `read_agreement`."""
-        return read_agreement(self.agreement_file)
+        """What is in force, or what federation.toml says while nothing is. Raises DataError as `read_agreement`."""
+        return read_agreement(self.text_in_force)
 
-    def dataset(self, code: str) -> str:
-        """Return how a run's settings name the data of the sites, with the sha256 of the text that the run keeps."""
-        return f"{SITES_PREFIX}{self.agreement_file.resolve()}#{code}"
+    @property
+    def text_in_force(self) -> Path:
+        """The file of what is in force, or federation.toml while nothing is."""
+        return self.agreed_file if self.agreed_file.exists() else self.agreement_file
 
-    def replace_agreement(self, draft: Path) -> None:
-        """Put a draft in the place of federation.toml, so that `agreement` is what it says."""
-        draft.replace(self.agreement_file)
-        self.__dict__.pop("agreement", None)  # where cached_property keeps it
+    @property
+    def dataset(self) -> str:
+        """How a run's settings name the data of the sites, with the sha256 of the text in force."""
+        return f"{SITES_PREFIX}{self.text_in_force.resolve()}#{self.agreement.sha256}"
 
     @cached_property
     def coordinator(self) -> Coordinator:
@@ -147,9 +158,6 @@ class FederationFolder:
         largest_reply_mib = table.take("largest-reply-mib", int, LARGEST_REPLY_MIB)
         rule = f"must be at least largest-message-mib = {largest_mib}"
         table.require(largest_reply_mib >= largest_mib, "largest-reply-mib", rule)
-        metrics_port = table.take("metrics-port", int, 0)
-        is_port = 0 <= metrics_port < 65536 and metrics_port not in (superlink_port, port)
-        table.require(is_port, "metrics-port", "must be a port of its own")
         return Coordinator(
             host=host,
             port=port,
@@ -157,8 +165,6 @@ class FederationFolder:
             superlink_port=superlink_port,
             largest_message=largest_mib * 2**20,
             largest_reply=largest_reply_mib * 2**20,
-            metrics_port=metrics_port,
-            limits=read_limits(table),
         )
 
     def check(self) -> None:
@@ -183,7 +189,7 @@ class FederationFolder:
             reason = "this federation has a Flower app of its own: use `fedskew federation submit`"
             raise DataError(reason, where=str(self.path))
 
-    def renew(self, authority_key: Path | None = None, passphrase: str = "") -> None:
+    def renew(self, authority_key: Path | None = None) -> None:
         """Make a new key and certificate for the server, for the address of coordinator.toml.
 
         `authority_key` is the file of the authority's key where that is not kept in the folder.
@@ -191,7 +197,7 @@ class FederationFolder:
         certificate, usual_key = self.authority
         authority = certificate, authority_key or usual_key
         hosts = [self.coordinator.host]
-        write_server(self.agreement_name, hosts, authority, *self.server, passphrase)
+        write_server(self.agreement_name, hosts, authority, *self.server)
 
     @property
     def agreement_name(self) -> str:
@@ -212,7 +218,7 @@ def host_and_port(address: str, where: str) -> tuple[str, int]:
 def begin(
     path: Path, name: str, classes: Sequence[str], shape: str, mean: Sequence[float], std: Sequence[float],
     min_sites: int | None, address: str, listen: str, app: Path | None = None, authority_key: Path | None = None,
-    passphrase: str = "", coordinator_key: Path | None = None, columns: Sequence[str] = (),
+    coordinator_key: Path | None = None, columns: Sequence[str] = (),
 ) -> FederationFolder:  # fmt: skip
     """Make a folder with certificates and a federation.toml that has no sites yet.
 
@@ -225,11 +231,10 @@ def begin(
             over all sites decide.
         std: their standard deviation.
         min_sites: smallest number of sites in a round; without it the file leaves it out: more than half of the sites.
-        address: HOST:PORT at which sites reach the gateway.
-        listen: address that the gateway listens on.
+        address: HOST:PORT at which sites reach it.
+        listen: address to listen on for sites.
         app: another Flower app's folder or .fab.
         authority_key: file for the authority's key; ca.key in the folder by default.
-        passphrase: encrypts that file, and the next one.
         coordinator_key: file for the key that signs runs; coordinator.key in the folder by default. Another Flower app
             has none where its run config has no place for a signature.
         columns: names of a table's input columns in order; empty for images, and where the order alone counts.
@@ -273,7 +278,7 @@ def begin(
     path.mkdir(parents=True, exist_ok=True)
     folder.state.mkdir(mode=0o700)
     if is_signed:
-        agreed["run-key"] = make_key(coordinator_key or folder.coordinator_key, passphrase)
+        agreed["run-key"] = make_key(coordinator_key or folder.coordinator_key)
     coordinator: dict[str, object] = {
         "address": address,
         "listen": listen,
@@ -285,8 +290,8 @@ def begin(
     (path / "coordinator.toml").write_text(lines_of(coordinator), encoding="utf-8")
     certificate, usual_key = folder.authority
     key_file = authority_key or usual_key
-    write_authority(name, certificate, key_file, passphrase)
-    write_server(name, [host], (certificate, key_file), *folder.server, passphrase)
+    write_authority(name, certificate, key_file)
+    write_server(name, [host], (certificate, key_file), *folder.server)
     return folder
 
 
@@ -317,8 +322,8 @@ def add_site(
     Raises DataError for a name or a key that the agreement could not hold; the file is then as it was.
     """
     file = folder.agreement_file
-    before = file.read_text(encoding="utf-8")
-    known = read_toml(file)[1].get("site", [])
+    content, entries = read_toml(file)
+    before, known = content.decode(), entries.get("site", [])
     member: dict[str, object] = {"name": name, "key": key.strip()}
     if mask_key:
         member["mask-key"] = mask_key
@@ -332,7 +337,7 @@ def add_site(
     assert len(sites) == len(known) + 1
     draft = file.with_name(file.name + ".tmp")
     draft.write_text(text, encoding="utf-8")
-    folder.replace_agreement(draft)
+    draft.replace(file)
     return sites[-1]
 
 

@@ -1,14 +1,14 @@
-"""The sites that take part in a run: the gateway answers the messages of others with an error in the site's place.
+"""The sites that take part in a run: the door answers the messages of others with an error in the site's place.
 
 flwr shows a ServerApp every node that is online, and has no list of a run's own. `fedskew federation submit --site`
-writes one, and the gateway then hands out the run's messages to those sites alone.
+writes one, and the door then hands out the run's messages to those sites alone.
 """
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from starlette.requests import Request
+from starlette.responses import Response
 
 from client_app.local_site import NOT_A_PARTICIPANT
 from fedskew.federation.flower_internals import (
@@ -18,7 +18,6 @@ from fedskew.federation.flower_internals import (
     PushObjectRequest,
     error_reply,
 )
-from fedskew.federation.object_cache import Reply
 
 FILE = "participants.json"
 """File in the folder of flwr's state: by run, the names of its sites."""
@@ -60,8 +59,7 @@ class Participants:
 async def decline(
     response: PullMessagesResponse,
     node: int,
-    request: Request,
-    ask: Callable[[Request, list[bytes], str], Awaitable[Reply]],
+    ask: Callable[[str, bytes], Awaitable[Response]],
 ) -> None:
     """Answer a site's messages with an error, in its place.
 
@@ -70,21 +68,19 @@ async def decline(
     Args:
         response: of the SuperLink to the site's question for messages.
         node: the site's node.
-        request: that question; its signature holds for these requests, as flwr signs the time alone.
-        ask: sends a body to a path of the SuperLink.
+        ask: sends a body to a path of the SuperLink, with the headers of that question.
     """
     for message in response.messages_list:
         reply, tree, content = error_reply(message, NOT_A_PARTICIPANT, REASON)
         pushing = PushMessagesRequest(messages_list=[reply], message_object_trees=[tree])
         pushing.node.node_id = node
-        status, answer, _ = await ask(request, [pushing.SerializeToString()], PUSH)
-        session = PushMessagesResponse.FromString(answer if status == 200 else b"").session_id
-        run = message.metadata.run_id
+        answer = await ask(PUSH, pushing.SerializeToString())
+        pushed = bytes(answer.body) if answer.status_code == 200 else b""
         uploading = PushObjectRequest(
-            run_id=run,
+            run_id=message.metadata.run_id,
             object_id=tree.object_id,
             object_content=content,
-            session_id=session,
+            session_id=PushMessagesResponse.FromString(pushed).session_id,
         )
         uploading.node.node_id = node
-        await ask(request, [uploading.SerializeToString()], UPLOAD)
+        await ask(UPLOAD, uploading.SerializeToString())

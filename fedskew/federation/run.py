@@ -16,9 +16,8 @@ from fedskew.engines.flower import LaunchFailed, reason
 from fedskew.engines.processes import alive, running
 from fedskew.federation.database import anew, explained
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.services import SERVER_APP
+from fedskew.federation.services import LOG, SERVER_APP
 from fedskew.federation.superlink import Control, Failing, RunStatus, UnknownRun, Unreachable
-from fedskew.federation.supervision import GatewayWatch, PendingRun, gateway_answers
 from server_app.lock import FolderBusy, locked
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
@@ -44,8 +43,13 @@ signal ended, which it gets when its SuperLink is gone. What an app raises has a
 sentence of an app can begin like this."""
 
 
+PENDING = 120.0
+"""Seconds that a run may be pending. A SuperExec takes one within a second, and needs some itself where it was just
+started on a busy machine."""
+
+
 class RunLost(ConnectionError):
-    """The run's process, its SuperLink or its gateway is gone; the run can be submitted again."""
+    """The run's process or its SuperLink is gone; the run can be submitted again."""
 
 
 def run(
@@ -81,7 +85,7 @@ def run(
     warning = two_sites_warning(settings)
     if warning:
         report_line(warning)
-    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    control = Control(folder)
     config = {**settings.going_on().run_config(), RUN_SIGNATURE: signature}
     minutes = f"{patience / 60:g} minutes"
     losses: list[int] = []  # the size of the records at each loss
@@ -115,7 +119,6 @@ def run(
                         f"{error}, {ATTEMPTS} times in a row without a round in between: {folder.state}/superlink.log "
                         "may say why; the same command goes on where the run stands"
                     ) from None
-                wait_for_gateway(folder, error)
                 report_line(f"{error}: submitting the run again")
                 time.sleep(LOOK)
             except LaunchFailed as error:
@@ -123,6 +126,26 @@ def run(
     summary = results.summary()
     assert summary is not None
     return summary
+
+
+class PendingRun:
+    """A submitted run that nothing has begun yet."""
+
+    def __init__(self, folder: FederationFolder, control: Control, number: int) -> None:
+        self.folder = folder
+        self.control = control
+        self.number = number
+        self.since = time.monotonic()
+
+    def check(self, status: RunStatus) -> None:
+        """Raise LaunchFailed, the run stopped, after PENDING seconds."""
+        if status.status == "pending" and time.monotonic() - self.since > PENDING:
+            # Stopped, or it would begin when nobody follows it any more.
+            self.control.stop(self.number)
+            raise LaunchFailed(
+                f"run {self.number} was pending for {PENDING:g} s: flower-superexec, which begins runs at the "
+                f"SuperLink, does not take it ({self.folder.state / LOG} may say why); {anew(self.folder)}"
+            )
 
 
 @contextmanager
@@ -153,8 +176,7 @@ def follow(
     process: psutil.Process | None = None
     last_look = time.monotonic()
     ended = float("inf")  # when the process was first seen to have ended
-    pending = PendingRun(folder, control, number, report_line)
-    gateway = GatewayWatch(folder, report_line)
+    pending = PendingRun(folder, control, number)
     waits_for = ""
     while not results.summary_file.exists():
         now = time.monotonic()
@@ -168,7 +190,6 @@ def follow(
             except UnknownRun as error:
                 raise RunLost(f"run {number} was lost ({error})") from None
             pending.check(status)
-            gateway.check()
             before = waits_for
             waits_for = waiting_line(results)
             if waits_for not in ("", before):
@@ -177,8 +198,6 @@ def follow(
                 if is_lost(status):
                     raise RunLost(f"run {number} was lost ({status.details})")
                 why = reason(status.details) or f"run {number} ended: {status.status}"
-                if gateway.was_silent:
-                    raise RunLost(gateway.reason(why))
                 raise LaunchFailed(why)
             if now - ended > FAREWELL:
                 raise RunLost(f"the process of run {number} is gone")
@@ -189,16 +208,6 @@ def server_process(folder: FederationFolder) -> psutil.Process | None:
     """Return the process of the run's ServerApp; None before it is started."""
     processes = running(folder.path, SERVER_APP)
     return processes[0] if processes else None
-
-
-def wait_for_gateway(folder: FederationFolder, why: Exception) -> None:
-    """Return once the gateway answers: no site can take part before. Raises LaunchFailed after PATIENCE seconds."""
-    began = time.monotonic()
-    while not gateway_answers(folder):
-        if time.monotonic() - began > PATIENCE:
-            silence = f"its gateway has not answered for {PATIENCE / 60:g} minutes"
-            raise LaunchFailed(f"{why}; {silence}: {anew(folder)}") from None
-        time.sleep(LOOK)
 
 
 def wait_for_sites(

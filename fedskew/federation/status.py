@@ -14,9 +14,9 @@ from fedskew.engines.flower import LaunchFailed, reason
 from fedskew.engines.processes import running
 from fedskew.federation.database import explained
 from fedskew.federation.folder import FederationFolder
+from fedskew.federation.run import PendingRun
 from fedskew.federation.services import SERVER_APP
 from fedskew.federation.superlink import Control
-from fedskew.federation.supervision import PendingRun
 from server_app.record import RoundRecord
 from server_app.run_folder import RunFolder
 from server_app.settings import NOT_SETTINGS, parse
@@ -50,11 +50,7 @@ Sites = Mapping[str, SiteStatus]
 """By name."""
 
 
-def site_status(
-    folder: FederationFolder,
-    given: Mapping[str, Any],
-    former: Agreement | None = None,
-) -> tuple[str, Sites]:
+def site_status(folder: FederationFolder, given: Mapping[str, Any]) -> tuple[str, Sites]:
     """Return the source of the information, in words, and the status of each site by name.
 
     While a run is in progress its last record is the source, and for a site that has gone offline since, the SuperLink.
@@ -63,15 +59,14 @@ def site_status(
     Args:
         folder: of the federation.
         given: settings of the planned run.
-        former: the former text, where the sites are asked about a run with that one.
 
     Raises:
         Unreachable: the SuperLink does not answer.
         LaunchFailed: the question was lost.
         SettingError: settings that make no run between sites.
     """
-    control = Control(folder.coordinator.superlink_port, folder.authority[0])
-    agreement = former or folder.agreement
+    control = Control(folder)
+    agreement = folder.agreement
     with explained(folder):
         states = control.sites(agreement)
         since = control.absent_since(agreement)
@@ -80,7 +75,7 @@ def site_status(
         if state != "online":
             away[name] = SiteStatus(AWAY, since[name])
     everybody = dict.fromkeys(agreement.names, SiteStatus(NOT_ASKED))
-    settings = parse({**QUICK, **given, "dataset": folder.dataset(agreement.sha256)})
+    settings = parse({**QUICK, **given, "dataset": folder.dataset})
     for config in control.unfinished():
         if config.get(QUESTION):
             continue
@@ -91,8 +86,7 @@ def site_status(
         if not records:
             return f"{run.run} has begun, and no round of it is over", everybody | away
         source = f"round {records[-1].round} of {run.run}, which goes on"
-        # It keeps the text that it began with, whose sites may be others by now.
-        sites = dict(recorded(going_on.agreement or agreement, records))
+        sites = dict(recorded(agreement, records))
         for name, status in away.items():
             # A site that was there in the last round may have gone since.
             if name in sites and sites[name].state != AWAY:
@@ -140,7 +134,7 @@ def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -
     file = (folder.state / f"{QUESTION}.json").resolve()
     file.unlink(missing_ok=True)
     number = control.submit(APP, {**config, QUESTION: str(file)})
-    pending = PendingRun(folder, control, number, log.warning)
+    pending = PendingRun(folder, control, number)
     while not (status := control.status(number)).finished:
         pending.check(status)
         time.sleep(POLL)

@@ -56,7 +56,7 @@ def submit(
     if len(names) < agreement.min_sites:
         rule = f"must be at least min-sites = {agreement.min_sites} sites"
         raise DataError(rule, where=where, key="--site", value=", ".join(names))
-    control = Control(folder.coordinator.superlink_port, folder.authority[0])
+    control = Control(folder)
     overrides = run_config_of(config)
     if agreement.run_key:
         pyproject = app_files(folder.app)["pyproject.toml"]
@@ -64,7 +64,7 @@ def submit(
         whole.pop(RUN_SIGNATURE, None)
         overrides[RUN_SIGNATURE] = sign(names, whole)
     run = control.submit(folder.app, overrides)
-    # The ServerApp's process takes seconds to start, so the gateway reads this before its first message.
+    # The ServerApp's process takes seconds to start, so the door reads this before its first message.
     Participants(folder.state).set(run, names)
     report_line(f"run {run}: {', '.join(names)}")
     while not (status := control.status(run)).finished:

@@ -15,6 +15,7 @@ from data.agreement import Agreement, as_flower_has_it
 from fedskew.federation.flower_internals import (
     ControlHttpClient,
     Fab,
+    HeaderInterceptor,
     ListNodesRequest,
     ListRunsRequest,
     RegisterNodeRequest,
@@ -26,6 +27,7 @@ from fedskew.federation.flower_internals import (
     user_config_from_proto,
     user_config_to_proto,
 )
+from fedskew.federation.folder import SECRET_HEADER, FederationFolder
 from site_agent.app_files import packed_app
 
 READING = ("ListNodes", "ListRuns")
@@ -59,14 +61,16 @@ class RunStatus:
 
 
 class Control:
-    """The control interface of the SuperLink behind the gateway."""
+    """The control interface of the SuperLink, on loopback."""
 
-    def __init__(self, port: int, authority: Path) -> None:
+    def __init__(self, folder: FederationFolder) -> None:
+        port = folder.coordinator.superlink_port
+        secret = HeaderInterceptor(SECRET_HEADER, folder.control_secret)
         self.client = ControlHttpClient.from_server_address(
             server_address=f"127.0.0.1:{port}",
             insecure=False,
-            root_certificates=authority.read_bytes(),
-            interceptors=[cli_version_header()],
+            root_certificates=folder.authority[0].read_bytes(),
+            interceptors=[cli_version_header(), secret],
         )
 
     def ask(self, call: str, request: Any) -> Any:

@@ -57,6 +57,8 @@ RECORD_NAME = re.compile(r"(0|[1-9][0-9]{0,8})/(.{1,200})", re.ASCII | re.DOTALL
 """The name of a record in a reply, CLIENT/RECORD: the client's number without leading zeros, then e.g. upload/NAME."""
 MOST_UNSOLICITED = 20
 """Largest number of sentences about unsolicited records and replies in a round's record."""
+RESTART_LOOK = 2.0
+"""Seconds between two looks whether a node has started again."""
 MIN_POLL, MAX_POLL = 0.01, 0.3
 """Shortest and longest pause, in seconds, between two polls for replies."""
 POLL_SHARE = 0.02
@@ -422,8 +424,18 @@ def replies(
     pushed = set(grid.push_messages(messages))
     sent = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
     waiting = {message_id: node for message_id, node in sent.items() if message_id in pushed}
+    signed_in = signed_in_at(grid)
+    next_look = began + RESTART_LOOK
     while waiting:
         polled = time.monotonic()
+        if polled > next_look:
+            next_look = polled + RESTART_LOOK
+            now_signed_in = signed_in_at(grid)
+            for message_id, node in list(waiting.items()):
+                # flwr hands a message out once: a SuperNode that has started since then never gets it.
+                if now_signed_in.get(node, signed_in.get(node)) != signed_in.get(node):
+                    log.warning("node %d has started again, and is asked again", node)
+                    del waiting[message_id]
         arrived = list(grid.pull_messages(list(waiting)))
         for reply in arrived:
             message_id = reply.metadata.reply_to_message_id
@@ -447,6 +459,13 @@ def replies(
             pause = min(MAX_POLL, max(MIN_POLL, POLL_SHARE * (now - began)))
             # A grid whose pull itself waits for replies has used up part of the pause.
             time.sleep(max(0.0, pause - (now - polled)))
+
+
+def signed_in_at(grid: Grid) -> dict[int, str]:
+    """Return when each connected node has signed in; nothing for a grid that does not tell."""
+    get_nodes = getattr(grid, "get_nodes", None)
+    nodes = [] if get_nodes is None else get_nodes()
+    return {node.node_id: str(getattr(node, "last_activated_at", "")) for node in nodes}
 
 
 def collect_replies(

@@ -60,15 +60,13 @@ GOOD: dict[str, list[Good]] = {
     "federation new": [
         ("study --name study --address example.org:9092 --classes a,b --input-shape 1x8x8", []),
     ],
-    "federation runs": [("study --json", [])],
     "federation down": [("study", [])],
 }
 """By command: good calls, and the keys that its JSON has, or each element of it; without keys, it prints text."""
 ELSEWHERE = {
     "select", "verify",
     *(f"federation {name}" for name in (
-        "add", "alive", "backup", "coordinator-key", "follow", "register", "rekey", "remove", "rename", "renew",
-        "restore", "run", "serve", "sign", "status", "stop", "submit", "up", "update",
+        "add", "agree", "alive", "renew", "run", "serve", "status", "submit", "up",
     )),
 }  # fmt: skip
 """Commands whose good calls take minutes, kept records, or a federation: below, in report/ and in federation/."""
@@ -89,27 +87,16 @@ BAD = {
     "export": "no-run",
     "predict": "no-model images.npz",
     "federation add": "nowhere north KEY",
+    "federation agree": "nowhere",
     "federation alive": "nowhere",
-    "federation backup": "nowhere backup.tar",
-    "federation coordinator-key": "nowhere",
     "federation down": "study --nothing",
-    "federation follow": "nowhere 1",
     "federation new": "study --name study --address nobody --classes a,b --input-shape 1x8x8",
-    "federation register": "nowhere",
-    "federation rekey": "nowhere north KEY",
-    "federation remove": "nowhere north",
-    "federation rename": "nowhere north south",
     "federation renew": "nowhere",
-    "federation restore": "no.tar study",
     "federation run": "nowhere",
-    "federation runs": "study --nothing",
-    "federation serve": "nowhere superlink",
-    "federation sign": "nowhere",
+    "federation serve": "nowhere",
     "federation status": "nowhere",
-    "federation stop": "nowhere 1",
     "federation submit": "nowhere",
     "federation up": "nowhere",
-    "federation update": "nowhere",
 }
 """By command: a call that is refused."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from asked_site import answer, shared_of
 from flwr.app import Message
 
 from client_app.client import InvalidReply
@@ -14,8 +15,10 @@ from client_app.local_site import PERMISSIONS
 from client_app.masked_sum import to_words
 from client_app.messages import pack, unpack
 from client_app.models import build
+from client_app.runtime import site_runtime
 from client_app.summed_questions import sum_of
 from client_app.tensor_files import read
+from client_app.variants.class_prior import QUESTION
 from client_app.variants.feature_statistics import LabelCounts
 from data.agreement import read_agreement
 from fedskew.engines import execute
@@ -24,8 +27,9 @@ from fedskew.scheduling import Resources
 from server_app.app import run
 from server_app.settings import parse
 from site_agent.audit import Audit
-from site_agent.config import read_sites
-from strategies.core.exchange import TooFewReplies
+from site_agent.config import read_site, read_sites
+from site_agent.data_view import install
+from strategies.core.exchange import QUERY, TooFewReplies
 from tests.site_files import NAMES, site_folders, with_mask_keys
 
 POLICY = {"allow": list(PERMISSIONS)}
@@ -79,6 +83,18 @@ def test_another_seed_and_method_ask_for_nothing(tmp_path: Path) -> None:
     assert [len(entries) for entries in before] == [1, 1, 1]
     rehearse(folder, results, {**TRAINED, "method": "fedshift+iwds"}, seed=2)
     assert [events(folder, name) for name in NAMES] == before
+
+
+def test_class_counts_in_the_clear_are_refused_where_sums_are_masked(tmp_path: Path) -> None:
+    for sums in ("masked", "plain"):
+        folder = masking(tmp_path / sums, sums=sums)
+        site_runtime.cache_clear()
+        install({0: read_site(folder / "north/site.toml")})
+        chosen = settings_of(folder, tmp_path / "results", TRAINED)
+        content = answer(chosen, shared_of(chosen), QUERY, question=QUESTION)
+        assert ("0/error" in content) == (sums == "masked")
+    install({})
+    site_runtime.cache_clear()
 
 
 def test_a_damaged_sum_is_asked_for_again(tmp_path: Path) -> None:

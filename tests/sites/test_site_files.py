@@ -10,7 +10,6 @@ import pytest
 from data import DataError, DataSettings
 from data.agreement import MOST_SAMPLES, Agreement, read_agreement
 from fedskew.federation.folder import FederationFolder
-from fedskew.federation.limits import LIMIT_KEYS
 from site_agent.config import read_site, read_sites
 from site_agent.data_view import SiteView
 from tests.site_files import (
@@ -163,10 +162,9 @@ COORDINATOR = {"address": "fl.example.org:9092", "superlink-port": 9093}
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        *(({key: wrong}, key) for key in LIMIT_KEYS for wrong in (0, "7")),
-        ({"connections": 100, "connections-per-address": 101}, "connections-per-address"),
+        *(({"largest-message-mib": wrong}, "largest-message-mib") for wrong in (0, "7")),
         ({"largest-message-mib": 64, "largest-reply-mib": 63}, "largest-reply-mib"),
-        ({"metrics-port": 9092}, "metrics-port"),
+        ({"connections": 9}, "connections"),
         ({"superlink-port": 9092}, "superlink-port"),
     ],
 )
@@ -182,11 +180,10 @@ def test_what_no_coordinator_can_run_with_is_refused(
 def test_a_coordinator_reads_its_own_file(tmp_path: Path) -> None:
     path = write(tmp_path / "coordinator.toml", COORDINATOR)
     usual = FederationFolder(tmp_path).coordinator
-    assert (usual.host, usual.port, usual.metrics_port) == ("fl.example.org", 9092, 0)
+    assert (usual.host, usual.port) == ("fl.example.org", 9092)
     assert (usual.largest_message, usual.largest_reply) == (64 * 2**20, 4096 * 2**20)
-    write(path, {**COORDINATOR, "largest-reply-mib": 64, "requests-per-second": 1})
-    changed = FederationFolder(tmp_path).coordinator
-    assert (changed.limits.requests_per_second, changed.largest_reply) == (1, 64 * 2**20)
+    write(path, {**COORDINATOR, "largest-reply-mib": 64})
+    assert FederationFolder(tmp_path).coordinator.largest_reply == 64 * 2**20
 
 
 def test_a_site_says_how_its_data_are_read(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from click import BadParameter
 from command_line import FedSkew
 
 from data import DataError, InputError, SettingError
-from data.agreement import as_flower_has_it, read_agreement, subtraction_warning
+from data.agreement import as_flower_has_it, subtraction_warning
 from data.toml_file import read_toml
 from deploy.local_federation import fedskew as command
 from fedskew.federation import services
 from fedskew.federation.flower_internals import RegisterNodeRequest, UnregisterNodeRequest
-from fedskew.federation.folder import DATABASE, FederationFolder
+from fedskew.federation.folder import FederationFolder
 from fedskew.federation.superlink import Control
 from server_app.settings import parse
 from tests.site_files import agreed, public_key, with_mask_keys, write
@@ -130,50 +130,52 @@ def folder(tmp_path: Path) -> FederationFolder:
     return FederationFolder(tmp_path)
 
 
-def test_the_installed_app_and_another_text_are_agreed_to_and_the_former_one_is_kept(
-    folder: FederationFolder, tmp_path: Path, fedskew: FedSkew
+def test_an_edited_text_is_put_into_force_and_the_former_one_is_kept(
+    folder: FederationFolder, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = folder.agreement_file
-    first, former = file.read_text(), folder.agreement
-    status, output, errors = fedskew("federation", "update", folder.path)
-    assert status == 0, errors
-    second = read_agreement(file)
-    assert second.app != former.app and second.sites == former.sites
-    assert file.read_text().startswith("# a study\n")
-    assert f'-app = "{former.app}"' in output and "fedskew-site approve" in output
-    (kept,) = (folder.path / "superseded").iterdir()
-    assert kept.read_text() == first
+    registered: list[list[str]] = []
+    monkeypatch.setattr(services, "register", lambda one: registered.append(one.agreement.names))
 
-    # A site leaves: what masked sums of both texts tell is said, and its key does not come back.
-    draft = write(tmp_path / "draft/federation.toml", agreed(site=FOUR))
-    assert fedskew("federation", "update", folder.path, draft)[0] == 0
-    write(draft, agreed(site=FOUR[:3]))
-    status, output, _ = fedskew("federation", "update", folder.path, draft)
+    def agree(**changes: Any) -> tuple[int, str]:
+        if changes:
+            write(folder.agreement_file, agreed(**changes))
+        status, output, _ = fedskew("federation", "agree", folder.path, "--yes")
+        return status, output
+
+    file, first = folder.agreement_file, folder.agreement
+    assert agree()[0] == 0
+    in_force = folder.agreed_file.read_text()
+    second = FederationFolder(folder.path).agreement
+    assert second.app != first.app and second.sites == first.sites, "the app is the installed one"
+    assert in_force == file.read_text() and in_force.startswith("# a study\n")
+    assert not (folder.path / "superseded").exists() and "Nothing to change" in agree()[1]
+
+    # A site joins, and leaves: what masked sums of both texts tell is said, and its key does not come back.
+    assert agree(site=FOUR)[0] == 0
+    (kept,) = (folder.path / "superseded").iterdir()
+    assert kept.read_text() == in_force
+    status, output = agree(site=FOUR[:3])
     assert status == 0 and "Warning: west leaves: masked sums of both federations" in output
-    masked = replace(former, sums="masked")
+    assert [len(names) for names in registered] == [3, 3, 4, 3]
+    text = folder.agreed_file.read_text()
+    # A key that was a site's before, another federation's text, and one that nobody could read change nothing.
+    for wrong in ({"site": FOUR}, {"name": "other", "site": FOUR[:3]}, {"site": FOUR[:1]}):
+        assert agree(**wrong)[0] == 2
+    assert folder.agreed_file.read_text() == text
+
+    masked = replace(first, sums="masked")
     fewer = replace(masked, sites=masked.sites[1:])
     assert subtraction_warning(masked, fewer)
     assert not subtraction_warning(masked, replace(fewer, sums="plain"))
-    text = file.read_text()
-    assert fedskew("federation", "add", folder.path, "west", FOUR[3]["key"])[0] != 0
-    # Another federation's text, and one that nobody could read, change nothing either.
-    for wrong in (agreed(site=FOUR), agreed(name="other", site=FOUR[:3]), agreed(site=FOUR[:1])):
-        write(draft, wrong)
-        assert fedskew("federation", "update", folder.path, draft)[0] != 0
-    assert file.read_text() == text
 
 
-def test_a_changed_list_of_sites_is_told_to_a_superlink_that_is_up(
-    folder: FederationFolder, fedskew: FedSkew, monkeypatch: pytest.MonkeyPatch
+def test_a_text_that_is_not_agreed_to_changes_nothing(
+    folder: FederationFolder, fedskew: FedSkew
 ) -> None:
-    folder.state.mkdir()
-    (folder.state / DATABASE).touch()
-    taken: list[list[str]] = []
-    monkeypatch.setattr(services, "register", lambda one: taken.append(one.agreement.names))
-    words = ("federation", "add", folder.path, "west", FOUR[3]["key"])
-    status, _, errors = fedskew(*words, "--mask-key", FOUR[3]["mask-key"])
-    assert status == 0, errors
-    assert taken == [["north", "east", "south", "west"]]
+    before = folder.agreement_file.read_text()
+    status, output, _ = fedskew("federation", "agree", folder.path)  # nobody answers the question
+    assert status != 0 and "Agree?" in output
+    assert folder.agreement_file.read_text() == before and not folder.agreed_file.exists()
 
 
 def test_the_superlink_registers_the_agreements_keys_and_forgets_all_others(

@@ -10,7 +10,6 @@ import pytest
 
 from fedskew.engines.flower import LaunchFailed
 from fedskew.federation import run as run_module
-from fedskew.federation import supervision
 from fedskew.federation.superlink import Failing, RunStatus, UnknownRun, Unreachable
 from server_app.lock import FolderBusy, locked
 from server_app.run_folder import RunFolder
@@ -96,14 +95,10 @@ def run(tmp_path: Path, settings: RunSettings, monkeypatch: pytest.MonkeyPatch) 
         authority=[b""],
     )
     monkeypatch.setattr(run_module, "running", lambda folder, service: [])
-    monkeypatch.setattr(supervision, "restart_superexec", lambda folder: False)
-    for module in (run_module, supervision):
-        monkeypatch.setattr(module, "gateway_answers", lambda folder: True)
 
     def begin(superlink: SuperLink, stated: RunSettings = settings) -> tuple[str, list[str]]:
-        for module in (run_module, supervision):
-            monkeypatch.setattr(module, "time", superlink)
-        monkeypatch.setattr(run_module, "Control", lambda port, authority: superlink)
+        monkeypatch.setattr(run_module, "time", superlink)
+        monkeypatch.setattr(run_module, "Control", lambda folder: superlink)
         lines: list[str] = []
         with pytest.raises(LaunchFailed) as ended:
             run_module.run(folder, stated, lines.append, None, "signed")  # type: ignore[arg-type]
@@ -190,24 +185,6 @@ def test_a_run_that_nothing_begins_is_stopped_after_two_minutes_and_one_that_beg
     assert superlink.stopped == [1] and 120 < superlink.now < 130
     superlink = SuperLink([PENDING] * 20 + [RUNNING] * 20 + [END])
     assert run(superlink) == ("the app's own end", []) and not superlink.stopped
-
-
-def test_a_run_that_failed_while_the_gateway_was_silent_waits_for_it_and_is_submitted_again(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    superlink = SuperLink([RUNNING] * 10 + [END], [END])
-    for module in (run_module, supervision):
-        monkeypatch.setattr(module, "gateway_answers", lambda folder: not 5 < superlink.now < 300)
-    _, lines = run(superlink)
-    assert superlink.number == 2 and 300 < superlink.moments[1] < 320
-    assert "(the run says: the app's own end)" in lines[-1]
-
-    # A silence without an end is waited for ten minutes.
-    superlink = SuperLink([RUNNING, failed("SuperLink was restarted")], [END])
-    for module in (run_module, supervision):
-        monkeypatch.setattr(module, "gateway_answers", lambda folder: False)
-    sentence, _ = run(superlink)
-    assert superlink.number == 1 and "has not answered for 10 minutes" in sentence
 
 
 def test_it_is_told_once_for_whom_the_run_waits_and_no_former_words_are(

@@ -14,6 +14,7 @@ from running_federation import BACKBONE, MODULE, RUNNING_FEDERATION, TRAINED, WE
 
 from client_app.models.backbone import sha256_of
 from deploy.local_federation import ROOT, LocalFederation, fedskew_site
+from deploy.local_federation import fedskew as coordinator
 from fedskew.engines.processes import running
 
 pytestmark = RUNNING_FEDERATION
@@ -114,21 +115,27 @@ def test_a_run_under_a_text_that_no_site_has_approved_is_refused_by_each_with_it
     federation: LocalFederation,
 ) -> None:
     file = federation.folder / "federation.toml"
-    approved, text = sha256_of(str(file)), file.read_text()
+    text = file.read_text()
+    approved = sha256_of(str(file))
     words = [*TRAINED, "method=fedavg", "rounds=1", "seed=3"]
-    file.write_text(f"# nobody has approved this\n{text}")
+    put_into_force(federation, f"# nobody has approved this\n{text}")
     other = sha256_of(str(file))
     try:
         with pytest.raises((SystemExit, Exception)) as refused:
             federation.run(words, "other-text")
     finally:
-        file.write_text(text)
+        put_into_force(federation, text)
     assert other[:16] in str(refused.value)
     for place in federation.places.values():
         log = (place / "state/site.log").read_text()
         assert f"federation.toml {other[:16]} is not approved at this site" in log
         assert sha256_of(str(place / "state/approved/federation.toml")) == approved
     assert federation.run(words, "approved-text")["failures"] == 0
+
+
+def put_into_force(federation: LocalFederation, text: str) -> None:
+    (federation.folder / "federation.toml").write_text(text)
+    coordinator("federation", "agree", federation.folder, "--yes")
 
 
 def write_tables(federation: LocalFederation) -> None:
@@ -149,7 +156,7 @@ def write_tables(federation: LocalFederation) -> None:
 def agree(federation: LocalFederation, text: str, data: str) -> None:
     """Let all sites approve a text and read other data, and start them again."""
     federation.stop()
-    (federation.folder / "federation.toml").write_text(text)
+    put_into_force(federation, text)
     for place in federation.places.values():
         shutil.copy(federation.folder / "federation.toml", place)
         site = place / "site.toml"

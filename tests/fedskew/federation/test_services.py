@@ -24,7 +24,7 @@ def watched(
     states, started = list(there), list[str]()
     folder = SimpleNamespace(path=tmp_path, state=tmp_path)
     monkeypatch.setattr(services, "running", lambda path, program: [program] * states[0])
-    monkeypatch.setattr(services, "start", lambda folder, name: started.append(name))
+    monkeypatch.setattr(services, "start", lambda folder: started.append("superlink"))
     monkeypatch.setattr(services.time, "sleep", lambda seconds: None)
 
     def look() -> None:
@@ -34,7 +34,7 @@ def watched(
             return
         raise Unreachable("away")
 
-    return lambda starts: wait_for(folder, "superlink", look, starts), started  # type: ignore[arg-type]
+    return lambda starts: wait_for(folder, look, starts), started  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,8 @@ def test_what_a_service_writes_is_for_the_coordinator_s_user_alone(
     """The log, and what the process itself and those that it starts create, under the usual umask."""
     folder, before = SimpleNamespace(path=tmp_path, state=tmp_path), os.umask(0o022)
     script = "from pathlib import Path; Path('made').mkdir(); Path('made/scores').touch()"
-    monkeypatch.setitem(services.COMMANDS, "gate", lambda folder: [sys.executable, "-c", script])
+    command = [sys.executable, "-c", script]
+    monkeypatch.setattr(services, "service_command", lambda folder: command)
     started = []
     popen = subprocess.Popen
 
@@ -77,41 +78,16 @@ def test_what_a_service_writes_is_for_the_coordinator_s_user_alone(
 
     monkeypatch.setattr(services.subprocess, "Popen", recorded)
     try:
-        services.start(folder, "gate")  # type: ignore[arg-type]
+        services.start(folder)  # type: ignore[arg-type]
         assert started[0].wait(60) == 0
     finally:
         assert os.umask(before) == 0o022
-    names = ("gate.log", "made/scores", "made")
+    names = ("superlink.log", "made/scores", "made")
     assert [f"{(tmp_path / name).stat().st_mode & 0o777:o}" for name in names] == [
         "600",
         "600",
         "700",
     ]
-
-
-@pytest.mark.parametrize(
-    ("there", "starts"),
-    [(["superlink"], True), (["superlink", "superexec"], False), ([], False)],
-)
-def test_a_superexec_that_has_ended_is_started_for_its_superlink(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: list[str], starts: bool
-) -> None:
-    """flwr's SuperLink starts it once; nothing is started beside one that is there, or where no SuperLink is seen."""
-    spawned: list[list[str]] = []
-    folder: Any = SimpleNamespace(
-        path=tmp_path,
-        coordinator=SimpleNamespace(superlink_port=9),
-        authority=(tmp_path / "ca.crt", tmp_path / "ca.key"),
-    )
-
-    def running(path: Path, program: str) -> list[Any]:
-        return [SimpleNamespace(pid=7)] * (program.removeprefix("flower-") in there)
-
-    monkeypatch.setattr(services, "running", running)
-    monkeypatch.setattr(services, "spawn", lambda folder, command, name: spawned.append(command))
-    assert services.restart_superexec(folder) == starts == len(spawned)
-    for command in spawned:
-        assert command[-3:] == ["127.0.0.1:9", "--parent-pid", "7"]
 
 
 def test_a_halted_gate_does_not_answer_though_its_connections_are_accepted(

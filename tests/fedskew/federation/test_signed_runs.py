@@ -109,7 +109,10 @@ def test_what_is_signed_is_what_the_server_app_sends(folder: FederationFolder) -
         {"method": "fedprox", "proximal.mu": 0.1, "learning-rate": 0.3, "seed": 4, "rounds": 3},
     ):
         planned = parse({"model": "mlp-bn", **stated, "dataset": dataset})
-        assert parse(planned.going_on().run_config()).run_spec().to_json() == planned.run_spec().to_json()
+        assert (
+            parse(planned.going_on().run_config()).run_spec().to_json()
+            == planned.run_spec().to_json()
+        )
     assert takes_signature(app_files(APP))
 
 
@@ -148,7 +151,7 @@ def test_runs_of_another_app_are_signed_where_it_declares_the_signature(
         return 7
 
     control = SimpleNamespace(submit=submit, status=lambda run: ended)
-    monkeypatch.setattr(submission, "Control", lambda port, authority: control)
+    monkeypatch.setattr(submission, "Control", lambda folder: control)
     fedskew("federation", "submit", study, "--config", "rounds=4")
     (config,) = configs
     assert ("run-signature" in config) == declared and config["rounds"] == 4

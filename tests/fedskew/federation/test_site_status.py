@@ -80,7 +80,7 @@ def superlink(
     link = SuperLink(
         {name: "online" if name in online else "offline" for name in NAMES}, going, answers
     )
-    monkeypatch.setattr(status_module, "Control", lambda port, authority: link)
+    monkeypatch.setattr(status_module, "Control", lambda folder: link)
     monkeypatch.setattr(status_module, "running", lambda folder, program: [])
     return link
 

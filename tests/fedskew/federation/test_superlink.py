@@ -1,6 +1,7 @@
 """The coordinator's requests to its SuperLink."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -28,10 +29,14 @@ class Client:
 
 
 def control_of(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Control:
-    authority = tmp_path / "ca.crt"
-    authority.touch()
+    (tmp_path / "ca.crt").touch()
+    folder: Any = SimpleNamespace(
+        control_secret="secret",
+        coordinator=SimpleNamespace(superlink_port=1),
+        authority=(tmp_path / "ca.crt", tmp_path / "ca.key"),
+    )
     monkeypatch.setattr(superlink.ControlHttpClient, "from_server_address", lambda *_, **__: client)
-    return Control(1, authority)
+    return Control(folder)
 
 
 CLOSED = httpx.RemoteProtocolError("Server disconnected without sending a response.")

@@ -1,4 +1,4 @@
-"""The gateway, asked over HTTP: which requests reach the SuperLink, and which end there."""
+"""The two doors of the SuperLink, asked over HTTP: which requests reach it, and which end there."""
 
 import asyncio
 import base64
@@ -14,16 +14,19 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.proto.fleet_pb2 import (
+    PullMessagesRequest,
     PullMessagesResponse,
     PushMessagesRequest,
 )
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.proto.node_pb2 import Node
-from prometheus_client import generate_latest
+from flwr.proto.recorddict_pb2 import RecordDict
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+from starlette.types import Receive, Scope, Send
 
-from fedskew.federation import gateway as gateway_module
-from fedskew.federation.folder import FederationFolder, add_site, begin
-from fedskew.federation.gateway import Gateway
+from fedskew.federation import door as door_module
+from fedskew.federation.door import Door
+from fedskew.federation.folder import SECRET_HEADER, FederationFolder, add_site, begin
 
 Key = ec.EllipticCurvePrivateKey
 FLEET = "/v1/fleet"
@@ -78,31 +81,31 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Door:
-    """The gateway of a folder, before a SuperLink that `superlink` answers for."""
+class Doors:
+    """The doors of a folder, before a SuperLink that this answers for."""
 
     def __init__(self, path: Path) -> None:
         self.folder = FederationFolder(path)
-        self.passed: list[httpx.Request] = []
-        """What has reached the SuperLink."""
+        self.passed: list[str] = []
+        """The paths that have reached the SuperLink."""
         self.messages: list[PullMessagesResponse] = []
-        """What the SuperLink gives to who polls, in order; then nothing."""
-        gateway = Gateway(self.folder)
-        gateway.client = httpx.AsyncClient(transport=httpx.MockTransport(self.superlink))
-        self.registry = gateway.traffic.registry
-        self.transport = httpx.ASGITransport(gateway.application())
+        """What the SuperLink gives to who asks, in order; then nothing."""
+        self.door = Door(self.superlink, self.folder)
 
-    def superlink(self, request: httpx.Request) -> httpx.Response:
-        self.passed.append(request)
+    async def superlink(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        self.passed.append(scope["path"])
         content = b""
-        if request.url.path == PULL and self.messages:
+        if scope["path"] == PULL and self.messages:
             content = self.messages.pop(0).SerializeToString()
-        return httpx.Response(200, content=content)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": content})
 
-    def post(self, path: str, key: Key = NORTH, **more: Any) -> httpx.Response:
+    def post(self, path: str, key: Key = NORTH, port: int = 8443, **more: Any) -> httpx.Response:
         async def answer() -> httpx.Response:
-            base = "https://gateway"
-            async with httpx.AsyncClient(transport=self.transport, base_url=base) as client:
+            base = f"https://superlink:{port}"
+            transport = httpx.ASGITransport(self.door)
+            async with httpx.AsyncClient(transport=transport, base_url=base) as client:
                 return await client.post(path, **more)
 
         more.setdefault("headers", signed(key))
@@ -110,10 +113,10 @@ class Door:
 
 
 @pytest.fixture
-def door(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
-    monkeypatch.setattr(gateway_module, "HOLD", -1.0)  # a poll without a message is answered now
+def doors(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doors:
+    monkeypatch.setattr(door_module, "HOLD", 0.0)  # a question without a message is answered now
     shutil.copytree(made, tmp_path / "federation")
-    return Door(tmp_path / "federation")
+    return Doors(tmp_path / "federation")
 
 
 def push(*sources: int | None, node: int = 1, trees: int | None = None) -> bytes:
@@ -147,9 +150,9 @@ REFUSED: dict[str, tuple[int, str, Callable[[], dict[str, Any]]]] = {
     "a site's key, signed with another": (403, BEGIN, headers(lambda: signed(NORTH, signer=STRANGER))),
     "a signature of 310 seconds ago": (403, BEGIN, headers(lambda: signed(NORTH, age=310))),
     "a signature of the future": (403, BEGIN, headers(lambda: signed(NORTH, age=-10))),
+    "a question that is no protobuf": (403, PULL, lambda: {"content": b"no question"}),
     "an object of a byte too many": (413, UPLOAD, lambda: {"content": bytes(2 * MIB + 1)}),
     "a question of a byte too many": (413, RUN, lambda: {"content": bytes(MIB + 1)}),
-    "a poll that is no protobuf": (403, PULL, lambda: {"content": b"no question"}),
     **{
         f"a push with {name}": (403, PUSH, lambda body=body: {"content": body})  # type: ignore[misc]
         for name, body in {
@@ -168,23 +171,23 @@ PASSED = {UPLOAD: bytes(2 * MIB), RUN: bytes(MIB), PUSH: push(1, 1)}
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_no_site_may_ask_ends_at_the_gateway_beside_what_it_may(door: Door, what: str) -> None:
+def test_what_no_site_may_ask_ends_at_the_door_beside_what_it_may(doors: Doors, what: str) -> None:
     status, path, request = REFUSED[what]
-    assert door.post(path, **request()).status_code == status
-    assert not door.passed
+    assert doors.post(path, **request()).status_code == status
+    assert not doors.passed
     allowed = PULL if status == 404 else path
-    assert door.post(allowed, content=PASSED.get(path, b"")).status_code == 200
-    assert len(door.passed) == 1
+    assert doors.post(allowed, content=PASSED.get(path, b"")).status_code == 200
+    assert len(doors.passed) == 1
 
 
 def test_a_changed_agreement_counts_from_the_next_request_and_an_unreadable_one_does_not(
-    door: Door, caplog: pytest.LogCaptureFixture
+    doors: Doors, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = door.folder.agreement_file
+    file = doors.folder.agreement_file
     text = file.read_text()
 
     def statuses() -> list[int]:
-        return [door.post(RUN, key).status_code for key in (NORTH, SOUTH, STRANGER)]
+        return [doors.post(RUN, key).status_code for key in (NORTH, SOUTH, STRANGER)]
 
     assert statuses() == [200, 200, 403]
     file.write_text(text + "\n[[site")
@@ -196,37 +199,94 @@ def test_a_changed_agreement_counts_from_the_next_request_and_an_unreadable_one_
     assert statuses() == [200, 200, 403]
 
 
-def test_a_reply_has_so_many_bytes_and_the_next_message_begins_anew(door: Door) -> None:
+def test_a_reply_has_so_many_bytes_and_the_next_message_begins_anew(doors: Doors) -> None:
     """One site could fill the coordinator's disk, where the SuperLink keeps objects."""
 
     def upload(key: Key) -> int:
-        return door.post(UPLOAD, key, content=bytes(2 * MIB)).status_code
+        return doors.post(UPLOAD, key, content=bytes(2 * MIB)).status_code
 
     assert [upload(NORTH) for _ in range(3)] == [200, 200, 413]
     assert upload(SOUTH) == 200, "each site has a limit of its own"
-    door.messages.append(message_of("a"))
-    door.post(PULL)
+    doors.messages.append(message_of("a"))
+    doors.post(PULL)
     assert [upload(NORTH) for _ in range(3)] == [200, 200, 413]
 
 
 def message_of(name: str) -> PullMessagesResponse:
+    metadata = Metadata(run_id=5, message_id=name, message_type="train", ttl=60.0)
     return PullMessagesResponse(
-        messages_list=[Message(metadata=Metadata(run_id=5, message_id=name))],
+        messages_list=[Message(metadata=metadata, content=RecordDict())],
         message_object_trees=[ObjectTree(object_id=name)],
     )
 
 
-def test_every_request_leaves_a_line_with_the_sites_name_and_counts(
-    door: Door, caplog: pytest.LogCaptureFixture
+def test_every_request_leaves_a_line_with_the_sites_name(
+    doors: Doors, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "fedskew.gateway")
-    door.post(RUN, SOUTH)
-    door.post("/v1/control/start-run", STRANGER)
-    door.post(UPLOAD, content=b"x" * 70)
-    lines = [line for line in caplog.messages if "127.0.0.1" in line]
-    assert lines[0].startswith("south 127.0.0.1 POST '/v1/fleet/get-run': 200")
-    assert lines[1].startswith("unknown 127.0.0.1 POST '/v1/control/start-run': 404")
-    text = generate_latest(door.registry).decode()
-    assert 'requests_total{site="unknown",status="404"} 1.0' in text
-    assert 'received_bytes_total{site="north"} 70.0' in text
-    assert "start-run" not in text, "a path that is not passed on makes no series"
+    caplog.set_level("INFO", "fedskew.door")
+    doors.post(RUN, SOUTH)
+    doors.post("/v1/control/start-run", STRANGER)
+    assert caplog.messages == [
+        "south 127.0.0.1 POST '/v1/fleet/get-run': 200",
+        "unknown 127.0.0.1 POST '/v1/control/start-run': 404",
+    ]
+
+
+def test_a_message_is_given_again_until_the_site_shows_that_it_has_it(doors: Doors) -> None:
+    doors.messages += [message_of("a"), message_of("b")]
+    first = doors.post(PULL).content
+    assert first and doors.post(PULL).content == first, "its connection may have broken"
+    doors.post(f"{FLEET}/send-node-heartbeat")
+    assert doors.post(PULL).content == first, "a sign of life is sent beside the question"
+    doors.post(f"{FLEET}/pull-object")
+    assert doors.post(PULL).content not in (b"", first)
+
+
+def test_a_question_waits_for_messages_of_the_server_app(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "HOLD", 60.0)
+
+    asks = PullMessagesRequest(node=Node(node_id=4)).SerializeToString()
+
+    async def answer() -> bytes:
+        transport = httpx.ASGITransport(doors.door)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="https://superlink:8443"
+        ) as site:
+            question = asyncio.ensure_future(site.post(PULL, content=asks, headers=signed(NORTH)))
+            while PULL not in doors.passed:
+                await asyncio.sleep(0)
+            assert not question.done()
+            doors.messages.append(message_of("a"))
+            sent = Message(metadata=Metadata(dst_node_id=4))
+            body = PushAppMessagesRequest(messages_list=[sent]).SerializeToString()
+            await site.post("https://superlink:9/v1/runtime/push-messages", content=body)
+            return (await question).content
+
+    assert asyncio.run(answer()) == message_of("a").SerializeToString()
+
+
+def test_a_message_of_a_run_without_the_site_is_declined_in_its_place(doors: Doors) -> None:
+    doors.door.participants.set(5, ["south"])
+    doors.messages.append(message_of("a"))
+    assert (
+        doors.post(
+            PULL, content=PullMessagesRequest(node=Node(node_id=1)).SerializeToString()
+        ).content
+        == b""
+    )
+    assert doors.passed == [PULL, PUSH, UPLOAD]
+    doors.messages.append(message_of("a"))
+    assert doors.post(PULL, SOUTH).content
+
+
+def test_on_loopback_the_control_interface_asks_for_the_coordinators_secret(doors: Doors) -> None:
+    path = "/v1/control/list-runs"
+    assert doors.post(path, port=9, headers={}).status_code == 403
+    assert doors.post(path, port=9, headers={SECRET_HEADER: "other"}).status_code == 403
+    assert not doors.passed
+    secret = doors.folder.control_secret
+    assert doors.post(path, port=9, headers={SECRET_HEADER: secret}).status_code == 200
+    assert doors.post("/v1/runtime/acquire-task", port=9, headers={}).status_code == 200
+    assert (doors.folder.state / "control.secret").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,355 @@
+"""The coordinator's one service: flwr's SuperLink with two doors. `python -m fedskew.federation.door FOLDER`.
+
+A SuperLink serves three interfaces on one port, and two of them ask for no account: anyone who reaches it can submit
+code, remove a hospital, or take over a ServerApp with all updates. Here the loopback port has all three, the control
+interface for who can read a secret. The port that sites reach has ten fleet calls alone, for keys of the text in force.
+
+A SuperNode asks for messages every 3 seconds, and loses one when its connection breaks. So the door answers that
+question once there is a message or after HOLD seconds, and gives the message again until another request shows that it
+has arrived. A flood on an open port is a matter for a proxy before it: deploy/haproxy.cfg.
+"""
+
+import asyncio
+import hmac
+import logging
+import socket
+import sys
+import threading
+import time
+from base64 import b64decode
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvicorn
+from google.protobuf.message import DecodeError
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from data import DataError
+from data.agreement import as_flower_has_it, read_agreement
+from data.file_stamps import stamp_of
+from data.log_files import rotate
+from fedskew.federation.flower_internals import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PullObjectResponse,
+    PushAppMessagesRequest,
+    PushMessagesRequest,
+    bytes_to_public_key,
+    superlink_of,
+    verify_signature,
+)
+from fedskew.federation.folder import SECRET_HEADER, FederationFolder
+from fedskew.federation.participants import Participants, decline
+
+log = logging.getLogger("fedskew.door")
+FLEET = "/v1/fleet/"
+PULL, PUSH = FLEET + "pull-messages", FLEET + "push-messages"
+OBJECT, UPLOAD = FLEET + "pull-object", FLEET + "push-object"
+BEGIN, END, HEARTBEAT = (
+    FLEET + call for call in ("activate-node", "deactivate-node", "send-node-heartbeat")
+)
+CALLS = frozenset(
+    {PULL, PUSH, OBJECT, UPLOAD, BEGIN, END, HEARTBEAT}
+    | {FLEET + call for call in ("confirm-message-received", "get-run", "get-fab")}
+)
+"""The paths that a registered SuperNode uses. Others, which register or remove nodes, are for the coordinator alone."""
+CONTROL = "/v1/control/"
+NEW_MESSAGES = "/v1/runtime/push-messages"
+"""The path by which a ServerApp sends messages."""
+SMALL = 2**20
+"""Bytes of a body that is no object: lists of messages and of their objects."""
+HOLD = 15.0
+"""The longest time in seconds before a question for messages is answered. A SuperNode's own timeout is 30 seconds."""
+LOOK, LOOKS = 0.1, 100
+"""Seconds between two looks for an object that is on its way, and how many there are."""
+AGES = (-5.0, 305.0)
+"""The least and the greatest age in seconds at which flwr accepts a signature. Outside them, a clock is wrong or an old
+request is replayed."""
+ROTATION = 60.0
+"""Seconds between two looks at the size of the service's log."""
+
+Ask = Callable[[str, bytes], Awaitable[Response]]
+"""(path, body) -> the SuperLink's answer to a request with the headers of a site's."""
+
+
+class Refused(Exception):
+    """A request that the SuperLink does not get."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class SiteKeys:
+    """The sites of the text in force by public key, read again when the file changes."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.stamp = stamp_of(file)
+        self.sites = {as_flower_has_it(site.key): site.name for site in read_agreement(file).sites}
+
+    def signer(self, headers: Headers) -> str:
+        """Return the site that has signed a request lately, or an empty name."""
+        self.refresh()
+        try:
+            key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+            signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+            stamp = headers[TIMESTAMP_HEADER]
+            age = (datetime.now(UTC) - datetime.fromisoformat(stamp)).total_seconds()
+            name = self.sites[key]
+            signed = verify_signature(bytes_to_public_key(key), stamp.encode("ascii"), signature)
+        except (LookupError, ValueError, TypeError):
+            return ""
+        return name if signed and AGES[0] < age < AGES[1] else ""
+
+    def refresh(self) -> None:
+        """Take over a file that has changed. One that cannot be read changes nothing."""
+        stamp = stamp_of(self.file)
+        if stamp == self.stamp:
+            return
+        self.stamp = stamp
+        try:
+            agreed = read_agreement(self.file)
+        except DataError as error:
+            log.error("the sites stay as they were: %s", error)
+            return
+        self.sites = {as_flower_has_it(site.key): site.name for site in agreed.sites}
+
+
+class Door:
+    """An ASGI application around the SuperLink's own."""
+
+    def __init__(self, superlink: ASGIApp, folder: FederationFolder) -> None:
+        self.superlink = superlink
+        self.keys = SiteKeys(folder.text_in_force)
+        self.secret = folder.control_secret
+        self.port = folder.coordinator.port
+        self.largest = folder.coordinator.largest_message
+        self.largest_reply = folder.coordinator.largest_reply
+        self.participants = Participants(folder.state)
+        self.news = defaultdict[int, asyncio.Event](asyncio.Event)
+        """By node, set when a ServerApp has sent it a message."""
+        self.given: dict[str, Response] = {}
+        """By site, the message that it was given and has not shown to have."""
+        self.uploaded = Counter[str]()
+        """By site, bytes of objects since its last message."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.superlink(scope, receive, send)
+        elif scope["server"][1] == self.port:
+            await self.of_site(scope, receive, send)
+        elif scope["path"].startswith(CONTROL) and not self.knows_secret(Headers(scope=scope)):
+            await Response(status_code=403)(scope, receive, send)
+        elif scope["path"] == NEW_MESSAGES:
+            body = await body_of(receive)
+            await self.superlink(scope, sending(body), send)
+            for message in PushAppMessagesRequest.FromString(body).messages_list:
+                self.news[message.metadata.dst_node_id].set()
+        else:
+            await self.superlink(scope, receive, send)
+
+    def knows_secret(self, headers: Headers) -> bool:
+        """Return whether a request on loopback has the secret that only the coordinator's user can read."""
+        return hmac.compare_digest(headers.get(SECRET_HEADER, "").encode(), self.secret.encode())
+
+    async def of_site(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request on the sites' port, and log it."""
+        site = self.keys.signer(Headers(scope=scope))
+        answer = await self.answer(scope, receive, site)
+        address = scope["client"][0] if scope["client"] else "unknown"
+        path = scope["path"][:100]
+        log.info(
+            "%s %s %s %r: %d", site or "unknown", address, scope["method"], path, answer.status_code
+        )
+        await answer(scope, receive, send)
+
+    async def answer(self, scope: Scope, receive: Receive, site: str) -> Response:
+        """Return the SuperLink's answer to a site's request, or a refusal."""
+        try:
+            body = await self.allowed_body(scope, receive, site)
+        except Refused as refusal:
+            return Response(status_code=refusal.status)
+        path = scope["path"]
+        ask = self.asking(scope)
+        if path == PULL:
+            return await self.message(ask, body, receive, site)
+        if path not in (HEARTBEAT, BEGIN, END):
+            self.given.pop(site, None)  # whoever works on a message has it
+        if path == OBJECT:
+            return await arriving_object(ask, body)
+        return await ask(path, body)
+
+    async def allowed_body(self, scope: Scope, receive: Receive, site: str) -> bytes:
+        """Return the body of a request that a site may make. Raises Refused: 404, 403 or 413."""
+        path = scope["path"]
+        if scope["method"] != "POST" or path not in CALLS:
+            raise Refused(404)
+        if not site:
+            raise Refused(403)
+        body = await body_of(receive, self.largest if path == UPLOAD else SMALL)
+        if path == PUSH and not is_own(body):
+            raise Refused(403)
+        if path == UPLOAD:
+            # A reply fills the coordinator's disk.
+            self.uploaded[site] += len(body)
+            if self.uploaded[site] > self.largest_reply:
+                raise Refused(413)
+        return body
+
+    async def message(self, ask: Ask, body: bytes, receive: Receive, site: str) -> Response:
+        """Answer a question for messages once there is one, or after HOLD seconds."""
+        try:
+            news = self.news[PullMessagesRequest.FromString(body).node.node_id]
+        except DecodeError:
+            return Response(status_code=403)
+        gone = asyncio.ensure_future(receive())  # only a disconnect is still to come
+        deadline = time.monotonic() + HOLD
+        try:
+            while site not in self.given:
+                news.clear()
+                answer = await ask(PULL, body)
+                if answer.status_code != 200:
+                    return answer
+                if answer.body and await self.is_for(site, answer, ask, body):
+                    self.given[site] = answer
+                    self.uploaded[site] = 0
+                    break
+                woken = asyncio.ensure_future(news.wait())
+                left = max(0.0, deadline - time.monotonic())
+                await asyncio.wait({woken, gone}, timeout=left, return_when="FIRST_COMPLETED")
+                woken.cancel()
+                if gone.done() or time.monotonic() >= deadline:
+                    return answer if not answer.body else Response()
+            return self.given[site]
+        finally:
+            gone.cancel()
+
+    async def is_for(self, site: str, answer: Response, ask: Ask, body: bytes) -> bool:
+        """Return whether a site takes part in the runs of its messages; those of others are declined in its place."""
+        response = PullMessagesResponse.FromString(bytes(answer.body))
+        runs = {message.metadata.run_id for message in response.messages_list}
+        if all(self.participants.allows(site, run) for run in runs):
+            return True
+        await decline(response, PullMessagesRequest.FromString(body).node.node_id, ask)
+        return False
+
+    def asking(self, scope: Scope) -> Ask:
+        """Return what asks the SuperLink with the headers of a site's request: flwr signs the time alone."""
+
+        async def ask(path: str, body: bytes) -> Response:
+            parts: list[Message] = []
+
+            async def send(message: Message) -> None:
+                parts.append(message)
+
+            asked = {**scope, "path": path, "raw_path": path.encode()}
+            await self.superlink(asked, sending(body), send)
+            content = b"".join(part.get("body", b"") for part in parts[1:])
+            answer = Response(content, parts[0]["status"])
+            answer.raw_headers = list(parts[0]["headers"])
+            return answer
+
+        return ask
+
+
+async def arriving_object(ask: Ask, body: bytes) -> Response:
+    """Return an object once it is there: a SuperNode that hears "not yet" sleeps for 1, 2, 4 ... seconds."""
+    for _ in range(LOOKS):
+        answer = await ask(OBJECT, body)
+        found = PullObjectResponse.FromString(
+            bytes(answer.body) if answer.status_code == 200 else b""
+        )
+        if found.object_available or not found.object_found:
+            break
+        await asyncio.sleep(LOOK)
+    return answer
+
+
+def sending(body: bytes) -> Receive:
+    """Return what gives an application a whole body."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+async def body_of(receive: Receive, most: int = sys.maxsize) -> bytes:
+    """Return a request's body. Raises Refused where it is larger than it may be."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise Refused(413)
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+def is_own(body: bytes) -> bool:
+    """Return whether a push has replies, all of the node that pushes them: the SuperLink checks neither."""
+    try:
+        pushed = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return False
+    node = pushed.node.node_id
+    replies = pushed.messages_list
+    is_whole = node and replies and len(replies) == len(pushed.message_object_trees)
+    return bool(is_whole) and all(reply.metadata.src_node_id == node for reply in replies)
+
+
+def keep_logs_small(file: Path) -> None:
+    """Rotate the service's own log for as long as the process lives."""
+    while True:
+        time.sleep(ROTATION)
+        try:
+            rotate(file)
+        except OSError as error:
+            log.error("%s: cannot be rotated: %s", file, error.strerror)
+
+
+def main() -> None:
+    """Serve until a signal arrives."""
+    from fedskew.federation.services import superlink_command
+
+    folder = FederationFolder(Path(sys.argv[1]))
+    coordinator = folder.coordinator
+    # This logger alone: flwr's own lines of every request would be a second log.
+    to_file = logging.StreamHandler(sys.stdout)
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(to_file)
+    log.setLevel(logging.INFO)
+    superlink = superlink_of(superlink_command(folder))
+    certificate, key = folder.server
+    threading.Thread(
+        target=keep_logs_small, args=(folder.state / "superlink.log",), daemon=True
+    ).start()
+    config = uvicorn.Config(
+        Door(superlink, folder),
+        ssl_certfile=str(certificate),
+        ssl_keyfile=str(key),
+        ws="none",
+        proxy_headers=False,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+        limit_concurrency=4096,
+    )
+    doors = [
+        socket.create_server(("127.0.0.1", coordinator.superlink_port)),
+        socket.create_server((coordinator.listen, coordinator.port)),
+    ]
+    uvicorn.Server(config).run(sockets=doors)
+
+
+if __name__ == "__main__":
+    main()
