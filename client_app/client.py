@@ -403,8 +403,8 @@ class Variant(Settings):
         return {}
 
 
-REPORTING_HOOKS = frozenset({"before", "after", "answer"})
-"""Hooks that cannot change training by themselves: their results are sent, saved, or read by another hook."""
+REPORTING_HOOKS = frozenset({"before", "after", "answer", "upload", "check_size", "check_sum"})
+"""Members that cannot change training: their results are sent, saved, checked, or read by another hook."""
 
 Hook = TypeVar("Hook", bound=Callable[..., Tensor | None])
 
