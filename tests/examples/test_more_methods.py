@@ -90,7 +90,10 @@ def test_feddisco_is_its_equation(measure: str) -> None:
     if measure == "l2":
         distances = [float((share - 1 / CLASSES).norm()) for share in shares]
     else:
-        distances = [math.log(CLASSES) - sum(-p * math.log(p) for p in share.tolist() if p) for share in shares]
+        distances = [
+            math.log(CLASSES) - sum(-p * math.log(p) for p in share.tolist() if p)
+            for share in shares
+        ]
     answers = [asked.answer(client, asked.name) for client in clients]
     numbers_K1 = torch.stack([answer["discrepancy"] for answer in answers])
     for answer, distance in zip(answers, distances, strict=True):
