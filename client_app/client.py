@@ -404,7 +404,7 @@ class Variant(Settings):
 
 
 REPORTING_HOOKS = frozenset({"before", "after", "answer", "upload", "check_size", "check_sum"})
-"""Hooks that cannot change training by themselves: their results are sent, saved, or read by another hook."""
+"""Members that cannot change training: their results are sent, saved, checked, or read by another hook."""
 
 Hook = TypeVar("Hook", bound=Callable[..., Tensor | None])
 
