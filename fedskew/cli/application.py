@@ -32,7 +32,7 @@ COMMANDS = {
     ),
     "select": (
         "fedskew.cli.select:select",
-        "Find the best method for a federation: a race of methods and learning rates with equal budgets.",
+        "Find the best method for a federation, by three experiments on validation data.",
     ),
     "report": (
         "fedskew.cli.report:report",
