@@ -21,7 +21,7 @@ from benchmarks.round import CLIENTS, settings
 from fedskew.engines import execute
 from fedskew.engines.flower import DEFAULTS, search_path
 from fedskew.engines.processes import end, mark
-from fedskew.engines.ray_grid import connect, crew, ray
+from fedskew.engines.ray_grid import connect, crew
 from fedskew.scheduling import Resources
 from server_app.run_settings import RunSettings
 
@@ -56,6 +56,8 @@ def second_run(run: RunSettings) -> float:
 
 def end_ray() -> None:
     """End Ray, so that the next run starts it."""
+    import ray  # not before ray_grid has set its environment
+
     ray.shutdown()
     connect.cache_clear()
     crew.cache_clear()

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Callable, Sequence
 
-LineSink = Callable[[str], None]
+LineSink = Callable[[str], object]
 """Takes one line for the user, such as the line of a round."""
 
 

@@ -1,7 +1,7 @@
 """What a command may use of the machine, and how its runs share that."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -82,7 +82,7 @@ class Job:
 class JobResult:
     """How a job ended: with a summary, or with the reason why there is none."""
 
-    summary: Mapping[str, Any] | None = None
+    summary: dict[str, Any] | None = None
     reason: str = ""
     is_to_go_on: bool = False
     """Whether the run is to be begun again: its process has died, or another one, on any machine, works on it."""

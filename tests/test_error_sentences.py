@@ -15,7 +15,7 @@ from data.agreement import read_agreement
 from data.errors import NO_VALUE
 from data.partition_files import read as read_partition
 from data.settings import DataSettings
-from fedskew.diagnosis.table import TableError, read_counts
+from fedskew.diagnosis.table import read_counts
 from fedskew.experiments.experiments import load_experiments
 from fedskew.federation.folder import FederationFolder
 from server_app.settings import parse, parse_texts
@@ -94,7 +94,7 @@ FAMILIES: Mapping[str, tuple[Callable[[Any, Path], None], type[InputError]]] = {
     "federation.toml": (federation_toml, DataError),
     "site.toml": (site_toml, DataError),
     "coordinator.toml": (coordinator_toml, DataError),
-    "counts": (counts, TableError),
+    "counts": (counts, DataError),
     "table": (table_of_numbers, DataError),
     "partition file": (partition_file, DataError),
     "npz": (arrays, DataError),

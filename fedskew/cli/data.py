@@ -1,15 +1,12 @@
 """`fedskew data`: list data sets, show and save partitions, check a user's own data."""
 
-import functools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
@@ -26,7 +23,6 @@ from data.readers.catalog import (
     labels_file,
     members,
 )
-from data.renamed_settings import print_renamed
 from data.text import name_list
 from fedskew.cli import completion
 from fedskew.cli.run_selection import check_settings, checked_texts
@@ -40,15 +36,13 @@ from fedskew.cli.terminal import (
     fits,
 )
 from fedskew.experiments.entries import defaults
-from fedskew.formatting import named, numbered, numeric, terminal_table
+from fedskew.formatting import named, numbered, terminal_table
 from fedskew.signals import at_once
 from server_app.keys import read_texts
 
 # What reads data imports torch, which takes seconds: the commands import it after their first checks.
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from data import Dataset, Federation
+    from data import Federation
 
 application = typer.Typer(
     help="Data sets and partitions.",
@@ -74,80 +68,46 @@ def list_data(
     as_json: AsJson = False,
 ) -> None:
     """List the data sets: present or missing, and how to get them."""
-    rows = [*named_rows(data_root)]
-    rows += alias_rows(rows)
+    with at_once():
+        from data.readers.named import files_of
+
+    rows = []
+    missing = set()
+    for name, known in KNOWN.items():
+        try:
+            files = files_of(name, DataSettings(name, data_root))
+            what = "comes with scikit-learn"
+            if files:
+                what = str(files[0])
+            if len(files) > 1:
+                what += f" and {len(files) - 1} more"
+        except DataError:
+            missing.add(name)
+            by = known.downloaded_by
+            way = f"download = true fetches it into data-root, through {by}" if by else known.how
+            what = f"{way}; or {name}.npz in data-root"
+        shape = "x".join(map(str, known.shape))
+        rows.append((name, len(known.class_names), shape, name not in missing, what))
+    for alias, names in ALIASES.items():
+        what = f"the domains {', '.join(names)}"
+        lacking = [name for name in names if name in missing]
+        if lacking:
+            what += f"; missing {', '.join(lacking)}"
+        rows.append((alias, len(KNOWN[names[0]].class_names), "", not lacking, what))
+
+    headings = ("dataset", "classes", "input-shape", "there", "what")
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps([dict(zip(headings, row, strict=True)) for row in rows], indent=2))
         return
-    table = terminal_table(*named("dataset", "classes", "input-shape", "there"), "what")
-    for row in rows:
-        there_or_not = Text("yes", "green") if row["there"] else Text("no", "yellow")
-        table.add_row(
-            row["dataset"],
-            str(row["classes"]),
-            row["input-shape"],
-            there_or_not,
-            row["what"],
-        )
+    table = terminal_table(*named(*headings[:-1]), "what")
+    for name, classes, shape, there, what in rows:
+        there_or_not = Text("yes", "green") if there else Text("no", "yellow")
+        table.add_row(name, str(classes), shape, there_or_not, what)
     out.print(table)
     out.print(
         "Beside these: npz:PATH, folder:PATH, csv:PATH, medmnist:NAME or medmnist:PATH, hf:NAME or hf:PATH "
         "(see `fedskew data check`) and domains:NAME,NAME,..."
     )
-
-
-def named_rows(data_root: str) -> Iterator[dict[str, Any]]:
-    """Yield a row per named data set, as `--json` prints it."""
-    for name, known in KNOWN.items():
-        row = {
-            "dataset": name,
-            "classes": len(known.class_names),
-            "input-shape": "x".join(map(str, known.shape)),
-        }
-        yield row | status(name, data_root)
-
-
-def alias_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield a row per name of several data sets, from the rows of these."""
-    there = {row["dataset"]: row["there"] for row in rows}
-    for alias, names in ALIASES.items():
-        missing = [name for name in names if not there[name]]
-        what = f"the domains {', '.join(names)}"
-        if missing:
-            what += f"; missing {', '.join(missing)}"
-        yield {
-            "dataset": alias,
-            "classes": len(KNOWN[names[0]].class_names),
-            "input-shape": "",
-            "there": not missing,
-            "what": what,
-        }
-
-
-def status(name: str, data_root: str) -> dict[str, Any]:
-    """Return whether a data set is there, and where, or how to get it."""
-    with at_once():
-        from data.readers.layouts import office_class_folders
-        from data.readers.named import files_of
-
-    known = KNOWN[name]
-    try:
-        files = files_of(name, DataSettings(name, data_root))
-    except DataError:
-        by = known.downloaded_by
-        way = f"download = true fetches it into data-root, through {by}" if by else known.how
-        return {"there": False, "what": f"{way}; or {name}.npz in data-root"}
-    if not files:
-        return {"there": True, "what": "comes with scikit-learn"}
-    if known.layout == "office" and files[0].suffix != ".npz":
-        try:
-            office_class_folders(files[0].parent, known.class_names)
-        except DataError as error:
-            return {"there": False, "what": str(error)}
-    what = str(files[0])
-    if len(files) > 1:
-        what += f" and {len(files) - 1} more"
-    return {"there": True, "what": what}
 
 
 @application.command()
@@ -172,24 +132,21 @@ def show(
     chosen = parse(stated)
     federation = federate(chosen.data, chosen.general.seed)
     refuse_untrainable(chosen.data, federation)
-    counts_KC = federation.counts_KC
-    classes = federation.dataset.class_names
     if png is not None:
-        draw_class_matrix(counts_KC, classes, federation.client_names).savefig(png)
+        draw_class_matrix(federation, png)
     print_warnings(chosen.data, federation, console(stderr=as_json))
     if as_json:
-        found = {"hash": federation.hash, "classes": classes, "counts": counts_KC.tolist()}
-        print(json.dumps(found))
+        classes, counts = federation.dataset.class_names, federation.counts_KC.tolist()
+        print(json.dumps({"hash": federation.hash, "classes": classes, "counts": counts}))
         return
-    data = chosen.data
-    title = (
-        f"{data.dataset}, partition {data.partition}, seed {chosen.general.seed}: training samples"
-    )
+    partition = f"partition {chosen.data.partition}, seed {chosen.general.seed}"
+    title = f"{chosen.data.dataset}, {partition}: training samples"
     table = matrix_table(federation, title)
     if not fits(table, out):
         table = matrix_table(federation, title, full_names=False)
     out.print(table)
-    samples = f"{counts_KC.sum()} training and {len(federation.global_test)} test samples"
+    tests = len(federation.global_test)
+    samples = f"{federation.counts_KC.sum()} training and {tests} test samples"
     out.print(f"{samples}; hash of data and partition {federation.hash}")
     if diagnosis := line_of(federation):
         out.print(f"{whose_partition(chosen.data)}: {diagnosis}", markup=False)
@@ -223,16 +180,13 @@ def save(
     if table is not None:
         partition = partition_by_table(table, load(chosen.data))
         write_partition(file, partition)
-        clients = len(partition.train)
-        samples = sum(map(len, partition.train))
-        tests = len(partition.test)
+        parts, tests = partition.train, len(partition.test)
     else:
         federation = federate(chosen.data, chosen.general.seed)
         save_partition(federation, file)
-        clients = federation.clients
-        samples = federation.counts_KC.sum()
-        tests = len(federation.global_test)
-    out.print(f"{file}: {clients} clients, {samples} training and {tests} test")
+        parts, tests = federation.train_indices, len(federation.global_test)
+    samples = sum(map(len, parts))
+    out.print(f"{file}: {len(parts)} clients, {samples} training and {tests} test")
 
 
 def matrix_table(federation: "Federation", title: str, full_names: bool = True) -> Table:
@@ -245,10 +199,8 @@ def matrix_table(federation: "Federation", title: str, full_names: bool = True) 
     names = federation.dataset.class_names
     few = len(names) <= SHOWN_CLASSES
     headings, legend = ["classes held", "largest class", "its share"], ""
-    if few and full_names:
-        headings = list(names)
-    elif few:
-        headings, legend = numbered(names)
+    if few:
+        headings, legend = (list(names), "") if full_names else numbered(names)
 
     table = terminal_table(title=title)
     table.caption = f"Classes: {legend}" if legend else None
@@ -261,11 +213,8 @@ def matrix_table(federation: "Federation", title: str, full_names: bool = True) 
             cells = [Text(str(count), shade(count / samples)) for count in counts_C.tolist()]
         else:
             largest = int(counts_C.argmax())
-            cells = [
-                Text(str(np.count_nonzero(counts_C))),
-                Text(names[largest]),
-                Text(f"{counts_C[largest] / samples:.0%}"),
-            ]
+            share = f"{counts_C[largest] / samples:.0%}"
+            cells = [*map(Text, (str(np.count_nonzero(counts_C)), names[largest], share))]
         table.add_row(client, *cells, str(samples))
     if few:
         totals = map(str, counts_KC.sum(axis=0))
@@ -280,6 +229,23 @@ def shade(share: float) -> str:
     if share >= 0.2:
         return "cyan"
     return "dim" if share == 0 else ""
+
+
+def draw_class_matrix(federation: "Federation", file: Path) -> None:
+    """Write a picture with a row per client and a column per class, the darker the more samples (by square root)."""
+    from matplotlib.figure import Figure
+
+    rows, columns = federation.counts_KC.shape
+    figure = Figure(figsize=(2 + 0.6 * columns, 1 + 0.25 * rows), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(np.sqrt(federation.counts_KC), cmap="Blues", aspect="auto")
+    axes.set_xticks(range(columns), federation.dataset.class_names, rotation=90)
+    axes.set_yticks(range(rows), federation.client_names)
+    middle = federation.counts_KC.max() / 4  # half of the darkest by square root
+    for (row, column), count in np.ndenumerate(federation.counts_KC):
+        ink = "white" if count > middle else "black"
+        axes.text(column, row, str(count), color=ink, fontsize=8, ha="center", va="center")
+    figure.savefig(file)
 
 
 @application.command()
@@ -311,56 +277,33 @@ def check(
     Where a setting would change the answer, also print the check with that setting.
     """
     stated = read_texts(settings or [], defaults())
-    check_settings(stated, alone=False)  # without the data, from which `look_through` finds more
+    check_settings(stated, alone=False)  # without the data, from which the check finds more
     given: dict[str, Any] = {
         "dataset": own_name(path),
         "classes": classes,
         "input-shape": input_shape,
         # The command that is printed works in every folder.
         "labels": str(Path(labels).expanduser().absolute()) if labels_file(labels) else labels,
+        "max-image-pixels": max_image_pixels,
+        "max-unpacked-mib": max_unpacked_mib,
     }
-    # The command that is printed at the end states only limits that differ from the defaults.
-    limits = {"max-image-pixels": max_image_pixels, "max-unpacked-mib": max_unpacked_mib}
-    for key, value in limits.items():
-        default = getattr(DataSettings, key.replace("-", "_"))
-        if value != default:
-            given[key] = value
+    for key, value in list(given.items())[1:]:
+        # The command that is printed at the end states only what differs from the defaults.
+        if value == getattr(DataSettings, key.replace("-", "_")):
+            del given[key]
     given |= stated
     with at_once():
         from data.errors import InputError
-        from fedskew.cli.data_check import (
-            as_words,
-            look_through,
-            print_notes,
-            print_other_checks,
-        )
-        from fedskew.data_warnings import print_warnings
-        from fedskew.diagnosis.planned import line_of, whose_partition
+        from fedskew.cli import data_check
 
     with tempfile.TemporaryDirectory() as copies:
-        if columns := table_of_columns(given):  # before a refusal, too: it may be about one of them
-            out.print(columns)
         try:
-            checked = look_through(given, copies)
+            data_check.print_columns(given)  # before a refusal, too: it may be about one of them
+            data_check.check(path, given, copies)
         except InputError as error:
             complain(str(error), BAD_INPUT)
-            print_other_checks(given, error.remedy)
+            data_check.print_other_checks(given, error.remedy)
             raise typer.Exit(BAD_INPUT) from error
-        out.print(f"{path} will work.", style="green")
-        print_notes(given, checked.notes)
-        if checked.federation is not None:
-            print_warnings(checked.partitioned, checked.federation, out)
-        out.print(counts_table(checked.data))
-        if checked.refusal:
-            refusal = f"With the default partition it will not: {checked.refusal}"
-            out.print(refusal, style="yellow", markup=False)
-        if checked.federation is not None:
-            diagnosis = line_of(checked.federation)
-            if diagnosis:  # of a single client there is none
-                whose = whose_partition(checked.partitioned)
-                out.print(f"{whose}: {diagnosis}", markup=False)
-        out.print(f"Model: {checked.model}")
-        print(f"fedskew run {as_words(checked.settings)}")
 
 
 def own_name(path: str) -> str:
@@ -423,11 +366,8 @@ def export_sites(
     """Write each client of a partition as a site's folder with data.npz and site.toml, and a federation.toml."""
     stated = read_texts(settings or [], defaults())
     check_settings(stated, alone=False)
-    if dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX):
-        name = dataset
-    else:
-        name = own_name(dataset)
-    given = {**stated, "dataset": name}
+    is_named = dataset in (*KNOWN, *ALIASES) or dataset.startswith(DOMAINS_PREFIX)
+    given = {**stated, "dataset": dataset if is_named else own_name(dataset)}
     if sites:
         given["clients"] = sites
     check_settings(given)
@@ -444,103 +384,3 @@ def export_sites(
         classes = np.count_nonzero(counts_C)
         out.print(f"{folder}: {counts_C.sum()} training samples of {classes} classes")
     out.print(f"{out_folder / 'federation.toml'}: its empty keys must be filled in")
-
-
-@application.command(name="split", hidden=True)
-@functools.wraps(export_sites)  # typer reads the options off the signature
-def split(*arguments: Any, **options: Any) -> None:
-    """The old name of export-sites."""
-    print_renamed("data split", "data export-sites")
-    export_sites(*arguments, **options)
-
-
-def table_of_columns(given: Mapping[str, Any]) -> Table | None:
-    """Return a row per column of a CSV file; None for other data, and where the file itself is refused."""
-    if not str(given["dataset"]).startswith("csv:"):
-        return None
-    with at_once():
-        from data.readers.tables import columns_of
-        from data.readers.user_data import path_of
-        from server_app.keys import built
-
-    stated = {key: value for key, value in given.items() if value not in ("", None)}
-    settings = built(DataSettings, stated)
-    try:
-        columns = columns_of(path_of(settings.dataset, settings), settings)
-    except DataError:
-        return None  # which `look_through` says
-    table = terminal_table("column", "role", "type", *numeric("range", "missing"))
-    for column in columns:
-        missing = Text(str(column.missing), "yellow" if column.missing else "")
-        texts = [Text(text) for text in (column.name, column.role, column.type, column.range)]
-        table.add_row(*texts, missing)
-    return table
-
-
-def counts_table(data: "Dataset") -> Table:
-    """Return the samples of each class in each split."""
-    splits = {"train": data.train_labels, "test": data.test_labels}
-    if data.val_labels is not None:
-        splits["val"] = data.val_labels
-    counts = []
-    for labels in splits.values():
-        counts.append(np.bincount(labels, minlength=data.num_classes).tolist())
-
-    table = terminal_table(*numeric("class", *splits))
-    for name, *row in zip(data.class_names, *counts, strict=True):
-        cells = [str(count) if count else Text("0", "yellow") for count in row]
-        table.add_row(name, *cells)
-    return table
-
-
-LETTER_INCHES, LINE_INCHES = 0.075, 0.22
-"""A letter's width and a line's height in the picture of the class matrix."""
-
-
-def draw_class_matrix(
-    counts_KC: NDArray[np.int64],
-    classes: Sequence[str],
-    clients: Sequence[str],
-) -> "Figure":
-    """Return a picture with a row per client and a column per class, the darker the more samples (by square root).
-
-    A cell with room for it shows its number; classes beyond 40 and clients beyond 60 go without names.
-    """
-    from matplotlib.figure import Figure
-
-    rows, columns = counts_KC.shape
-    classes = classes if columns <= 40 else []
-    clients = clients if rows <= 60 else []
-
-    # In inches: one cell, then the margins for the clients' names and the classes' names.
-    longest_in_column = max(map(len, [*classes, str(counts_KC.max())]))
-    cell_width = LETTER_INCHES * longest_in_column + 0.1 if classes else 0.06
-    cell_height = LINE_INCHES if clients else 0.08
-    longest_client = max(map(len, clients), default=0)
-    left = LETTER_INCHES * longest_client + 0.3
-    top = (LINE_INCHES if classes else 0) + 0.3
-    size = (cell_width * columns + left, cell_height * rows + top)
-
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots()
-    largest = max(counts_KC.max(), 1)
-    strength_KC = np.sqrt(counts_KC / largest)
-    axes.imshow(strength_KC, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.tick_params(
-        length=0,
-        labelsize=8,
-        top=True,
-        labeltop=True,
-        bottom=False,
-        labelbottom=False,
-    )
-    axes.set_xticks(range(len(classes)), classes)
-    axes.set_yticks(range(len(clients)), clients)
-    axes.spines[:].set_visible(False)
-    if not classes or not clients:
-        return figure
-    for (row, column), count in np.ndenumerate(counts_KC):
-        if count:
-            ink = "white" if strength_KC[row, column] > 0.5 else "black"
-            axes.text(column, row, str(count), color=ink, fontsize=8, ha="center", va="center")
-    return figure

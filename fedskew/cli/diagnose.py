@@ -1,7 +1,7 @@
 """`fedskew diagnose`: name the skew of a federation."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,14 +16,12 @@ from fedskew.diagnosis.rules import (
     Diagnosis,
     Plan,
     Source,
-    Sources,
     as_json,
     diagnose,
     heads_first,
     known_failures,
     line,
 )
-from fedskew.diagnosis.statistics import Statistics
 from fedskew.diagnosis.table import read_counts, read_moments
 from fedskew.experiments.entries import defaults
 from fedskew.experiments.lookup import find_all
@@ -51,13 +49,14 @@ def diagnose_source(
 ) -> None:
     """Name the skew of a federation, how certain it is, and the methods known to fail under it."""
     sources = list(sources_of(source, settings or []))
-    require(
-        moments is None or len(sources) == 1,
-        "--moments",
-        str(moments),
-        "is for one table of counts",
-    )
-    diagnoses = {source.title: diagnosed(source, moments) for source in sources}
+    alone = moments is None or len(sources) == 1
+    require(alone, "--moments", str(moments), "is for one table of counts")
+    diagnoses = {}
+    for found in sources:
+        features = found.moments
+        if moments is not None:
+            features = read_moments(moments, found.table.sites, found.own_names)
+        diagnoses[found.title] = diagnose(found.table, features, found.plan)
     with to_stdout():
         if in_json:
             entries = [{"of": title, **as_json(found)} for title, found in diagnoses.items()]
@@ -67,21 +66,13 @@ def diagnose_source(
             show(title, diagnosis, console())
 
 
-def diagnosed(source: Source, moments_file: Path | None) -> Diagnosis:
-    """Return the diagnosis of a source, with the moments of a file if there is one. Raises TableError for that file."""
-    moments = source.moments
-    if moments_file is not None:
-        moments = read_moments(moments_file, source.table.sites, source.own_names)
-    return diagnose(source.table, moments, source.plan)
-
-
-def sources_of(source: str, overrides: Sequence[str]) -> Sources:
-    """Yield what is to be diagnosed, by title: one table, or one for each column of an experiment's first seed."""
-    if not overrides and Path(source).is_file():
-        yield Source(source, read_counts(Path(source)), Plan())
+def sources_of(source: str, overrides: Sequence[str]) -> Iterator[Source]:
+    """Yield what is to be diagnosed: one table, or one for each column of an experiment's first seed."""
+    path = Path(source)
+    if not overrides and path.is_file():
+        yield Source(source, read_counts(path), Plan())
         return
     check_settings(read_texts(overrides, defaults()), alone=not source)
-    path = Path(source)
     if not path.exists():
         if path.suffix or len(path.parts) > 1:
             raise DataError("there is no such file or folder", where=source)
@@ -92,16 +83,6 @@ def sources_of(source: str, overrides: Sequence[str]) -> Sources:
     yield from planned_sources(source, overrides)
 
 
-def subjects_line(numbers: Statistics) -> str:
-    """Return the number of subjects, and how many samples of one subject count as an independent one."""
-    effect = f"{numbers.design_effect:.2g}"
-    if effect == "1":
-        meaning = "the classes within one are as mixed as among all, so that each sample counts"
-    else:
-        meaning = f"in how the classes are spread, {effect} samples count as one independent sample"
-    return f"of {numbers.subjects} subjects, whom chance is reckoned by: {meaning}"
-
-
 def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
     """Print a diagnosis."""
     numbers = diagnosis.numbers
@@ -109,7 +90,8 @@ def show(title: str, diagnosis: Diagnosis, out: Console) -> None:
     samples = f"{numbers.samples} samples of {numbers.classes} classes at {numbers.sites} sites"
     out.print(f"{samples}, {numbers.smallest} to {numbers.largest} a site")
     if numbers.subjects != numbers.samples:
-        out.print(subjects_line(numbers))
+        effect = f"{numbers.design_effect:.2g} samples tell as much as an independent one"
+        out.print(f"of {numbers.subjects} subjects, whom chance is reckoned by: {effect}")
     for skew in diagnosis.skews:
         out.print(f"{skew.name} skew, {skew.confidence}: {skew.because}", style="yellow")
     if not diagnosis.skews:

@@ -18,17 +18,18 @@ from fedskew.cli.terminal import MaxImagePixels, MaxUnpackedMiB, console
 from fedskew.experiments.entries import defaults
 from fedskew.formatting import numeric, percent, terminal_table
 from fedskew.signals import at_once
-from server_app.keys import check_round, read_texts
+from server_app.keys import read_texts
 
 # These import torch, which takes seconds: the commands import them after their first checks.
 if TYPE_CHECKING:
-    from fedskew.export.model_folder import Description
     from fedskew.export.predict import Prediction
     from server_app.record import ModelNumbers
 
 out = console()
-ROUND = "last, or best: the round that the setting keep-best kept."
-"""What --round means."""
+READ_BY = (
+    "first_label", "pixel_range", "frame", "columns", "missing", "split_seed", "test_fold", "outside_folder", "labels",
+)  # fmt: skip
+"""Settings by which inputs are read."""
 SHOWN_CLASSES = 10
 """Classes whose confusion matrix fits into a terminal."""
 SHOWN_COLUMNS = 4
@@ -42,7 +43,10 @@ def export(
     model: Annotated[
         str, typer.Option(help="The deployed model to export; default: the method's own.")
     ] = "",
-    round: Annotated[str, typer.Option("--round", help=ROUND)] = "last",
+    round: Annotated[
+        str,
+        typer.Option("--round", help="last, or best: the round that the setting keep-best kept."),
+    ] = "last",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -59,9 +63,6 @@ def export(
 ) -> None:
     """Write a run's deployed model as safetensors, with a model card."""
     path = Path(run) if Path(run).is_dir() else results / run
-    check_round("--round", round)
-    if not (path / "settings.json").is_file():
-        raise DataError("is no run's folder: settings.json is missing or broken", where=str(path))
     with at_once():
         from fedskew.export import from_run
         from server_app.run_folder import RunFolder
@@ -69,13 +70,13 @@ def export(
     trained = from_run.TrainedRun(RunFolder(path, moved=True), model, unfinished, round)
     for file in from_run.export(trained, output or trained.usual_folder, onnx):
         out.print(str(file), markup=False)
-    console(stderr=True).print(which_model(trained.description), markup=False, style="dim")
+    about = trained.description
+    which = f"model {about.model} of {about.method}, {about.which_round}"
+    console(stderr=True).print(which, markup=False, style="dim")
 
 
 def predict(
-    model: Annotated[
-        Path, typer.Argument(help="A folder that `fedskew export` wrote, or a run's folder.")
-    ],
+    model: Annotated[Path, typer.Argument(help="A folder that `fedskew export` wrote.")],
     data: Annotated[
         Path,
         typer.Argument(
@@ -85,9 +86,6 @@ def predict(
     ],
     site: Annotated[
         str, typer.Option(help="The site whose batch norm is used, if sites keep it.")
-    ] = "",
-    round: Annotated[
-        str, typer.Option("--round", help=f"{ROUND} Default: the folder's own, or last.")
     ] = "",
     output: Annotated[
         Path | None,
@@ -104,66 +102,67 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Predict with an exported model; with known classes, also print the metrics."""
-    if round:
-        check_round("--round", round)
-    check_output(output)
+    is_csv = output is None or output.suffix.lower() == ".csv"
+    require(is_csv, "--output", str(output), "must end in .csv", "--json prints JSON")
     for path in (model, data):
         if not path.exists():
             raise DataError("there is no such file or folder", where=str(path))
     stated = read_texts(settings or [], defaults())
     check_settings(stated, alone=False)
+    reading: dict[str, Any] = {
+        "max_image_pixels": max_image_pixels,
+        "max_unpacked_mib": max_unpacked_mib,
+    }
+    for key, value in stated.items():
+        field = key.replace("-", "_")
+        require(field in READ_BY, key, value, "says nothing of how inputs are read")
+        reading[field] = value
     with at_once():
         from client_app.process import choose_device
-        from fedskew.export import from_run
         from fedskew.export.inputs import read_inputs
-        from fedskew.export.model_folder import reading
+        from fedskew.export.model_folder import ModelFolder
         from fedskew.export.predict import predict as predict_inputs
 
-    folder = from_run.model_folder(model, round)
-    reading_settings = replace(
-        folder.description.data,
-        **reading(stated),
-        max_image_pixels=max_image_pixels,
-        max_unpacked_mib=max_unpacked_mib,
-    )
-    inputs = read_inputs(data, folder.description, choose_device("auto"), reading_settings)
-    for note in inputs.notes:
-        console(stderr=True).print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
+    stderr = console(stderr=True)
+    folder = ModelFolder(model)
+    about = folder.description
+    inputs = read_inputs(data, about, choose_device("auto"), replace(about.data, **reading))
+    for note in inputs.read.notes:
+        stderr.print(f"Note: {note}.", style="yellow", markup=False, soft_wrap=True)
     predictions, numbers = predict_inputs(folder, inputs, site)
     if output is not None:
         write_csv(output, predictions)
         wrote = f"{output}: {len(predictions)} rows"
-        console(stderr=True).print(wrote, markup=False, soft_wrap=True)
-    which = which_model(folder.description)
+        stderr.print(wrote, markup=False, soft_wrap=True)
+    which = f"model {about.model} of {about.method}, {about.which_round}"
+    (stderr if as_json else out).print(which, markup=False, style="dim")
     if as_json:
-        console(stderr=True).print(which, markup=False, style="dim")
-        print(json.dumps(predictions_json(predictions, numbers, inputs.left_out), indent=2))
+        print(json.dumps(predictions_json(predictions, numbers, inputs.read.left_out), indent=2))
         return
-    out.print(which, markup=False, style="dim")
+    print_predictions(predictions, numbers, about.class_names)
+
+
+def print_predictions(
+    predictions: "list[Prediction]", numbers: "ModelNumbers | None", classes: tuple[str, ...]
+) -> None:
+    """Print the first predictions and, where classes are known, the metrics and the confusion matrix."""
     out.print(predictions_table(predictions))
     others = len(predictions) - SHOWN_ROWS
     if others > 0:
         out.print(f"and {others} more; --output FILE writes all", style="dim")
-    if numbers is not None:
-        classes = folder.description.class_names
-        out.print(numbers_table(numbers, classes))
-        if numbers.confusion is not None and len(numbers.confusion) <= SHOWN_CLASSES:
-            out.print(confusion_table(numbers.confusion, classes))
-
-
-def check_output(output: Path | None) -> None:
-    """Raise SettingError for a file whose name says anything but CSV."""
-    is_csv = output is None or output.suffix.lower() == ".csv"
-    require(is_csv, "--output", str(output), "must end in .csv", "--json prints JSON")
-
-
-def which_model(about: "Description") -> str:
-    """Return which model of which round it is, in a line."""
-    return f"model {about.model} of {about.method}, {about.which_round}"
+    if numbers is None:
+        return
+    out.print(numbers_table(numbers, classes))
+    if numbers.confusion is not None and len(numbers.confusion) <= SHOWN_CLASSES:
+        title = "How often which class is predicted"
+        table = terminal_table("true class", *numeric(*classes), title=title)
+        for true_class, counts in zip(classes, numbers.confusion, strict=True):
+            table.add_row(Text(true_class), *map(str, counts))
+        out.print(table)
 
 
 def predictions_json(
-    predictions: "list[Prediction]", numbers: "ModelNumbers | None", left_out: Sequence[str] = ()
+    predictions: "list[Prediction]", numbers: "ModelNumbers | None", left_out: Sequence[str]
 ) -> dict[str, Any]:
     """Return the predictions as `--json` prints them; the metrics only where the classes are known.
 
@@ -183,69 +182,49 @@ def predictions_json(
     return result
 
 
-def write_csv(file: Path, predictions: "list[Prediction]") -> None:
-    """Write one row per input, with one column `p CLASS` per class; label is empty where the true class is unknown.
+def cells_of(prediction: "Prediction") -> dict[str, Any]:
+    """Return a prediction's cells by column: its place, the file's own columns, the prediction and the label.
 
-    A row of a table has `row`, its line, in place of `input`. Its own columns come next; one that has the name of
-    another column here is called `NAME of the file`, but for `label`, which is the same.
+    A row of a table has `row`, its line, in place of `input`. One of the file's columns that has the name of another
+    one here is called `NAME of the file`.
     """
-    first = predictions[0]
-    place = "input" if first.row is None else "row"
-    others = own_columns(predictions)
-    names = [
-        place,
-        "prediction",
-        "probability",
-        "label",
-        *(f"p {name}" for name in first.probabilities),
-    ]
-    of_file = [f"{name} of the file" if name in names else name for name in others]
-    rows: list[list[Any]] = [[place, *of_file, *names[1:]]]
-    for row in predictions:
-        where = row.input if row.row is None else row.row
-        cells = [row.columns[name] for name in others]
-        probabilities = row.probabilities.values()
-        rows.append([where, *cells, row.prediction, row.probability, row.label, *probabilities])
+    place = ("input", prediction.input) if prediction.row is None else ("row", prediction.row)
+    own = {"prediction": prediction.prediction, "probability": prediction.probability}
+    own["label"] = prediction.label or ""
+    taken = {place[0], *own}
+    cells = dict([place])
+    for name, text in prediction.columns.items():
+        cells[f"{name} of the file" if name in taken else name] = text
+    return cells | own
+
+
+def write_csv(file: Path, predictions: "list[Prediction]") -> None:
+    """Write one row per input, with one column `p CLASS` per class; label is empty where the true class is unknown."""
+    rows = []
+    for prediction in predictions:
+        probabilities = {f"p {name}": p for name, p in prediction.probabilities.items()}
+        rows.append(cells_of(prediction) | probabilities)
     try:
         with file.open("w", newline="", encoding="utf-8") as opened:
-            csv.writer(opened).writerows(rows)
+            writer = csv.DictWriter(opened, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
     except OSError as error:
         raise SettingError("--output", str(file), f"cannot be written: {error.strerror}") from error
 
 
-def own_columns(predictions: "list[Prediction]") -> list[str]:
-    """Return the columns of the inputs' file that are no inputs, without one called as the column of true classes."""
-    labeled = any(row.label is not None for row in predictions)
-    return [name for name in predictions[0].columns if not (labeled and name == "label")]
-
-
 def predictions_table(predictions: "list[Prediction]") -> Table:
     """Return the first predictions, wrong ones in red where the true class is known."""
-    labeled = any(row.label is not None for row in predictions)
-    others = own_columns(predictions)[:SHOWN_COLUMNS]
-    headings: list[Column | str] = ["input"]
-    headings += [Column(Text(name)) for name in others]
-    headings += ["prediction", *numeric("probability")]
-    if labeled:
-        headings.append("label")
-    table = terminal_table(*headings)
-    for row in predictions[:SHOWN_ROWS]:
-        cells = [row.input, *(row.columns[name] for name in others)]
-        cells += [row.prediction, f"{row.probability:.3f}"]
-        if labeled:
-            cells.append(row.label or "")
-        wrong = row.label is not None and row.label != row.prediction
+    shown = [cells_of(prediction) for prediction in predictions[:SHOWN_ROWS]]
+    first, *others = shown[0]
+    own = others[-3:]
+    columns = [first, *others[:-3][:SHOWN_COLUMNS], *own]
+    table = terminal_table(*(Column(Text(name)) for name in columns))
+    for cells in shown:
+        wrong = cells["label"] not in ("", cells["prediction"])
+        cells["probability"] = f"{cells['probability']:.3f}"
         # As Text, because names may hold brackets, which rich reads as styles.
-        table.add_row(*map(Text, cells), style="red" if wrong else "")
-    return table
-
-
-def confusion_table(confusion: Sequence[Sequence[int]], classes: tuple[str, ...]) -> Table:
-    """Return the confusion matrix: one row per true class, one column per prediction."""
-    title = "How often which class is predicted"
-    table = terminal_table("true class", *numeric(*classes), title=title)
-    for true_class, counts in zip(classes, confusion, strict=True):
-        table.add_row(Text(true_class), *map(str, counts))
+        table.add_row(*(Text(str(cells[name])) for name in columns), style="red" if wrong else "")
     return table
 
 

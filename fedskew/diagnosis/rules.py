@@ -3,9 +3,9 @@
 A rule needs a decided claim: the whole interval of the difference to FedAvg lies below 0.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedskew.diagnosis.skews import (
     GLOBAL_TAIL,
@@ -104,9 +104,6 @@ class Source:
     called as in the table."""
 
 
-Sources = Iterator[Source]
-
-
 def diagnose(
     table: SiteTable,
     moments: Moments | None = None,
@@ -125,31 +122,17 @@ def plan_of(run: "RunSettings") -> Plan:
     return Plan(run.training.batch_size, run.has_fixed_features)
 
 
-def has(*names: str) -> Callable[[Diagnosis], bool]:
-    """Return what tells whether a diagnosis has one of the skews."""
-
-    def has_one(diagnosis: Diagnosis) -> bool:
-        return any(name in diagnosis.names for name in names)
-
-    return has_one
-
-
-def every_site_has_one_class(diagnosis: Diagnosis) -> bool:
-    """Return whether every site holds samples of one class and not a single one of another."""
-    return len(diagnosis.numbers.one_class_sites) == diagnosis.numbers.sites
-
-
 RULES: Sequence[Rule] = (
     Rule(
         "fedlc", "fails-fedlc-one-class",
         "it leaves classes that a site lacks out of its softmax: a site with one class has no loss and trains nothing, "
         "and where every site has one the model stays at chance",
-        every_site_has_one_class,
+        lambda found: len(found.numbers.one_class_sites) == found.numbers.sites,
     ),
     Rule(
         "feddf", "fails-long-tail",
         "the mean of the clients' logits, which it distills, has the tail: measured at imbalance 50",
-        has(GLOBAL_TAIL),
+        lambda found: GLOBAL_TAIL in found.names,
     ),
 )  # fmt: skip
 
@@ -211,7 +194,10 @@ def recommended_order(diagnosis: Diagnosis, methods: Sequence[str]) -> list[str]
 def line(diagnosis: Diagnosis) -> str:
     """Return the diagnosis in a line: the skews, whether features were looked at, and what is known to fail."""
     skews_seen = [f"{skew.name} ({skew.confidence})" for skew in diagnosis.skews]
-    words = f"Skew: {', '.join(skews_seen) or none_words(diagnosis.numbers)}"
+    none = "none"
+    if diagnosis.numbers.resolution > TELLS:
+        none = "none that so few samples show"
+    words = f"Skew: {', '.join(skews_seen) or none}"
     if diagnosis.shift is None:
         words += "; scanners: not looked at"  # counts alone must not be read as "no scanner skew"
     words += "."
@@ -221,47 +207,36 @@ def line(diagnosis: Diagnosis) -> str:
     return words
 
 
-def none_words(numbers: Statistics) -> str:
-    """Return how sure it is that there is none."""
-    if numbers.resolution <= TELLS:
-        return "none"
-    return "none that so few samples show"
-
-
 def as_json(diagnosis: Diagnosis) -> Mapping[str, object]:
     """Return all of a diagnosis, for `--json`; indices of sites and classes as names."""
     table = diagnosis.table
-    numbers = dict(vars(diagnosis.numbers))
-    for key in ("one_class_sites", "dominated_sites"):
-        numbers[key] = sorted(table.sites[index] for index in numbers[key])
-    numbers["single_site_classes"] = sorted(
-        table.classes[index] for index in numbers["single_site_classes"]
-    )
-
-    seen = []
-    for skew in diagnosis.skews:
-        # "sure" is the key of the public JSON; the field is called confidence.
-        seen.append({"name": skew.name, "sure": skew.confidence, "because": skew.because})
-    failures = []
-    for rule in known_failures(diagnosis):
-        failures.append({"method": rule.method, "why": rule.why, "experiment": rule.experiment})
-    first = []
-    for method, uploads in heads_first(diagnosis).items():
-        first.append({"method": method, "uploads": uploads})
-    shift = diagnosis.shift
+    numbers = with_dashes(diagnosis.numbers)
+    for key, names in (("one-class-sites", table.sites), ("single-site-classes", table.classes)):
+        numbers[key] = sorted(names[index] for index in numbers[key])
+    failures = known_failures(diagnosis)
     return {
-        "skews": seen,
-        "failing": failures,
-        "try-first": first,
+        "skews": [
+            # "sure" is the key of the public JSON; the field is called confidence.
+            {"name": skew.name, "sure": skew.confidence, "because": skew.because}
+            for skew in diagnosis.skews
+        ],
+        "failing": [
+            {"method": rule.method, "why": rule.why, "experiment": rule.experiment}
+            for rule in failures
+        ],
+        "try-first": [
+            {"method": method, "uploads": uploads}
+            for method, uploads in heads_first(diagnosis).items()
+        ],
         "line": line(diagnosis),
         "remark": diagnosis.remark,
         "small-sites": sorted(diagnosis.small_sites),
         "without-samples": sorted(table.without),
-        "statistics": with_dashes(numbers),
-        "moments": None if shift is None else with_dashes(vars(shift)),
+        "statistics": numbers,
+        "moments": None if diagnosis.shift is None else with_dashes(diagnosis.shift),
     }
 
 
-def with_dashes(fields: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of a dataclass under the keys of the JSON."""
-    return {key.replace("_", "-"): value for key, value in fields.items()}
+def with_dashes(numbers: Statistics | Shift) -> dict[str, Any]:
+    """Return the fields under the keys of the JSON."""
+    return {key.replace("_", "-"): value for key, value in vars(numbers).items()}

@@ -46,59 +46,54 @@ def execute(
         RuntimeError: a client that a GPU has no memory for, and the errors of `server_app.app.run`.
     """
     resources.check()
+    from server_app.app import run
+
+    with one_interrupt(), grid_of(settings, resources, sites) as grid:
+        return run(grid, settings, report_line)
+
+
+def grid_of(settings: "RunSettings", resources: "Resources", sites: str) -> Any:
+    """Return the grid that runs the clients; to be used as a context manager."""
     if is_sites(settings.data.dataset) or sites:
-        return rehearse(settings, resources.engine, report_line, sites)
+        return rehearsal_grid(settings, resources.engine, sites)
     from client_app.state import cores
     from fedskew.engines.workers import WorkersGrid
-    from server_app.app import run
 
     clients = settings.data.clients
     if resources.engine == "ray":
         from fedskew.engines.ray_grid import RayGrid
 
         workers = min(resources.workers or clients, clients)
-        ray_grid = RayGrid(workers, resources.client_gpus, resources.ray_address)
-        with one_interrupt(), ray_grid:
-            return run(ray_grid, settings, report_line)
-    is_starting_worker = getattr(multiprocessing.current_process(), "_inheriting", False)
-    if resources.engine == "workers" and is_starting_worker:
+        return RayGrid(workers, resources.client_gpus, resources.ray_address)
+    if resources.engine != "workers":
+        return WorkersGrid()
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
         # This process is a worker that imports a user's script without `if __name__ == "__main__":`. It must not start
         # workers of its own; the parent process reports the mistake.
         sys.exit(1)
-    workers = 0
-    if resources.engine == "workers":
-        workers = min(resources.workers or cores(), clients)
-    with one_interrupt(), WorkersGrid(workers) as grid:
-        return run(grid, settings, report_line)
+    return WorkersGrid(min(resources.workers or cores(), clients))
 
 
-def rehearse(
-    settings: "RunSettings",
-    engine: str,
-    report_line: LineSink,
-    folder: str,
-) -> dict[str, Any]:
-    """Run a federation's sites in this process, each with its own site.toml, and return the run's summary.
+def rehearsal_grid(settings: "RunSettings", engine: str, folder: str) -> Any:
+    """Return the grid that runs a federation's sites in this process, each with its own site.toml.
 
     Raises SettingError for another engine than inprocess, or if the sites have approved another federation.toml than
     the run's; DataError as `read_sites`.
     """
-    require(settings.agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
+    agreement = settings.agreement
+    require(agreement is not None, "--sites", folder, "needs dataset = sites:FILE")
+    assert agreement is not None
     rule = "must be a folder that holds a SITE/site.toml for each site, which are then run in this process"
     require(Path(folder).is_dir() and bool(folder), "--sites", folder, rule)
     require(engine in ("", "inprocess"), "--engine", engine, "must be inprocess with --sites")
     from fedskew.engines.rehearsal import RehearsalGrid
-    from server_app.app import run
     from site_agent.config import read_sites
 
     sites = read_sites(Path(folder))
-    agreement = settings.agreement
-    assert agreement is not None
     approved = next(iter(sites.values())).agreement.sha256
     rule = f"is not what the sites of {folder} have approved, whose sha256 is {approved[:16]}..."
     require(approved == agreement.sha256, "dataset", settings.data.dataset, rule)
-    with one_interrupt(), RehearsalGrid(sites, agreement) as grid:
-        return run(grid, settings, report_line)
+    return RehearsalGrid(sites, agreement)
 
 
 @contextmanager

@@ -115,7 +115,7 @@ class RayGrid(Refusing, DirectGrid):
             expected = {client: request.expected_state(client) for client in chunk}
             return worker.answer.remote(number, [reference], expected)
 
-        pool = ActorPool(self.crew[: self.workers])
+        pool: Any = ActorPool(self.crew[: self.workers])
         together = together_in(request)
         for chunk in chunks(clients, request.examples, self.workers, together):
             pool.submit(ask, chunk)

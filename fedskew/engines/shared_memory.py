@@ -31,14 +31,14 @@ class TensorPickler(pickle.Pickler):
 
     def collect(self, buffer: pickle.PickleBuffer) -> None:
         """Keep a tensor's bytes out of the pickle."""
-        self.arrays.append(np.frombuffer(buffer, np.uint8))
+        self.arrays.append(np.frombuffer(buffer.raw(), np.uint8))
 
     def reducer_override(self, value: Any) -> Any:
         """Reduce a tensor to its bytes on the CPU, in the memory order of its shape."""
         if not isinstance(value, Tensor):
             return NotImplemented
         flat = value.detach().cpu().contiguous().reshape(-1)
-        buffer = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
+        buffer = pickle.PickleBuffer(flat.view(torch.uint8).numpy().data)
         return tensor_of, (buffer, value.dtype, tuple(value.shape))
 
 

@@ -105,12 +105,12 @@ class Better(Claim):
 
     @property
     def relation(self) -> str:
+        word = "smoother than" if self.smoother else "above"
         if self.within:
-            return f"{self.better} within {self.within:g} points of {self.than}"
+            word = f"within {self.within:g} points of"
         if self.sooner:
-            times = f"{self.times:g} times " if self.times != 1 else ""
-            return f"{self.better} {times}sooner than {self.than}"
-        return f"{self.better} {'smoother than' if self.smoother else 'above'} {self.than}"
+            word = "sooner than" if self.times == 1 else f"{self.times:g} times sooner than"
+        return f"{self.better} {word} {self.than}"
 
     def check(self, rows: Mapping[str, Any], columns: tuple[str, ...]) -> None:
         super().check(rows, columns)
@@ -159,13 +159,9 @@ class Contrast(Claim):
         require(bool(self.over), "over", [], "must name at least one row")
         require(sum(shapes) == 1, "over", list(self.over), "needs one of trend, peak and knee")
         require(self.slack >= 0, "slack", self.slack, "must be at least 0")
-        rule = f"must be one of the columns {shortened(', '.join(of_claim))}"
-        require(self.peak in ("", *of_claim), "peak", self.peak, rule)
-        number = len(of_claim)
-        fits = number == 3 if self.knee else number >= 2
-        rule = (
-            "must be three: before, at and after the knee" if self.knee else "must be two or more"
-        )
+        require_known("peak", filter(None, [self.peak]), "column", of_claim)
+        fits = len(of_claim) == 3 if self.knee else len(of_claim) > 1
+        rule = "must be two or more, and for a knee three: before, at and after it"
         require(fits, "columns", list(of_claim), rule)
 
 

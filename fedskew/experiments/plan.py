@@ -187,18 +187,23 @@ def in_sections(settings: Mapping[str, Scalar], sections: set[str]) -> dict[str,
 
 def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> None:
     """Raise SettingError for a section's setting that no row uses, or that a row states and does not use itself."""
-    of_rows = {row.label: {"", *compose(row.method).sections} for row in experiment.rows}
-    of_any: set[str] = set().union(*of_rows.values())
+    of_any = {""}
+    tables: list[tuple[Mapping[str, Scalar], set[str]]] = []
+    for row in experiment.rows:
+        sections = {"", *compose(row.method).sections}
+        of_any |= sections
+        tables.append((row.settings, sections))
+
     common = [experiment.assumed, experiment.settings, overrides, *experiment.columns.values()]
-    tables = [(settings, of_any) for settings in common]
-    tables += [(row.settings, of_rows[row.label]) for row in experiment.rows]
     if experiment.tune is not None:
-        tables.append(({experiment.tune.key: experiment.tune.values[0]}, of_any))
+        common.append({experiment.tune.key: experiment.tune.values[0]})
+    for settings in common:
+        tables.append((settings, of_any))
+
+    rule = f"has no effect: no such method in experiment {experiment.name} uses it"
     for settings, sections in tables:
         for key, value in settings.items():
-            if section_of(key) not in sections:
-                rule = f"has no effect: no such method in experiment {experiment.name} uses it"
-                raise SettingError(key, value, rule)
+            require(section_of(key) in sections, key, value, rule)
 
 
 def selected(
@@ -211,16 +216,14 @@ def selected(
     A cell keeps its run, so that part of a table trains nothing that the whole table would train again. Raises
     SettingError for a label that no cell has.
     """
-    known_rows = dict.fromkeys(cell.row for cell in cells)
-    known_columns = dict.fromkeys(cell.column for cell in cells)
-    for key, labels, known in (("--row", rows, known_rows), ("--column", columns, known_columns)):
-        rule = f"must be one of {', '.join(known) or 'a named experiment'}"
+    kept = list(cells)
+    for option, labels in (("row", rows), ("column", columns)):
+        known = dict.fromkeys(getattr(cell, option) for cell in cells)
         for label in labels:
-            require(label in known, key, label, rule)
-
-    kept_rows = rows or known_rows
-    kept_columns = columns or known_columns
-    return [cell for cell in cells if cell.row in kept_rows and cell.column in kept_columns]
+            rule = f"must be one of {', '.join(known) or 'a named experiment'}"
+            require(label in known, f"--{option}", label, rule)
+        kept = [cell for cell in kept if getattr(cell, option) in (labels or known)]
+    return kept
 
 
 def runs(cells: Iterable[Cell]) -> list[RunSettings]:

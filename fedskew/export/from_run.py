@@ -1,8 +1,7 @@
 """Export from a run's folder: the deployed model, the tensors that each site keeps, the model card, ONNX."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,7 @@ from client_app.models import build
 from client_app.models.backbone import sha256_of
 from client_app.models.settings import of_hash
 from client_app.state import State, copy
-from client_app.tensor_files import (
-    KIND,
-    Damaged,
-    write_atomically,
-    writing,
-)
+from client_app.tensor_files import KIND, Damaged, write_atomically, writing
 from data import DataError, DataSettings, SettingError, require
 from data.private_files import owner_only
 from data.readers.catalog import KNOWN
@@ -26,36 +20,18 @@ from fedskew.export.model_folder import (
     MODEL_FILE,
     READ_BY,
     Description,
-    Metadata,
+    Files,
     ModelFolder,
     read,
     site_file,
 )
 from fedskew.export.onnx_file import onnx_files, require_onnx
 from fedskew.formatting import site_names
-from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat, best_checkpoint
+from server_app.checkpoint import BrokenCheckpoint, Checkpoint, best_checkpoint
 from server_app.keys import check_round
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder, why_ended_early, write_text
 from strategies.core.round_result import AVERAGE
-
-NEEDED = {"method": str, "model": str, "dataset": str, "classes": str, "input-shape": str, "mean": str, "std": str,
-          "rounds": int}  # fmt: skip
-"""The settings that an export is made of."""
-MEND = "the run's own command mends it"
-
-
-@dataclass(frozen=True)
-class Site:
-    """A client that keeps a part of the model."""
-
-    name: str
-    """Its domain where that is its alone, else its number, after the domain where it has one."""
-    client: int
-    round: int
-    """Of its memory."""
-    samples: int
-    """Training samples; 1 where the run did not write them down."""
 
 
 class TrainedRun:
@@ -75,71 +51,51 @@ class TrainedRun:
         """
         check_round("--round", round)
         self.folder = folder
-        try:
-            self.origin = folder.origin()
-        except OSError:
-            self.origin = {}
+        where = str(folder.path)
+        self.origin = folder.origin()
         if not self.origin:
-            raise DataError(
-                "is no run's folder: settings.json is missing or broken", where=str(folder.path)
-            )
+            raise DataError("is no run's folder: settings.json is missing or broken", where=where)
         self.settings: dict[str, Any] = self.origin["settings"]
-        refuse_missing_settings(self.settings, folder.settings_file)
-        try:
-            all_records, summary = folder.rounds(), folder.summary()
-        except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror}", where=error.filename) from error
-        self.checkpoint = checkpoint(folder, summary is not None)
-        # A killed run can have the record of a round whose checkpoint was not written.
-        records = [record for record in all_records if record.round <= self.checkpoint.round]
-        is_recorded = self.checkpoint.round in {record.round for record in records}
-        self.finished = is_recorded and summary is not None
+        summary = folder.summary()
         self.ended = why_ended_early(summary)
+        try:
+            self.checkpoint = Checkpoint.load(folder.checkpoint_file, folder.run)
+        except (FileNotFoundError, BrokenCheckpoint) as error:
+            remedy = "delete what is damaged, and the run's own command makes it anew"
+            raise DataError(f"{error}: {remedy}") from error
+        # A killed run can have the record of a round whose checkpoint was not written.
+        last = self.checkpoint.round
+        records = [record for record in folder.rounds() if record.round <= last]
+        is_recorded = bool(records) and records[-1].round == last
+        self.finished = is_recorded and summary is not None
         if not self.finished and not unfinished:
-            raise self.unfinished(len(records), is_recorded)
+            state = (
+                "is not finished" if is_recorded else f"lacks records in {folder.rounds_file.name}"
+            )
+            remedy = "the run's own command mends it, --unfinished exports it as it is"
+            found = f"{state} (round {last} of {self.settings['rounds']})"
+            raise DataError(f"{found}: {remedy}", where=where)
+
         self.model = chosen(list(self.checkpoint.deployed), model)
         self.best_by = ""
         if round == "best":
-            self.checkpoint, self.best_by = self.best_round()
-            records = [record for record in records if record.round == self.checkpoint.round]
+            self.best_by = str(self.settings["keep-best"])
+            rule = "is not there: the run has no keep-best, which keeps its best round"
+            require(self.best_by != "", "--round", "best", rule)
+            best = self.checkpoint.best.best_of(self.model)
+            if best is None:
+                rule = f"no evaluated round of model {self.model} has a finite {self.best_by}"
+                raise DataError(rule, where=where)
+            try:
+                self.checkpoint = best_checkpoint(folder, best.round)
+            except BrokenCheckpoint as error:
+                remedy = "overwrite = true repeats the run, --round last exports its last round"
+                raise DataError(f"{error}: {remedy}") from error
+            records = [record for record in records if record.round == best.round]
         self.models: dict[str, ModelNumbers] = {}
         """By deployed model, of the last evaluated round, or of the best one."""
         for record in records:
-            if record.models:
-                self.models = dict(record.models)
-
-    def best_round(self) -> tuple[Checkpoint, str]:
-        """Return what is kept of the model's best round, and the metric. Raises as `__init__`."""
-        metric = str(self.settings.get("keep-best", ""))
-        rule = "is not there: the run has no keep-best, which keeps its best round"
-        require(metric != "", "--round", "best", rule)
-        where = str(self.folder.path)
-        best = self.checkpoint.best.best_of(self.model)
-        if best is None:
-            reason = (
-                f"no evaluated round of model {self.model} has a finite {metric} on validation data"
-            )
-            raise DataError(reason, where=where)
-        try:
-            return best_checkpoint(self.folder, best.round), metric
-        except BrokenCheckpoint as error:
-            remedy = "overwrite = true repeats the run, --round last exports its last round"
-            raise DataError(f"{error}: {remedy}") from error
-
-    def unfinished(self, records: int, is_recorded: bool) -> DataError:
-        """Return the error of an unfinished run; `is_recorded` says whether the checkpoint's round has its record."""
-        file = self.folder.rounds_file
-        remedy = MEND
-        if is_recorded:
-            state = "is not finished"
-            remedy = "the run's own command finishes it"
-        elif file.exists():
-            state = f"{file.name} is damaged after round {records}"
-        else:
-            state = f"{file.name} is missing"
-        rounds = f"round {self.checkpoint.round} of {self.settings['rounds']}"
-        reason = f"{state} ({rounds}): {remedy}, --unfinished exports it as it is"
-        return DataError(reason, where=str(self.folder.path))
+            self.models = dict(record.models) or self.models
 
     @property
     def usual_folder(self) -> Path:
@@ -154,13 +110,11 @@ class TrainedRun:
         dataset = settings["dataset"]
         cropped = dataset in KNOWN and KNOWN[dataset].central
         numbers = self.models.get(self.model) or ModelNumbers()
-        columns = self.origin.get("input-columns")
-        medians = self.origin.get("medians")
-        reading = {}
-        for field in READ_BY:
-            key = DataSettings.key(field)
-            if key in settings:
-                reading[field] = str(settings[key])
+        # Empty where the training rows decided, of whose columns the run recorded the numbers.
+        columns = self.origin.get("standardization", {}).get("columns", [])
+        scale = {
+            key: ",".join(str(float(column[key])) for column in columns) for key in ("mean", "std")
+        }
         return Description(
             run=self.folder.run,
             method=settings["method"],
@@ -170,126 +124,76 @@ class TrainedRun:
             architecture=settings["model"],
             classes=settings["classes"],
             input_shape=settings["input-shape"],
-            mean=self.normalization("mean"),
-            std=self.normalization("std"),
-            norm=settings.get("norm", "batch"),
-            image_side=str(settings.get("image-side", 0)),
-            width=str(settings.get("width", 0)),
-            lift=str(settings.get("lift", 0)),
-            input_columns=json.dumps(columns, ensure_ascii=False) if columns else "",
-            medians=json.dumps(medians, ensure_ascii=False) if medians else "",
+            mean=settings["mean"] or scale["mean"],
+            std=settings["std"] or scale["std"],
+            norm=settings["norm"],
+            image_side=settings["image-side"],
+            width=settings["width"],
+            input_columns=tuple(self.origin.get("input-columns", ())),
+            medians=tuple(self.origin.get("medians", {}).values()),
             positive_class=numbers.positive_class or "",
             crop="center" if cropped else "none",
-            **reading,
+            **{field: settings[DataSettings.key(field)] for field in READ_BY},
         )
-
-    def normalization(self, key: str) -> str:
-        """Return the setting mean or std; where it is empty the numbers from the training rows, which the run recorded.
-
-        Raises DataError where they are missing.
-        """
-        stated: str = self.settings[key]
-        if stated:
-            return stated
-        recorded = self.origin.get("standardization") or {}
-        try:
-            return ",".join(str(float(column[key])) for column in recorded["columns"])
-        except (KeyError, TypeError, ValueError):
-            reason = "standardization: has no mean and std of the table's columns"
-            raise DataError(reason, where=str(self.folder.settings_file)) from None
 
     @property
     def shared(self) -> State:
         """The deployed model's tensors, but for those that sites keep; of a backbone that was frozen its file's."""
         deployed = self.checkpoint.deployed[self.model]
-        settings = self.settings
-        if settings.get("freeze") != "all":
+        if self.settings["freeze"] != "all":
             return deployed
-        file = settings["weights"]
+        file = self.settings["weights"]
         about = self.description
-        if sha256_of(file) != self.origin.get("weights-sha256"):
+        expected = str(self.origin["weights-sha256"])
+        if sha256_of(file) != expected:
             raise DataError("the weights are not those that the run began with", where=str(file))
-        model_settings = replace(about.model_settings, weights=file)
-        model_settings = of_hash(model_settings, str(self.origin["weights-sha256"]))
-        classes = len(about.class_names)
-        model = build(about.architecture, about.data.shape, classes, 0, model_settings)
+        settings = of_hash(replace(about.model_settings, weights=file), expected)
+        model = build(about.architecture, about.shape, len(about.class_names), 0, settings)
         return {**copy(model.state_dict()), **deployed}
 
-    def sites(self) -> list[Site]:
-        """Return the clients that have trained, by number; each may have kept something. Hospitals keep it there."""
-        if "agreement" in self.origin:
-            return []
-        where = str(self.folder.settings_file)
-        sizes = self.origin.get("samples") or {"clients": [], "train": []}
-        clients, train = sizes.get("clients"), sizes.get("train")
-        if not isinstance(clients, list) or not isinstance(train, list):
-            raise DataError("samples: must list every client and its samples", where=where)
-        if len(clients) != len(train):
-            raise DataError("samples: must list every client and its samples", where=where)
-        names = site_names(list(map(str, clients)))
-        sites = []
-        for client, round in sorted(self.checkpoint.memory_rounds.items()):
-            name, samples = str(client), 1
-            if client < len(names):
-                name = names[client]
-                samples = sum(train[client])
-            if Path(name).name != name or not name.isprintable():  # it becomes a file's name
-                raise DataError(f"samples: clients: {name!r}: is no name of a site", where=where)
-            sites.append(Site(name, client, round, samples))
-        return sites
+    def files(self, output: Path) -> Files:
+        """Return tensors and metadata of the files in a model's folder, the model's first.
 
-    @property
-    def kept_by_sites(self) -> dict[str, str]:
-        """The metadata about the memories that hospitals keep: each one's round and digest, by which they find it."""
-        names = self.origin.get("agreement", {}).get("sites", [])
+        Sites of a simulation have a file each of what they keep. A hospital keeps it where it is: the metadata then
+        have the round and the digest of its memory, by which it is found there.
+
+        Raises:
+            DataError: a site's memory is lost or damaged, or a site has a name that no file can have.
+        """
+        metadata = self.description.metadata()
+        rounds = sorted(self.checkpoint.memory_rounds.items())
         digests = self.checkpoint.digests["memory"]
-        memories = {}
-        for client, round in sorted(self.checkpoint.memory_rounds.items()):
-            if client < len(names):
-                memories[names[client]] = [round, digests.get(client, "")]
-        if not memories:
-            return {}
-        return {KEPT: json.dumps(memories)}
+        if "agreement" in self.origin:
+            names = self.origin["agreement"]["sites"]
+            kept = {
+                names[client]: (round, digests.get(client, ""))
+                for client, round in rounds
+                if client < len(names)
+            }
+            if kept:
+                metadata[KEPT] = json.dumps(kept)
+            return {output / MODEL_FILE: (self.shared, metadata)}
 
-    def kept(self) -> Iterator[tuple[Site, State]]:
-        """Yield what each site keeps of the model; nothing where the method keeps none. Raises DataError for a loss."""
-        for site in self.sites():
-            digest = self.checkpoint.digests["memory"].get(site.client, "")
-            folder = folder_of(self.folder.path, site.client)
+        files = {output / MODEL_FILE: (self.shared, metadata)}
+        # Runs of more than 100 clients or classes do not record them.
+        samples = self.origin.get("samples") or {"clients": [], "train": []}
+        names = site_names(samples["clients"])
+        for client, round in rounds:
+            name, count = str(client), 1
+            if client < len(names):
+                name, count = names[client], sum(samples["train"][client])
+            if Path(name).name != name or not name.isprintable():
+                rule = f"samples: clients: {name!r}: is no name of a site"
+                raise DataError(rule, where=str(self.folder.settings_file))
+            memory_folder = folder_of(self.folder.path, client)
             try:
-                memory = load_memory(folder, site.round, self.folder.run, digest)
+                memory = load_memory(memory_folder, round, self.folder.run, digests.get(client, ""))
             except (Damaged, MemoryLost) as error:
                 raise DataError(f"{error}: overwrite = true repeats the run") from None
             if "private" in memory:
-                yield site, memory["private"]
-
-
-def refuse_missing_settings(settings: Mapping[str, Any], file: Path) -> None:
-    """Raise DataError for settings in NEEDED that a settings.json lacks, or has of another type."""
-    missing = []
-    for key, kind in NEEDED.items():
-        if not isinstance(settings.get(key), kind):
-            missing.append(key)
-    if missing:
-        reason = f"settings: {', '.join(missing)}: is missing or of another type"
-        raise DataError(reason, where=str(file))
-
-
-def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
-    """Return the run's last checkpoint. Raises DataError where there is none that can be used."""
-    if not folder.checkpoint_file.is_file():
-        reason = "no round of the run is finished"
-        if finished:
-            reason = f"{folder.checkpoint_file.name} is missing: {MEND}"
-        raise DataError(reason, where=str(folder.path))
-    try:
-        return Checkpoint.load(folder.checkpoint_file, folder.run)
-    except BrokenCheckpoint as error:
-        if isinstance(error, OtherFormat):
-            remedy = ""
-        else:
-            remedy = ": delete it, and the run's own command makes it anew"
-        raise DataError(f"{error}{remedy}") from error
+                of_site = {KIND: "site", "site": name, "client": str(client), "samples": str(count)}
+                files[site_file(output, name)] = memory["private"], {**metadata, **of_site}
+        return files
 
 
 def chosen(deployed: list[str], model: str) -> str:
@@ -309,26 +213,27 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     Everything is there and checked before the first file is written. Raises DataError for a run of which something is
     lost or damaged, SettingError for a folder with anything else in it, or for ONNX where its packages are missing.
     """
-    tensors = model_files(run, output)
+    tensors = run.files(output)
     try:
         model = ModelFolder(output, tensors)
     except DataError as error:
         reason = f"cannot be exported, as predict would refuse it: {error}"
         raise DataError(reason, where=str(run.folder.path)) from None
+    graphs = {}
     if onnx:
         rule = "is not for a model that is whole at its sites alone"
         require(not model.at_sites, "--onnx", True, rule)
         require_onnx()
+        graphs = onnx_files(model)
     card = model_card(
         run.description,
         run.origin,
         run.models,
-        list(model.sites),
-        run.finished,
-        model.at_sites,
-        run.ended,
+        sites=list(model.sites),
+        at_sites=model.at_sites,
+        finished=run.finished,
+        ended=run.ended,
     )
-    graphs = onnx_files(model) if onnx else {}
     with owner_only():  # the card has scores; ONNX holds the weights that safetensors hold
         make_room(output)
         for file, (state, description) in tensors.items():
@@ -340,45 +245,6 @@ def export(run: TrainedRun, output: Path, onnx: bool = False) -> list[Path]:
     return [*tensors, output / "README.md", *graphs]
 
 
-def model_files(run: TrainedRun, output: Path) -> dict[Path, tuple[State, Metadata]]:
-    """Return tensors and metadata of the files in a model's folder, the model's first. Raises DataError for a loss."""
-    metadata = run.description.metadata() | run.kept_by_sites
-    files: dict[Path, tuple[State, Metadata]] = {output / MODEL_FILE: (run.shared, metadata)}
-    for site, state in run.kept():
-        of_site = {
-            KIND: "site",
-            "site": site.name,
-            "client": str(site.client),
-            "samples": str(site.samples),
-        }
-        files[site_file(output, site.name)] = state, {**metadata, **of_site}
-    return files
-
-
-def model_folder(path: Path, round: str = "") -> ModelFolder:
-    """Return the model in a folder of `fedskew export`, or a finished run's own model in the run's folder.
-
-    `round` is last or best, or empty for the one that is there, of a run the last. Raises SettingError where an export
-    is of the other round, else as `ModelFolder` and `TrainedRun`.
-    """
-    if round:
-        check_round("--round", round)
-    folder = RunFolder(path)
-    if folder.settings_file.is_file() and not (path / MODEL_FILE).exists():
-        run = TrainedRun(RunFolder(path, moved=True), round=round or "last")
-        model = ModelFolder(path, model_files(run, path))
-        if model.at_sites:
-            rule = "holds no whole model: every site keeps a part of it where it is"
-            raise DataError(rule, where=str(path))
-        return model
-    model = ModelFolder(path)
-    of_folder = "best" if model.description.best_by else "last"
-    rule = f"is not what {path} holds, which is {model.description.which_round}"
-    remedy = f"`fedskew export --round {round}` writes it"
-    require(round in ("", of_folder), "--round", round, rule, remedy)
-    return model
-
-
 def make_room(output: Path) -> None:
     """Create the folder, or delete the earlier export that it holds. Raises SettingError for anything else.
 
@@ -387,17 +253,14 @@ def make_room(output: Path) -> None:
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
-        present = sorted(file for file in output.iterdir() if not file.name.startswith("."))
-        if present:
-            _, metadata = read(output / MODEL_FILE)
-            if "fedskew-format" not in metadata:
-                raise DataError(f"{output / MODEL_FILE}: is not one of `fedskew export`")
-        for file in present:
-            if file.suffix in (".safetensors", ".onnx") and file.name != MODEL_FILE:
-                file.unlink()
+        present = [file for file in output.iterdir() if not file.name.startswith(".")]
+        is_export = not present or KIND in read(output / MODEL_FILE)[1]
     except DataError:
-        rule = "must be empty, new, or hold an earlier export"
-        raise SettingError("--output", str(output), rule) from None
+        is_export = False
     except OSError as error:
         rule = f"cannot be written: {error.strerror}"
         raise SettingError("--output", str(output), rule) from error
+    require(is_export, "--output", str(output), "must be empty, new, or hold an earlier export")
+    for file in present:
+        if file.suffix in (".safetensors", ".onnx") and file.name != MODEL_FILE:
+            file.unlink()

@@ -1,4 +1,4 @@
-"""Inputs for predictions: an npz file, a table or a folder of images, read as in training."""
+"""Inputs for predictions: an npz file, a table or images, read as in training, with or without labels."""
 
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -8,53 +8,74 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from data import DataError, DataSettings, Samples, SettingError
+from data.errors import Remedy
+from data.readers import medians
 from data.readers.array_conversion import check_convertible, converted
 from data.readers.catalog import labels_file
 from data.readers.dicom_headers import PATIENT, Header, headers_of, notes_of_others
-from data.readers.file_type import is_nifti, truly
 from data.readers.folder import below, class_folders, class_number, read_split, visible
 from data.readers.image_files import ImageFiles
 from data.readers.input_columns import ORDER_COUNTS, order_of
 from data.readers.labels import checked_keyword, key_of, label_table
-from data.readers.medians import column_labels
+from data.readers.metadata import left_out as rows_left_out
 from data.readers.npz import Arrays, read_arrays
-from data.readers.rows import LABEL, is_missing
+from data.readers.rows import (
+    DROP_ROWS,
+    LABEL,
+    LIKE_LABELS,
+    check_length,
+    cure_of,
+    header_of,
+    is_missing,
+    like_labels,
+    named,
+    opened,
+    writing_of,
+)
 from data.readers.splits import Split, checked
+from data.readers.tables import Numbers, checked_path
 from data.readers.user_data import input_columns, kind_of_path, read_own
+from data.text import name_list, printable
 from fedskew.export.model_folder import Description
-from fedskew.export.table_rows import Gaps, Read, csv_rows, hf_rows
+
+Images = NDArray[np.generic] | ImageFiles
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a reader makes of a file."""
+
+    images: Images
+    names: Sequence[str]
+    """Of an image its path below the folder or the table's, or its file's name; of a table of numbers `row LINE`; else
+    its place in the file."""
+    labels: Sequence[str]
+    """The name of each input's class, as the file has it; empty where it has none."""
+    lines: Sequence[int] = ()
+    """Of a table: each input's line in the file; empty for other files."""
+    columns: Sequence[Mapping[str, str]] = ()
+    """Each input's cells that are no inputs, as they stand in the file, by column; empty where there are none."""
+    left_out: Sequence[str] = ()
+    """What was missing in each row that `missing = drop` left out."""
+    notes: Sequence[str] = ()
+    """What the user has to know, a sentence each."""
+
 
 Reader = Callable[[Path, Description, DataSettings], Read]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs and, where they are known, labels."""
+    """Inputs as a model takes them and, where they are known, labels."""
 
     where: Path
     samples: Samples
-    names: list[str]
-    """Of an image its path below the folder or the table's, or its file's name; of a table of numbers `row LINE`; else
-    its place in the file."""
     known_N: Tensor
     """(N,) bool: whether each sample's label is known."""
-    lines: Sequence[int] = ()
-    """Each row's line in a CSV file; empty for other files."""
-    columns: Sequence[Mapping[str, str]] = ()
-    """Each row's cells that are no inputs, as they stand in the file, by column; empty where there are none."""
-    left_out: tuple[str, ...] = ()
-    """What was missing in each row that is left out."""
-    notes: tuple[str, ...] = ()
-    """What the user has to know of how they were read, a sentence each."""
-
-    @property
-    def labeled(self) -> bool:
-        """Whether the label of any sample is known."""
-        return bool(self.known_N.any())
+    read: Read
 
 
 def read_inputs(
@@ -63,9 +84,9 @@ def read_inputs(
     device: str = "cpu",
     settings: DataSettings | None = None,
 ) -> Inputs:
-    """Return the inputs of an npz file (images and perhaps labels), a folder (images, or class folders) or one image.
+    """Return the inputs of an npz file (images and perhaps labels), a table, a folder of images or one image.
 
-    Of an npz file of train and test, or a folder with both, they are the test samples; of a table all rows.
+    Of what holds training and test data they are the test samples; of a table all rows.
 
     Args:
         path: the file or folder.
@@ -76,34 +97,43 @@ def read_inputs(
     Raises:
         DataError: there are no inputs, or the model cannot take them; it names file or folder.
     """
+    settings = settings or about.data
     reader = reader_of(path)
-    if settings is not None and settings.labels and reader is not folder:
-        rule = "is for folders of DICOM files"
-        raise SettingError("labels", settings.labels, f"{rule}, and {path} is none")
-    read = reader(path, about, settings or about.data)
-    images = read.images  # files are decoded batch by batch
+    if settings.labels and reader is not image_files:
+        rule = f"is for folders of DICOM files, and {path} is none"
+        raise SettingError("labels", settings.labels, rule)
+    # By which floating-point pixels are judged, and names of classes are numbered.
+    settings = replace(settings, classes=about.classes, mean=about.mean, std=about.std)
+    read = reader(path, about, settings)
+
+    numbers = []
+    for name, text in zip(read.names, read.labels, strict=True):
+        number = class_number(text, about.class_names)
+        if number is None and not is_missing(text):
+            rule = f"must be one of classes = {printable(name_list(about.class_names, ', '))}"
+            remedy: Remedy = ""
+            if read.lines:
+                remedy = (cure_of(settings, {LABEL: ""}), " predicts without labels")
+            raise DataError(f"label {text[:80]!r}: {rule}", where=f"{path}: {name}", remedy=remedy)
+        numbers.append(number)
+    unknown = numbers.count(None)
+    if 0 < unknown < len(numbers):
+        note = f"{unknown} of {len(numbers)} rows have no label: the metrics are of the others"
+        read = replace(read, notes=[*read.notes, note])
     inputs: Tensor | ImageFiles
-    if isinstance(images, ImageFiles):
-        inputs = images
+    if isinstance(read.images, ImageFiles):  # decoded batch by batch
+        inputs = replace(read.images, central=about.crop == "center")
     else:
-        inputs = torch.from_numpy(np.ascontiguousarray(images)).to(device)
+        inputs = torch.from_numpy(np.ascontiguousarray(read.images)).to(device)
     per_channel = (-1, 1, 1) if len(about.shape) == 3 else (-1,)
     samples = Samples(
         inputs,
-        torch.from_numpy(read.labels_N).to(device),
+        torch.tensor([number or 0 for number in numbers], device=device),
         mean=torch.tensor(about.means, device=device).view(per_channel),
         std=torch.tensor(about.stds, device=device).view(per_channel),
     )
-    return Inputs(
-        where=path,
-        samples=samples,
-        names=read.names,
-        known_N=torch.from_numpy(read.known_N).to(device),
-        lines=read.lines,
-        columns=read.columns,
-        left_out=read.left_out,
-        notes=read.notes,
-    )
+    known_N = torch.tensor([number is not None for number in numbers], device=device)
+    return Inputs(path, samples, known_N, read)
 
 
 def reader_of(path: Path) -> Reader:
@@ -111,73 +141,31 @@ def reader_of(path: Path) -> Reader:
     if path.suffix.lower() == ".csv":
         return csv_rows
     if path.is_dir():
-        if kind_of_path(path) == "hf":
-            return hf_rows
         has_splits = {"train", "test"} <= {entry.name.lower() for entry in visible(path)}
-        return training_data if has_splits else folder
-    try:
+        return training_data if has_splits or kind_of_path(path) == "hf" else image_files
+    if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            names = set(archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return one_image if is_image(path) else npz  # which says what is wrong
-    if {"train_images.npy", "test_images.npy"} <= names and "images.npy" not in names:
-        return training_data
-    return npz
-
-
-def is_image(path: Path) -> bool:
-    """Return whether a file is an image by its first bytes, or a NIfTI file by its name."""
-    if not path.is_file():
-        return False
-    kind = truly(path)
-    if is_nifti(path) or kind == "a DICOM file" or kind.endswith("image"):
-        return True
-    registered = Image.registered_extensions()  # kinds whose first bytes `truly` does not know
-    return not kind and path.suffix.lower() in registered
-
-
-def one_image(path: Path, about: Description, settings: DataSettings) -> Read:
-    """List one image, whose class nothing says."""
-    require_images(path, about)
-    image = ImageFiles.of(path.parent, [path.name], about.shape, settings, about.crop == "center")
-    labels_N = np.zeros(1, np.int64)
-    return Read(
-        image,
-        labels_N,
-        [path.name],
-        np.zeros(1, np.bool_),
-        columns=patient_columns([path], headers_of([path])),
-    )
-
-
-def require_images(path: Path, about: Description) -> None:
-    """Raise DataError where the model takes vectors."""
-    if len(about.shape) == 1:
-        rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
-        raise DataError(rule, where=str(path))
+            members = set(archive.namelist())
+        is_training = {"train_images.npy", "test_images.npy"} <= members
+        return training_data if is_training and "images.npy" not in members else npz
+    return npz if path.suffix.lower() in (".npz", ".npy") else image_files
 
 
 def training_data(path: Path, about: Description, settings: DataSettings) -> Read:
     """Read the test samples of what training takes."""
     if len(about.shape) == 1 and path.is_file():
-        return npz(path, about, settings, "test_")  # by the model's medians, not the file's own
-    dataset = f"{kind_of_path(path)}:{path.absolute()}"
-    settings = replace(settings, dataset=dataset)
-    split = read_own(dataset, about.class_names, about.shape, settings).test
-    if isinstance(split.images, ImageFiles):
-        images: NDArray[np.generic] | ImageFiles
-        images = replace(split.images, central=about.crop == "center")
-        labels_N = split.labels.astype(np.int64)
+        read = npz(path, about, settings, "test_")  # by the model's medians, not the file's own
     else:
-        images, labels_N = checked(split, about.shape, len(about.class_names))
-    names = [f"test {index}" for index in range(len(labels_N))]
-    known_N = np.ones(len(labels_N), np.bool_)
-    return Read(images, labels_N, names, known_N, notes=(of_test_samples(path, labels_N),))
-
-
-def of_test_samples(path: Path, labels_N: NDArray[np.int64]) -> str:
-    """Return the sentence about training data."""
-    return f"{path} says who trains and who tests: its {len(labels_N)} test samples are predicted"
+        dataset = f"{kind_of_path(path)}:{path.absolute()}"
+        own = replace(settings, dataset=dataset)
+        split = read_own(dataset, about.class_names, about.shape, own).test
+        labels = [about.class_names[number] for number in split.labels]
+        images: Images = split.images
+        if not isinstance(images, ImageFiles):
+            images, _ = checked(split, about.shape, len(about.class_names))
+        read = Read(images, [f"test {index}" for index in range(len(labels))], labels)
+    note = f"{path} says who trains and who tests: its {len(read.names)} test samples are predicted"
+    return replace(read, notes=[*read.notes, note])
 
 
 def npz(path: Path, about: Description, settings: DataSettings, prefix: str = "") -> Read:
@@ -189,172 +177,208 @@ def npz(path: Path, about: Description, settings: DataSettings, prefix: str = ""
         labels_N = arrays.get(labels_key, np.zeros(images.shape[:1], np.int64))
         return Split(images, labels_N, str(path), prefix.removesuffix("_"))
 
-    def check(heads: Arrays) -> None:
-        check_convertible(split_of(heads))
-
-    arrays = read_arrays(path, (images_key,), ((labels_key,),), settings, check)
-    labeled = labels_key in arrays
-    reading = replace(
+    arrays = read_arrays(
+        path,
+        (images_key,),
+        ((labels_key,),),
         settings,
-        mean=",".join(map(str, about.means)),  # by which floating-point pixels are judged
-        std=",".join(map(str, about.stds)),
+        check=lambda heads: check_convertible(split_of(heads)),
     )
-    if not labeled:
-        reading = replace(reading, first_label=0)
-    splits, _ = converted({"": split_of(arrays)}, reading)
-    split = splits[""]
-    rows_N = np.arange(len(split.labels))
+    is_labeled = labels_key in arrays
+    reading = settings if is_labeled else replace(settings, first_label=0)
+    split = converted({"": split_of(arrays)}, reading)[0][""]
+    names = [f"{prefix.replace('_', ' ')}{row}" for row in range(len(split.labels))]
     notes: list[str] = []
-    gaps = Gaps(str(path), about, settings)
+    left_out: list[str] = []
     if len(about.shape) == 1:
-        split, rows_N = vectors_in_order(path, split, about, settings, gaps, notes)
+        columns = input_columns(f"npz:{path.absolute()}", settings)
+        # Each row's number goes with it where others are left out.
+        split = replace(split, groups=np.arange(len(names)))
+        splits, notes = medians.without_gaps({"": split}, columns, settings)
+        split = splits[""]
+        kept_N = split.groups
+        assert kept_N is not None
+        left_out = [name for row, name in enumerate(names) if row not in kept_N]
+        names = [names[row] for row in kept_N]
+        images = np.asarray(split.images)
+        if columns and about.input_columns:
+            images = images[:, order_of(columns, about.input_columns, str(path), "the model")]
+        else:
+            notes.append(f"{path if about.input_columns else 'the model'}: {ORDER_COUNTS}")
+        split = replace(split, images=filled(images, path, about, notes), groups=None)
     images, labels_N = checked(split, about.shape, len(about.class_names))
-    if prefix:
-        notes.append(of_test_samples(path, labels_N))
-    words = f"{prefix.removesuffix('_')} " if prefix else ""
-    names = [f"{words}{row}" for row in rows_N.tolist()]
-    known_N = np.full(len(labels_N), labeled)
-    left_out = tuple(gaps.left_out)
-    return Read(images, labels_N, names, known_N, left_out=left_out, notes=tuple(notes))
+    labels = [about.class_names[number] if is_labeled else "" for number in labels_N]
+    return Read(images, names, labels, left_out=left_out, notes=notes)
 
 
-def vectors_in_order(
-    path: Path,
-    split: Split,
-    about: Description,
-    settings: DataSettings,
-    gaps: Gaps,
-    notes: list[str],
-) -> tuple[Split, NDArray[np.int64]]:
-    """Return vectors with the columns in the model's order and without gaps, and the rows that are not left out.
+def filled(
+    vectors_NF: NDArray[np.generic], path: Path, about: Description, notes: list[str]
+) -> NDArray[np.generic]:
+    """Return vectors with the model's medians in place of NaN, and add a note about them.
 
     Raises:
-        DataError: other columns than the model's, or a gap that is refused.
+        DataError: there is NaN, and the model keeps no medians.
     """
-    columns = input_columns(f"npz:{path.absolute()}", settings)
-    images_NF = split.images
-    assert not isinstance(images_NF, ImageFiles)
-    if images_NF.ndim != 2 or images_NF.dtype.kind != "f":
-        return split, np.arange(len(images_NF))  # which the check of the shape refuses
-    if columns and about.column_names:
-        images_NF = images_NF[:, order_of(columns, about.column_names, str(path), "the model")]
-    else:
-        notes.append(f"{path if about.column_names else 'the model'}: {ORDER_COUNTS}")
-    if images_NF.shape[1:] != about.shape:
-        return split, np.arange(len(images_NF))
-    names = column_labels(about.column_names, images_NF.shape[1])
-    kept = []
-    for row, is_gap_F in enumerate(np.isnan(images_NF)):
-        if is_gap_F.any():
-            gap = f"row {row} (from 0), column {names[int(is_gap_F.argmax())]}: is NaN, a missing value"
-            if not gaps.stays(gap):
-                continue
-        kept.append(row)
-    if not kept:
-        raise DataError("every row has a missing value", where=str(path))
-    rows_N = np.array(kept, np.int64)
-    images_NF, of_gaps = gaps.filled(images_NF[rows_N])
-    notes += [*gaps.notes, *of_gaps]
-    return replace(split, images=images_NF, labels=split.labels[rows_N]), rows_N
+    if vectors_NF.shape[1:] != about.shape or not np.isnan(vectors_NF).any():
+        return vectors_NF
+    if not about.medians:
+        rule = "values are missing, and the model keeps no medians of its training rows to fill them with"
+        raise DataError(rule, where=str(path), remedy=(DROP_ROWS, " leaves out such rows"))
+    names = medians.column_labels(about.input_columns, vectors_NF.shape[1])
+    notes += medians.notes_of_gaps(np.isnan(vectors_NF).sum(0), names)
+    return medians.fill(vectors_NF, np.array(about.medians))
 
 
-def folder(path: Path, about: Description, settings: DataSettings) -> Read:
-    """List the images, which are decoded as they are asked for.
+def image_files(path: Path, about: Description, settings: DataSettings) -> Read:
+    """List one image, a folder of them, class folders, or DICOM files in folders as a PACS writes them.
 
-    A folder of class folders has labels. A tree of DICOM files whose folders are called as no class has none.
-    """
-    require_images(path, about)
-    entries = list(visible(path))
-    if not entries:
-        raise DataError("holds no image", where=str(path))
-    folders = [entry for entry in entries if entry.is_dir()]
-    if settings.labels or (folders and not of_classes(path, about)):
-        tree = dicom_tree(path, about, settings)
-        if tree is not None:
-            return tree
-    columns: list[dict[str, str]] = []
-    notes: list[str] = []
-    labeled = len(folders) == len(entries)
-    if labeled:
-        split = read_split(path, "", about.class_names, about.shape, settings)
-        assert isinstance(split.images, ImageFiles)
-        listed = split.images
-        labels_N = split.labels.astype(np.int64)
-    elif folders:
-        rule = "must hold images alone, or a folder of them for each class"
-        raise DataError(f"holds folders and files: {rule}", where=str(path))
-    else:
-        headers = headers_of(entries)
-        # Files without a header are images of other types; their reader says what is wrong with one.
-        images = [entry for entry in entries if headers.get(entry, Header()).has_image]
-        if not images:
-            raise DataError("holds no image", where=str(path))
-        listed = ImageFiles.of(path, [image.name for image in images], about.shape, settings)
-        labels_N = np.zeros(len(images), np.int64)
-        columns = patient_columns(images, headers)
-        notes = notes_of_others(path, entries, images)
-    names = [str(listed.path(index).relative_to(path)) for index in range(len(listed))]
-    listed = replace(listed, central=about.crop == "center")
-    known_N = np.full(len(labels_N), labeled)
-    return Read(listed, labels_N, names, known_N, columns=columns, notes=tuple(notes))
-
-
-def of_classes(path: Path, about: Description) -> bool:
-    """Return whether a folder in `path` is called as one of the classes."""
-    numbers = [class_number(name, about.class_names) for name in class_folders(path)]
-    return any(number is not None for number in numbers)
-
-
-def dicom_tree(path: Path, about: Description, settings: DataSettings) -> Read | None:
-    """List the DICOM images in folders of patients, studies and series, as a PACS writes them; None without one.
+    Images are decoded as they are asked for. Labels are those of class folders or of the setting `labels`.
 
     Raises:
-        DataError: what `label_table` refuses, or a label that is none of the model's classes; with the setting
-            `labels`, also no DICOM image.
-        SettingError: `labels` names neither a table nor a DICOM element, or says the label of no image.
+        DataError: no image, a folder of no class, what `label_table` refuses, or the model takes vectors.
+        SettingError: `labels` names neither a table nor a DICOM element.
     """
+    if len(about.shape) == 1:
+        rule = f"the model takes vectors: must be an npz file with images (N, {about.shape[0]}), float32"
+        raise DataError(rule, where=str(path))
+    root = path if path.is_dir() else path.parent
     table_file = labels_file(settings.labels)
     keyword = checked_keyword(settings.labels) if settings.labels and not table_file else ""
-    files = [file for file in below(path) if file != table_file]
+    files = [path]
+    folders: Mapping[str, Path] = {}
+    if path.is_dir():
+        folders = class_folders(path)
+        files = [file for file in below(path) if file != table_file]
     headers = headers_of(files, keyword)
-    images = [file for file in files if file in headers and headers[file].has_image]
-    if not images and not settings.labels:
-        return None
+    of_classes = any(class_number(name, about.class_names) is not None for name in folders)
+    if folders and not settings.labels and (of_classes or not headers):
+        if len(folders) < len(list(visible(path))):
+            rule = "must hold images alone, or a folder of them for each class"
+            raise DataError(f"holds folders and files: {rule}", where=str(path))
+        split = read_split(path, "", about.class_names, about.shape, settings)
+        assert isinstance(split.images, ImageFiles)
+        names = [
+            str(split.images.path(index).relative_to(path)) for index in range(len(split.images))
+        ]
+        return Read(split.images, names, [about.class_names[number] for number in split.labels])
+
+    # Files without a header are images of other types, whose reader says what is wrong with one; not so in a PACS.
+    is_tree = bool(folders) or bool(settings.labels)
+    images = [
+        file for file in files if (headers.get(file) or Header(has_image=not is_tree)).has_image
+    ]
     if not images:
-        rule = f"holds no DICOM image, and labels = {settings.labels!r} is for those"
-        raise DataError(rule, where=str(path))
-    names = [file.relative_to(path).as_posix() for file in images]
-    texts = [headers[file].label for file in images]
+        raise DataError("holds no image", where=str(path))
+    names = [file.relative_to(root).as_posix() for file in images]
+    of_images = [headers.get(file, Header()) for file in images]
+    labels = [header.label for header in of_images]
     if table_file:
         table = label_table(table_file, path, settings)
-        keys = [
-            key_of(table.key, name, headers[file]) for name, file in zip(names, images, strict=True)
-        ]
-        texts = [table.rows[key][1][LABEL] if key in table.rows else "" for key in keys]
-    labels_N, known_N = np.zeros(len(names), np.int64), np.zeros(len(names), np.bool_)
-    for index, text in enumerate(texts):
-        if is_missing(text, about.class_names):
-            continue
-        label = class_number(text, about.class_names)
-        if label is None:
-            rule = f"{text[:80]!r}: must be one of classes = {about.classes}"
-            raise DataError(f"label of {images[index]}: {rule}", where=str(table_file or path))
-        labels_N[index], known_N[index] = label, True
-    notes = notes_of_others(path, files, images)
-    if not settings.labels:
+        keys = map(key_of, [table.key] * len(names), names, of_images)
+        labels = [table.rows[key][1][LABEL] if key in table.rows else "" for key in keys]
+    notes = notes_of_others(root, files, images)
+    if is_tree and not settings.labels:
         rule = "no folder is called as a class, so the DICOM files are predicted without labels"
         notes.append(f"{rule}: --set labels=FILE.csv names them")
-    elif not known_N.any():
-        rule = f"says nothing of the {len(images)} files of {path}"
-        raise SettingError("labels", settings.labels, rule)
-    elif not known_N.all():
-        notes.append(f"{(~known_N).sum()} of {len(names)} files have no label")
-    listed = ImageFiles.of(path, names, about.shape, settings, about.crop == "center")
-    columns = patient_columns(images, headers)
-    return Read(listed, labels_N, names, known_N, columns=columns, notes=tuple(notes))
+    columns = []
+    if any(header.patient for header in of_images):
+        columns = [{PATIENT: header.patient} for header in of_images]
+    listed = ImageFiles.of(root, names, about.shape, settings)
+    return Read(listed, names, labels, columns=columns, notes=notes)
 
 
-def patient_columns(images: Sequence[Path], headers: Mapping[Path, Header]) -> list[dict[str, str]]:
-    """Return the PatientID of each image, "" where it has none; an empty list where no image has one."""
-    patients = [headers.get(image, Header()).patient for image in images]
-    return [{PATIENT: patient} for patient in patients] if any(patients) else []
+def csv_rows(path: Path, about: Description, settings: DataSettings) -> Read:
+    """Return all rows of a CSV file: of numbers in the model's order of columns, or of images.
+
+    Raises:
+        DataError: a column that the model or the setting `columns` names is missing, or a row cannot be used.
+    """
+    inputs = about.input_columns
+    if len(about.shape) == 1 and not inputs:
+        rule = (
+            "the model has no names of its columns: must be an npz file with images (N, features)"
+        )
+        raise DataError(rule, where=str(path))
+    with opened(path, settings, {*LIKE_LABELS, *map(str.lower, inputs)}) as rows:
+        header = header_of(path, rows)
+        table = {}
+        for line, row in rows:
+            check_length(path, line, row, header)
+            table[line] = row
+    if not table:
+        raise DataError("holds no row to predict", where=str(path))
+
+    others = [name for name in header if name not in inputs]
+    columns = {role: settings.column_names.get(role, role) for role in (LABEL, "path")}
+    notes: list[str] = []
+    left_out: list[str] = []
+    images: Images
+    if inputs:
+        images, left_out = vectors_of(path, header, table, about, settings, notes)
+        names = [f"row {line}" for line in table]
+    else:
+        root = path.parent.resolve()
+        require_column(path, header, columns["path"], "path", settings)
+        place = header.index(columns["path"])
+        names = []
+        for line, row in table.items():
+            names.append(checked_path(path, line, root, row[place].strip(), settings))
+        images = ImageFiles.of(path.parent, names, about.shape, settings)
+
+    cells = []
+    for row in table.values():
+        cells.append({name: row[header.index(name)] for name in others})
+    if settings.columns != about.columns and LABEL in settings.column_names:
+        require_column(path, others, columns[LABEL], LABEL, settings)
+    labels = [row.get(columns[LABEL], "").strip() for row in cells]
+    alike = like_labels(others)
+    if len(alike) == 1 and columns[LABEL] not in others and LABEL not in settings.column_names:
+        way = cure_of(settings, {LABEL: alike[0]})
+        notes.append(f"no column is the label, so there are no metrics; if {alike[0]} is: {way}")
+    return Read(images, names, labels, [*table], cells, left_out, notes)
+
+
+def vectors_of(
+    path: Path,
+    header: Sequence[str],
+    table: dict[int, list[str]],
+    about: Description,
+    settings: DataSettings,
+    notes: list[str],
+) -> tuple[NDArray[np.generic], list[str]]:
+    """Return the numbers of a table's rows, and what is missing in each row that is left out, which `table` loses.
+
+    Raises:
+        DataError: a column is missing, a cell is no number, or a missing value is refused.
+    """
+    inputs = about.input_columns
+    # Of columns that are no inputs nothing is said.
+    order_of([name for name in header if name in inputs], inputs, str(path), "the model")
+    places = [header.index(name) for name in inputs]
+    known = {*LIKE_LABELS, *named(settings), *map(str.lower, inputs)}
+    commas = writing_of(path, known).separator != ","
+    numbers = Numbers(path, header, {}, settings, commas=commas, of_model=True)
+    values, left_out = [], []
+    for line, row in list(table.items()):
+        numbers_F, gap = numbers.read_row(line, row, places)
+        if gap and settings.missing == "drop":
+            left_out.append(gap)
+            del table[line]
+        else:
+            values.append(numbers_F)
+    if not table:
+        raise DataError(f"has a missing value in every row: {left_out[0]}", where=str(path))
+    if left_out:
+        notes.append(rows_left_out(left_out))
+    return filled(np.array(values, np.float32), path, about, notes), left_out
+
+
+def require_column(
+    path: Path, header: Sequence[str], name: str, role: str, settings: DataSettings
+) -> None:
+    """Raise DataError where the column of a role is not there; "" is no column."""
+    if name and name not in header:
+        shown = printable(name_list(header, ", ")[:200])
+        remedy = ("say which it is: ", cure_of(settings, {role: "NAME"}))
+        rule = f"there is no column {name!r} with the {role}, only {shown}"
+        raise DataError(rule, where=str(path), remedy=remedy)

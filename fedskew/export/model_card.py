@@ -10,7 +10,6 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.readers.catalog import is_own, members
-from data.renamed_settings import renamed
 from fedskew.export.model_folder import Description
 from fedskew.formatting import escaped, percent
 from server_app.composition import compose, row_name
@@ -30,9 +29,7 @@ def model_card(
     origin: Mapping[str, Any],
     models: Mapping[str, ModelNumbers],
     sites: Sequence[str],
-    finished: bool,
-    at_sites: bool,
-    ended: str = "",
+    **of_run: object,
 ) -> str:
     """Return the card as Markdown.
 
@@ -40,14 +37,12 @@ def model_card(
         about: of the exported model.
         origin: the run's settings.json.
         models: the numbers of the exported round, by model.
-        sites: the names of the sites; empty for a simulation.
-        finished: whether the run has ended.
-        at_sites: whether each site keeps its part of the model.
-        ended: why the run ended early, or "".
+        sites: the names of the sites that have a file of what they keep.
+        of_run: `finished`, `ended` (why it ended early), and `at_sites`, whether each site keeps its part elsewhere.
     """
-    settings = origin["settings"]
-    names = settings["method"].split("+")
+    names = about.method.split("+")
     data = data_names(origin)
+    samples = origin.get("samples")
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -57,37 +52,34 @@ def model_card(
         autoescape=False,  # Markdown
     )
     templates.filters |= {"percent": percent, "text": escaped, "shell": shlex.quote}
-    front = front_matter(about, data, names, models)
-    samples = origin.get("samples")
-    by_class = []
-    if samples:
-        by_class = [sum(counts_K) for counts_K in zip(*samples["train"], strict=True)]
-    return templates.get_template("model_card.md").render(
+    template = templates.get_template("model_card.md")
+
+    # Settings that can change numbers, without the paths of a machine.
+    settings = {**origin["settings"], "dataset": ", ".join(data)}
+    settings["partition-file"] = Path(settings["partition-file"]).name
+    for key in WITHOUT_EFFECT_ON_NUMBERS:
+        settings.pop(key, None)
+
+    front = front_matter(about, models, data, names)
+    return template.render(
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip(),
         about=about,
+        origin=origin,
+        models=models,
         classes=about.class_names,
         data=data,
-        ended=ended,
-        finished=finished,
         methods=[find(name) for name in names],
-        models=models,
-        row=row(settings["method"], about.model),
-        rows={name: row(settings["method"], name) for name in models},
-        rounds=settings["rounds"],
+        rows={name: row_name(compose(about.method), name) for name in [about.model, *models]},
         samples=samples,
-        by_class=by_class,
-        settings=shown_settings(origin),
+        by_class=[sum(counts_K) for counts_K in zip(*samples["train"], strict=True)]
+        if samples
+        else [],
+        settings=settings,
         shown=SHOWN,
         sites=sites,
-        at_sites=at_sites,
-        origin=origin,
         vectors=len(about.shape) == 1,
+        **of_run,
     )
-
-
-def row(method: str, deployed: str) -> str:
-    """Return what a deployed model is called in tables."""
-    return row_name(compose(method), deployed)
 
 
 def data_names(origin: Mapping[str, Any]) -> list[str]:
@@ -98,46 +90,31 @@ def data_names(origin: Mapping[str, Any]) -> list[str]:
     agreement = origin.get("agreement")
     if agreement:
         return [f"sites-{agreement['name']}"]
-    names = []
-    for name in members(origin["settings"]["dataset"]):
-        path = name.partition(":")[2]
-        names.append(Path(path).stem if is_own(name) else name)
-    return names
-
-
-def shown_settings(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that can change numbers, without the paths of a machine."""
-    settings = origin["settings"]
-    shown = dict(renamed(settings))
-    for key in WITHOUT_EFFECT_ON_NUMBERS:
-        shown.pop(key, None)
-    shown["dataset"] = ", ".join(data_names(origin))
-    shown["partition-file"] = Path(settings.get("partition-file", "")).name
-    return shown
+    names = members(origin["settings"]["dataset"])
+    return [Path(name.partition(":")[2]).stem if is_own(name) else name for name in names]
 
 
 def front_matter(
     about: Description,
+    models: Mapping[str, ModelNumbers],
     data: Sequence[str],
     names: Sequence[str],
-    models: Mapping[str, ModelNumbers],
 ) -> dict[str, Any]:
     """Return the card's YAML block, in the keys that model hubs read."""
-    vectors = len(about.shape) == 1
-    task = "tabular-classification" if vectors else "image-classification"
+    task = "tabular-classification" if len(about.shape) == 1 else "image-classification"
     numbers = models.get(about.model, ModelNumbers())
-    results = []
+    metrics = []
     for key, metric in HUGGING_FACE.items():
-        value = numbers[key]
-        if not math.isnan(value):
-            results.append({"type": metric, "value": round(value, 4), "name": SHOWN[key]})
+        if not math.isnan(numbers[key]):
+            value = round(numbers[key], 4)
+            metrics.append({"type": metric, "value": value, "name": SHOWN[key]})
     of_data = {"type": "-".join(data), "name": ", ".join(data), "split": "test"}
-    result = {"task": {"type": task}, "dataset": of_data, "metrics": results}
+    result = {"task": {"type": task}, "dataset": of_data, "metrics": metrics}
     return {
         "library_name": "fedskew",
         "pipeline_tag": task,
         "tags": ["federated-learning", "flower", *names],
         "datasets": list(data),
         "metrics": list(HUGGING_FACE.values()),
-        "model-index": [{"name": about.run, "results": [result] if results else []}],
+        "model-index": [{"name": about.run, "results": [result] if metrics else []}],
     }

@@ -70,10 +70,9 @@ def onnx_files(folder: ModelFolder) -> dict[Path, bytes]:
             verbose=False,
         )
         assert program is not None  # as dynamo is True
-        if about.input_columns:
-            program.model.metadata_props["input-columns"] = about.input_columns
-        if about.medians:
-            program.model.metadata_props["medians"] = about.medians
+        described = about.metadata()
+        for key in described.keys() & {"input-columns", "medians"}:
+            program.model.metadata_props[key] = described[key]
         # Serialized now: the program's weights are the model's own, which the next site's replace.
         files[folder.path / name] = program.model_proto.SerializeToString()
     return files

@@ -59,24 +59,22 @@ def predict(
     logits_NC = in_batches(folder.model, samples)
     if not torch.isfinite(logits_NC).all():
         raise DataError("the model's outputs are not finite", where=str(inputs.where))
-    probabilities_NC = F.softmax(logits_NC.double().cpu(), dim=1)
-    predicted_N = probabilities_NC.max(1).indices
-    labels_N = samples.labels_N.tolist()
-    known_N = inputs.known_N.tolist()
     predictions = []
+    probabilities_NC = F.softmax(logits_NC.double().cpu(), dim=1)
     for index, probabilities_C in enumerate(probabilities_NC.tolist()):
-        predicted = int(predicted_N[index])
+        likeliest = int(probabilities_NC[index].argmax())
+        is_known = bool(inputs.known_N[index])
         prediction = Prediction(
-            input=inputs.names[index],
-            prediction=names[predicted],
-            probability=probabilities_C[predicted],
-            label=names[labels_N[index]] if known_N[index] else None,
+            input=inputs.read.names[index],
+            prediction=names[likeliest],
+            probability=probabilities_C[likeliest],
+            label=names[int(samples.labels_N[index])] if is_known else None,
             probabilities=dict(zip(names, probabilities_C, strict=True)),
-            row=inputs.lines[index] if inputs.lines else None,
-            columns=inputs.columns[index] if inputs.columns else {},
+            row=inputs.read.lines[index] if inputs.read.lines else None,
+            columns=inputs.read.columns[index] if inputs.read.columns else {},
         )
         predictions.append(prediction)
-    if not inputs.labeled:
+    if not inputs.known_N.any():
         return predictions, None
     scores = Scores.of_batch(logits_NC[inputs.known_N], samples.labels_N[inputs.known_N])
     tested_C = scores.confusion_CC.sum(1).tolist()
@@ -92,28 +90,22 @@ def state_at(folder: ModelFolder, inputs: Inputs, site: str) -> State:
     if site in folder.sites:
         return {**folder.shared, **folder.sites[site]}
     if site not in UNSEEN or not folder.only_batch_norm_is_private:
-        raise unknown(folder, site)
+        rule = f"every site keeps a part of the model: must be one of {', '.join(folder.sites)}"
+        if folder.only_batch_norm_is_private:
+            ways = ", ".join(f"{way} ({what})" for way, what in UNSEEN.items())
+            rule += f", or for a site nobody trained with one of {ways}"
+        raise SettingError("--site", site, rule)
     states = dict(enumerate(folder.sites.values()))
-    samples = {number: folder.samples[name] for number, name in enumerate(folder.sites)}
-    mean = {**folder.shared, **averaged(states, samples)}
+    mean = {**folder.shared, **averaged(states, dict(enumerate(folder.samples.values())))}
     if site == "averaged":
         return mean
     if len(inputs.samples) < 2:
         rule = "needs two inputs or more: one has no variance"
         raise DataError(f"--site {site} {rule}", where=str(inputs.where))
     draws = torch.Generator().manual_seed(0)
-    reestimated_state = reestimated(folder.model, mean, inputs.samples, draws)
+    own = reestimated(folder.model, mean, inputs.samples, draws)
     if site == "re-estimate":
-        return reestimated_state
-    distance_of = distances(folder.model, reestimated_state, states)
+        return own
+    distance_of = distances(folder.model, own, states)
     nearest = min(distance_of, key=distance_of.__getitem__)
     return {**folder.shared, **states[nearest]}
-
-
-def unknown(folder: ModelFolder, site: str) -> SettingError:
-    """Return the error that names the sites, and what there is for a site nobody trained with."""
-    rule = f"every site keeps a part of the model: must be one of {', '.join(folder.sites)}"
-    if folder.only_batch_norm_is_private:
-        ways = ", ".join(f"{way} ({what})" for way, what in UNSEEN.items())
-        rule += f", or for a site nobody trained with one of {ways}"
-    return SettingError("--site", site, rule)

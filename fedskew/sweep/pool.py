@@ -82,8 +82,8 @@ class RunPool:
         while self.waiting:
             job = self.waiting.popleft()
             self.overview.started(job)
-            result = result_of(job.settings, self.resources, partial(self.overview.on_line, job))
-            self.settle(job, result)
+            report_line = partial(self.overview.on_line, job)
+            self.settle(job, result_of(job.settings, self.resources, report_line))
 
     def run(self) -> None:
         """Run all jobs, each in a process of its own; whatever ends this, no process is left."""
@@ -239,7 +239,7 @@ def memory_taken() -> int:
 
 def gpu_share_taken() -> float:
     """Return the share of its GPU's memory that this process has taken at most."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0.0
     _, total = torch.cuda.mem_get_info()
     return min(1.0, (torch.cuda.max_memory_reserved() + CUDA_CONTEXT) / total)

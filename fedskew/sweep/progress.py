@@ -32,7 +32,6 @@ class Overview:
         self.finished = finished
         self.failed = 0
         self.printed: set[str] = set()
-        """The lines that are printed once: those about data, and about runs that others work on."""
         self.width = max((len(job.label) for job in jobs), default=0)
         self.progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -84,15 +83,15 @@ class Overview:
         """
         is_round = self.update(job)
         if isinstance(line, LineAboutData):
-            self.print_once(line)
+            self.print(line)
         elif not is_round and not isinstance(line, LineAboutRun):
-            self.say(job, line)
+            self.print(self.labeled(job, line))
         return is_round
 
     def postponed(self, job: Job, reason: str) -> None:
         """A job waits for another attempt."""
         self.progress.remove_task(self.running.pop(job.settings.run_id))
-        self.print_once(f"{job.label:<{self.width}}  {reason}")
+        self.print(self.labeled(job, reason))
 
     def ended(self, job: Job, result: JobResult) -> None:
         """A job is over."""
@@ -106,14 +105,14 @@ class Overview:
             words = f"finished  {accuracies(job, last)}"
         if not self.console.is_terminal:  # whose table has the counts
             words += f"  ({self.counts()})"
-        self.say(job, words)
+        self.print(self.labeled(job, words))
 
-    def say(self, job: Job, words: str) -> None:
-        """Print a line about a job."""
-        self.console.print(f"{job.label:<{self.width}}  {words}", markup=False)
+    def labeled(self, job: Job, words: str) -> str:
+        """Return a line about a job."""
+        return f"{job.label:<{self.width}}  {words}"
 
-    def print_once(self, line: str) -> None:
-        """Print a line, unless it was printed before."""
+    def print(self, line: str) -> None:
+        """Print a line, unless it was printed before: all runs on the same data say the same of them."""
         if line not in self.printed:
             self.printed.add(line)
             self.console.print(line, markup=False)

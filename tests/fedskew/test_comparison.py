@@ -82,7 +82,7 @@ def test_a_wrong_method_is_refused_before_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["arrays", "tensors", "torch data set"])
 def test_data_in_memory_are_what_is_trained_on(kind: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
-    images = draw.random((12, 5, 4, 3), dtype=np.float32)  # (N, H, W, C)
+    images = draw.random((12, 3, 3, 3), dtype=np.float32)  # (N, H, W, C)
     labels = np.arange(12) % 3
     given: object = (images, labels)
     if kind != "arrays":
@@ -91,7 +91,7 @@ def test_data_in_memory_are_what_is_trained_on(kind: str, tmp_path: Path) -> Non
         if kind == "torch data set":
             given = torch.utils.data.TensorDataset(*tensors)
     settings = fedskew.from_arrays(given, given, classes=["a", "b", "c"], folder=tmp_path)
-    assert settings["classes"] == "a,b,c" and settings["input-shape"] == "3x5x4"
+    assert settings["classes"] == "a,b,c" and settings["input-shape"] == "3x3x3"
     stated = {key.replace("-", "_"): value for key, value in settings.items()}
     loaded = load(DataSettings(**stated, cache=str(tmp_path / "cache")))
     assert np.array_equal(np.asarray(loaded.train_inputs), images.transpose(0, 3, 1, 2))

@@ -74,6 +74,7 @@ def test_check_says_where_the_default_partition_will_not_do(
     np.savez(tmp_path / "few.npz", **arrays, test_labels=few)
     status, output, _ = fedskew("data", "check", tmp_path / "few.npz")
     assert status == 0 and "With the default partition it will not: min-samples = 10" in output
+    assert output.splitlines()[-1].endswith("--set 'partition=iid' --set 'clients=2'")
 
 
 def test_split_writes_what_each_client_holds(tmp_path: Path, fedskew: FedSkew) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import HEADS
 
 from client_app.client import Variant, affects_training
 from client_app.variants import VARIANTS
@@ -13,7 +12,6 @@ from data import SettingError
 from fedskew.experiments.experiments import Experiment, experiment, load_experiments, load_suites
 from fedskew.experiments.lookup import find_all
 from fedskew.experiments.plan import Cell, plan, runs, selected, split
-from server_app.methods import METHODS
 from server_app.run_settings import RunSettings
 
 SHIPPED = load_experiments()
@@ -118,15 +116,6 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(
     assert caught.value.value == key and lines in caught.value.rule
 
 
-def test_a_file_of_experiments_that_is_none_is_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "experiments.yaml"
-    for content in (None, b"\xff\xfe\0", b" " * 2**23):
-        if content is not None:
-            path.write_bytes(content)
-        with pytest.raises(SettingError):
-            load_experiments(path)
-
-
 def test_a_file_of_one_s_own_goes_before_the_shipped_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,23 +134,6 @@ def test_a_file_of_one_s_own_goes_before_the_shipped_one(
     )
     assert caplog.messages == ["read from ./experiments.yaml: mine, demo-tail"]
     assert find_all(["mine"], Path("others.yaml"))[0].settings == {"rounds": 2}
-
-
-def test_assumed_settings_are_in_force_below_what_is_stated() -> None:
-    entry = built(
-        assumed={"rounds": 9, "batch-size": 8, "creff.head-steps": 2}, methods=["fedavg", "creff"]
-    )
-    first, second = (cell.run.flat() for cell in plan(entry, {"batch-size": 16}))
-    assert (first["rounds"], first["batch-size"]) == (2, 16)
-    assert second["creff.head-steps"] == 2
-
-
-def test_a_column_may_show_another_number_of_the_same_run() -> None:
-    entry = built(
-        columns={"all": None, "few": None}, metric="accuracy", metrics={"few": "few-recall"}
-    )
-    assert [entry.metric_of(column) for column in entry.columns] == ["accuracy", "few-recall"]
-    assert len(runs(plan(entry))) == 1
 
 
 def test_part_of_a_table_keeps_the_runs_of_the_whole() -> None:
@@ -197,23 +169,6 @@ def test_rows_that_differ_in_what_is_deployed_share_a_training() -> None:
         "average", "creff", "ccvr", "tau-norm", "average", "creff", "average",
     ]  # fmt: skip
     assert len(runs(cells)) == 3
-
-
-def test_rows_of_one_method_with_other_settings_are_other_runs() -> None:
-    cells = plan(
-        built(
-            methods=[
-                "fedavg",
-                {"m = 1": {"method": "creff", "creff.features-per-class": 1}},
-                "creff",
-            ]
-        )
-    )
-    assert [cell.deployed for cell in cells] == ["average", "creff", "creff"]
-    first, second, third = (cell.run for cell in cells)
-    assert first.run_id == second.run_id != third.run_id
-    assert second.flat()["creff.features-per-class"] == 1
-    assert third.flat()["creff.features-per-class"] == 100
 
 
 def test_settings_of_a_section_count_for_the_methods_that_use_it() -> None:
@@ -254,15 +209,6 @@ def test_overrides_win_and_cannot_name_the_method() -> None:
     assert caught.value.key == "method"
 
 
-def test_only_variants_that_leave_training_alone_ride_on_another() -> None:
-    riders = {name for name in METHODS if split(built(methods=[name]).rows[0])[1]}
-    assert riders == {
-        *("creff", "creff-code", "ccvr", "refit-bias", "tau-norm", "real-features", "real-blocks"),
-        "ditto",  # the clients' own models, beside the same average
-        *HEADS,
-    }
-
-
 def test_a_new_hook_counts_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two trainings that differ by a new hook must not be merged because nobody thought of the rule."""
     kind = VARIANTS["class-statistics"]
@@ -272,11 +218,3 @@ def test_a_new_hook_counts_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kind, "label_noise", lambda self, labels_B: 0, raising=False)
     assert affects_training(kind)
     assert not split(built(methods=["ccvr"]).rows[0])[1]
-
-
-def test_ditto_shares_fedavgs_training_and_shows_the_clients_own_models() -> None:
-    entry = built(methods=["fedavg", "ditto", "fedbn+ditto"], settings={"model": "mlp-bn"})
-    average, own, beside_fedbn = plan(entry)
-    assert average.run.run_id == own.run.run_id != beside_fedbn.run.run_id
-    deployed = [cell.deployed for cell in (average, own, beside_fedbn)]
-    assert deployed == ["average", "personal-model", "personal-model"]

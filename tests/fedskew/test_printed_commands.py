@@ -12,7 +12,6 @@ from data_as_found import (
     cells,
     dicom,
     eight_bits,
-    every,
     nifti,
     npz,
     rows,
@@ -38,12 +37,6 @@ def hospitals(folder: Path) -> Path:
 def domains(folder: Path) -> str:
     study = hospitals(folder)
     return f"domains:{name_list([f'folder:{study / SOUTH}', f'folder:{study / NORTH}'])}"
-
-
-def domains_of_arrays(folder: Path) -> str:
-    """Files of labels 0 and 1, and of labels 1 and 2."""
-    second = npz(every("labels", lambda labels: labels + 1), "second.npz")(folder)
-    return f"domains:{name_list([f'npz:{second}', str(npz(name='first.npz')(folder))])}"
 
 
 def incomplete(folder: Path) -> Path:
@@ -134,12 +127,6 @@ def test_what_check_prints_for_hospitals_is_taken_by_the_other_commands(
     assert status == 0 and '"counts": [[6, 6, 7], [0, 6, 6]]' in output
     status, output, _ = fedskew("diagnose", *settings)
     assert status == 0 and "31 samples of 3 classes at 2 sites" in output
-
-
-def test_labels_of_domains_count_from_1_only_if_all_do(tmp_path: Path, fedskew: FedSkew) -> None:
-    output = fedskew("data", "check", domains_of_arrays(tmp_path))[1]
-    (run,) = printed(output)
-    assert "classes=3" in run and not [word for word in run if "first-label" in word]
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from rich.console import Console
 from data import SettingError
 from fedskew import scheduling
 from fedskew.scheduling import Job, Resources, gpus_for
-from fedskew.sweep import pool as pool_module
 from fedskew.sweep.pool import Running, RunPool
 from fedskew.sweep.progress import Overview
 
@@ -76,7 +75,7 @@ def test_another_run_begins_where_what_is_free_holds_the_largest_so_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = SimpleNamespace(available=5 * 2**30)
-    monkeypatch.setattr(pool_module.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
     pool = pool_of(tmp_path, 4)
     pool.memory = 4 * 2**30
     pool.running = [running(pool)]

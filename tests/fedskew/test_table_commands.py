@@ -149,13 +149,3 @@ def test_a_model_without_medians_fills_no_gap(
     assert [row["row"] for row in answer["predictions"]] == [3] and len(answer["left-out"]) == 1
     assert "1 rows are left out" in errors or "1 row is left out" in errors
     assert fedskew("predict", folder, gaps, *words(missing="median"))[0] == 2
-
-
-def test_rows_without_a_label_beside_others_are_predicted_too(
-    trained: dict[str, Any], tmp_path: Path, fedskew: FedSkew
-) -> None:
-    rows = rows_of(8)
-    rows[0]["diagnosis"] = ""
-    answer, errors = predicted(fedskew, model(trained, fedskew), write(tmp_path / "new.csv", rows))
-    assert len(answer["predictions"]) == 8 and "accuracy" in answer["metrics"]
-    assert "1 of 8 rows have no label" in errors

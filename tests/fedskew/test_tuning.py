@@ -79,12 +79,6 @@ def test_trials_are_the_runs_of_the_table_with_each_value_on_the_seed_of_their_o
     assert tried[0].cell.column == "a, learning-rate = 0.001"  # what progress and failures name
 
 
-def test_a_value_on_the_command_line_is_the_only_one_and_tunes_nothing() -> None:
-    assert not trials(built(), {"learning-rate": 0.7})
-    assert set(rates(plan(built(), {"learning-rate": 0.7})).values()) == {0.7}
-    assert trials(built(), {"rounds": 3})  # another setting changes nothing in that
-
-
 def test_the_seed_of_the_trials_is_none_of_the_table_s() -> None:
     with pytest.raises(SettingError) as caught:
         plan(built(), {}, [0, 9])
@@ -110,12 +104,6 @@ def test_the_highest_number_of_the_finished_trials_is_chosen(
     tuned = Tuned("fedavg", "a", scores, "client-accuracy.mean")
     assert (tuned.value, tuned.at_an_end) == (value, at_an_end)
     assert values_of_rows([tuned]) == ({} if value is None else {("fedavg", "a"): value})
-
-
-def test_of_a_number_that_should_be_low_the_lowest_is_chosen() -> None:
-    scores = {0.001: math.nan, 0.05: 0.9, 0.1: 0.2, 0.2: 0.2, 0.3: 0.5}
-    assert Tuned("fedavg", "a", scores, "loss").value == 0.1  # of equal ones the first
-    assert Tuned("fedavg", "a", scores, "accuracy").value == 0.05
 
 
 @pytest.mark.parametrize(

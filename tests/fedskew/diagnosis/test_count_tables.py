@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data import DataError
 from fedskew.diagnosis.table import (
     Subjects,
     TableError,
@@ -43,7 +44,7 @@ def test_a_bad_table_is_refused(fault: str, tmp_path: Path) -> None:
     file.write_text(GOOD.replace("x,1,2", "x,1,1000000000000"))  # the control: the most
     assert read_counts(file).counts_KC.max() == 10**12
     file.write_text(WRONG_COUNTS[fault])
-    with pytest.raises(TableError) as refusal:
+    with pytest.raises(DataError) as refusal:
         read_counts(file)
     assert refusal.value.where.startswith(str(file)) and "\n" not in str(refusal.value)
 
@@ -61,8 +62,8 @@ def test_a_table_as_spreadsheets_write_it(tmp_path: Path, separator: str, encodi
     assert table.without == ("nobody", "empty")
 
 
-@pytest.mark.parametrize("head", ["site,3,8,5", "berlin,0,1,2", "berlin,a,b,c"])
-def test_classes_may_be_called_by_numbers_below_a_word_or_in_order(
+@pytest.mark.parametrize("head", ["site,3,8,5", "Client,0,1,2", "berlin,a,b,c"])
+def test_classes_may_be_called_by_numbers_beside_a_word_for_sites(
     head: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "counts.csv"
@@ -84,7 +85,7 @@ WRONG_MOMENTS = {
 def test_bad_moments_are_refused(fault: str, tmp_path: Path) -> None:
     file = tmp_path / "moments.csv"
     file.write_text(WRONG_MOMENTS[fault])
-    with pytest.raises(TableError):
+    with pytest.raises(DataError):
         read_moments(file, ["x", "y"])
 
 
@@ -134,6 +135,6 @@ def test_what_is_empty_is_left_out_with_its_subjects() -> None:
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "counts.csv"
     file.write_bytes(b"site,a,b\nx\xff,1,2\ny,1,1\n")
-    with pytest.raises(TableError) as refusal:
+    with pytest.raises(DataError) as refusal:
         read_counts(file)
     assert refusal.value.where == str(file) and "0xff" in str(refusal.value)
