@@ -296,7 +296,7 @@ def first_choice(names: Sequence[str], target: str, refused: set[str]) -> str:
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return a table; the first row is its head."""
-    head, *body = map(markdown_row, rows)
+    head, *body = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 

@@ -70,7 +70,7 @@ def from_arrays(
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial.npz")  # numpy appends .npz to any other name
-        np.savez(partial, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+        np.savez(partial, allow_pickle=False, **arrays)
         partial.replace(path)
     settings = DataSettings(dataset=f"npz:{path}", classes=name_list(classes))
     proposed = guess_settings(path, settings).settings

@@ -127,7 +127,7 @@ class StrictCommand(DescribedCommand):
     """Refuses an option that is given twice and counts once: click would drop the first without a word."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
-        given = []
+        given: list[click.Parameter] = []
         if not context.resilient_parsing:  # shell completion parses unfinished lines
             _, _, given = self.make_parser(context).parse_args(list(words))
         for option, times in Counter(given).items():

@@ -117,9 +117,14 @@ def reason_of(error: Exception) -> str:
     """Return where and why text is no YAML, in one line."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return said(error)
-    mark, problem = error.problem_mark, str(error.problem)
-    cure = next((cure for words, cure in CURES.items() if words in problem), "")
-    return printable(f"line {mark.line + 1}, column {mark.column + 1}: {problem}{cure}")
+    mark = error.problem_mark
+    problem = str(error.problem)
+    cure = ""
+    for part, what in CURES.items():
+        if part in problem:
+            cure = what
+    where = f"line {mark.line + 1}, column {mark.column + 1}"
+    return printable(f"{where}: {problem}{cure}")
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -144,22 +149,32 @@ def refusal(error: ValidationError, kind: type) -> SettingError:
     """Return the first of pydantic's errors about an object of `kind` as one sentence."""
     first = error.errors()[0]
     places = [public_name(part) for part in first["loc"] if isinstance(part, str)]
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, SettingError):
-        return cause.within(": ".join(places)) if places else cause
+    problem = first.get("ctx", {}).get("error")
+    if not isinstance(problem, SettingError):
+        problem = problem_of(first, places.pop(), kind)
+    if not places:
+        return problem
+    return problem.within(": ".join(places))
 
-    key, types = places.pop(), {field.name: field.type for field in fields(kind)}
-    if first["type"] == "missing":
+
+def problem_of(error: Mapping[str, Any], key: str, kind: type) -> SettingError:
+    """Return one of pydantic's errors about a key of an object of `kind` as an error of FedSkew."""
+    type_of_error = error["type"]
+    value = error["input"]
+    types = {field.name: field.type for field in fields(kind)}
+    if type_of_error == "missing":
         example = "TEXT" if types.get(key) is str else "[..., ...]"
-        problem = SettingError(key, NO_VALUE, "is missing", remedy=f"write `{key}: {example}`")
-    elif first["type"] == "unexpected_keyword_argument":
+        return SettingError(key, NO_VALUE, "is missing", remedy=f"write `{key}: {example}`")
+    if type_of_error == "unexpected_keyword_argument":
         known = {public_name(name) for name in types} - {"name"}
-        problem = SettingError(key, NO_VALUE, f"is no key; known are {', '.join(sorted(known))}")
-    elif first["type"] in ("literal_error", "too_short"):
-        problem = SettingError(key, shown(first["input"]), first["msg"].lower())
-    else:
-        problem = wrong(key, first["input"], EXPECTED.get(first["type"], dict))
-    return problem.within(": ".join(places)) if places else problem
+        rule = f"is no key; known are {', '.join(sorted(known))}"
+        return SettingError(key, NO_VALUE, rule)
+    if type_of_error == "literal_error":
+        return SettingError(key, shown(value), f"must be {error['ctx']['expected']}")
+    if type_of_error == "too_short":
+        return SettingError(key, shown(value), "must name at least one")
+    expected = EXPECTED.get(type_of_error, dict)
+    return wrong(key, value, expected)
 
 
 def public_name(field: str) -> str:

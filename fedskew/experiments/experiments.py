@@ -266,9 +266,11 @@ def check_edition(paper: Experiment, experiments: Mapping[str, Experiment]) -> N
 
 def edition_columns(claim: Claim, paper: Experiment, edition: Experiment) -> tuple[str, ...]:
     """Return the columns of a smaller edition in which a paper's claim is measured, in the claim's order."""
-    names = paper.here.columns if paper.here is not None else {}
-    names = names or {column: column for column in edition.columns}
-    return tuple(names[column] for column in claim.columns or paper.columns if column in names)
+    names: Mapping[str, str] = {column: column for column in edition.columns}
+    if paper.here is not None and paper.here.columns:
+        names = paper.here.columns
+    columns = claim.columns or tuple(paper.columns)
+    return tuple(names[column] for column in columns if column in names)
 
 
 def suite(name: str, entry: object, experiments: Mapping[str, Experiment]) -> Suite:

@@ -187,18 +187,23 @@ def in_sections(settings: Mapping[str, Scalar], sections: set[str]) -> dict[str,
 
 def refuse_unused(experiment: Experiment, overrides: Mapping[str, Scalar]) -> None:
     """Raise SettingError for a section's setting that no row uses, or that a row states and does not use itself."""
-    of_rows = {row.label: {"", *compose(row.method).sections} for row in experiment.rows}
-    of_any: set[str] = set().union(*of_rows.values())
+    of_any = {""}
+    tables: list[tuple[Mapping[str, Scalar], set[str]]] = []
+    for row in experiment.rows:
+        sections = {"", *compose(row.method).sections}
+        of_any |= sections
+        tables.append((row.settings, sections))
+
     common = [experiment.assumed, experiment.settings, overrides, *experiment.columns.values()]
-    tables = [(settings, of_any) for settings in common]
-    tables += [(row.settings, of_rows[row.label]) for row in experiment.rows]
     if experiment.tune is not None:
-        tables.append(({experiment.tune.key: experiment.tune.values[0]}, of_any))
+        common.append({experiment.tune.key: experiment.tune.values[0]})
+    for settings in common:
+        tables.append((settings, of_any))
+
+    rule = f"has no effect: no such method in experiment {experiment.name} uses it"
     for settings, sections in tables:
         for key, value in settings.items():
-            if section_of(key) not in sections:
-                rule = f"has no effect: no such method in experiment {experiment.name} uses it"
-                raise SettingError(key, value, rule)
+            require(section_of(key) in sections, key, value, rule)
 
 
 def selected(

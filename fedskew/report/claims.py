@@ -48,6 +48,8 @@ from fedskew.report.rounds_to_target import (
 from fedskew.report.unfit_rows import chance_words, diverged_words
 from server_app.round_selection import select
 
+HASH_DIGITS = 16
+"""Digits of a model's hash that a verdict shows."""
 SAYS = {
     "holds": "holds",
     "unclear": "not distinguishable",
@@ -141,11 +143,13 @@ class Verdict:
         if not self.n:
             return "", "", ""
         effect = f"{signed(self.estimate, self.metric)} {self.unit}".rstrip()
-        seeds = ", ".join(signed(margin, self.metric) for margin in self.margins.values())
+        margins = [signed(margin, self.metric) for margin in self.margins.values()]
+        seeds = ", ".join(margins)
         if self.interval is None:
             return effect, "", seeds
-        ends = signed(self.interval.low, self.metric), signed(self.interval.high, self.metric)
-        return effect, f"[{', '.join(ends)}]", seeds
+        low = signed(self.interval.low, self.metric)
+        high = signed(self.interval.high, self.metric)
+        return effect, f"[{low}, {high}]", seeds
 
 
 def judge(results: ExperimentResults) -> list[Verdict]:
@@ -162,8 +166,12 @@ def judge(results: ExperimentResults) -> list[Verdict]:
 
 def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts with p-values that are corrected for how many there are (Holm 1979)."""
-    p_values = [p_of(one.interval) if one.status != "never" else None for one in verdicts]
-    return [replace(one, p_holm=p) for one, p in zip(verdicts, holm(p_values), strict=True)]
+    p_values = []
+    for verdict in verdicts:
+        is_judged = verdict.status != "never"
+        p_values.append(p_of(verdict.interval) if is_judged else None)
+    pairs = zip(verdicts, holm(p_values), strict=True)
+    return [replace(verdict, p_holm=p) for verdict, p in pairs]
 
 
 def judge_claim(results: ExperimentResults, claim: Claim) -> Verdict:
@@ -235,20 +243,27 @@ def unfit_columns(
 
 def judge_models(results: ExperimentResults, claim: Same) -> Verdict:
     """Return whether each row has one model, to the bit, in all columns and seeds."""
-    statuses, sentences = [], []
+    statuses = []
+    sentences = []
     for row in claim.same:
         hashes = []
         for cell in results.cells:
-            if cell.row == row:
-                summary = results.runs[cell.run.run_id].summary or {}
-                hashes.append(summary.get("model-hashes", {}).get(cell.deployed))
+            if cell.row != row:
+                continue
+            summary = results.runs[cell.run.run_id].summary or {}
+            models = summary.get("model-hashes", {})
+            hashes.append(models.get(cell.deployed))
         known = [code for code in hashes if code is not None]
-        models = len(set(known))
-        complete = "holds" if known and known == hashes else "open"
-        statuses.append("fails" if models > 1 else complete)
-        number = f"one model, {known[0][:16]}," if models == 1 else f"{models} models"
-        sentences.append(f"{row}: {number} in {len(known)} of {len(hashes)} runs")
-    status = next((one for one in ("fails", "open") if one in statuses), "holds")
+        number = len(set(known))
+        if number > 1:
+            statuses.append("fails")
+        elif not known or len(known) < len(hashes):
+            statuses.append("open")
+        what = f"{number} models"
+        if number == 1:
+            what = f"one model, {known[0][:HASH_DIGITS]},"
+        sentences.append(f"{row}: {what} in {len(known)} of {len(hashes)} runs")
+    status = min(statuses, default="holds")  # fails goes before open
     return Verdict(claim, status=status, why_not="; ".join(sentences))
 
 
@@ -316,9 +331,13 @@ def decided(
 
 def compared(part: Part, margins: Mapping[int, Margin]) -> Comparison:
     """Return the comparison of a part from its margins by seed."""
-    differences = {seed: margin.difference for seed, margin in margins.items()}
-    pairs = [margin.strata for margin in margins.values()]
-    rounding = max(margin.rounding for margin in margins.values())
+    differences = {}
+    pairs = []
+    rounding = 0.0
+    for seed, margin in margins.items():
+        differences[seed] = margin.difference
+        pairs.append(margin.strata)
+        rounding = max(rounding, margin.rounding)
     return compare(differences, pairs, part.names, part.by, rounding)
 
 
@@ -364,19 +383,20 @@ def parts_of(results: ExperimentResults, claim: Claim, columns: tuple[str, ...])
 
 def better_parts(results: ExperimentResults, claim: Better, column: str) -> list[Part]:
     """Return one column's difference of two rows; of equivalent rows both differences (two one-sided tests)."""
-    first, second = claim.better, claim.than
-    name = column or f"{first} beside {second}"
+    rows = (claim.better, claim.than)
+    name = column or f"{claim.better} beside {claim.than}"
     if claim.sooner or claim.smoother:
         measure_curves = partial(of_curves, results, claim, column)
-        return [Part(name, claim.by, (first, second), (column,), measure_curves)]
+        return [Part(name, claim.by, rows, (column,), measure_curves)]
     if not claim.within:
-        terms = [(1.0, first, column), (-1.0, second, column)]
-        return [weighted(results, claim, name, claim.by, terms, (first, second))]
+        terms = [(1.0, claim.better, column), (-1.0, claim.than, column)]
+        return [weighted(results, claim, name, claim.by, terms, rows)]
     parts = []
-    for better, than in ((first, second), (second, first)):
-        name = f"{named(column)}{better} no more than {claim.within:g} below {than}"
+    for better, than in (rows, rows[::-1]):
+        side = f"{better} no more than {claim.within:g} below {than}"
         terms = [(1.0, better, column), (-1.0, than, column)]
-        parts.append(weighted(results, claim, name, -claim.within, terms))
+        part = weighted(results, claim, f"{named(column)}{side}", -claim.within, terms)
+        parts.append(part)
     return parts
 
 
@@ -446,12 +466,18 @@ def roughness_of(measured: SeedResult, metric: str) -> float | None:
 
     None where the run has fewer than four evaluated rounds, or a round without the number.
     """
-    values = [measured.number(point, metric) for point in measured.points]
-    known = [value for value in values if value is not None]
-    if len(known) < max(4, len(values)):
+    values = []
+    for point in measured.points:
+        value = measured.number(point, metric)
+        if value is None:
+            return None
+        values.append(value)
+    if len(values) < 4:
         return None
-    changes = np.abs(np.diff(known[len(known) // 2 :]))
-    return float(changes.mean()) * (100 if in_percent(metric) else 1)
+    second_half = values[len(values) // 2 :]
+    changes = np.abs(np.diff(second_half))
+    scale = 100 if in_percent(metric) else 1
+    return float(changes.mean()) * scale
 
 
 Sums = list[tuple[str, float, NDArray[np.float64]]]
@@ -483,60 +509,82 @@ def shape_of(claim: Contrast, columns: Sequence[str]) -> Sums:
     """Return the sums over the columns that a shape says to be above a margin."""
     number = len(columns)
     identity = np.eye(number)
+    shape: Sums = []
     if claim.peak:
         top = columns.index(claim.peak)
-        others = [place for place in range(number) if place != top]
-        return [
-            (f"{claim.peak} above {columns[place]}", claim.by, identity[top] - identity[place])
-            for place in others
-        ]
+        for place, column in enumerate(columns):
+            if place == top:
+                continue
+            name = f"{claim.peak} above {column}"
+            shape.append((name, claim.by, identity[top] - identity[place]))
+        return shape
     if claim.knee:
         start, bend, end = columns
-        more = f"falls more than from {start} to {bend}"
-        return [
-            (f"falls from {bend} to {end}", claim.by, np.array([0.0, 1.0, -1.0])),
-            (more, 0.0, np.array([-1.0, 2.0, -1.0])),
-        ]
+        fall = np.array([0.0, 1.0, -1.0])
+        shape.append((f"falls from {bend} to {end}", claim.by, fall))
+        # The fall from bend to end, less the one from start to bend.
+        excess = np.array([-1.0, 2.0, -1.0])
+        shape.append((f"falls more than from {start} to {bend}", 0.0, excess))
+        return shape
+
     sign = 1.0 if claim.trend == "rises" else -1.0
     # The columns count as equally far apart; the sum is the fitted line's rise from the first to the last.
     centered = np.arange(number) - (number - 1) / 2
     line = centered * (number - 1) / (centered**2).sum()
-    shape: Sums = [(claim.trend, claim.by, sign * line)]
+    shape.append((claim.trend, claim.by, sign * line))
+    if math.isinf(claim.slack):
+        return shape
     for step, (before, after) in enumerate(pairwise(columns)):
-        rise = sign * (identity[step + 1] - identity[step])
-        shape.append((f"{before} to {after}", -claim.slack, rise))
-    return shape[:1] if math.isinf(claim.slack) else shape
+        rise = identity[step + 1] - identity[step]
+        shape.append((f"{before} to {after}", -claim.slack, sign * rise))
+    return shape
 
 
 def series_parts(results: ExperimentResults, claim: Series, column: str) -> list[Part]:
     """Return what a number by round stays below, by how much it falls, and what it stays above."""
-    below, above, first = claim.below, claim.stays_above, claim.by_round
+    sides = {}
+    if claim.below is not None:
+        sides["below"] = f"below {claim.below:g} from round {claim.by_round} on"
+    if claim.falls:
+        sides["falls"] = "falls"
+    if claim.stays_above is not None:
+        sides["above"] = f"above {claim.stays_above:g}"
 
-    def margin(side: str, seed: int) -> Margin | str:
-        measured = by_seed(results, claim.row, column, seed)
-        if measured is None:
-            return ""
-        numbers = {point.round: measured.number(point, claim.series) for point in measured.points}
-        known = {round: number for round, number in numbers.items() if number is not None}
-        late = [number for round, number in known.items() if round >= first]
-        if len(known) < 2 or not late:
-            return f"{claim.row}'s records have no {words(claim.series)} by round"
-        values = list(known.values())
-        sides = {"falls": values[0] - values[-1]}
-        sides["below"] = (below or 0.0) - max(late)
-        sides["above"] = min(values) - (above or 0.0)
-        return Margin(sides[side])
-
-    asked = {"falls": "falls"} if claim.falls else {}
-    if below is not None:
-        asked = {"below": f"below {below:g} from round {first} on", **asked}
-    if above is not None:
-        asked["above"] = f"above {above:g}"
     parts = []
-    for side, what in asked.items():
+    for side, what in sides.items():
         name = f"{named(column)}{words(claim.series)} {what}"
-        parts.append(Part(name, 0.0, (claim.row, name), (column,), partial(margin, side)))
+        margin = partial(series_margin, results, claim, column, side)
+        parts.append(Part(name, 0.0, (claim.row, name), (column,), margin))
     return parts
+
+
+def series_margin(
+    results: ExperimentResults,
+    claim: Series,
+    column: str,
+    side: str,
+    seed: int,
+) -> Margin | str:
+    """Return how far a number by round is on the right side of one of its bounds: below, falls or above."""
+    measured = by_seed(results, claim.row, column, seed)
+    if measured is None:
+        return ""
+    values = []
+    late = []
+    for point in measured.points:
+        value = measured.number(point, claim.series)
+        if value is None:
+            continue
+        values.append(value)
+        if point.round >= claim.by_round:
+            late.append(value)
+    if len(values) < 2 or not late:
+        return f"{claim.row}'s records have no {words(claim.series)} by round"
+    if side == "below" and claim.below is not None:
+        return Margin(claim.below - max(late))
+    if side == "above" and claim.stays_above is not None:
+        return Margin(min(values) - claim.stays_above)
+    return Margin(values[0] - values[-1])
 
 
 def why_never(

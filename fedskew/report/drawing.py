@@ -10,9 +10,9 @@ from typing import IO, Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.rcsetup import cycler
 
 from data import SettingError
 from fedskew.report.format import ends_words
@@ -126,13 +126,27 @@ def lines(
             # A row without a line takes its look from the cycle as well.
             xs, ys, *band = shown.get(row, ([], []))
             label = row if row in shown else "_"  # matplotlib keeps it out of the legend
-            (line,) = axes.plot(xs, ys, marker="o" if len(xs) == 1 else "", label=label)
+            marker = "o" if len(xs) == 1 else ""
+            (line,) = axes.plot(xs, ys, marker=marker, label=label)
             if band and len(by_row) <= MOST_BANDS:
                 color = line.get_color()
-                axes.fill_between(xs, band[0], band[1], color=color, alpha=0.13, linewidth=0)
+                axes.fill_between(
+                    xs,
+                    band[0],
+                    band[1],
+                    color=color,
+                    alpha=0.13,
+                    linewidth=0,
+                )
         if dotted is not None:
             reference_x, reference_y, label = dotted
-            axes.plot(reference_x, reference_y, ":k", linewidth=0.8, label=label)
+            axes.plot(
+                reference_x,
+                reference_y,
+                ":k",
+                linewidth=0.8,
+                label=label,
+            )
         axes.set(xlabel=x, ylabel=y)
         if x == "round":
             axes.locator_params("x", integer=True)
@@ -171,10 +185,24 @@ def forest(effects: Sequence[Effect], unit: str) -> Figure | None:
 
     def draw(axes: Axes) -> None:
         for y, effect in enumerate(effects):
-            axes.hlines(y, *effect.ends, color=BLUE, linewidth=6, alpha=0.3)
-            axes.scatter([*effect.by_seed.values()], [y] * len(effect.by_seed), s=14, color=BLUE)
+            axes.hlines(
+                y,
+                *effect.ends,
+                color=BLUE,
+                linewidth=6,
+                alpha=0.3,
+            )
+            for value in effect.by_seed.values():
+                axes.scatter(value, y, s=14, color=BLUE)
             inside = BLUE if effect.decided else "none"
-            axes.scatter(effect.estimate, y, s=60, marker="D", facecolor=inside, edgecolor=BLUE)
+            axes.scatter(
+                effect.estimate,
+                y,
+                s=60,
+                marker="D",
+                facecolor=inside,
+                edgecolor=BLUE,
+            )
             axes.vlines(effect.margin, y - 0.3, y + 0.3, color=INK)
         set_rows(axes, [textwrap.fill(effect.name, 26, max_lines=3) for effect in effects])
         axes.set_xlabel(f"difference, {unit}".rstrip(", "))
@@ -211,12 +239,26 @@ def matrix(
     """
 
     def draw(axes: Axes) -> None:
-        axes.imshow(shares_RC, "Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        axes.imshow(
+            shares_RC,
+            "Blues",
+            vmin=0,
+            vmax=1,
+            aspect="auto",
+            interpolation="nearest",
+        )
         if percent and len(columns) <= 10:
             for (row, column), share in np.ndenumerate(shares_RC):
                 color = "white" if share > 0.6 else INK
                 text = f"{100 * share:.0f}" if share >= 0.005 else ""
-                axes.text(column, row, text, color=color, ha="center", va="center")
+                axes.text(
+                    column,
+                    row,
+                    text,
+                    color=color,
+                    ha="center",
+                    va="center",
+                )
         axes.set(ylabel=labels[0], xlabel=labels[1])
         axes.set_yticks(*ticks(rows, 24))
         turned = sum(map(len, columns)) > 40
@@ -246,9 +288,23 @@ def strip(by_row: Mapping[str, tuple[Floats, float, float]], x: str, lowest: str
         for y, (values, mean, low) in enumerate(by_row.values()):
             # Neighbors stand apart without a random number: a report is the same every time.
             offsets = 0.26 * np.sin(2.4 * np.arange(len(values)))
-            axes.scatter(np.sort(values), y + offsets, s=8, alpha=0.4, color=BLUE, linewidth=0)
+            axes.scatter(
+                np.sort(values),
+                y + offsets,
+                s=8,
+                alpha=0.4,
+                color=BLUE,
+                linewidth=0,
+            )
             axes.vlines(mean, y - 0.4, y + 0.4, color=INK, linewidth=2)
-            axes.scatter(low, y, s=70, facecolor="none", edgecolor=INK, zorder=3)
+            axes.scatter(
+                low,
+                y,
+                s=70,
+                facecolor="none",
+                edgecolor=INK,
+                zorder=3,
+            )
         set_rows(axes, list(by_row))
         axes.set_xlabel(x)
 
@@ -268,7 +324,13 @@ def bars(by_row: Mapping[str, Mapping[str, float]], x: str) -> Figure | None:
         ends = np.zeros(len(by_row))
         for number, part in enumerate(parts, 1):
             widths = np.array([of_row[part] for of_row in by_row.values()])
-            axes.barh(range(len(by_row)), widths, left=ends, color=COLORS[number], label=part)
+            axes.barh(
+                range(len(by_row)),
+                widths,
+                left=ends,
+                color=COLORS[number],
+                label=part,
+            )
             ends += widths
         set_rows(axes, list(by_row))
         axes.set_xlabel(x)

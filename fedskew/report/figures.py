@@ -46,10 +46,12 @@ def figures(document: Document) -> dict[str, Figure]:
     ]
     for column in results.experiment.columns:
         for key, (shown, of_column) in OF_COLUMN.items():
-            drawn.append((f"{key} {column}", f"{shown}: {column}", of_column(results, column)))
+            figure = of_column(results, column)
+            drawn.append((f"{key} {column}", f"{shown}: {column}", figure))
         for metric in results.experiment.series:
             title = f"{first_upper(words(metric))}: {column}"
-            drawn.append((f"curves {metric} {column}", title, curves(results, column, metric)))
+            figure = curves(results, column, metric)
+            drawn.append((f"curves {metric} {column}", title, figure))
         for key, (shown, of_row) in OF_ROW.items():
             for row in results.experiment.rows:
                 title = f"{shown}: {named(column)}{row.label}"
@@ -72,10 +74,15 @@ def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
         if verdict.n and verdict.unit == unit:
             name = f"{number}. {verdict.claim.relation}"
             interval = verdict.interval
-            ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
-            decided = verdict.status in ("holds", "fails")
-            margin = verdict.by
-            shown.append(Effect(name, verdict.estimate, verdict.margins, ends, margin, decided))
+            effect = Effect(
+                name=name,
+                estimate=verdict.estimate,
+                by_seed=verdict.margins,
+                ends=(interval.low, interval.high) if interval else (np.nan, np.nan),
+                margin=verdict.by,
+                decided=verdict.status in ("holds", "fails"),
+            )
+            shown.append(effect)
     return forest(shown, unit)
 
 
@@ -83,16 +90,27 @@ def effects(results: ExperimentResults, column: str) -> Figure | None:
     """Return the rows' differences from the one that they are compared with."""
     shown = []
     for one in differences(results, column):
-        by_seed = one.comparison.by_seed
-        shown.append(Effect(one.row, one.estimate, by_seed, one.ends, 0.0, one.distinguishable))
-    return forest(shown, "points" if in_percent(results.experiment.metric_of(column)) else "")
+        effect = Effect(
+            name=one.row,
+            estimate=one.estimate,
+            by_seed=one.comparison.by_seed,
+            ends=one.ends,
+            margin=0.0,
+            decided=one.distinguishable,
+        )
+        shown.append(effect)
+    metric = results.experiment.metric_of(column)
+    return forest(shown, "points" if in_percent(metric) else "")
 
 
 def of_rows(
     results: ExperimentResults, column: str, points: Callable[[Sequence[SeedResult]], Points]
 ) -> dict[str, Points]:
     """Return the points of every row's runs."""
-    return {row.label: points(results.of(row.label, column)) for row in results.experiment.rows}
+    found = {}
+    for row in results.experiment.rows:
+        found[row.label] = points(results.of(row.label, column))
+    return found
 
 
 def by_round(group: Sequence[SeedResult], metric: str, by_bytes: bool) -> Points:
@@ -102,18 +120,27 @@ def by_round(group: Sequence[SeedResult], metric: str, by_bytes: bool) -> Points
     """
     of_seeds: list[dict[int, float]] = []
     for measured in group:
-        numbers = {point.round: measured.number(point, metric) for point in measured.points}
-        of_seeds.append({round: value for round, value in numbers.items() if value is not None})
+        of_seed = {}
+        for point in measured.points:
+            value = measured.number(point, metric)
+            if value is not None:
+                of_seed[point.round] = value
+        of_seeds.append(of_seed)
     rounds = sorted(set.intersection(*map(set, of_seeds))) if of_seeds else []
     if not rounds:
         return None
-    values_SR = np.array([[of_seed[round] for round in rounds] for of_seed in of_seeds])
-    values_SR *= 100 if in_percent(metric) else 1
+    values = [[of_seed[round] for round in rounds] for of_seed in of_seeds]
+    values_SR = np.array(values) * (100 if in_percent(metric) else 1)
     x_R = np.array(rounds, float)
     if by_bytes:
         sent_SR = [[bytes_until(run.run.records, round) for round in rounds] for run in group]
         x_R = np.mean(sent_SR, axis=0) / 1e6
-    return x_R, values_SR.mean(0), values_SR.min(0), values_SR.max(0)
+    return (
+        x_R,
+        values_SR.mean(0),
+        values_SR.min(0),
+        values_SR.max(0),
+    )
 
 
 def curves(
@@ -141,9 +168,11 @@ def recall_by_round(results: ExperimentResults, column: str, row: str) -> Figure
             of_round.setdefault(point.round, []).append(point.numbers.recall)
     if not names or len(of_round) < LEAST_ROUNDS:
         return None
-    recall_CR = np.array([np.mean(recalls, axis=0) for recalls in of_round.values()]).T
+    means_RC = [np.mean(recalls, axis=0) for recalls in of_round.values()]
+    recall_CR = np.array(means_RC).T
     alt = f"In the last round in percent: {in_words(names, recall_CR[:, -1])}."
-    return matrix(recall_CR, names, list(map(str, of_round)), ("class", "round"), alt)
+    rounds = list(map(str, of_round))
+    return matrix(recall_CR, names, rounds, ("class", "round"), alt)
 
 
 def in_words(names: Sequence[str], shares: Floats) -> str:
@@ -158,9 +187,11 @@ def confusion(results: ExperimentResults, column: str, row: str) -> Figure | Non
     if not names or not matrices or None in matrices:
         return None
     counts_CC = np.sum(np.array(matrices), axis=0)
-    shares_CC = counts_CC / np.maximum(counts_CC.sum(1, keepdims=True), 1)
+    samples_C1 = counts_CC.sum(1, keepdims=True)
+    shares_CC = counts_CC / np.maximum(samples_C1, 1)
     alt = f"Percent predicted rightly: {in_words(names, shares_CC.diagonal())}."
-    return matrix(shares_CC, names, names, ("true class", "predicted"), alt, percent=True)
+    labels = ("true class", "predicted")
+    return matrix(shares_CC, names, names, labels, alt, percent=True)
 
 
 def partition(results: ExperimentResults, column: str) -> Figure | None:
@@ -171,10 +202,7 @@ def partition(results: ExperimentResults, column: str) -> Figure | None:
             counts_KC = np.array(samples["train"])
             names = measured.run.settings.data.class_names
             sizes_K = counts_KC.sum(1)
-            alt = (
-                f"{sizes_K.sum()} training samples of {len(names)} classes at {len(sizes_K)} clients, seed "
-                f"{measured.cell.seed}; a client holds {sizes_K.min()} to {sizes_K.max()} samples."
-            )
+            alt = f"Seed {measured.cell.seed}; a client holds {sizes_K.min()} to {sizes_K.max()} samples."
             shades_KC = np.sqrt(counts_KC / max(1, counts_KC.max()))
             return matrix(shades_KC, samples["clients"], names, ("client", "class"), alt)
     return None
@@ -192,8 +220,9 @@ def spread(results: ExperimentResults, column: str) -> Figure | None:
             tenth = max(1, shares_SK.shape[1] // 10)
             percent_SK = 100 * np.sort(shares_SK, axis=1)  # NaN, of a client without tests, is last
             measured = percent_SK[~np.isnan(percent_SK)]
+            mean = float(measured.mean())
             lowest = float(np.nanmean(percent_SK[:, :tenth]))
-            by_row[row.label] = (measured, float(measured.mean()), lowest)
+            by_row[row.label] = (measured, mean, lowest)
     lowest_words = "worst decile" if has_decile(results, column) else "worst client"
     return strip(by_row, f"{words(key)}, %", lowest_words)
 
@@ -239,9 +268,14 @@ def mean_curve(group: Sequence[SeedResult], curve: Curve) -> Points:
         positive = measured.positive_class
         labels = np.unique(labels_N) if positive is None else [positive.label]
         score_NC = margins(torch.from_numpy(predictions.log_probabilities_NC))
-        of_classes = [curve(labels_N == label, score_NC[:, label]) for label in labels]
+        of_classes = []
+        for label in labels:
+            of_class = curve(labels_N == label, score_NC[:, label])
+            of_classes.append(of_class)
         by_seed.append(np.mean(of_classes, axis=0))
-    return (100 * GRID, 100 * np.mean(by_seed, axis=0)) if by_seed else None
+    if not by_seed:
+        return None
+    return 100 * GRID, 100 * np.mean(by_seed, axis=0)
 
 
 def roc(results: ExperimentResults, column: str) -> Figure | None:
@@ -275,8 +309,9 @@ def reliability_of(group: Sequence[SeedResult]) -> Points:
         return None
     log_NC = np.concatenate([predictions.log_probabilities_NC for predictions in kept])
     labels_N = np.concatenate([predictions.labels_N for predictions in kept])
-    confidence_N = np.exp(np.minimum(log_NC.max(1), 0))  # rounding can leave it above 1
-    right_B, mean_B = calibration_curve(log_NC.argmax(1) == labels_N, confidence_N, n_bins=BINS)
+    highest_N = np.minimum(log_NC.max(1), 0)  # rounding can leave it above the logarithm of 1
+    right_N = log_NC.argmax(1) == labels_N
+    right_B, mean_B = calibration_curve(right_N, np.exp(highest_N), n_bins=BINS)
     return 100 * mean_B, 100 * right_B
 
 

@@ -144,11 +144,6 @@ def markdown(documents: Sequence[Document]) -> str:
     return rendered("report.md", documents=documents)
 
 
-def markdown_table(table: Table) -> str:
-    """Return one table in Markdown with its caption above it."""
-    return rendered("table.md", table=table)
-
-
 def latex(documents: Sequence[Document]) -> str:
     """Return one LaTeX table per table of the reports, for a document that loads the package booktabs."""
     tables = []

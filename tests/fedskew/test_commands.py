@@ -178,7 +178,7 @@ def test_a_bad_call_ends_with_2_and_one_sentence(
 
 @pytest.mark.slow
 def test_a_selection_ends_with_what_to_take(tmp_path: Path, fedskew: FedSkew) -> None:
-    words = "select --minutes 1 --method fedshift,ccvr --set model=mlp-bn --set train-images=200 --set rounds=1"
+    words = "select --minutes 20 --method fedshift --set model=mlp-bn --set train-images=200 --set rounds=1"
     words += " --set local-epochs=1 --set min-samples=5 --results"
     status, output, errors = fedskew(*words.split(), tmp_path)
     assert status == 0, errors

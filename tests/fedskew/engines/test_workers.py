@@ -11,6 +11,7 @@ import torch
 from in_process import FinishedRun
 
 from client_app.handlers import ClientOutcome, ClientReply
+from fedskew.engines import workers
 from fedskew.engines.shared_memory import ALIGNMENT, SharedFile
 from fedskew.engines.workers import WorkersGrid, chunks
 from strategies.core.exchange import TRAIN, Request, TooFewReplies
@@ -97,3 +98,12 @@ def test_tensors_of_every_type_and_shape_arrive_in_shared_memory_as_they_were() 
     for name, tensor in sent.items():
         assert received[name].dtype == tensor.dtype and torch.equal(received[name], tensor)
         assert received[name].is_contiguous() and received[name].data_ptr() % ALIGNMENT == 0
+
+
+def test_a_worker_keeps_the_memory_of_its_answers_to_one_request_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "answers", lambda request, clients: [torch.ones(2)])
+    request = SharedFile().write("a request")
+    kept = [len(workers._replies) for number in (1, 1, 2) if workers.run_chunk(number, request, {})]
+    assert kept == [1, 2, 1]

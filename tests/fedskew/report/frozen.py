@@ -20,7 +20,7 @@ from fedskew.experiments.experiments import Experiment, experiment
 from fedskew.experiments.plan import plan, runs
 from fedskew.report.document import Document, document
 from fedskew.report.figures import figures
-from fedskew.report.render import as_json, bibtex, latex, markdown_table, terminal_text
+from fedskew.report.render import as_json, bibtex, latex, rendered, terminal_text
 from fedskew.report.results import ExperimentResults, gather
 from server_app.evaluation import metrics_from
 from server_app.predictions import Predictions, write_predictions
@@ -177,7 +177,7 @@ def golden(results: Path) -> dict[str, str]:
         "report.bib": bibtex([report]),
         "report.tex": latex([report]),
         "report_figures.txt": without_predictions + figure_lines(with_predicted),
-        "report_tables.md": "\n".join(map(markdown_table, tables)),
+        "report_tables.md": "\n".join(rendered("table.md", table=table) for table in tables),
     }
     for number, run in enumerate(runs(report.results.cells)):
         for name in (run.folder.name, run.run_id):
