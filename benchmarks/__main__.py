@@ -33,7 +33,6 @@ SUITE = {
     "server": "benchmarks.server_time",
     "server-steps": "benchmarks.server_steps",
     "evaluation": "benchmarks.evaluation",
-    "selection": "benchmarks.selection",
     "memory": "benchmarks.memory",
     "bfloat16": "benchmarks.bfloat16",
     "gpu": "benchmarks.gpu",

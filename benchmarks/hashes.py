@@ -28,7 +28,7 @@ NEEDED = {
     "creff-code": {"creff-code.features-per-class": 5, "creff-code.feature-steps": 3, "creff-code.head-epochs": 2,
                    "augmented-gradients.repeats": 2},
     "ccvr": {"ccvr.features-per-class": 5, "ccvr.head-steps": 4},
-    **{head: {"model": "linear"} for head in ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm", "fedcof")},
+    **{head: {"model": "linear"} for head in ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm")},
     "ratio-loss": {"holdout-per-class": 3},
     "real-features": {"holdout-per-class": 3, "real-features.head-steps": 4},
     "real-blocks": {"holdout-per-class": 3, "real-blocks.steps": 4, "real-blocks.batch-size": 8},

@@ -1,150 +1,377 @@
-"""Races whose runs are shared: what one race has trained, the next one counts by its recorded seconds.
+"""What a way to choose a method loses: replayed on the scores of all methods, which are kept in benchmarks/race_scores.
 
-The six targets' races at 1, 3 and 10 minutes train mostly the same runs. A race here decides as `fedskew select` does,
-step by step, by the same code; only its clock is another one. It counts, for every run, the seconds in that run's
-records, whichever race trained it.
+    python -m benchmarks.race_replay table --write docs/results/races.md    # from what is kept
+    python -m benchmarks.race_replay select one-class --data-root FOLDER    # the command itself, on validation data
+
+The federations are those of benchmarks/races.yaml, in which every method was trained at three learning rates with three
+seeds. The kept scores are of the test set. A choice sees two of the seeds and is scored by the third one. `with noise`,
+each score that a choice sees has the error that a validation sample of a fifth of the training samples would add, as
+if two methods' errors on it were independent: the careful case, as both are measured on the same samples.
 """
 
+import argparse
+import csv
+import itertools
+import json
 import math
 import statistics
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import numpy as np
+import yaml
 
-from fedskew.cli.select_execution import outcome_of, trainer_of
-from fedskew.experiments.plan import runs
-from fedskew.method_selection.candidates import Entrant, all_methods, from_best_head
-from fedskew.method_selection.conduct import Runs
-from fedskew.method_selection.planning import Cost
-from fedskew.method_selection.race import Race, Results
-from fedskew.method_selection.race_log import RaceLog
-from server_app.continuation import can_continue, rounds_taken_over, without_rounds
-from server_app.run_folder import RunFolder
-from server_app.run_settings import RunSettings, Scalar
-from server_app.versions import commit
+from benchmarks.__main__ import write
+from client_app.local_site import PERMISSIONS
+from fedskew.report.inference import Strata, compare, student
+from fedskew.report.text import markdown_row
+from fedskew.select import (
+    ALWAYS_UPLOADED,
+    BASELINE,
+    CONSTANT,
+    FRESH_SEEDS,
+    HEADS,
+    TARGETS,
+    VALIDATION_SHARE,
+    ends,
+    permissions_of,
+)
+from server_app.settings import parse
 
-STARTING = 2.0
-"""Seconds in which the engines' processes start, before that was measured."""
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "benchmarks" / "race_scores"
+ENTRIES = yaml.safe_load((ROOT / "benchmarks" / "races.yaml").read_text())
+TRAINED = {
+    "label-skew": 1000, "global-tail": 971, "local-tails": 1000, "scanners": 1200, "one-class": 1437, "iid": 1000,
+    "photographs": 1357, "art-styles": 1440, "cameras": 2025, "brain-scans": 500, "tumours": 455, "two-classes": 1000,
+}  # fmt: skip
+"""The federations, with their training samples; the last six are held out: no decision of the code was taken on them."""
+HELD_OUT = tuple(TRAINED)[6:]
+SKEWS = {
+    "label skew": ("label-skew", "one-class", "two-classes"),
+    "global tail": ("global-tail", "photographs"),
+    "local tails": ("local-tails",),
+    "scanners or sites": ("scanners", "art-styles", "cameras", "brain-scans"),
+    "a table, two classes": ("tumours",),
+    "none": ("iid",),
+}
+"""The federations by their skew."""
+MAY_LEAVE = {
+    "anything": set[str](),
+    "no class statistics": {"class-statistics"},
+    "the model alone": {*PERMISSIONS} - {*ALWAYS_UPLOADED},
+}
+"""What may leave a site beside the model, as the permissions that a method may not need."""
+RETIRED = "refit-bias"
+"""A head that is among the kept scores, and among the best of all, but can be chosen no more."""
+REPETITIONS = 20
+"""Of a replay with drawn numbers."""
+
+Scores = Mapping[tuple[str, str], Sequence[float]]
+"""By method and learning rate the score of every seed in points, of which more is better."""
+Choice = Callable[[str, str], float]
+"""(federation, target) -> the score of what is chosen."""
 
 
-@dataclass
-class Beside:
-    """What races take beside the recorded rounds of their runs, in seconds, as measured so far."""
-
-    starting: float | None = None
-    """In the first step, in which the engines' processes start."""
-    steps: list[float] = field(default_factory=list)
-    """Of every later step in which all runs were trained."""
-
-    @property
-    def start(self) -> float:
-        """Of the first step."""
-        return STARTING if self.starting is None else self.starting
-
-    @property
-    def usual(self) -> float:
-        """Of a usual step."""
-        return statistics.median(self.steps) if self.steps else 0.0
+@cache
+def kept(name: str) -> Mapping[str, Any]:
+    """Return a federation's kept numbers."""
+    return dict(json.loads((FOLDER / f"{name}.json").read_text()))
 
 
-class SharedRuns:
-    """Trains for a race what no earlier one has trained, by a clock that counts every run of this race.
+@cache
+def scores(name: str, target: str) -> Scores:
+    """Return a federation's scores for a target. A method that diverged in a seed is left out."""
+    found = {}
+    for method, by_rate in kept(name)["full"]["scores"].items():
+        for rate, of_seeds in by_rate.items():
+            of_target = [of_targets[target] for of_targets in of_seeds.values()]
+            if all(map(math.isfinite, of_target)):
+                found[method, rate] = of_target
+    return found
 
-    Args:
-        runs: trains.
-        seconds: that the race has taken before its first run.
-        beside: what it counts beside its runs; new measurements are added.
-    """
 
-    def __init__(self, runs: Runs, seconds: float, beside: Beside) -> None:
-        self.runs = runs
-        self.seconds = seconds
-        self.beside = beside
-        self.counted = set[str]()
-        """The runs of this race, by id."""
-        self.latest: dict[str, RunSettings] = {}
-        """Of those that differ in their rounds alone, the last one."""
+def best(name: str, target: str) -> float:
+    """Return the best mean score of all methods and rates."""
+    return max(map(statistics.fmean, scores(name, target).values()))
 
-    def clock(self) -> float:
-        """Return the seconds of the race so far."""
-        return self.seconds
 
-    def train(
-        self, entrants: Sequence[Entrant], rounds: int, seeds: Sequence[int], last: bool
-    ) -> Results:
-        """Train as `Runs.train`, and count the time."""
-        cells = chain.from_iterable(
-            self.runs.cells(entrant, rounds, seeds, last) for entrant in entrants
+# ---- ways to choose ---------------------------------------------------------------------------------
+
+
+def always(method: str) -> Choice:
+    """Return the choice of one method at the rate of the settings."""
+    return lambda name, target: statistics.fmean(
+        scores(name, target)[method, kept(name)["full"]["own-rate"]]
+    )
+
+
+def race(minutes: str) -> Choice:
+    """Return the choice of the race of before, on validation data, which is no part of FedSkew any more."""
+
+    def choice(name: str, target: str) -> float:
+        taken = kept(name)["races"][minutes][target]["take"]
+        return statistics.fmean(
+            scores(name, target)[taken["method"], f"{taken['learning_rate']:g}"]
         )
-        wanted = runs(list(cells))
-        fresh = [run for run in wanted if RunFolder(run.folder).finished(rounds) is None]
-        before = time.monotonic()
-        results = self.runs.train(entrants, rounds, seeds, last)
-        elapsed = time.monotonic() - before
-        if len(fresh) == len(wanted):
-            self.measure(elapsed - math.fsum(self.recorded(run) for run in fresh))
-        self.seconds += self.beside.usual if self.counted else self.beside.start
-        for run in wanted:
-            if run.run_id not in self.counted:
-                self.seconds += self.recorded(run)
-            self.counted.add(run.run_id)
-            self.latest[without_rounds(run)] = run
-        return results
 
-    def measure(self, beside: float) -> None:
-        """Note what a step in which all runs were trained has taken beside them."""
-        if self.beside.starting is None:
-            self.beside.starting = beside
-        else:
-            self.beside.steps.append(beside)
-
-    def recorded(self, run: RunSettings) -> float:
-        """Return the seconds of a run's rounds, but for those that it takes over from a shorter run of this race."""
-        shorter = self.latest.get(without_rounds(run))
-        spared = 0
-        if shorter is not None and can_continue(run, shorter):
-            spared = rounds_taken_over(shorter.general.rounds)
-        records = RunFolder(run.folder).rounds()
-        return math.fsum(record.seconds.round for record in records[spared:])
+    return choice
 
 
-class Replays:
-    """The races of a federation, which share their runs.
+def best_by_other_seeds(name: str, target: str) -> float:
+    """Return what the best of all by two seeds gives in the third: nothing can be expected to choose better."""
+    found = []
+    for seed in range(3):
+        others = {key: sum(of) - of[seed] for key, of in scores(name, target).items()}
+        found.append(scores(name, target)[max(others, key=others.__getitem__)][seed])
+    return statistics.fmean(found)
 
-    Args:
-        settings: of all runs.
-        folder: of their results.
-    """
 
-    def __init__(self, settings: Mapping[str, Scalar], folder: Path) -> None:
-        self.folder = folder
-        self.settings = {**settings, "results": str(folder)}
-        self.beside = Beside()
-        self.guess: dict[str, Cost] = {}
+def three_experiments(noisy: bool, compared: bool = True) -> Choice:
+    """Return the choice of `fedskew select`; without `compared` it is the best of its second step."""
 
-    def race(self, target: str, minutes: float) -> dict[str, Any]:
-        """Return how a race ends, as in its result.json, with its commit and its `race-seconds` by this clock."""
-        before = time.monotonic()
-        methods = from_best_head(all_methods(), self.settings, [])
-        trainer = trainer_of(self.settings, methods, [], target, Console(quiet=True), jobs=1)
-        guess = trainer.guess()  # in every race, as it takes a part of the minutes
-        self.guess = self.guess or guess  # the first one in all races, so that they plan alike
-        shared = SharedRuns(trainer, time.monotonic() - before, self.beside)
-        file = self.folder / f"{target}-{minutes:g}.plan.json"
-        file.unlink(missing_ok=True)
-        race = Race(
-            trainer.contenders,
-            trainer.conditions(minutes),
-            self.guess,
-            shared,
-            RaceLog(file),
-            clock=shared.clock,
-            began=0.0,
-        )
-        ended = race.run()
-        return {**outcome_of(ended), "commit": commit()[:8], "race-seconds": shared.seconds}
+    def choice(name: str, target: str) -> float:
+        draws = np.random.default_rng(0)
+        taken = []
+        for _ in range(REPETITIONS):
+            for seeds in itertools.permutations(range(3)):
+                key = selected(name, target, seeds, noisy, compared, draws)
+                taken.append(scores(name, target)[key][seeds[2]])
+        return statistics.fmean(taken)
+
+    return choice
+
+
+def selected(
+    name: str,
+    target: str,
+    seeds: Sequence[int],
+    noisy: bool,
+    compared: bool,
+    draws: np.random.Generator,
+) -> tuple[str, str]:
+    """Return the method and learning rate that the three experiments choose by the first two of these seeds."""
+    candidates = {key: of for key, of in scores(name, target).items() if RETIRED not in key[0]}
+    error = {key: noisy * validation_error(name, target, of) for key, of in candidates.items()}
+
+    def seen(key: tuple[str, str], seed: int) -> float:
+        return candidates[key][seed] + float(draws.normal()) * error[key]
+
+    own_rate = kept(name)["full"]["own-rate"]
+    first = {key: seen(key, seeds[0]) for key in candidates if key[1] == own_rate}
+    by_rank = list(dict.fromkeys(training(method) for method, _ in ordered(first)))
+    trainings = {BASELINE, *by_rank[: max(2, math.ceil(len(by_rank) / 3))]}
+    second = {}
+    for key in candidates:
+        if training(key[0]) in trainings:
+            second[key] = seen(key, seeds[0]) + seen(key, seeds[1])
+    order = ordered(second)
+    winner = order[0]
+    baseline = next(key for key in order if key[0] == BASELINE)
+    if winner == baseline or not compared:
+        return winner
+    gains = np.subtract(candidates[winner], candidates[baseline])
+    spread = math.hypot(float(gains.std(ddof=1)), error[winner], error[baseline])
+    fresh = draws.normal(gains.mean(), spread, len(FRESH_SEEDS))
+    by_seed = dict(zip(FRESH_SEEDS, map(float, fresh), strict=True))
+    pair = examples(name, target, candidates[winner]), examples(name, target, candidates[baseline])
+    gain = compare(by_seed, [pair] * len(by_seed), (str(winner), str(baseline)))
+    low, _ = ends(gain, VALIDATION_SHARE)
+    return winner if low > 0 else baseline
+
+
+def examples(name: str, target: str, of_seeds: Sequence[float]) -> Strata | None:
+    """Return a score as a share of right answers among validation samples; None where the report has no such share."""
+    if target in ("auroc", "brier"):
+        return None
+    share = np.array([statistics.fmean(of_seeds) / 100])
+    return Strata(share, np.array([round(VALIDATION_SHARE * TRAINED[name])]), np.ones(1))
+
+
+def ordered(means: Mapping[tuple[str, str], float]) -> list[tuple[str, str]]:
+    """Return the candidates, best first."""
+    return sorted(means, key=means.__getitem__, reverse=True)
+
+
+def training(method: str) -> str:
+    """Return the training that gives a method: fedshift of fedshift+ccvr, fedavg of ccvr."""
+    return "+".join(name for name in method.split("+") if name not in HEADS) or BASELINE
+
+
+def validation_error(name: str, target: str, of_seeds: Sequence[float]) -> float:
+    """Return the standard error, in points, of a score on validation samples, as if it were a share of them."""
+    mean = abs(statistics.fmean(of_seeds)) / 100  # brier's scores are negative
+    share = min(max(mean, 0.02), 0.98)
+    return 100 * math.sqrt(share * (1 - share) / (VALIDATION_SHARE * TRAINED[name]))
+
+
+# ---- tables -----------------------------------------------------------------------------------------
+
+WAYS: Mapping[str, Choice] = {
+    "three experiments, with noise": three_experiments(noisy=True),
+    "their best, not compared": three_experiments(noisy=True, compared=False),
+    "three experiments, without": three_experiments(noisy=False),
+    "race of 1 min": race("1"),
+    "race of 3 min": race("3"),
+    "race of 10 min": race("10"),
+    "always ccvr": always(CONSTANT),
+    "always fedavg": always(BASELINE),
+    "best by other seeds": best_by_other_seeds,
+}
+
+
+def lost_table(names: Sequence[str]) -> str:
+    """Return the points that each way loses to the best of all: mean and standard error over federations."""
+    rows = [["", *TARGETS]]
+    for way, choice in WAYS.items():
+        cells = []
+        for target in TARGETS:
+            cells.append(mean_text(best(name, target) - choice(name, target) for name in names))
+        rows.append([way, *cells])
+    return markdown(rows)
+
+
+def against_races(names: Sequence[str]) -> str:
+    """Return by how much the three experiments lose less than a race, or a constant, federation by federation."""
+    choice = WAYS["three experiments, with noise"]
+    rows = [["loses less than", *TARGETS]]
+    for way in ("race of 1 min", "race of 3 min", "race of 10 min", "always ccvr", "always fedavg"):
+        other = WAYS[way]
+        cells = []
+        for target in TARGETS:
+            cells.append(mean_text(choice(name, target) - other(name, target) for name in names))
+        rows.append([way, *cells])
+    return markdown(rows)
+
+
+def mean_text(numbers: Iterable[float]) -> str:
+    """Return a mean with its standard error."""
+    values = list(numbers)
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return f"{statistics.fmean(values):.1f} ± {error:.1f}"
+
+
+def first_choices() -> str:
+    """Return the method with the largest mean gain over FedAvg by skew, target and what may leave a site."""
+    rows = [["skew", "may leave", *TARGETS]]
+    for skew, names in SKEWS.items():
+        for words, refused in MAY_LEAVE.items():
+            cells = [first_choice(names, target, refused) for target in TARGETS]
+            rows.append([skew, words, *cells])
+    return markdown(rows)
+
+
+def first_choice(names: Sequence[str], target: str, refused: set[str]) -> str:
+    """Return the method with the largest mean gain, with its interval over seeds; FedAvg where none has any."""
+    most, shown = 0.0, BASELINE
+    for method in sorted(set.intersection(*({*kept(name)["full"]["scores"]} for name in names))):
+        if RETIRED in method or method == BASELINE:
+            continue
+        if permissions_of(parse({"method": method, "model": "mlp-bn"})) & refused:
+            continue
+        gains = []
+        for name in names:
+            rate = kept(name)["full"]["own-rate"]
+            ours = scores(name, target).get((method, rate))
+            if ours is not None:
+                gains.append(np.subtract(ours, scores(name, target)[BASELINE, rate]))
+        if len(gains) == len(names) and float(np.mean(gains)) > most:
+            most = float(np.mean(gains))
+            low, high, _ = student(list(np.mean(gains, axis=0)))
+            shown = f"{method} {most:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return shown
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; the first row is its head."""
+    head, *body = map(markdown_row, rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
+# ---- the command itself -----------------------------------------------------------------------------
+
+
+def select(name: str, options: argparse.Namespace) -> None:
+    """Let `fedskew select` choose at a federation, and print what its choice loses by the kept scores."""
+    place = Path(options.results).resolve() / name
+    place.mkdir(parents=True, exist_ok=True)
+    of_data = {"data-root": options.data_root}
+    if name == "tumours":
+        of_data["dataset"] = f"csv:{tumours(place)}"
+    partition = place / "partition.json"
+    if not partition.exists():
+        fedskew("data", "save-partition", str(partition), *sets({**ENTRIES[f".{name}"], **of_data}))
+    settings = {**ENTRIES[name]["settings"], **ENTRIES[name]["columns"]["own"], **of_data}
+    settings.pop("evaluate-every")
+    words = sets({**settings, "partition-file": partition})
+    words += ["--target", options.target, "--minutes", "60", "--jobs", options.jobs]
+    fedskew("select", "--results", str(place), *words)
+    for file in place.glob("select-*.json"):
+        result = json.loads(file.read_text())
+        if result["target"] == options.target:
+            for key in ("take", "first"):
+                method, rate = result[key]["method"], f"{result[key]['learning-rate']:g}"
+                score = statistics.fmean(scores(name, options.target)[method, rate])
+                lost = best(name, options.target) - score
+                print(f"{name}, {options.target}: {key} {method} ({rate}) loses {lost:.1f}")
+
+
+def fedskew(*words: str) -> None:
+    """Run a command of the workbench."""
+    subprocess.run([sys.executable, "-m", "fedskew", *words], cwd=ROOT, check=True)
+
+
+def sets(settings: Mapping[str, object]) -> list[str]:
+    """Return the words that state settings."""
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+def tumours(folder: Path) -> Path:
+    """Return a CSV file of scikit-learn's breast tumours, every column with mean 0 and deviation 1."""
+    from sklearn.datasets import load_breast_cancer
+
+    file = folder / "tumours.csv"
+    table = load_breast_cancer()
+    numbers_NF = (table.data - table.data.mean(0)) / table.data.std(0)
+    with file.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow([*(name.replace(" ", "-") for name in table.feature_names), "label"])
+        for numbers_F, label in zip(numbers_NF, table.target, strict=True):
+            row = [f"{number:.4f}" for number in numbers_F]
+            writer.writerow([*row, table.target_names[label]])
+    return file
+
+
+def main() -> None:
+    """Print the tables, or let the command choose."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["table", "select"])
+    parser.add_argument("federations", nargs="*", metavar="FEDERATION", help=", ".join(TRAINED))
+    parser.add_argument("--write", type=Path, help="table: a page with the marks of each table")
+    parser.add_argument("--data-root", default="")
+    parser.add_argument("--results", default="results/races")
+    parser.add_argument("--target", choices=TARGETS, default="balanced-accuracy")
+    parser.add_argument("--jobs", default="1", help="select: parallel runs")
+    options = parser.parse_args()
+    if options.what == "select":
+        for name in options.federations:
+            select(name, options)
+        return
+    tables = {
+        "all federations": lost_table(list(TRAINED)),
+        "held-out federations": lost_table(HELD_OUT),
+        "differences": against_races(list(TRAINED)),
+        "first choices": first_choices(),
+    }
+    for title, text in tables.items():
+        print(f"{title}\n\n{text}\n")
+        if options.write:
+            write(options.write, title, text.split("\n"))
+
+
+if __name__ == "__main__":
+    main()

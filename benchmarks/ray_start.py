@@ -1,12 +1,14 @@
 """Ray's fixed cost, part by part, beside stock Flower with clients that do nothing, each a command of its own.
 
-The runs of FedSkew are those of benchmarks/round.py with the smallest clients; both command lines take turns. A sweep
-of two seeds stands beside them: its second run finds Ray, the SuperLink and the clients' processes started.
+The runs of FedSkew are those of benchmarks/round.py with the smallest clients; both command lines take turns. A second
+run of the same process stands beside them, which finds Ray and its workers started.
 """
 
 import json
 import os
+import socket
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,29 +18,29 @@ from pathlib import Path
 
 from benchmarks.figures import MEASUREMENTS, Row, row, seconds
 from benchmarks.round import CLIENTS, settings
-from fedskew.engines import APP, execute
-from fedskew.engines.flower import Flower
-from fedskew.engines.ray_sweep import RaySweep
+from fedskew.engines import execute
+from fedskew.engines.flower import DEFAULTS, search_path
+from fedskew.engines.processes import end, mark
+from fedskew.engines.ray_grid import connect, crew, ray
+from fedskew.scheduling import Resources
 from server_app.run_settings import RunSettings
 
 ROUNDS, GOAL = 9, 0.7
 SECOND_RUN_GOAL = 3.0
-"""Seconds of fixed cost of a run that is not the first of its sweep."""
+"""Seconds of fixed cost of a run that is not the first of its command."""
 
 
-def on_ray(
-    run: RunSettings, ray_sweep: RaySweep | None = None
-) -> tuple[dict[str, float], list[float]]:
+def on_ray(run: RunSettings) -> tuple[dict[str, float], list[float]]:
     """Return the parts of the fixed cost of a run on Ray, and the seconds of its rounds after the first."""
     began, started = time.time(), time.perf_counter()
-    execute(run, "ray", lambda line: None, ray_sweep=ray_sweep)
+    execute(run, Resources("ray"), lambda line: None)
     total = time.perf_counter() - started
     records = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
     laps = [record["seconds"]["round"] for record in records]
     main = (run.folder / "settings.json").stat().st_mtime - began
     finished = (run.folder / "summary.json").stat().st_mtime - began
     parts = {
-        "until main()": main,
+        "until round 1": main,
         "round 1": laps[0],
         "after the last round": total - finished,
         "total": total,
@@ -46,13 +48,17 @@ def on_ray(
     return parts, laps[1:]
 
 
-def second_of_sweep(run: RunSettings) -> float:
-    """Return the fixed cost in seconds of a sweep's second run, which is `run` with another seed."""
-    second = replace(run, general=replace(run.general, seed=run.general.seed + 1))
-    with RaySweep(APP) as ray_sweep:
-        on_ray(run, ray_sweep)
-        parts, laps = on_ray(second, ray_sweep)
+def second_run(run: RunSettings) -> float:
+    """Return the fixed cost in seconds of `run` with another seed, after a first run in this process."""
+    parts, laps = on_ray(replace(run, general=replace(run.general, seed=run.general.seed + 1)))
     return fixed_cost(parts, laps)
+
+
+def end_ray() -> None:
+    """End Ray, so that the next run starts it."""
+    ray.shutdown()
+    connect.cache_clear()
+    crew.cache_clear()
 
 
 def fixed_cost(parts: dict[str, float], laps: list[float]) -> float:
@@ -90,6 +96,29 @@ def main(grid, context):
 """
 
 
+def flwr_run(app: Path, folder: Path, nodes: int) -> str:
+    """Run an app by `flwr run` on a SuperLink of its own to its end, and return what it printed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    own = {
+        "FLWR_HOME": str(folder),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
+        "PATH": search_path(),
+    }
+    words = ["flwr", "run", str(app), "--stream", "--federation-config"]
+    try:
+        done = subprocess.run(
+            [*words, f"num-supernodes={nodes} client-resources-num-cpus=1"],
+            env=DEFAULTS | os.environ | own | mark(folder),
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        end(folder)
+    return done.stdout + done.stderr
+
+
 def stock_flower(
     folder: Path,
     rounds: int,
@@ -97,24 +126,17 @@ def stock_flower(
     text: str = STOCK,
 ) -> tuple[dict[str, float], list[float]]:
     """Return the same parts of stock Flower: its FedAvg, clients that do nothing, `flwr run --stream` to its end."""
-    app, home, stamps = folder / "stock", folder / "home", folder / "stamps"
+    app, stamps = folder / "stock", folder / "stamps"
     app.mkdir()
-    home.mkdir()
     (app / "stock.py").write_text(text)
     (app / "pyproject.toml").write_text(
         '[project]\nname = "stock"\nversion = "1.0.0"\ndescription = "stock"\nlicense = "Apache-2.0"\n'
         '[tool.flwr.app]\npublisher = "fedskew"\n[tool.flwr.app.components]\nserverapp = "stock:server_app"\n'
         f'clientapp = "stock:client_app"\n[tool.flwr.app.config]\nrounds = {rounds}\nstamps = "{stamps}"\n'
     )
-    flower, began = Flower(home, folder / "run"), time.time()
-    try:
-        flower.superlink()
-        words = ["run", str(app), "own", "--stream", "--federation-config"]
-        federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
-        flower.start("flwr", *words, federation, output=folder / "stock.log").wait()
-        total = time.time() - began
-    finally:
-        flower.end()
+    began = time.time()
+    flwr_run(app, folder, nodes)
+    total = time.time() - began
     main, _, *after = map(float, stamps.read_text().split())
     parts = {
         "until main()": main - began,
@@ -133,7 +155,8 @@ def rows() -> Iterator[Row]:
         with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
             folder = Path(temporary)
             ours = on_ray(settings(folder, 32, ROUNDS))
-            second_runs.append(second_of_sweep(settings(folder, 32, ROUNDS)))
+            second_runs.append(second_run(settings(folder, 32, ROUNDS)))
+            end_ray()
             theirs = stock_flower(folder, ROUNDS, min(os.cpu_count() or 1, CLIENTS))
         for name, (measured, laps) in zip(parts, (ours, theirs), strict=True):
             parts[name].append({**measured, "fixed": fixed_cost(measured, laps)})
@@ -143,7 +166,7 @@ def rows() -> Iterator[Row]:
         for ours, theirs in zip(*parts.values(), strict=True):
             ratios.append(ours[what] / theirs[what])
         yield row(f"FedSkew on Ray / stock Flower, {ROUNDS} rounds, {what}", ratios, goal)
-    yield seconds("fixed cost of a sweep's second run on Ray", second_runs, SECOND_RUN_GOAL)
+    yield seconds("fixed cost of a command's second run on Ray", second_runs, SECOND_RUN_GOAL)
     for name, measured in parts.items():
         for part in measured[0]:
             yield seconds(f"{name}, {part}", [fixed[part] for fixed in measured])

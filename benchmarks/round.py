@@ -24,6 +24,7 @@ from benchmarks.turns import in_turns, rounds_of
 from client_app.models import build
 from data import federate
 from fedskew.engines import execute
+from fedskew.scheduling import Resources
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
 
@@ -146,7 +147,7 @@ def all_play(*loops: Connection) -> None:
 
 def laps(run: RunSettings, engine: str) -> list[float]:
     """Return the seconds of a run's rounds in other processes, without the first."""
-    execute(run, engine, lambda line: None, workers=2)
+    execute(run, Resources(engine, workers=2), lambda line: None)
     records = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
     return [record["seconds"]["round"] for record in records][1:]
 

@@ -81,7 +81,6 @@ def reply(message: Message, context: Context) -> Message:
         task=task,
         states=states(message),
         run_spec=str(task["assignment"]),
-        node_config=context.node_config,
         signature=str(context.run_config.get(RUN_SIGNATURE, "")),
         readiness_only=bool(context.run_config.get(QUESTION)),
     )

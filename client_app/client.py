@@ -19,7 +19,7 @@ from torch.func import functional_call
 from client_app.models.classifier import Classifier, in_batches
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of, split_prefix
-from data import DataSettings, Samples, Settings
+from data import Samples, Settings
 
 NUMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 """VARIANT/NAME of a client's number: letters that a file of JSON and every tracker take."""
@@ -59,8 +59,6 @@ class Client:
     """The states that `before` hooks prepared for this round's `loss_term`, by variant."""
     parameters: Mapping[str, State] = field(default_factory=dict)
     """The values of the variants' own parameters, by variant; every step of training changes them in place."""
-    node_config: Mapping[str, object] = field(default_factory=dict)
-    """The node_config of the Flower node that runs the client; empty in a simulation."""
 
     @property
     def labels_N(self) -> Tensor:
@@ -184,16 +182,6 @@ def check_numbers(numbers: Mapping[str, float]) -> None:
             raise InvalidReply(f"number {shown} is {value:g} and must be within {LARGEST_NUMBER:g}")
 
 
-@dataclass(frozen=True)
-class UploadLimit:
-    """The setting that makes an upload smaller, for the error about uploads that exceed the machine's memory."""
-
-    setting: str
-    """The setting's key, without the variant's section."""
-    remedy: str
-    """How to change the setting, such as `must be smaller`; ends the sentence of the error."""
-
-
 def no_bytes(model: Classifier, classes_held: int) -> int:
     """Return 0: the default of `Upload.bytes`, for no upload."""
     return 0
@@ -257,8 +245,6 @@ class Upload:
     """Whether the server stacks the answers, one row per client in their order, and does not sum them."""
     returned: bool = True
     """Whether clients get the sum in every round. Server methods have it in `Server.answers` in any case."""
-    limit: UploadLimit | None = None
-    """The setting that makes the upload smaller; None if there is none."""
     of_counts: Callable[[State, int], State] | None = None
     """({"counts": (C,) int64} summed over all clients, number of clients) -> the sum of the answers to `question`.
 
@@ -304,8 +290,13 @@ class Requirements:
 
 
 @dataclass(frozen=True)
-class VariantTraits(Settings):
-    """A variant's description of itself: its requirements, upload and costs. None of this changes the training."""
+class Variant(Settings):
+    """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
+
+    The training loop combines the results of each hook over all variants by the rule in the hook's docstring. The rules
+    are commutative, so the order of the variants does not matter. A variant object has no state: it reads
+    `client.memory` and returns new memory in a `Contribution`.
+    """
 
     name: ClassVar[str]
     """The variant's name in `method` and the section of its settings."""
@@ -321,40 +312,11 @@ class VariantTraits(Settings):
         """The states that a client sends in addition to its model."""
         return Upload()
 
-    def check(self, data: DataSettings) -> None:
-        """Raise SettingError if the variant's settings contradict the run's data settings."""
-
     def check_size(self, samples: int) -> None:
         """Raise SettingError if the variant's settings contradict `samples`, the training samples of all clients."""
 
     def check_sum(self, total: State) -> None:
         """Raise SettingError if the variant's settings contradict `total`, the sum of the answers to its question."""
-
-    def kept_bytes(self, model: Classifier) -> int:
-        """Return the size of the variant's memory in bytes, without private tensors, for the cost estimate."""
-        return 0
-
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        """Return how many samples the variant passes through the model besides training, for the cost estimate.
-
-        A forward and backward pass of one sample counts 1, a forward pass alone 1/3. The cost arises once per round, or
-        once in the run if `Upload.once`.
-
-        Args:
-            samples: the client's training samples.
-            classes_held: number of classes that the client has.
-        """
-        return 0.0
-
-
-@dataclass(frozen=True)
-class Variant(VariantTraits):
-    """A local variant: its fields are the hyper-parameters, its hooks the paper's equations.
-
-    The training loop combines the results of each hook over all variants by the rule in the hook's docstring. The rules
-    are commutative, so the order of the variants does not matter. A variant object has no state: it reads
-    `client.memory` and returns new memory in a `Contribution`.
-    """
 
     @property
     def proximal_mu(self) -> float:
@@ -380,13 +342,6 @@ class Variant(VariantTraits):
         finds them, and sent only by what `after` uploads. Floating-point tensors; others are converted.
         """
         return {}
-
-    def labels(self, client: Client) -> Tensor | None:
-        """Return (N,) labels or (N, C) probabilities as targets, or None for the samples' own labels.
-
-        Only the cross-entropy uses them; other hooks get the samples' own labels. At most one variant changes labels.
-        """
-        return None
 
     def sample_weights(self, client: Client) -> Tensor | None:
         """Return (N,) float64 weights >= 0 for drawing samples, unnormalized, or None. At most one variant samples."""
@@ -448,7 +403,7 @@ class Variant(VariantTraits):
         return {}
 
 
-REPORTING_HOOKS = frozenset({"before", "after", "answer"})
+REPORTING_HOOKS = frozenset({"before", "after", "answer", "upload", "check_size", "check_sum"})
 """Hooks that cannot change training by themselves: their results are sent, saved, or read by another hook."""
 
 Hook = TypeVar("Hook", bound=Callable[..., Tensor | None])

@@ -97,9 +97,6 @@ def used(federation: Federation) -> dict[str, NDArray[np.int64]]:
     test = [federation.global_test]
     if federation.validation_indices is not None:
         train += federation.validation_indices
-    if federation.unseen is not None:
-        train.append(federation.unseen.train)
-        test.append(federation.unseen.test)
 
     held = {
         "train": np.unique(np.concatenate(train)),
@@ -164,10 +161,7 @@ def compute(
     make_deterministic()
     samples = federation.at(split, indices_M, device)
     # With freeze = all `build` returns the head alone. The head here is not used, so its classes and seed are any.
-    # The features before a lift are kept: they are fewer, and serve every width of it.
-    whole = replace(settings, lift=0)
-    if settings.freeze == "all":
-        whole = replace(whole, freeze="stages")
+    whole = replace(settings, freeze="stages") if settings.freeze == "all" else settings
     backbone = build(model, federation.dataset.shape, classes=2, seed=0, settings=whole)
     backbone.to(device).eval()
     # One by one: whether a kernel rounds a batch's last lanes alike depends on the build of torch.

@@ -58,6 +58,7 @@ site_log = logging.getLogger("fedskew.site")
 """The site's own log; nothing in it leaves the site."""
 READY: State = {"ready": torch.ones(())}
 """The answer of a client that can do its part of the run."""
+GPU_MEMORY = "GPU memory"
 FAILURE_KINDS: Mapping[type[Exception], str] = {
     MemoryLost: "memory",
     Damaged: "memory",
@@ -68,6 +69,7 @@ FAILURE_KINDS: Mapping[type[Exception], str] = {
     NotAgreed: "agreement",
     NotAllowed: POLICY,
     RunNotSigned: NOT_SIGNED,
+    torch.OutOfMemoryError: GPU_MEMORY,
 }
 """The kind of an error by its class; the kind of all other classes is "failure".
 
@@ -105,8 +107,6 @@ class ClientRequest:
     """model, broadcast/NAME or deployed/NAME. All clients share these tensors: do not change them in place."""
     run_spec: str
     """The run's settings, a RunSpec as JSON."""
-    node_config: Mapping[str, object] = field(default_factory=dict)
-    """The node's configuration; empty in a simulation."""
     signature: str = ""
     """The coordinator's signature of the run; "" without one."""
     readiness_only: bool = False
@@ -252,9 +252,7 @@ def train(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
         memory = expected.load_memory(folder)
         prune_memory(folder, expected.round, best_rounds)
         # load=False: weights are loaded right before training, and a pass of several clients does that itself.
-        return runtime.client(
-            number, round, shared, broadcast, memory, request.node_config, load=False
-        )
+        return runtime.client(number, round, shared, broadcast, memory, load=False)
 
     reports = train_in_passes(request, clients, begin)
 
@@ -312,7 +310,6 @@ def train_in_passes(
     Returns an empty dict if the clients have to train one by one: at a site, with clients-per-pass = 1, with a single
     client, or if a variant or the model cannot be stacked.
     """
-    members: list[Client] = []
     reports: dict[int, tuple[Report | Exception, float]] = {}
     try:
         if installed() or len(clients) < 2:
@@ -321,11 +318,7 @@ def train_in_passes(
         if runtime.run_spec.training.clients_per_pass == 1 or runtime.vectorized.obstacle:
             return {}
         make_deterministic()
-        for number, expected in clients.items():
-            try:
-                members.append(begin(runtime, number, expected))
-            except Exception as error:
-                reports[number] = error, 0.0
+        members = [begin(runtime, number, expected) for number, expected in clients.items()]
         for client, report, seconds in runtime.vectorized.train(members):
             reports[client.id] = report, seconds
     except Exception as error:  # each client, training alone, then gets its own failure
@@ -389,7 +382,7 @@ def query(request: ClientRequest, clients: Mapping[int, ExpectedState]) -> Clien
             return ClientReply({f"upload/{QUESTION}": READY}, digests=runtime.digests)
         refuse_in_the_clear(runtime, question)
         memory = expected.load_memory(runtime.memory_folder(number))
-        client = runtime.client(number, 0, shared, broadcast, memory, request.node_config)
+        client = runtime.client(number, 0, shared, broadcast, memory)
         if question in (NONCE_QUESTION, LIST_QUESTION):
             return ClientReply(masked_reply(request.task, runtime, client))
         uploads = runtime.answer(client, question)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from data import Dataset, Samples
 
 PERMISSIONS = (
-    "model", "scores", "class-counts", "column-sums", "class-statistics", "class-predictions", "head-gradients",
-    "control-variates", "batch-norm",
+    "model", "scores", "class-counts", "column-sums", "class-statistics", "head-gradients",
+    "control-variates",
 )  # fmt: skip
 """What may leave a site: updates with their number of samples and loss; scores on its test set, and the numbers that
 methods record of its training (`Contribution.numbers`); and what methods ask for beside them."""

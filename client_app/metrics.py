@@ -231,14 +231,14 @@ def evaluate_models(
 ) -> dict[str, Scores]:
     """Return the scores of `model` with each of the `states` on all of `samples`, in eval mode, by name.
 
-    States that differ in nothing but the head (CReFF's and the average, a sweep of tau) share one pass through the
+    States that differ in nothing but the head (CReFF's and the average) share one pass through the
     features, which is where the time goes. Rankings and groups need all samples at once, other scores a batch. Into
     `kept` go, by name, the logarithms of the probabilities of what is ranked, its labels, and its subjects where they
     are known.
     """
     model.eval()
     ranks = model.head.out_features <= MOST_RANKED
-    # A group's probabilities are a mean over all of its samples. Of two classes, earlier results are sums over all
+    # A group's probabilities are a mean over all of its samples. Of two classes, kept records are sums over all
     # samples as well, and sums by batches would differ in their last bits.
     at_once = samples.groups_N is not None or model.head.out_features == 2
     scores: dict[str, Scores] = {}

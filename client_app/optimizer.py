@@ -100,17 +100,6 @@ class TrainingSettings(Settings):
         together = self.clients_per_pass > 1
         self.require(not (together and self.schedule_unit == "step"), "clients_per_pass", rule)
 
-    def steps(self, samples: int) -> float:
-        """Return about how many steps a client with so many samples takes in a round, in units of a whole mini-batch.
-
-        A part of one counts as more than its share, as a step takes its time with few samples too.
-        """
-        if self.local_steps:
-            return self.local_steps
-        whole = samples / self.batch_size
-        epoch = (whole + math.ceil(whole)) / 2
-        return self.local_epochs * min(epoch, self.batch_limit or epoch)
-
     def rate(self, round: int, step: int = 0, steps: int = 1) -> float:
         """Return the learning rate of a step.
 

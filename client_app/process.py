@@ -41,7 +41,7 @@ def choose_device(wanted: str) -> str:
     if wanted == "cuda" and not seen:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
         if hidden:
-            remedy = "give clients a share of one with --federation-config 'client-resources-num-gpus=0.5'"
+            remedy = "give clients a share of one with --client-gpus 0.5"
         else:
             remedy = "use device = cpu, or a machine with one"
         raise SettingError("device", wanted, f"this client sees no GPU; {remedy}")
@@ -81,10 +81,10 @@ def tune_allocator() -> None:
 
 
 def hidden_gpus(device: str, workers: Sequence[Mapping[str, object]]) -> str:
-    """Return a hint for a run's first line when this machine has GPUs that no client was given; flwr gives none."""
+    """Return a hint for a run's first line when this machine has GPUs that no client was given; Ray gives none."""
     if device == "cpu" or not torch.cuda.is_available():
         return ""
     if any(worker.get("device") == "cuda" for worker in workers):
         return ""
-    remedy = "use --federation-config 'client-resources-num-gpus=0.5'"
+    remedy = "use --client-gpus 0.5"
     return f"  (GPUs are hidden from clients; {remedy})"

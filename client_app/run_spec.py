@@ -12,7 +12,6 @@ from client_app.optimizer import TrainingSettings
 from client_app.user_code import import_path_of, load
 from client_app.variants import VARIANTS
 from data import DataSettings
-from data.renamed_settings import fields_from_stored, stored_fields
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class RunSpec:
         for variant in self.variants:
             variants[name_in_messages(variant)] = asdict(variant)
         fields = {
-            "data": stored_fields(asdict(self.data)),
-            "training": stored_fields(asdict(self.training)),
+            "data": asdict(self.data),
+            "training": asdict(self.training),
             "model": self.model,
             "model-settings": asdict(self.model_settings),
             "variants": variants,
@@ -64,8 +63,8 @@ class RunSpec:
         for name, stated in fields["variants"].items():
             variants.append(variant_class(name, modules)(**stated))
         return RunSpec(
-            data=DataSettings(**fields_from_stored(fields["data"])),
-            training=TrainingSettings(**fields_from_stored(fields["training"])),
+            data=DataSettings(**fields["data"]),
+            training=TrainingSettings(**fields["training"]),
             model=fields["model"],
             model_settings=ModelSettings(**fields["model-settings"]),
             variants=tuple(variants),

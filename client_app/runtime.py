@@ -134,7 +134,6 @@ class ClientRuntime:
         shared: State,
         broadcast: Mapping[str, State],
         memory: Mapping[str, State],
-        node_config: Mapping[str, object] | None = None,
         load: bool = True,
     ) -> Client:
         """Return a client at the start of a round, with its tensors on the runtime's device.
@@ -145,7 +144,6 @@ class ClientRuntime:
             shared: the weights that the server sent.
             broadcast: the other states that the server sent, by variant.
             memory: the states that the client saved in its last accepted round, by variant.
-            node_config: the node's configuration.
             load: whether to load the client's weights into the runtime's model.
 
         Raises LookupError for a client that does not exist.
@@ -163,7 +161,6 @@ class ClientRuntime:
             broadcast={name: on_device(state, self.device) for name, state in broadcast.items()},
             memory={name: on_device(state, self.device) for name, state in memory.items()},
             seed=seed_of(self.run_spec.seed, round, client),
-            node_config=node_config or {},
         )
         if load:
             self.load(member)

@@ -85,20 +85,17 @@ def read(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return a file's tensors and text.
 
-    `identity` is what the file must say of itself: of which kind, run, client, round it is. Files of earlier versions
-    say none of it and are taken as they are. Raises Damaged when they are not the ones that were written, or another's.
+    `identity` is what the file must say of itself: of which kind, run, client, round it is. Raises Damaged when they
+    are not the ones that were written, or another's.
     """
     with opened(path) as file:
         text = dict(file.metadata() or {})
         # Copied, as in the file they lie at any multiple of 4 bytes, and a matrix product's last bits depend on that.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    stated = text.pop(CHECKSUM, None)  # files of earlier versions have none
-    if stated is None and KIND in text:
-        raise Damaged(f"{path} is damaged: its checksum is missing")
-    if stated is not None and stated != checksum(tensors, text):
+    if text.pop(CHECKSUM, "missing") != checksum(tensors, text):
         raise Damaged(f"{path} is damaged: its checksum is another")
     for key, expected in (identity or {}).items():
-        found = text.get(key, expected)
+        found = text.get(key, "")
         if found != expected:
             rule = f"its {key} is {found[:80]!r}, not {expected!r}"
             raise Damaged(f"{path} is not the file that belongs here: {rule}")

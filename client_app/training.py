@@ -24,7 +24,7 @@ from client_app.state import State, copy, seed_global
 
 @dataclass(frozen=True)
 class Task:
-    """One client's training in one round: the loss, offsets and targets of all its variants, combined.
+    """One client's training in one round: the loss and offsets of all its variants, combined.
 
     `train_round` uses it for a single client, and vectorized.py for several stacked ones.
     """
@@ -38,8 +38,6 @@ class Task:
     """(C,), or (C, C) with one row per label: the sum of the logit offsets."""
     scale_C: Tensor | None = None
     """(C,): the product of the logit scales."""
-    targets_N: Tensor | None = None
-    """(N,) labels or (N, C) probabilities that replace the samples' labels in the cross-entropy."""
     teacher: State | None = None
     """A copy of the model's state as received, if a variant's `loss_term` needs that model's logits."""
 
@@ -62,16 +60,15 @@ class Task:
         """
         inputs_B = self.client.samples.batch(indices_B, draws)
         labels_B = self.client.labels_N[indices_B]
-        targets_B = None if self.targets_N is None else self.targets_N[indices_B]
         if not self.overriding("loss_term"):
             with self.precision(inputs_B):
                 logits_BC = self.client.model(inputs_B)
-            losses_B = self.losses(logits_BC, labels_B, targets_B)
+            losses_B = self.losses(logits_BC, labels_B)
         else:
             with self.precision(inputs_B):
                 features_BD = self.client.model.features(inputs_B)
                 logits_BC = self.client.model.head(features_BD)
-            losses_B = self.losses(logits_BC, labels_B, targets_B)
+            losses_B = self.losses(logits_BC, labels_B)
             teacher_BC = None if self.teacher is None else self.teacher_logits(inputs_B)
             losses_B = losses_B + self.terms(indices_B, features_BD, logits_BC, teacher_BC)
         if weights_B is None:
@@ -84,13 +81,8 @@ class Task:
             inputs_B.device.type, torch.bfloat16, self.settings.precision == "bfloat16"
         )
 
-    def losses(
-        self, logits_BC: Tensor, labels_B: Tensor, targets_B: Tensor | None = None
-    ) -> Tensor:
-        """Return (B,) the samples' cross-entropies, with all logit scales, logit offsets and loss weights.
-
-        `targets_B`, (B,) or (B, C), are the targets of the cross-entropy; None for the labels.
-        """
+    def losses(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        """Return (B,) the samples' cross-entropies, with all logit scales, logit offsets and loss weights."""
         # With autocast the logits are bfloat16. From here on everything has the dtype of the weights.
         logits_BC = logits_BC.to(self.client.model.head.weight)
         scale_C = self.scale_C
@@ -103,9 +95,7 @@ class Task:
         if offset is not None:
             row_per_label = offset.dim() == 2
             logits_BC = logits_BC + (offset[labels_B] if row_per_label else offset)
-        if targets_B is None:
-            targets_B = labels_B
-        losses_B = F.cross_entropy(logits_BC, targets_B, reduction="none")
+        losses_B = F.cross_entropy(logits_BC, labels_B, reduction="none")
         for variant in self.overriding("loss_weights"):
             losses_B = losses_B * variant.loss_weights(self.client, logits_BC, labels_B)
         return losses_B
@@ -232,7 +222,7 @@ class Task:
 
 
 def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSettings) -> Task:
-    """Combine the variants of a client into its task. Raises ValueError if two variants sample, or change labels."""
+    """Combine the variants of a client into its task. Raises ValueError if two variants sample."""
     variants = sorted(variants, key=lambda variant: variant.name)
     # The sampler comes first: logit offsets may depend on the class distribution that it draws.
     client = with_sampler(client, variants)
@@ -243,7 +233,6 @@ def task_of(client: Client, variants: Sequence[Variant], settings: TrainingSetti
         settings,
         offset=total_offset(client, variants),
         scale_C=total_scale(client, variants),
-        targets_N=changed_labels(client, variants),
     )
 
 
@@ -257,7 +246,7 @@ def train_round(client: Client, variants: Sequence[Variant], settings: TrainingS
     and with the gradients of the variants' own parameters.
     Weight decay and momentum are applied after clipping, as with torch.nn.utils.clip_grad_norm_ before torch.optim.SGD.
 
-    Raises ValueError if two variants sample or change labels, or if a variant contributes a name both before and after
+    Raises ValueError if two variants sample, or if a variant contributes a name both before and after
     training.
     """
     task = task_of(client, variants, settings).with_teacher()
@@ -335,27 +324,7 @@ def with_parameters(client: Client, variants: Sequence[Variant]) -> Client:
             own[name] = value.detach().to(client.model.head.weight, copy=True).requires_grad_()
         if own:
             parameters[variant.name] = own
-    if not parameters and not client.parameters:
-        return client
     return replace(client, parameters=parameters)
-
-
-def changed_labels(client: Client, variants: Sequence[Variant]) -> Tensor | None:
-    """Return the labels of the variant that changes them, on the samples' device; None if no variant does.
-
-    Raises ValueError if two variants change the labels.
-    """
-    labels_N = None
-    changing = ""
-    for variant in variants:
-        wanted_N = variant.labels(client)
-        if wanted_N is None:
-            continue
-        if labels_N is not None:
-            raise ValueError(f"{changing} and {variant.name} both want to change the labels")
-        labels_N = wanted_N.to(client.labels_N.device)
-        changing = variant.name
-    return labels_N
 
 
 def total_offset(client: Client, variants: Sequence[Variant]) -> Tensor | None:

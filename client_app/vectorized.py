@@ -406,8 +406,6 @@ def unmapped(variants: Sequence[Variant]) -> str:
             return f"{variant.name} trains the head and the features one after the other"
         if overrides(variant, "parameters"):
             return f"{variant.name} trains parameters of its own"
-        if overrides(variant, "labels"):
-            return f"{variant.name} changes the labels"
         for hook in MAPPED_HOOKS:
             marked = getattr(getattr(variant, hook), "vectorizable", False)
             if overrides(variant, hook) and not marked:

@@ -275,7 +275,7 @@ def backbone_of(table: Table) -> tuple[str, str]:
         return "", ""
     backbone: str = table.take("backbone", str)
     weights: str = table.take("weights", str)
-    rule = "must be the name of a network, such as efficientnet-lite0 or torchvision:resnet18"
+    rule = "must be the name of a network, such as torchvision:resnet18"
     table.require(BACKBONE.fullmatch(backbone) is not None, "backbone", rule)
     rule = "must be the sha256 of the file of the backbone's weights: 64 of 0-9 and a-f"
     table.require(SHA256.fullmatch(weights) is not None, "weights", rule)
@@ -305,8 +305,7 @@ def module_of(table: Table) -> tuple[str, str]:
 def sums_of(table: Table, sites: Sequence[Member]) -> str:
     """Return how sums leave the sites: what the file says, or masked where three or more sites all have a mask-key.
 
-    A file of an earlier version has no mask-key, and its sums stay plain. Raises DataError for masks that some site
-    cannot make.
+    Without any mask-key sums stay plain. Raises DataError for masks that some site cannot make.
     """
     without = [site.name for site in sites if not site.mask_key]
     listed = ", ".join(without)

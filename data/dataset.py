@@ -234,45 +234,20 @@ def _identity(settings: DataSettings, names: tuple[str, ...]) -> list[object]:
     """Return the part of a cached copy's key that depends on the settings.
 
     It has only the settings that change which data are read, so that runs that differ in other settings share a copy.
-    Do not change the order: it is part of the key of copies that earlier versions wrote.
     """
     layouts = {KNOWN[name].layout for name in names if name in KNOWN}
     own = any(map(is_own, names))
-    classes = settings.class_names
     # The labels of a user's own data can be class names, which `classes` numbers in its order. For other data, only
     # the number of classes matters.
-    classes_key = classes if own else len(classes)
-    identity: list[object] = [names, settings.shape, classes_key]
-
+    classes = settings.class_names if own else len(settings.class_names)
+    fields = ["recipe", *OF_OWN]
+    if own or "abide" in layouts:
+        fields.append("test_fold")
     if "abide" in layouts:
-        identity += [settings.window_width, settings.window_stride, settings.test_fold]
-    changed = {
-        field: getattr(settings, field) for field in OF_OWN if not settings.is_default(field)
-    }
-    if settings.test_fold and own:
-        changed["test_fold"] = settings.test_fold
-    if changed:
-        identity.append(changed)
-    if "abide" in layouts or own:
-        # Copies of earlier versions lack the training samples' subjects. This word keeps them from being used.
-        identity.append("subjects")
-    if settings.recipe != "none":
-        identity.append(settings.recipe)
+        fields += ["window_width", "window_stride"]
     if "cinic" in layouts:
-        identity.append(settings.cinic_train)
-    if any(name.startswith("csv:") for name in names):
-        # Earlier versions stored columns named `site` and `patient` as inputs. This word keeps those copies unused.
-        identity.append("roles by name")
-    if own and len(settings.shape) == 1:
-        # Copies of earlier versions lack the columns' names, and have several tables' columns by place.
-        identity.append("columns by name")
-    if any(name.startswith(("folder:", "csv:", "hf:")) for name in names):
-        # Earlier versions left out what image files state of themselves. This word keeps those copies unused.
-        identity.append("images as stated")
-    if any(name.startswith(("folder:", "csv:")) for name in names):
-        # Nor did they know the patients of DICOM files.
-        identity.append("patients by header")
-    return identity
+        fields.append("cinic_train")
+    return [names, settings.shape, classes, {field: getattr(settings, field) for field in fields}]
 
 
 def _folder(settings: DataSettings, identity: object, names: tuple[str, ...]) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.dataset import Dataset
-from data.errors import DataError, SettingError
+from data.errors import DataError
 from data.federation import Federation
 from data.partition_files import SavedPartition, save
 from data.readers.image_files import ImageFiles
@@ -50,11 +50,8 @@ def save_partition(federation: Federation, path: Path) -> None:
     """Write each client's samples into a file for the setting partition-file.
 
     Raises:
-        SettingError: it cannot be written, or a domain is left out, which the file does not say.
+        SettingError: it cannot be written.
     """
-    unseen = federation.unseen
-    if unseen is not None:
-        raise SettingError("unseen-domain", unseen.name, "cannot be stated in a partition file")
     saved = SavedPartition(
         content=federation.dataset.content,
         train=federation.train_indices,

@@ -9,14 +9,7 @@ from numpy.typing import NDArray
 
 from data.dataset import Dataset, load, without_samples
 from data.errors import DataError, SettingError
-from data.holdouts import (
-    UnseenDomain,
-    hold_out,
-    split_validation,
-    unseen_domain_of,
-    validation_as_test,
-    without,
-)
+from data.holdouts import hold_out, split_validation, validation_as_test
 from data.long_tail import long_tail
 from data.partition_files import path_of, read
 from data.partitions import (
@@ -68,8 +61,6 @@ class Federation:
 
     For sites:FILE it is the SHA-256 of federation.toml, as the server has no samples.
     """
-    unseen: UnseenDomain | None = None
-    """The domain without a client; None unless unseen-domain is set."""
     validation_indices: tuple[Indices, ...] | None = None
     """Sorted indices into the training set: each client's validation samples.
 
@@ -213,15 +204,6 @@ class Federation:
             return self._samples("holdout", None, device)
         return None
 
-    def unseen_inputs(self, device: str = "cpu") -> Samples:
-        """Return the training samples of the unseen domain. Every label is -1: methods may use the inputs only."""
-        samples = self._samples("unseen-train", None, device)
-        return replace(samples, labels_N=torch.full_like(samples.labels_N, -1))
-
-    def unseen_test(self, device: str = "cpu") -> Samples:
-        """Return the test samples of the unseen domain."""
-        return self._samples("unseen-test", None, device)
-
     def at(
         self,
         split: str,
@@ -263,14 +245,13 @@ class Federation:
     def _samples(self, split: str, client: int | None, device: str) -> Samples:
         """Return the samples of a split, cached.
 
-        `split` is train, test, val, holdout, cut (validation samples from the training set), unseen-train or
-        unseen-test.
+        `split` is train, test, val, holdout or cut (validation samples from the training set).
         """
         return self._cache.get((split, client, device), partial(self._read, split, client, device))
 
     def _read(self, split: str, client: int | None, device: str) -> Samples:
         # The split of the data set that the indices refer to.
-        source = "train" if split in ("holdout", "cut") else split.removeprefix("unseen-")
+        source = "train" if split in ("holdout", "cut") else split
         augmentation = self.augmentation if split == "train" else "none"
         indices = self._indices(split, client)
         samples = self.at(source, indices, device, augmentation)
@@ -296,10 +277,6 @@ class Federation:
             if client is None:
                 return np.sort(np.concatenate(self.validation_indices))
             return self.validation_indices[client]
-        if split.startswith("unseen-") and self.unseen is not None:
-            if split == "unseen-train":
-                return self.unseen.train
-            return self.unseen.test
         if split == "test":
             if client is None or self.test_indices is None:
                 return self.global_test
@@ -309,17 +286,14 @@ class Federation:
     def _validation_indices(self, client: int | None) -> Indices:
         """Return indices into the data's own validation set: those of the client's domain.
 
-        Without domains or for client None, return all indices except those of the unseen domain.
+        Without domains or for client None, return all indices.
         """
         domains_N = self.dataset.val_domains
         if client is not None and self.domains is not None and domains_N is not None:
             return np.flatnonzero(domains_N == self.domains[client])
         labels_N = self.dataset.val_labels
         size = 0 if labels_N is None else len(labels_N)
-        everything = np.arange(size, dtype=np.int64)
-        if self.unseen is None:
-            return everything
-        return without(self.unseen, everything, domains_N)
+        return np.arange(size, dtype=np.int64)
 
 
 def _to_device(device: str, array: NDArray[np.generic]) -> torch.Tensor:
@@ -366,19 +340,11 @@ def federate(settings: DataSettings, seed: int) -> Federation:
         # With parts-per-domain, clients 0..D-1 have the first part of the D domains, clients D..2D-1 the second, ...
         count = len(data.domain_names)
         domains = tuple(client % count for client in range(len(parts)))
-    unseen: UnseenDomain | None = None
-    if settings.unseen_domain and domains is not None:
-        unseen = unseen_domain_of(data, settings.unseen_domain, train, global_test)
-        seen = [client for client, domain in enumerate(domains) if domain != unseen.index]
-        parts = [parts[client] for client in seen]
-        domains = tuple(domains[client] for client in seen)
-        holdout = without(unseen, holdout, data.train_domains)
-        global_test = without(unseen, global_test, data.test_domains)
     for client, part in enumerate(parts):
         if len(part) == 0:
             rule = f"client {client} would hold no image under partition {settings.partition}"
             raise SettingError("clients", settings.clients, rule)
-    return _federation(settings, data, parts, global_test, domains, holdout, unseen, seed)
+    return _federation(settings, data, parts, global_test, domains, holdout, seed)
 
 
 def _federation_of_sites(settings: DataSettings) -> Federation:
@@ -433,7 +399,7 @@ def _federation_from_file(settings: DataSettings, data: Dataset, seed: int) -> F
     fits = bool((holdout_C == expected).all())
     require(fits, "holdout-per-class", settings.holdout_per_class, rule)
     return _federation(
-        settings, data, list(saved.train), saved.test, saved.domains, saved.holdout, None, seed
+        settings, data, list(saved.train), saved.test, saved.domains, saved.holdout, seed
     )
 
 
@@ -444,7 +410,6 @@ def _federation(
     global_test: Indices,
     domains: tuple[int, ...] | None,
     holdout: Indices,
-    unseen: UnseenDomain | None,
     seed: int,
 ) -> Federation:
     """Return a Federation: split off the validation samples, and compute counts and hash.
@@ -456,7 +421,6 @@ def _federation(
         global_test: Sorted indices into the test set.
         domains: Each client's domain, or None.
         holdout: Sorted indices into the training set: the server's hold-out.
-        unseen: The domain without a client, or None.
         seed: The run's seed.
     """
     validation: tuple[Indices, ...] | None = None
@@ -478,12 +442,10 @@ def _federation(
     counts = [np.bincount(data.train_labels[part], minlength=data.num_classes) for part in parts]
     counts_KC: NDArray[np.int64] = np.stack(counts).astype(np.int64)
 
-    # Hash a group of indices only if its setting is used: federations without it keep the hash of earlier versions.
+    # A group of indices is hashed only if its setting is used.
     groups = [parts, list(test_parts or ()), [global_test]]
     if len(holdout):
         groups.append([holdout])
-    if unseen is not None:
-        groups.append([unseen.train, unseen.test])
     if validation is not None:
         groups.append(list(validation))
     content = data.content
@@ -499,7 +461,6 @@ def _federation(
         augmentation=settings.augmentation,
         holdout_indices=holdout,
         hash=hash_of(content, groups),
-        unseen=unseen,
         validation_indices=validation,
         standardized_rows=sum(map(len, parts)) if by_rows else 0,
         noise=(settings.noise, seed),

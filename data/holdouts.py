@@ -1,9 +1,9 @@
-"""Samples that no client trains on: the server's hold-out, validation samples, and a domain without a client.
+"""Samples that no client trains on: the server's hold-out and validation samples.
 
-The settings are holdout-per-class, validation-fraction with evaluate-on, and unseen-domain.
+The settings are holdout-per-class, and validation-fraction with evaluate-on.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,44 +15,6 @@ from data.rules import require
 
 SHOWN = 10
 """Clients whose samples a refusal lists. Nobody reads a sentence about more."""
-
-
-@dataclass(frozen=True, eq=False)
-class UnseenDomain:
-    """A domain without a client: no one trains on it, and models are tested on it after the last round."""
-
-    index: int
-    """Index into the data set's domain_names."""
-    name: str
-    train: Indices
-    """Sorted indices into the training set. Methods may use these samples' inputs, not their labels."""
-    test: Indices
-    """Sorted indices into the test set."""
-
-
-def unseen_domain_of(data: Dataset, name: str, train: Indices, test: Indices) -> UnseenDomain:
-    """Return the domain `name` with those of the indices `train` and `test` that belong to it.
-
-    Raises:
-        SettingError: the domain has fewer than two training images; the variance of one image is undefined.
-    """
-    assert data.train_domains is not None, "partition domains needs domains"
-    assert data.test_domains is not None, "partition domains needs domains"
-    index = data.domain_names.index(name)
-    of_train = data.train_domains[train] == index
-    of_test = data.test_domains[test] == index
-    domain = UnseenDomain(index, name, train[of_train], test[of_test])
-    rule = "must have at least two training images, as one has no variance"
-    require(len(domain.train) >= 2, "unseen-domain", name, rule)
-    return domain
-
-
-def without(domain: UnseenDomain, indices: Indices, domains_N: NDArray[np.int64] | None) -> Indices:
-    """Return `indices` without those of the domain. `domains_N`, (N,), has each sample's domain; None: no domains."""
-    if domains_N is None:
-        return indices
-    others: Indices = indices[domains_N[indices] != domain.index]
-    return others
 
 
 def hold_out(data: Dataset, per_class: int, seed: int) -> tuple[Indices, Indices]:

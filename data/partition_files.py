@@ -75,7 +75,7 @@ def read(setting: str) -> SavedPartition:
         if version != VERSION:
             shown = printable(str(version)[:20])
             raise DataError(f"version {shown} of partition files is not known", where=str(path))
-        # Files of earlier versions, and those written by hand, have no checksum.
+        # Files written by hand have no checksum.
         stated = content.pop("checksum", None)
         if stated not in (None, checksum(content)):
             rule = (
@@ -90,8 +90,7 @@ def read(setting: str) -> SavedPartition:
             train=tuple(map(whole_numbers, content["train"])),
             test=whole_numbers(content["test"]),
             domains=domains,
-            # Files from before there were hold-outs have none.
-            holdout=whole_numbers(content.get("holdout", [])),
+            holdout=whole_numbers(content["holdout"]),
         )
     except DataError:
         raise

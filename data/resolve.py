@@ -62,8 +62,6 @@ def resolve(settings: DataSettings) -> DataSettings:
     settings.require(not settings.noise or in_memory, "noise", "is for images, which are in memory")
     _check_partition(settings, partition, bool(sites))
     domains = sites or domain_names(names)
-    if settings.unseen_domain:
-        _check_unseen(settings, domains)
     clients = _clients(settings, partition, len(domains))
     if has_domains(settings.dataset) or (sites and partition == "domains"):
         rule = f"a long tail over classes is not defined for dataset = {settings.dataset!r}"
@@ -131,12 +129,9 @@ def _clients(settings: DataSettings, partition: str, domains: int) -> int:
         settings.require(clients in (0, 1), "clients", rule)
         return 1
     if partition == "domains":
-        training_domains = domains - 1 if settings.unseen_domain else domains
-        expected = training_domains * (settings.parts_per_domain or 1)
+        expected = domains * (settings.parts_per_domain or 1)
         one = "part of a domain" if settings.parts_per_domain else "domain"
         rule = f"must be 0 or {expected}, one client a {one} of dataset = {settings.dataset!r}"
-        if settings.unseen_domain:
-            rule += f" but {settings.unseen_domain}"
         settings.require(clients in (0, expected), "clients", rule)
         return expected
     return clients or 10
@@ -235,15 +230,6 @@ def _check_partition(settings: DataSettings, partition: str, sites: bool) -> Non
         "table with a column site) need each other"
     )
     settings.require(agree or sites or partition in ("pooled", "file"), "partition", rule)
-
-
-def _check_unseen(settings: DataSettings, domains: tuple[str, ...]) -> None:
-    """Raise SettingError if unseen-domain is not one of several `domains`."""
-    unseen = settings.unseen_domain
-    rule = f"must be a domain of dataset = {settings.dataset!r}: {', '.join(domains)}"
-    require(unseen in domains, "unseen-domain", unseen, rule)
-    rule = f"is the only domain of dataset = {settings.dataset!r}, and somebody has to train"
-    require(len(domains) > 1, "unseen-domain", unseen, rule)
 
 
 def _classes(settings: DataSettings, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -50,8 +50,6 @@ class Settings:
     """Of every field, read off its annotation."""
 
     def __init_subclass__(cls) -> None:
-        if "agree" in vars(cls):  # its name up to 0.1: nothing would call it
-            raise TypeError(f"{cls.__name__}.agree is called validate now: rename it")
         cls.rules = {
             name: list(rules_in(hint))
             for name, hint in get_type_hints(cls, include_extras=True).items()

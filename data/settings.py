@@ -31,7 +31,6 @@ USED_BY = {
     "classes_per_client": ("classes-per-client",),
     "parts_per_domain": ("domains",),
     "domain_percent": ("domains",),
-    "unseen_domain": ("domains",),
 }
 """The partitions that look at a field; under any other it would change nothing."""
 
@@ -167,8 +166,6 @@ class DataSettings(Settings):
     """domains: percent of a domain's training samples at its client, a multiple of 10 or less than 10."""
     noise: Annotated[float, Ge(0)] = 0.0
     """Client i = 0..K-1 has Gaussian noise of variance noise * (i + 1) / K on its training images (scale 0..1)."""
-    unseen_domain: str = ""
-    """domains: the name of a domain without a client; after the last round the models are measured on its test set."""
 
     def validate(self) -> None:
         if self.partition == "llt":
@@ -178,8 +175,6 @@ class DataSettings(Settings):
             for field in ("largest_class", "train_images", "test_images"):
                 rule = "has no effect with partition-file, which says which samples there are"
                 self.require(not getattr(self, field), field, rule)
-        rule = "goes with evaluate-on = test, as the domain that no client holds has no validation samples"
-        self.require(self.evaluate_on == "test" or not self.unseen_domain, "unseen_domain", rule)
         # These two are read for their errors.
         if self.pixel_range:
             _ = self.pixel_span

@@ -29,7 +29,7 @@ OF_A_SITE = (
     "cinic_train",
     *OF_OWN,
 )
-OF_THE_SERVER = ("holdout_per_class", "unseen_domain", "validation_fraction")
+OF_THE_SERVER = ("holdout_per_class", "validation_fraction")
 
 
 def agreement_of(dataset: str) -> Agreement:

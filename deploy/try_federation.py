@@ -6,8 +6,8 @@ Sites get a folder, a key and a state each, reach the coordinator through gatewa
 Then the same site folders are run in one process. Exit status 0 only if the two hashes of everything are the same.
 
 With --heads the sites agree on a backbone by its hash, each with a file of its own, and class counts and feature
-statistics are summed under masks: first heads in closed form are computed without a round, then fedavg trains one round
-from such a head, and fedshift one with two seeds. The hashes have to be those of a rehearsal whose sites draw nonces of
+statistics are summed under masks: first heads in closed form are computed without a round, then fedshift trains one
+with two seeds. The hashes have to be those of a rehearsal whose sites draw nonces of
 their own, and of one with sums = "plain". No site may be asked for a sum twice. Last, one site's file becomes another
 one, and the run has to be refused with that site's name. The backbone's weights are drawn, as only bits are compared.
 """
@@ -39,7 +39,6 @@ WEIGHTS = "backbone.safetensors"
 """The file of its weights at the coordinator, and each site's own copy of it."""
 FEATURES = [f"model={BACKBONE}", "freeze=all", "image-side=32"]
 HEADS = ["method=fed3r+fed-lda", *FEATURES, "rounds=0"]
-START = ["method=fedavg", *FEATURES, "head-start=fed-lda", "learning-rate=0.01", "rounds=1"]
 SUMS = 3
 """That all runs ask for together: class counts, feature statistics, and balanced ones."""
 PRIOR = ["method=fedshift", "model=mlp-bn", "rounds=1"]
@@ -74,7 +73,6 @@ def heads(federation: LocalFederation, lap: Lap) -> bool:
     weights = f"weights={federation.work / WEIGHTS}"
     runs = {
         "heads": [*HEADS, weights],
-        "one round from fed-lda": [*START, weights],
         "fedshift, seed 0": [*PRIOR, "seed=0"],
         "fedshift, seed 1": [*PRIOR, "seed=1"],
     }

@@ -106,16 +106,16 @@ def run(
     script that uses it needs `if __name__ == "__main__":`. Raises SettingError or DataError for bad input, which are
     ValueErrors, RuntimeError for a run that fails.
     """
-    from data.renamed_settings import given
     from fedskew.engines import execute
+    from fedskew.scheduling import Resources
     from fedskew.sweep import refuse_missing_gpus
     from server_app.plugins import check_new_methods
     from server_app.settings import parse
 
-    chosen = parse(given(settings or {}))
+    chosen = parse(settings or {})
     refuse_missing_gpus([chosen], engine)
     check_new_methods(chosen.general.method)
-    execute(chosen, engine, progress or (lambda line: None), workers=workers)
+    execute(chosen, Resources(engine, workers=workers), progress or (lambda line: None))
     return load(chosen.folder)
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:  # these take a second to import, which `import fedskew` does 
 
 Method = str | Mapping[str, Mapping[str, Any]]
 """A method's name, or {LABEL: {"method": NAME, SETTING: VALUE, ...}} as an entry of experiments.yaml has it."""
+COLUMNS = (
+    "method", "metric", "seeds", "mean", "sd", "compared-with", "difference", "low", "high", "distinguishable",
+)  # fmt: skip
+"""Of a comparison's table."""
 
 
 @dataclass(frozen=True)
@@ -52,38 +56,34 @@ class Comparison:
         difference_of = {difference.row: difference for difference in differences(results, "")}
         rows = []
         for row in results.experiment.rows:
+            cells: dict[str, Any] = dict.fromkeys(COLUMNS)
+            cells |= {"method": row.label, "metric": metric, "seeds": 0}
             summary = summarize_seeds(results.of(row.label, ""), "last", metric)
+            if summary is not None:
+                cells |= {"seeds": summary.n, "mean": summary.mean, "sd": summary.sd}
             difference = difference_of.get(row.label)
-            low, high = difference.ends if difference else (None, None)
-            cells = {
-                "method": row.label,
-                "metric": metric,
-                "seeds": summary.n if summary else 0,
-                "mean": summary.mean if summary else None,
-                "sd": summary.sd if summary else None,
-                "compared-with": difference.than if difference else None,
-                "difference": difference.estimate if difference else None,
-                "low": low,
-                "high": high,
-                "distinguishable": difference.distinguishable if difference else None,
-            }
+            if difference is not None:
+                cells["low"], cells["high"] = difference.ends
+                cells |= {
+                    "compared-with": difference.than,
+                    "difference": difference.estimate,
+                    "distinguishable": difference.distinguishable,
+                }
             rows.append(cells)
         return rows
 
-    def figures(self) -> dict[str, str]:
-        """Return the titles of the figures by the names that `figure` takes. Nothing is drawn.
+    def figures(self) -> "dict[str, Figure]":
+        """Return the figures by name, as `fedskew report --figures FOLDER` names its files. Nothing is drawn yet.
 
-        `fedskew report --figures FOLDER` names its files so.
+        A notebook shows a figure, and its method `save` writes SVG, PDF or PNG.
         """
         from fedskew.report.figures import figures
 
-        return {name: figure.title for name, figure in figures(self.document).items()}
+        return figures(self.document)
 
     def figure(self, name: str = "curves") -> "Figure":
-        """Return a figure, which a notebook shows and `save` writes; LookupError names those that there are."""
-        from fedskew.report.figures import figures
-
-        found = figures(self.document)
+        """Return one of the figures. Raises LookupError with the names that there are."""
+        found = self.figures()
         if name not in found:
             raise LookupError(f"figure {name}: must be one of {', '.join(found)}")
         return found[name]

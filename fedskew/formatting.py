@@ -55,14 +55,11 @@ def site_names(clients: Sequence[str]) -> list[str]:
 
     The domain where it is one client's alone, else DOMAIN-NUMBER; the number where there are no domains.
     """
-    numbers, domains = (
-        zip(*(client.partition(" ")[::2] for client in clients), strict=True)
-        if clients
-        else ((), ())
-    )
+    parts = [client.partition(" ") for client in clients]
+    domains = [domain for _, _, domain in parts]
     return [
         domain if domain and domains.count(domain) == 1 else f"{domain}-{number}".lstrip("-")
-        for number, domain in zip(numbers, domains, strict=True)
+        for number, _, domain in parts
     ]
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         Requirements,
         Trained,
         Upload,
-        UploadLimit,
         Variant,
     )
     from client_app.models import Classifier
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from client_app.state import State, weighted_mean, weighted_sum
     from client_app.training import train_round
     from client_app.variants.class_prior import PriorCorrection
+    from client_app.variants.feature_statistics import GridStatistics
     from client_app.variants.focal import Focal
     from client_app.variants.logit_calibration import LogitCalibration
     from client_app.variants.logit_shift import LogitShift
@@ -39,55 +39,44 @@ if TYPE_CHECKING:
     from client_app.variants.reweighting import Reweighting
     from data import OneOf, Rule, Samples, SettingError, Settings
     from server_app.methods import Method
-    from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
+    from strategies.closed_form import ClosedFormHead, Statistics, regularized, solver_of
+    from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
     from strategies.core.validation import RejectedUpdate, check_by_class, differences
     from strategies.creff import CReFF
+    from strategies.fed_lda import lda_head
 
-MODULES = {
-    "client_app.client": (
-        "Client",
-        "Contribution",
-        "InvalidReply",
-        "Loss",
-        "Report",
-        "Requirements",
-        "Trained",
-        "Upload",
-        "UploadLimit",
-        "Variant",
-    ),
-    "client_app.models": ("Classifier",),
-    "client_app.optimizer": ("TrainingSettings",),
-    "client_app.state": ("State", "weighted_mean", "weighted_sum"),
-    "client_app.training": ("train_round",),
-    "client_app.variants.class_prior": ("PriorCorrection",),
-    "client_app.variants.focal": ("Focal",),
-    "client_app.variants.logit_calibration": ("LogitCalibration",),
-    "client_app.variants.logit_shift": ("LogitShift",),
-    "client_app.variants.proximal": ("Proximal",),
-    "client_app.variants.resampling": ("Resampling",),
-    "client_app.variants.reweighting": ("Reweighting",),
-    "data": ("OneOf", "Rule", "Samples", "SettingError", "Settings"),
-    "server_app.methods": ("Method",),
-    "strategies.core.server": (
-        "Deployment",
-        "Server",
-        "ServerMethod",
-        "Unit",
-        "Update",
-        "Work",
-    ),
-    "strategies.core.validation": ("RejectedUpdate", "check_by_class", "differences"),
-    "strategies.creff": ("CReFF",),
-}
-"""The names by the module that defines them."""
+MODULES = (
+    "client_app.client",
+    "client_app.models",
+    "client_app.optimizer",
+    "client_app.state",
+    "client_app.training",
+    "client_app.variants.class_prior",
+    "client_app.variants.feature_statistics",
+    "client_app.variants.focal",
+    "client_app.variants.logit_calibration",
+    "client_app.variants.logit_shift",
+    "client_app.variants.proximal",
+    "client_app.variants.resampling",
+    "client_app.variants.reweighting",
+    "data",
+    "server_app.methods",
+    "strategies.closed_form",
+    "strategies.core.server",
+    "strategies.core.validation",
+    "strategies.creff",
+    "strategies.fed_lda",
+)
+"""Where the names are."""
 __all__ = [
     "CReFF",
     "Classifier",
     "Client",
+    "ClosedFormHead",
     "Contribution",
     "Deployment",
     "Focal",
+    "GridStatistics",
     "InvalidReply",
     "LogitCalibration",
     "LogitShift",
@@ -108,16 +97,18 @@ __all__ = [
     "SettingError",
     "Settings",
     "State",
+    "Statistics",
     "Trained",
     "TrainingSettings",
     "Unit",
     "Update",
     "Upload",
-    "UploadLimit",
     "Variant",
-    "Work",
     "check_by_class",
     "differences",
+    "lda_head",
+    "regularized",
+    "solver_of",
     "train_round",
     "weighted_mean",
     "weighted_sum",
@@ -128,9 +119,10 @@ def __getattr__(name: str) -> Any:
     """Import a name when it is first used: torch takes a second."""
     from data.package_files import module_name  # loads numpy, which `import fedskew` does not
 
-    for module, names in MODULES.items():
-        if name in names:
-            return getattr(import_module(module_name(module)), name)
+    for module in MODULES if name in __all__ else ():
+        found = getattr(import_module(module_name(module)), name, None)
+        if found is not None:
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

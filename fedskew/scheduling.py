@@ -1,152 +1,98 @@
-"""The jobs of a sweep, and how many run at the same time."""
+"""What a command may use of the machine, and how its runs share that."""
 
 import os
-import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
 
 from client_app.state import cores
 from data import require
+from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 
-CUDA_CONTEXT = 600 * 2**20
-"""Bytes of a GPU's memory that a process takes before it computes anything."""
+ENGINES = ("inprocess", "workers", "ray")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a command may use: its options --engine, --jobs, --workers, --client-gpus and --ray-address."""
+
+    engine: str = ""
+    """One of ENGINES; empty is chosen: by `shared`, and inprocess for a run alone."""
+    jobs: int = 0
+    """Runs at a time; 0 is chosen by cores and memory."""
+    workers: int = 0
+    """Processes of each run that run clients; 0 is one per core."""
+    client_gpus: float = 0.0
+    """With Ray, the share of a GPU that each client has."""
+    ray_address: str = ""
+    """With Ray, HOST:PORT of a running cluster, or auto; empty starts Ray on this machine."""
+
+    def check(self) -> None:
+        """Raise SettingError for an unknown engine, or an option of another engine."""
+        engines = ", ".join(ENGINES)
+        known = not self.engine or self.engine in ENGINES
+        require(known, "--engine", self.engine, f"must be one of {engines}")
+        is_ray = self.engine == "ray"
+        rule = "is for --engine ray"
+        require(is_ray or not self.client_gpus, "--client-gpus", self.client_gpus, rule)
+        require(is_ray or not self.ray_address, "--ray-address", self.ray_address, rule)
+        rule = "must be 1 with --engine ray, which takes the machine for one run"
+        require(not is_ray or self.jobs <= 1, "--jobs", self.jobs, rule)
+
+    def shared(self, runs: Sequence[RunSettings]) -> "Resources":
+        """Return how the runs share the machine; what is 0 or empty is chosen so that the last run ends soonest.
+
+        That is one in-process run a core, as a run in one process has no idle core while it averages and evaluates;
+        where there are more cores than runs, the runs divide them.
+        """
+        self.check()
+        if self.engine == "ray":
+            return replace(self, jobs=1)
+        by_cores = cores() // max(1, self.workers)
+        jobs = self.jobs or max(1, min(len(runs), by_cores))
+        # On a GPU one worker is enough: each would take memory of the GPU.
+        workers = self.workers or (1 if gpus_for(runs) else max(1, cores() // jobs))
+        engine = self.engine or ("workers" if workers > 1 else "inprocess")
+        return replace(self, engine=engine, jobs=jobs, workers=workers)
+
+
+ANY = Resources()
+"""All is chosen."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run of the sweep."""
+    """A run of a sweep."""
 
     settings: RunSettings
     label: str
     """What the user calls it: method, column, seed."""
-    memory_bytes: int = 0
-    """Bytes that it is expected to need."""
-    work: float = 0.0
-    """How long it takes beside other runs of the same data, in no unit."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder(self.settings.folder)
 
 
 @dataclass(frozen=True)
 class JobResult:
     """How a job ended: with a summary, or with the reason why there is none."""
 
-    summary: dict[str, Any] | None = None
+    summary: Mapping[str, Any] | None = None
     reason: str = ""
+    is_to_go_on: bool = False
+    """Whether the run is to be begun again: its process has died, or another one, on any machine, works on it."""
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """How a machine is shared among runs."""
-
-    engine: str
-    jobs: int
-    """Runs at a time."""
-    workers: int
-    """Processes of each that run clients; of no meaning in-process."""
-    gpus: tuple[str, ...] = ()
-    """One entry a run that a GPU's memory holds; empty leaves everything visible."""
-
-
-def allocate(
-    jobs: Sequence[Job],
-    engine: str = "",
-    at_once: int = 0,
-    workers: int = 0,
-) -> Allocation:
-    """Return how the machine is shared; what is 0 or empty is chosen so that the last run ends soonest.
-
-    That is one in-process run a core, as a run in one process has no idle core while it averages and evaluates; where
-    there are more cores than runs, the runs divide them. On GPUs no more in-process runs than their memory holds.
-    """
-    own_cores = cores()
-    if engine == "ray":
-        rule = "must be 1 with --engine ray, which takes the machine for one run"
-        require(at_once <= 1, "--jobs", at_once, rule)
-        return Allocation(engine, 1, workers)
-    wants_gpu = any(job.settings.general.device != "cpu" for job in jobs)
-    gpus = visible_gpus() if wants_gpu else {}
-    need = largest(jobs) + CUDA_CONTEXT
-    slots: list[str] = []
-    for name, memory in gpus.items():
-        fitting = max(1, memory // need)  # unknown memory counts as none, and takes one run
-        slots.extend([name] * fitting)
-    if not at_once:
-        by_cores = own_cores // max(1, workers)
-        by_gpus = len(slots) or len(jobs)
-        at_once = max(1, min(len(jobs), by_cores, by_gpus))
-    if not workers:
-        # On a GPU one is enough: each would take memory of the GPU.
-        workers = 1 if gpus else max(1, own_cores // at_once)
-    if not engine:
-        engine = "workers" if workers > 1 else "inprocess"
-    return Allocation(engine, at_once, workers, tuple(slots))
-
-
-def emptiest(slots: Sequence[str], used: Sequence[str | None]) -> str | None:
-    """Return the GPU of which the smallest share of slots is in use; None where there are none."""
-
-    def share_in_use(gpu: str) -> float:
-        return used.count(gpu) / slots.count(gpu)
-
-    return min(slots, key=share_in_use, default=None)
-
-
-def largest(jobs: Sequence[Job]) -> int:
-    """Return the bytes of the job that needs most."""
-    return max((job.memory_bytes for job in jobs), default=0)
-
-
-def visible_gpus() -> dict[str, int]:
-    """Return the GPUs that this process may use and the bytes of each one's memory, without touching any.
-
-    One whose memory nvidia-smi does not know ("[N/A]") counts as of none, and so takes one run.
-    """
-    if torch.version.cuda is None:
-        return {}
-    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    memory = {}
-    names = []
-    for line in answer.stdout.splitlines():
-        index, uuid, mebibytes, *_ = [word.strip() for word in line.split(",")]
-        known = int(mebibytes) * 2**20 if mebibytes.isdigit() else 0
-        memory[index] = memory[uuid] = known
-        names.append(index)
-    if not memory:
-        return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = [name.strip() for name in visible.split(",")]
-    smallest = min(memory.values())  # for a name that nvidia-smi does not list, as of a MIG slice
-    gpus = {}
-    for name in names:
-        if name in ("", "-1"):  # CUDA sees the GPUs before the first invalid name
-            break
-        gpus[name] = memory.get(name, smallest)
-    return gpus
-
-
-def ordered(jobs: Sequence[Job]) -> list[Job]:
-    """Return the jobs with those of the same data and partition one after the other: a process then loads them once.
-
-    Of those the one with most work comes first, so that it is not left for the end while other cores have none.
-    """
-    by_data: dict[object, list[Job]] = {}
-    for job in jobs:
-        of_data = by_data.setdefault(same_data(job.settings), [])
-        of_data.append(job)
-    result: list[Job] = []
-    for of_data in by_data.values():
-        result += sorted(of_data, key=lambda job: -job.work)
-    return result
-
-
-def same_data(settings: RunSettings) -> object:
-    """Return what is equal for runs of the same data and partition."""
-    return settings.data, settings.general.seed
+def gpus_for(runs: Sequence[RunSettings]) -> list[str]:
+    """Return the GPUs that the runs may use, by the names of CUDA_VISIBLE_DEVICES; nothing on them is touched."""
+    if all(run.general.device == "cpu" for run in runs):
+        return []
+    count = torch.cuda.device_count()
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(count)) if listed is None else listed.split(",")
+    return list(islice(names, count))  # CUDA sees the GPUs before the first invalid name

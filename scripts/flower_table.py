@@ -70,7 +70,6 @@ VARIANTS = (
     "fedntd",
     "moon",
     "feddecorr",
-    "fedvls",
     "fedbn",
     "fedper",
     "fedrep",
@@ -78,12 +77,10 @@ VARIANTS = (
     "silobn",
     "singleset",
     "ccvr",
-    "refit-bias",
     "fedncm",
     "fed-lda",
     "fed-lda-pooled",
     "fed3r",
-    "fedcof",
     "creff",
     "creff-code",
     "scaffold",
@@ -96,12 +93,10 @@ OWN: dict[str, tuple[type[flower.MethodStrategy], dict[str, Any]]] = {
     "scaffold": (flower.Scaffold, {}),
     "ratio-loss": (flower.RatioLoss, {"holdout": True}),
     "ccvr": (flower.CCVR, SMALL),
-    "refit-bias": (flower.RefitBias, {}),
     "fedncm": (flower.FedNCM, {"range": 32.0}),
     "fed-lda": (flower.FedLDA, {"range": 32.0}),
     "fed-lda-pooled": (flower.FedLDAPooled, {"range": 32.0}),
     "fed3r": (flower.Fed3R, {"range": 32.0}),
-    "fedcof": (flower.FedCOF, {"range": 32.0}),
 }
 """The strategy that a variant belongs to; all others run under any."""
 SERVER_METHODS: dict[str, tuple[type[flower.MethodStrategy], dict[str, Any]]] = {

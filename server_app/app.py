@@ -20,7 +20,6 @@ from client_app.process import choose_device, hidden_gpus, make_deterministic, t
 from client_app.state import State
 from data import Federation, require
 from data.data_warnings import refuse_untrainable, too_large_columns, warnings_of
-from data.renamed_settings import OLD_NAMES, stored
 from data.standardization import sentence_about
 from data.text import LineAboutRun, LineSink
 from server_app.best_round import BestRounds, refuse_unvalidated, why_ended
@@ -29,7 +28,7 @@ from server_app.composition import row_name
 from server_app.evaluation import by_group
 from server_app.plugins import check_new_methods
 from server_app.predictions import write_predictions
-from server_app.record import ModelNumbers, RoundRecord, Seconds, UnseenSite, arguments, to_json
+from server_app.record import ModelNumbers, RoundRecord, Seconds, arguments
 from server_app.round_selection import summarize
 from server_app.run_evaluation import RunEvaluation
 from server_app.run_folder import RunFolder
@@ -51,9 +50,8 @@ from server_app.sites import (
 )
 from server_app.strategy import federation_of, how_vectorized, model_of, strategy_of
 from server_app.trackers import Tracker, tracker_of
-from server_app.unseen_site import study
 from strategies.core.exchange import TooFewReplies, client_name, faster_grid
-from strategies.core.questions import ask_class_prior, ask_finally, ask_question
+from strategies.core.questions import ask_class_prior, ask_finally
 from strategies.core.round_result import Diverged
 from strategies.core.update_statistics import UpdateStatistics
 
@@ -221,7 +219,7 @@ class Run:
         self.resume()
         self.write_settings()
         keep_agreement(self.settings, self.folder)
-        self.tracker.begin(stored(self.settings.flat()), self.folder.rounds())
+        self.tracker.begin(self.settings.flat(), self.folder.rounds())
         agreement = self.settings.agreement
         method = self.settings.general.method
         if agreement is not None:
@@ -241,7 +239,7 @@ class Run:
         """Write settings.json: the settings, and what is known of the data."""
         self.folder.write_settings(
             {
-                "settings": stored(self.settings.flat()),
+                "settings": self.settings.flat(),
                 "partition-hash": self.federation.hash,
                 **self.settings.about_files,
                 **about_data(self.federation, self.settings.agreement),
@@ -293,11 +291,8 @@ class Run:
         }
         if self.strategy.ended:
             summary["ended"] = {"round": self.strategy.round, "reason": self.strategy.ended}
-        unseen = records[-1].unseen
-        if unseen is not None:
-            summary["unseen"] = to_json(unseen)
         if vectorized:
-            summary[OLD_NAMES["clients-per-pass"]] = vectorized
+            summary["clients-per-pass"] = vectorized
         return {
             **summary,
             "failures": sum(record.failed for record in records),
@@ -423,17 +418,6 @@ class Run:
         models = self.best.marked(round, models)
         if is_last:
             write_predictions(self.folder, kept)
-        unseen: UnseenSite | None = None
-        if is_last and self.federation.unseen is not None:
-            unseen, failed = study(
-                partial(ask_question, self.strategy, self.grid),
-                self.strategy,
-                self.federation,
-                build=self.build,
-                device=self.device,
-                positive=evaluation.positive,
-            )
-            evaluation.unmeasured |= failed
         evaluated = time.perf_counter()
         evaluated_by = "nobody"
         if due:
@@ -454,7 +438,6 @@ class Run:
             seconds=seconds,
             workers=[dict(worker) for worker in last.workers],
             strays=last.unsolicited,
-            unseen=unseen,
             ended=self.strategy.ended or None,
             method_numbers=last.method_numbers or None,
             metrics={**last.metrics, **by_group(last.metrics, evaluation.groups)},

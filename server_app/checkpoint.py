@@ -21,15 +21,10 @@ from server_app.run_folder import RunFolder
 from strategies.core.reading import DIGESTS
 
 Entry = TypeVar("Entry")
-FORMAT = 1
 
 
 class BrokenCheckpoint(RuntimeError):
     """The file is no checkpoint, or not a whole one."""
-
-
-class OtherFormat(BrokenCheckpoint):
-    """A checkpoint of another version of the code."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,6 @@ class Checkpoint:
                     own[key] = tensor
             tensors |= with_prefix(f"deployed/{name}", own)
         contents = {
-            "format": FORMAT,
             "round": self.round,
             "memory-rounds": self.memory_rounds,
             "digests": self.digests,
@@ -94,22 +88,17 @@ class Checkpoint:
             raise BrokenCheckpoint(str(error)) from error
         except (KeyError, ValueError) as error:
             raise BrokenCheckpoint(f"{path} is no checkpoint") from error
-        if contents["format"] != FORMAT:
-            rule = f"has format {contents['format']}, not {FORMAT}: start with overwrite = true"
-            raise OtherFormat(f"{path} {rule}")
-        order = contents.get("order", tensors)  # earlier versions have none
-        kinds = split_prefix({name: tensors[name] for name in order})
+        kinds = split_prefix({name: tensors[name] for name in contents["order"]})
         shared = kinds.get("shared", {})
         states = split_prefix(kinds.get("state", {}))
         deployed = split_prefix(kinds.get("deployed", {}))
-        digests = contents.get("digests", {})  # earlier versions have none
         return Checkpoint(
             round=contents["round"],
             shared=shared,
             states={part: states.get(part, {}) for part in contents["parts"]},
             deployed={name: {**shared, **deployed.get(name, {})} for name in contents["deployed"]},
             memory_rounds=by_client(contents["memory-rounds"]),
-            digests={kind: by_client(digests.get(kind, {})) for kind in DIGESTS},
+            digests={kind: by_client(digests) for kind, digests in contents["digests"].items()},
             best=BestRounds.of(contents.get("best", {})),
             ended=contents.get("ended", ""),
         )
@@ -139,7 +128,6 @@ def latest(folder: RunFolder, report_line: LineSink) -> Checkpoint | None:
 
     Where the record of its round is lost the previous one is taken: running that round again gives the record back.
     What cannot be used is deleted, as it would take the place of the previous checkpoint; never because of a record.
-    Raises OtherFormat.
     """
     recorded = {0, *(record.round for record in folder.rounds())}
     usable = None
@@ -147,8 +135,6 @@ def latest(folder: RunFolder, report_line: LineSink) -> Checkpoint | None:
         try:
             checkpoint = Checkpoint.load(file)
             check_memory(folder, checkpoint)
-        except OtherFormat:
-            raise
         except (BrokenCheckpoint, Damaged, MemoryLost) as error:
             report_line(str(error))
             file.unlink()

@@ -1,7 +1,7 @@
 """Compose a method from its parts, and refuse parts that contradict each other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from client_app.client import Variant, overrides
 from client_app.personal import FINE_TUNED
@@ -26,8 +26,6 @@ class ComposedMethod:
     deploys: tuple[str, ...]
     defaults: Mapping[str, Setting] = field(default_factory=dict)
     fixed: Mapping[str, Setting] = field(default_factory=dict)
-    head_start: str = ""
-    """The head in closed form that training begins with; its variants are among `variants`."""
 
     @property
     def serving(self) -> tuple[str, ...]:
@@ -37,10 +35,7 @@ class ComposedMethod:
     @property
     def sections(self) -> tuple[str, ...]:
         """The parts that have settings of their own."""
-        sections = (*self.variants, *self.serving)
-        if self.head_start and self.head_start not in sections:
-            return (*sections, self.head_start)
-        return sections
+        return (*self.variants, *self.serving)
 
 
 def compose(method: str) -> ComposedMethod:
@@ -69,17 +64,6 @@ def compose(method: str) -> ComposedMethod:
     return parts
 
 
-def with_head_start(parts: ComposedMethod, head: str) -> ComposedMethod:
-    """Return the parts of a method whose training begins with a head in closed form; "" changes nothing.
-
-    The head's questions are asked as where it is deployed, so both together ask once.
-    """
-    if not head:
-        return parts
-    variants = {*parts.variants, *METHODS[head].variants}
-    return replace(parts, variants=tuple(sorted(variants)), head_start=head)
-
-
 def closed_form_methods() -> list[str]:
     """Return the methods that deploy a head in closed form, in the order of the list of methods."""
     names = []
@@ -87,11 +71,6 @@ def closed_form_methods() -> list[str]:
         if any(SERVER_METHODS[part].closed_form for part in method.serving):
             names.append(name)
     return names
-
-
-def starting_heads() -> list[str]:
-    """Return the heads in closed form that training can begin with, as `head-start` names them."""
-    return [name for name in closed_form_methods() if not SERVER_METHODS[name].no_start]
 
 
 def members_of(method: str) -> list[Method]:
@@ -122,12 +101,10 @@ def refuse_two_for_one_place(
     correcting = [name for name in variants if VARIANTS[name].requirements.uncorrected_prior]
     keeping = [name for name in variants if VARIANTS[name].requirements.batch_norm]
     sampling = [member.name for member in members if has_hook(member, "sample_weights")]
-    labeling = [member.name for member in members if has_hook(member, "labels")]
     rules = {
         "want to combine the clients' updates, and one can": combining,
         "both correct the class prior: together they would correct it twice": correcting,
         "want to draw the samples, and one can": sampling,
-        "want to change the labels, and one can": labeling,
         "both say what of batch norm stays on the client, and one can": keeping,
     }
     for rule, wanting in rules.items():

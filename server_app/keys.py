@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from data import SettingError, Settings, require
 from data.package_files import ROOT
-from data.renamed_settings import NEW_NAMES, given
 from data.text import any_number, whole_number
 from server_app.methods import Setting as Scalar
 
@@ -54,8 +53,7 @@ def written() -> Mapping[str, Scalar]:
             continue
         for name, default in value.items():
             flat[f"{key}.{name}"] = default
-    # The block has renamed settings under their old names as well.
-    return {key: value for key, value in flat.items() if key not in NEW_NAMES}
+    return flat
 
 
 def no_such(key: str, value: object, known: Iterable[str]) -> SettingError:
@@ -72,7 +70,7 @@ def read_text(assignment: str, known: Mapping[str, Scalar]) -> tuple[str, Scalar
     """Return key and value of `key=value` from a command line; the key's own type decides how the value is read."""
     key, equals, text = (part.strip() for part in assignment.partition("="))
     require(equals == "=" and bool(key), "--set", assignment, "must be key=value")
-    default = known.get(NEW_NAMES.get(key, key))
+    default = known.get(key)
     kind = type(default)
     if kind is bool and text.lower() in ("true", "false"):
         return key, text.lower() == "true"
@@ -97,7 +95,7 @@ def read_texts(assignments: Iterable[str], known: Mapping[str, Scalar]) -> dict[
         key, value = read_text(assignment, known)
         require(key not in stated, key, value, "is stated twice")
         stated[key] = value
-    return given(stated)
+    return stated
 
 
 def typed(key: str, value: object, expected: type) -> Scalar:

@@ -26,26 +26,6 @@ from strategies.registry import SERVER_METHODS
 PLACES = ("combine", "monitor", "deploy")
 PART_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 Part = type[Variant] | type[ServerMethod]
-OLD_MEMBERS = {
-    "asked_once": "upload.once",
-    "breach": "upload.validate",
-    "corrects_prior": "requirements.uncorrected_prior",
-    "draws_samples": "not needed: sample_weights says it",
-    "makes_idle": "requirements.ignored_settings",
-    "needs_batch_norm": "requirements.batch_norm",
-    "needs_images": "requirements.images",
-    "needs_shared": "requirements.shared_weights",
-    "pull": "proximal_mu",
-    "question": "upload.question",
-    "reveals": "upload.permission",
-    "samples_told": "what upload.validate returns",
-    "shares_nothing": "requirements.separate_models",
-    "trains_together": "@vectorizable before the hook",
-    "upload_bytes": "upload.bytes",
-    "upload_remedy": "upload.limit",
-    "upload_setting": "upload.limit",
-}
-"""What a Variant's members were called before, and are now. Nobody reads the old ones: they would be ignored."""
 
 
 def find(name: str) -> Method | None:
@@ -235,14 +215,6 @@ def check_parts(method: Method) -> None:
             keep(plain, f"{called}.{field.name} {rule}")
         if issubclass(kind, ServerMethod):
             place_of(kind)
-        else:
-            check_member_names(kind)
-
-
-def check_member_names(kind: type[Variant]) -> None:
-    """Raise ContractViolation for a variant that still has a member by an old name."""
-    for old, new in OLD_MEMBERS.items():
-        keep(not hasattr(kind, old), f"{kind.__name__}.{old} is {new} now (client_app/client.py)")
 
 
 def sources_of(names: Iterable[str]) -> dict[str, str]:

@@ -18,8 +18,6 @@ from strategies.core.update_statistics import (
     noteworthy,
 )
 
-FORMAT = 3
-"""Records without a format are of format 1. Those of 1 and 2 tell of all clients one by one, however many there are."""
 BY_CLASS = "-by-class"
 """How the name of a number by class ends; `X-few` of `X-by-class` is its mean over a shot group."""
 
@@ -69,8 +67,7 @@ class ModelNumbers:
     confusion: Sequence[Sequence[int]] | None = None
     """Of at most 20 classes: row the label, column the prediction."""
     positive_class: str | None = None
-    """Of two classes the one that auprc, sensitivity and specificity are about; None in records of earlier versions,
-    which have the mean over both classes there."""
+    """Of two classes the one that auprc, sensitivity and specificity are about."""
     best: bool | None = None
     """True where the round was the model's best one so far: the setting keep-best. Else None, which no record has."""
 
@@ -108,44 +105,6 @@ class ModelNumbers:
             confusion=numbers.get("confusion"),
             positive_class=numbers.get("positive-class"),
             best=numbers.get("best"),
-        )
-
-
-@dataclass(frozen=True)
-class Nearest:
-    """The client whose statistics are nearest to the unseen site's."""
-
-    client: int
-    domain: str
-    distances: Mapping[int, float]
-    """By client; of more than MOST clients those that are nearest."""
-
-
-@dataclass(frozen=True)
-class UnseenSite:
-    """The deployed models on a domain without a client, after the last round."""
-
-    domain: str
-    inputs: int
-    models: Mapping[str, Mapping[str, ModelNumbers]]
-    """By deployed model and by where the site's batch norm comes from."""
-    answered: Sequence[int]
-    refused: Sequence[int]
-    bytes_down: int
-    bytes_up: int
-    nearest: Nearest | None = None
-    unavailable: Mapping[str, str] | None = None
-    """The reasons for missing ways."""
-
-    def shortened(self) -> "UnseenSite":
-        """Return the same with at most MOST clients of each kind."""
-        nearest = self.nearest
-        if nearest is not None:
-            by_distance = sorted(nearest.distances.items(), key=lambda entry: entry[1])
-            closest = dict(sorted(by_distance[:MOST]))
-            nearest = replace(nearest, distances=closest)
-        return replace(
-            self, answered=self.answered[:MOST], refused=self.refused[:MOST], nearest=nearest
         )
 
 
@@ -195,7 +154,6 @@ class RoundRecord:
     """The median norm of all updates."""
     method_numbers: Mapping[str, MethodNumbers] | None = None
     """The numbers of the clients' methods, by VARIANT/NAME; None where they have none."""
-    unseen: UnseenSite | None = None
     line: str = ""
     """The run's messages about the round."""
     ended: str | None = None
@@ -216,20 +174,19 @@ class RoundRecord:
             updates=noteworthy(self.updates),
             median_norm=median_norm(self.updates),
             method_numbers=self.method_numbers and first_clients(self.method_numbers),
-            unseen=self.unseen and self.unseen.shortened(),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a line of rounds.jsonl holds it."""
-        return {"format": FORMAT, **to_json(self)}
+        content: dict[str, Any] = to_json(self)
+        return content
 
     @staticmethod
     def of(record: Mapping[str, Any]) -> "RoundRecord":
-        """Undo `to_json`; a record of format 1 may lack all but round, models, failures and seconds."""
+        """Undo `to_json`; a kept record lacks the updates and the clients."""
         # What is left of `rest` after all fields are taken out are the numbers of methods.
-        rest = {name: part for name, part in record.items() if name != "format"}
+        rest = dict(record)
         seconds = arguments(rest.pop("seconds"))
-        unseen = rest.pop("unseen", None)
         updates = [UpdateStatistics(**arguments(update)) for update in rest.pop("updates", ())]
         failures = {int(client): reason for client, reason in rest.pop("failures").items()}
         own = rest.pop("method-numbers", None)
@@ -242,15 +199,14 @@ class RoundRecord:
                 stated[name] = rest.pop(key)
         return RoundRecord(
             models={name: ModelNumbers.of(numbers) for name, numbers in rest.pop("models").items()},
-            loss=number(rest.pop("loss", None)),
+            loss=number(rest.pop("loss")),
             failures=failures,
-            seconds=Seconds(**{"client_work": seconds.get("clients", 0.0), **seconds}),
+            seconds=Seconds(**seconds),
             updates=updates,
-            median_norm=number(rest.pop("median-norm", median_norm(updates))),
+            median_norm=number(rest.pop("median-norm", None)),
             method_numbers=own,
-            unseen=None if unseen is None else unseen_of(unseen),
             metrics={name: number(value) for name, value in rest.items()},
-            **{"used": len(stated.get("clients", ())), "failed": len(failures), **stated},
+            **stated,
         )
 
 
@@ -309,19 +265,3 @@ def number(value: Any) -> Any:
 def arguments(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an object of numbers as a dataclass takes them."""
     return {name.replace("-", "_"): number(value) for name, value in parts.items()}
-
-
-def unseen_of(parts: Mapping[str, Any]) -> UnseenSite:
-    """Return the study of a record, or of a summary."""
-    stated = {name.replace("-", "_"): part for name, part in parts.items()}
-    models = {
-        name: {way: ModelNumbers.of(numbers) for way, numbers in ways.items()}
-        for name, ways in parts["models"].items()
-    }
-    nearest = parts.get("nearest")
-    if nearest is not None:
-        distances = {}
-        for client, distance in nearest["distances"].items():
-            distances[int(client)] = number(distance)
-        nearest = Nearest(nearest["client"], nearest["domain"], distances)
-    return UnseenSite(**{**stated, "models": models, "nearest": nearest})

@@ -10,12 +10,11 @@ from typing import Any
 
 from client_app.process import code_version
 from client_app.tensor_files import Damaged, check_length, writing
-from data import DataError, Federation, SettingError
+from data import Federation, SettingError
 from data.private_files import owner_only
-from data.renamed_settings import stored
 from data.text import LineAboutRun, LineSink
 from server_app.lock import delete_partial_files, locked
-from server_app.record import FORMAT, RoundRecord, to_json
+from server_app.record import RoundRecord, to_json
 from server_app.run_settings import RunSettings
 from server_app.trackers import tracker_of
 from server_app.versions import PACKAGES, versions
@@ -84,8 +83,6 @@ class RunFolder:
             if settings.agreement is not None:
                 stack.enter_context(owner_only())
             stack.enter_context(self.locked())
-            if settings.agreement is not None:
-                self.close_to_others(report_line)
             if settings.general.overwrite:
                 self.clear()
             self.refuse_other_data(federation.hash)
@@ -102,15 +99,6 @@ class RunFolder:
             self.divergence_file.unlink(missing_ok=True)
             yield summary
 
-    def close_to_others(self, report_line: LineSink) -> None:
-        """Restrict permissions that an earlier version left open; warn about another user's files."""
-        for path in (self.path, *self.path.iterdir()):
-            try:
-                path.chmod(0o700 if path.is_dir() else 0o600)
-            except OSError as error:
-                warning = f"others may be able to read it: its mode stays: {error.strerror}"
-                report_line(f"{path}: {warning}")
-
     def reset(self, settings: RunSettings) -> RunSettings:
         """Delete what there is of a fresh run, once for all attempts at it; return the settings that continue it."""
         if not settings.general.overwrite:
@@ -123,7 +111,7 @@ class RunFolder:
         """Send a finished run's records to the trackers that the settings name."""
         tracker = tracker_of(settings, self.path)
         if tracker.trackers:
-            tracker.begin(stored(settings.flat()), self.rounds())
+            tracker.begin(settings.flat(), self.rounds())
             tracker.end(self.summary())
 
     def clear(self) -> None:
@@ -215,10 +203,7 @@ class RunFolder:
         return "" if same else ", begun by another version of the code"
 
     def rounds(self) -> list[RoundRecord]:
-        """Return the records of the rounds so far, in order; those that were cut short or changed are left out.
-
-        Raises DataError for one that a later version has written.
-        """
+        """Return the records of the rounds so far, in order; those that were cut short or changed are left out."""
         return [record for _, record in self.lines()]
 
     def lines(self) -> list[tuple[str, RoundRecord]]:
@@ -228,14 +213,8 @@ class RunFolder:
         for line in text.splitlines():
             try:
                 content = verified(line, ROUND, self.run)
-                version = content.pop("format", 1)
-                if version > FORMAT:
-                    rule = f"has format {version}, not {FORMAT}: a later version wrote it"
-                    raise DataError(rule, where=str(self.rounds_file))
                 content.pop("run", None)
                 whole[content["round"]] = line, RoundRecord.of(content)
-            except DataError:
-                raise
             except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
                 continue
         return [whole[round] for round in sorted(whole)]

@@ -18,11 +18,7 @@ def head_hashes(
 ) -> dict[str, dict[str, str]]:
     """Return for the summary a hash of each model with a head in closed form; nothing where there is none."""
     heads = {method.name for method in deploys if method.closed_form}
-    sweep_prefixes = tuple(f"{head}-" for head in heads)
-    digests = {}
-    for name, state in deployed.items():
-        if name in heads or name.startswith(sweep_prefixes):
-            digests[name] = digest([state])
+    digests = {name: digest([state]) for name, state in deployed.items() if name in heads}
     if not digests:
         return {}
     return {"model-hashes": digests}

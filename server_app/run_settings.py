@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from client_app.client import Variant
 from client_app.models import (
@@ -24,7 +26,6 @@ from client_app.models import (
     is_own_model,
 )
 from client_app.models.backbone import is_backbone, sha256_of, width_of
-from client_app.models.outline import without_numbers
 from client_app.models.settings import of_hash
 from client_app.optimizer import TrainingSettings
 from client_app.process import code_version
@@ -35,17 +36,14 @@ from client_app.user_code import file_hash
 from data import DataSettings, OneOf, Rule, Settings
 from data.agreement import Agreement
 from data.readers.catalog import is_own, is_sites, members
-from data.renamed_settings import stored
 from data.sites import agreement_of, in_messages
 from server_app.best_round import METRICS
-from server_app.composition import ComposedMethod, closed_form_methods, starting_heads
+from server_app.composition import ComposedMethod
 from server_app.methods import METHODS
 from server_app.plugins import load_agreed_module, register, sources_of
-from strategies.closed_form import ClosedFormHead
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.server import ServerMethod
 from strategies.core.server_optimizer import FORMS, RULES, AdaptiveOptimizer, ServerOptimizer
-from strategies.registry import SERVER_METHODS
 
 Scalar = bool | int | float | str
 MODEL = Rule(
@@ -63,10 +61,6 @@ TENSORBOARD, MLFLOW, WANDB = (
 """The rules of the settings tensorboard, mlflow and wandb: true needs the installed package."""
 
 
-CLOSED_FORM = closed_form_methods()
-STARTING_HEADS = " or ".join(starting_heads())
-HEAD_START = Rule(lambda name: name in ("", *CLOSED_FORM), f"must be {STARTING_HEADS}")
-"""Accepts every head in closed form; `validate` refuses those from which training cannot start, with the reason."""
 BEST = Rule(lambda metric: metric in ("", *METRICS), f"must be one of {', '.join(METRICS)}")
 
 
@@ -84,9 +78,6 @@ class GeneralSettings(Settings):
     resnet-18-imagenet, and for vectors mlp-bn, all with batch norm."""
     rounds: Annotated[int, Ge(0), Le(1_000_000)] = 20
     """Communication rounds; 0 trains nothing and only computes heads in closed form."""
-    head_start: Annotated[str, HEAD_START] = ""
-    """Head in closed form from which training starts, on fixed features: fed-lda or fed-lda-pooled; empty starts from
-    a random head."""
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share C of the clients that take part in a round: floor(C N), at least one."""
     seed: Annotated[int, Ge(0)] = 0
@@ -134,12 +125,6 @@ class GeneralSettings(Settings):
             self.require(self.rounds > 0, "keep_best", rule)
             rule = "has no effect with evaluate-every = 0, which evaluates the last round alone"
             self.require(self.evaluate_every > 0, "keep_best", rule)
-        if self.head_start:
-            reason = SERVER_METHODS[self.head_start].no_start
-            rule = f"must be {STARTING_HEADS}: {self.head_start} {reason}"
-            self.require(not reason, "head_start", rule)
-            rule = "has no effect with rounds = 0: nobody trains, and the head itself is a method"
-            self.require(self.rounds > 0, "head_start", rule)
         if not self.is_default("server_momentum_form"):
             has_momentum = self.server_optimizer == "momentum"
             rule = "is for server-optimizer = momentum"
@@ -198,8 +183,6 @@ class RunSettings:
     combine: ServerMethod
     monitors: tuple[ServerMethod, ...]
     deploys: tuple[ServerMethod, ...]
-    head_start: ClosedFormHead | None = None
-    """The method whose head training starts from; None starts from a random head."""
     known_run_id: str = dataclasses.field(default="", compare=False)
     """The run id if it is fixed, else "": it then stays, even if a user's model file changes while the run trains."""
 
@@ -241,9 +224,7 @@ class RunSettings:
     def groups(self) -> tuple[Settings, ...]:
         """Return this run's groups of settings: the general ones, then one for each part of the method."""
         run = (self.general, self.model, self.data, self.training, self.exchange)
-        parts = [*self.variants, self.combine, *self.monitors, *self.deploys]
-        if self.head_start is not None and self.head_start not in self.deploys:
-            parts.append(self.head_start)
+        parts = (*self.variants, self.combine, *self.monitors, *self.deploys)
         return (*run, *parts)
 
     @property
@@ -314,23 +295,16 @@ class RunSettings:
         if self.agreement is not None:
             federation = in_words(f"sites-{self.agreement.name}")
             return f"{federation}-{end}"
-        name = f"{in_words(without_path(self.data.dataset))}-{end}"
-        # Versions up to 0.1 put the beginning of the user's path into the name. A run that has such a folder keeps its
-        # name, so that it is found and not repeated.
-        former = f"{in_words(self.data.dataset)}-{end}"
-        results = Path(self.general.results)
-        is_former = (results / former).is_dir() and not (results / name).is_dir()
-        return former if is_former else name
+        return f"{in_words(without_path(self.data.dataset))}-{end}"
 
     def hashed_settings(self) -> dict[str, Any]:
         """Return the settings and file hashes from which the hash in the run id is computed."""
-        changed: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for group in self.groups():
             for field in fields(group):
                 key = group.key(field.name)
                 if not group.is_default(field.name) and key not in WITHOUT_EFFECT_ON_NUMBERS:
-                    changed[key] = getattr(group, field.name)
-        settings = stored(changed)
+                    settings[key] = getattr(group, field.name)
         # A file is hashed by its content, not by its path.
         if self.agreement is not None:
             settings["dataset"] = in_messages(self.agreement)
@@ -413,9 +387,25 @@ def sized_model(
     name: str, shape: tuple[int, ...], classes: int, settings: ModelSettings
 ) -> Classifier:
     """Return a model for the names and sizes of its tensors. Raises SettingError for inputs that it cannot take."""
-    # The weights do not matter, but a model of the user's own may compute while it is made.
-    with torch.device("cpu") if is_own_model(name) else without_numbers():
+    if is_own_model(name):  # it may compute while it is made
         return build(name, shape, classes, 0, settings)
+    with torch.device("meta"), Undrawn():
+        return build(name, shape, classes, 0, settings)
+
+
+class Undrawn(TorchFunctionMode):
+    """Draws no normal weights: on the meta device, which has no numbers, torch imports its compiler for that."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is Tensor.normal_:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def model_size(settings: RunSettings) -> tuple[int, int]:

@@ -146,25 +146,6 @@ def check_fixed_features(
     fixed = has_fixed_features(model, about.freeze)
     rule = f"needs features that stay as they are: {FIX_FEATURES}"
     general.require(not heads or fixed, "method", f"{' and '.join(heads)} {rule}")
-    general.require(not general.head_start or fixed, "head_start", rule)
-
-
-def check_head_start(
-    general: GeneralSettings,
-    data: DataSettings,
-    sections: Mapping[str, Any],
-    parts: ComposedMethod,
-) -> None:
-    """Raise SettingError for a first head of other images than those trained on, or that no client would receive."""
-    if not general.head_start:
-        return
-    rule = (
-        f"does not go with head-start = {general.head_start}, which is made of images as they are"
-    )
-    data.require(data.augmentation == "none", "augmentation", rule)
-    alone = any(sections[name].requirements.separate_models for name in parts.variants)
-    rule = f"has no effect beside method = {general.method}, which shares no head"
-    general.require(not alone, "head_start", rule)
 
 
 def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
@@ -183,9 +164,6 @@ def check_model(model: str, about: ModelSettings, data: DataSettings) -> None:
         )
         data.require(data.augmentation == "none", "augmentation", rule)
         data.require(not data.noise, "noise", rule)
-    if about.lift:
-        fixed = has_fixed_features(model, about.freeze)
-        about.require(fixed, "lift", f"needs features that stay as they are: {FIX_FEATURES}")
     if about.norm == "group":
         plain = ModelSettings()
         has_effect = uses_batch_norm(model, data.shape, data.num_classes, plain)
@@ -225,7 +203,6 @@ def check_variants(
         require(not (fixed and requirements.own_head), "model", model, rule)
         rule = f"changes images ({name}), and the inputs are {not_images}"
         general.require(not (requirements.images and not_images), "method", rule)
-        variant.check(data)
 
 
 def check_between_sites(

@@ -28,8 +28,7 @@ from client_app.user_code import FOLDER
 from client_app.variants import VARIANTS
 from data import DataSettings, SettingError, Settings, require, resolve
 from data.readers.catalog import KNOWN, SITES_PREFIX, has_domains, is_own, is_sites, members
-from data.renamed_settings import OLD_NAMES, given_to_flower, renamed
-from server_app.composition import ComposedMethod, compose, section_types, with_head_start
+from server_app.composition import ComposedMethod, compose, section_types
 from server_app.keys import built, no_such, read_text, read_texts, typed
 from server_app.plugins import load_agreed_module, register
 from server_app.run_settings import GeneralSettings, RunSettings, Scalar
@@ -38,7 +37,6 @@ from server_app.setting_rules import (
     check_between_sites,
     check_finetuning,
     check_fixed_features,
-    check_head_start,
     check_keep_best,
     check_model,
     check_positive_class,
@@ -96,7 +94,7 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     Raises SettingError, naming the key, the value and the rule, for an unknown key, a wrong type, a value out of range,
     a contradiction, and a setting that would have no effect.
     """
-    config = renamed(with_method_settings(config))
+    config = with_method_settings(config)
     method, model, dataset = (str(config.get(key, "")) for key in ("method", "model", "dataset"))
     load_agreed_module(method, model, dataset)
     register(method)
@@ -109,7 +107,6 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
     parts = compose(str(values.get("method", default_values["method"])))
     values |= chosen_by_method(values, parts)
     general = built(GeneralSettings, values)
-    parts = with_head_start(parts, general.head_start)
     refuse_idle(values, parts)
     training = built(TrainingSettings, values)
     about = built(ModelSettings, values)
@@ -132,7 +129,6 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         data = normalized(data, values, model)
     check_model(model, about, data)
     check_fixed_features(model, about, general, sections, parts)
-    check_head_start(general, data, sections, parts)
     normalizes = uses_batch_norm(model, data.shape, data.num_classes, about)
     check_variants(general, model, about, data, normalizes, sections, parts)
     if normalizes:
@@ -159,12 +155,11 @@ def parse(config: Mapping[str, Any]) -> RunSettings:
         combine=sections[parts.combine],
         monitors=tuple(sections[name] for name in parts.monitors),
         deploys=tuple(sections[name] for name in parts.deploys),
-        head_start=sections[parts.head_start] if parts.head_start else None,
     )
 
 
 def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in a run config of flwr by their present names, without the keys that are no settings.
+    """Return the settings in a run config of flwr without the keys that are no settings.
 
     flwr executes the app in the folder in which its SuperLink was started, which may be anybody's, and does not pass on
     where `flwr run` was typed. So no path may be relative, but that of data below an absolute data-root, and no
@@ -172,8 +167,7 @@ def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises SettingError for a relative path or such a module. Only `results` at its default becomes RESULTS_OF_FLWR_RUN.
     """
-    without_others = {key: value for key, value in config.items() if key not in NOT_SETTINGS}
-    settings = given_to_flower(without_others, defaults())
+    settings = {key: value for key, value in config.items() if key not in NOT_SETTINGS}
     if settings.get("results") == defaults()["results"]:
         settings["results"] = RESULTS_OF_FLWR_RUN
     for key in PATHS:
@@ -394,10 +388,6 @@ def as_toml() -> str:
         section, _, name = key.rpartition(".")
         table = config.setdefault(section, {}) if section else config
         table[name] = value
-        # flwr refuses a key that is not here, so the old name of a renamed setting is here as well.
-        if key in OLD_NAMES:
-            _, _, old_name = OLD_NAMES[key].rpartition(".")
-            table[old_name] = value
     return tomli_w.dumps({"tool": {"flwr": {"app": {"config": config}}}})
 
 

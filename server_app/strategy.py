@@ -82,7 +82,6 @@ def strategy_of(
         combine=settings.combine,
         monitors=settings.monitors,
         deploys=settings.deploys,
-        head_start=settings.head_start,
         optimizer=settings.general.optimizer,
         exchange=settings.exchange_in_force,
         examples=examples,

@@ -96,7 +96,7 @@ def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
     rest = replace(record, models={}, failures={}, method_numbers=None).to_json()
     rest["failures"] = rest.pop("failed")
     for name, value in finite_numbers(rest):
-        if name not in ("format", "round"):
+        if name != "round":
             yield f"run/{name}", value
 
 

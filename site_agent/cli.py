@@ -385,17 +385,6 @@ def delete_run(
     print(f"deleted: {run}")
 
 
-@application.command(name="forget", hidden=True)
-def delete_run_by_old_name(
-    run: Annotated[str, typer.Argument(metavar="RUN")], site: SiteFile = SITE_FILE
-) -> None:
-    """The old name of delete-run."""
-    from data.renamed_settings import print_renamed
-
-    print_renamed("forget", "delete-run", program="fedskew-site")
-    delete_run(run, site)
-
-
 def main() -> None:
     """Run the command line; the exit status is 2 for bad input, with one sentence."""
     os.umask(0o077)  # what this command writes is for its user alone

@@ -19,7 +19,7 @@ from data import DataError
 from site_agent.config import Site
 from site_agent.line_files import append, complete_lines, last_line
 
-BY_CLASS = ("class-counts", "class-statistics", "class-predictions", "head-gradients")
+BY_CLASS = ("class-counts", "class-statistics", "head-gradients")
 """Permissions whose uploads have values per class; min-class-samples applies to these."""
 QUESTIONS = "questions.sha256"
 """The file in a site's folder of a run with one hash per line: the different training requests that were answered."""

@@ -8,10 +8,8 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from client_app.models import Classifier
-from client_app.optimizer import TrainingSettings
 from client_app.state import State
-from strategies.core.server import Deployment, Server, ServerMethod, Work
+from strategies.core.server import Deployment, Server, ServerMethod
 from strategies.core.validation import RejectedUpdate, check_by_class
 from strategies.head import head_of, train_head, with_head
 
@@ -40,15 +38,6 @@ class CCVR(ServerMethod):
     """Full-batch steps of the head, from the average's."""
     head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        return Work(features=model.head.out_features * self.features_per_class * self.head_steps)
 
     def accepts(self, server: Server, upload: State) -> None:
         """Accept classes and counts (n,) int64, means (n, D), covariances (n, D, D), symmetric, or (n, D) float64."""

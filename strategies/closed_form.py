@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from client_app.integer_grid import from_triangle
-from client_app.models import Classifier
 from client_app.state import State
 from client_app.variants.feature_statistics import GridStatistics
 from data import Rule
@@ -152,16 +151,11 @@ class ClosedFormHead(ServerMethod):
     needs_whole_model: ClassVar[bool] = True
     closed_form: ClassVar[bool] = True
     units: ClassVar[Mapping[str, Unit]] = {CLIPPED: Unit.PERCENT}
-    no_start: ClassVar[str] = "has scores that are no logits"
     asks: ClassVar[str]
     """The variant whose answers the head is made of."""
 
-    def memory_bytes(self, model: Classifier) -> int:
-        """Return the bytes of the float64 matrices (D, D) that are there at a time: P, Sigma, A, and A's factors."""
-        return 6 * 8 * model.head.in_features**2
-
-    def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
-        """Return heads of the classes that somebody holds, by the name under which each is deployed.
+    def head(self, statistics: Statistics, answer: State, step: float) -> Head:
+        """Return the head of the classes that somebody holds.
 
         `statistics` are of those classes alone. `answer` is the clients' answers as they came, on a grid of that step.
         """
@@ -177,35 +171,22 @@ class ClosedFormHead(ServerMethod):
         answer = server.answers[self.asks]
         if not state:  # the same in every round
             state = self.new_state(server, answer)
-        models = {}
-        for name in sorted({key.rpartition("/")[0] for key in state}):
-            head = {"weight": state[f"{name}/weight"], "bias": state[f"{name}/bias"]}
-            models[name] = with_head(shared, head)
         total = summed(answer)
         width = total["sums"].shape[1]
         values = int(total["counts"].sum()) * width
-        clipped = float(
-            total["outside"][0]
-        )  # beyond the range itself; then beyond 2, 4, ... times it
+        clipped = float(total["outside"][0])  # beyond the range; then beyond 2, 4, ... times it
         metrics: Numbers = {CLIPPED: clipped / values}
-        return Deployment(models, state, metrics)
-
-    def start_from(self, server: Server, shared: State) -> State:
-        """Return the shared weights with this head, to the bit the model that `deploy` makes of them."""
-        return self.deploy(server, {}, shared, []).models[self.name]
+        return Deployment({self.name: with_head(shared, state)}, state, metrics)
 
     def new_state(self, server: Server, answer: State) -> dict[str, Tensor]:
-        """Return NAME/weight (C, D) and NAME/bias (C,) of every head, in the model's own precision."""
+        """Return the head's weight (C, D) and bias (C,), in the model's own precision."""
         dtype = server.start["head.weight"].dtype
         step = self.step(server)
         total = summed(answer)
         statistics = statistics_of(total, step, self.weights(total["counts"]))
-        state: dict[str, Tensor] = {}
-        for name, head in self.heads(statistics.of_held(), answer, step).items():
-            weight_CD, bias_C = for_all_classes(head, statistics)
-            state[f"{name}/weight"] = weight_CD.to(dtype)
-            state[f"{name}/bias"] = bias_C.to(dtype)
-        return state
+        head = self.head(statistics.of_held(), answer, step)
+        weight_CD, bias_C = for_all_classes(head, statistics)
+        return {"weight": weight_CD.to(dtype), "bias": bias_C.to(dtype)}
 
     def weights(self, counts_C: Tensor) -> Tensor | None:
         """Return (C,) int64 v_c: with what weights the clients summed their squares; None is 1."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -10,30 +10,13 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from client_app.models import Classifier
-from client_app.optimizer import TrainingSettings
 from client_app.state import State
-from data import OneOf, Rule, SettingError
-from data.text import whole_number
-from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update, Work
+from data import OneOf
+from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
 from strategies.core.validation import check_by_class
 from strategies.head import features_of, head_of, train_head, with_head
-from strategies.sweep import values_of
 
 DISTANCES = ("code-scale", "paper-literal")
-
-
-def is_sweep_of_features(text: str) -> bool:
-    """Return whether a text is a sweep over numbers of features, one of them above 0; an empty one is none."""
-    try:
-        return not text or max(values_of(text, whole_number)) > 0
-    except ValueError:
-        return False
-
-
-NUMBERS = Rule(
-    is_sweep_of_features, "must be comma-separated integers of 0 or more, each once, one above 0"
-)
 
 
 @dataclass(frozen=True)
@@ -52,18 +35,6 @@ class FederatedFeatures(ServerMethod):
     """I: gradient steps on the features in a round."""
     feature_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the features."""
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        features = model.head.out_features * self.features_per_class
-        passes_per_feature_step = 3  # two gradients: of the head, and of the distance to it
-        passes = passes_per_feature_step * self.feature_steps + self.head_passes
-        return Work(features=features * passes)
 
     def initial_state(self, server: Server) -> State:
         """Return noise features (C, m, D) and a random head, v^ of round 1."""
@@ -169,11 +140,6 @@ class FederatedFeatures(ServerMethod):
         """Return where the head's training begins: a new random head every round, as in the authors' code."""
         return random_head(shared["head.weight"].shape, draws)
 
-    @property
-    def head_passes(self) -> int:
-        """How often the head's training sees each feature."""
-        raise NotImplementedError
-
     def retrain(
         self, head: State, features_CMD: Tensor, draws: torch.Generator
     ) -> dict[str, Tensor]:
@@ -212,100 +178,14 @@ class CReFF(FederatedFeatures):
     """Record by class, as in the paper's Figure 4, the matching loss and 1 - cosine of the features and the hold-out's,
     whose labels are looked at: once of their means, once of single features, the mean over pairs; no model changes."""
 
-    sweep: Annotated[str, NUMBERS] = ""
-    """Several m from one training instead of features-per-class, as 0,1,100: one model each, named creff-100. Each is
-    bit-identical to a training of its own, which {u, v} does not depend on; the matching losses are not recorded."""
-
     def validate(self) -> None:
         idle = self.compare_features and self.features_per_class == 0
         rule = "has no effect with creff.features-per-class = 0"
         self.require(not idle, "compare_features", rule)
-        alone = not self.sweep or self.is_default("features_per_class")
-        self.require(alone, "features_per_class", "has no effect with creff.sweep")
-        one = not self.sweep or not self.compare_features
-        self.require(one, "compare_features", "is for one m, without creff.sweep")
-
-    @property
-    def members(self) -> dict[str, "CReFF"]:
-        """Return CReFF with each m of the sweep, by what its names end in: -100."""
-        members = {}
-        for number in values_of(self.sweep, whole_number):
-            members[f"-{number}"] = replace(self, sweep="", features_per_class=number)
-        return members
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        if not self.sweep:
-            return super().work(model, holdout, updates, training)
-        works = [member.work(model, holdout, updates, training) for member in self.members.values()]
-        return Work(features=sum(work.features for work in works))
-
-    def initial_state(self, server: Server) -> State:
-        """Return noise features (C, m, D) and a random head, v^ of round 1; of a sweep those of each m."""
-        if not self.sweep:
-            return super().initial_state(server)
-        if server.sites:
-            # Gradients of several heads at one model reveal more of a class than the site has agreed to.
-            raise SettingError("creff.sweep", self.sweep, "is for simulations, not between sites")
-        state: dict[str, Tensor] = {}
-        for end, member in self.members.items():
-            state |= with_end(member.initial_state(server), end)
-        return state
-
-    def broadcast(self, server: Server, state: State) -> Mapping[str, State]:
-        if not self.sweep:
-            return super().broadcast(server, state)
-        heads: dict[str, Tensor] = {}
-        for end, member in self.members.items():
-            if member.features_per_class:  # m = 0 has no use for gradients
-                heads |= {f"weight{end}": state[f"weight{end}"], f"bias{end}": state[f"bias{end}"]}
-        return {self.consumes: heads}
-
-    def accepts(self, server: Server, upload: State) -> None:
-        """Accept {"classes": (n,) int64 ascending, "gradients": (n, C, D) float32}; of a sweep one of each m."""
-        if not self.sweep:
-            super().accepts(server, upload)
-            return
-        shape_CD = tuple(server.model.head.weight.shape)
-        expected = {}
-        for end, member in self.members.items():
-            if member.features_per_class:
-                expected[f"gradients{end}"] = (shape_CD, torch.float32)
-        check_by_class(upload, shape_CD[0], expected)
-
-    def deploy(
-        self,
-        server: Server,
-        state: State,
-        shared: State,
-        updates: Sequence[Update],
-    ) -> Deployment:
-        if not self.sweep:
-            return super().deploy(server, state, shared, updates)
-        models: dict[str, State] = {}
-        new_state: dict[str, Tensor] = {}
-        for end, member in self.members.items():
-            of_member = {name: state[name + end] for name in ("features", "weight", "bias")}
-            of_updates = updates
-            if member.features_per_class:
-                of_updates = [with_gradients(update, self.consumes, end) for update in updates]
-            deployment = member.deploy(server, of_member, shared, of_updates)
-            models[self.name + end] = deployment.models[self.name]
-            new_state |= with_end(deployment.state, end)
-        return Deployment(models, new_state)
 
     @property
     def needs_holdout(self) -> bool:
         return self.compare_features
-
-    @property
-    def head_passes(self) -> int:
-        return self.head_steps
 
     def compared(
         self,
@@ -347,18 +227,6 @@ class CReFF(FederatedFeatures):
             steps=self.head_steps,
             learning_rate=self.head_learning_rate,
         )
-
-
-def with_end(state: State, end: str) -> dict[str, Tensor]:
-    """Return the state with this end on every name."""
-    return {name + end: tensor for name, tensor in state.items()}
-
-
-def with_gradients(update: Update, variant: str, end: str) -> Update:
-    """Return an update with the gradients of one m of a sweep as its only ones."""
-    upload = update.uploads[variant]
-    of_one = {"classes": upload["classes"], "gradients": upload[f"gradients{end}"]}
-    return replace(update, uploads={**update.uploads, variant: of_one})
 
 
 def labeled(features_CMD: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,10 +38,6 @@ class CReFFCode(FederatedFeatures):
     head_learning_rate: Annotated[float, Gt(0)] = 0.01
     """Learning rate of the head."""
 
-    @property
-    def head_passes(self) -> int:
-        return self.head_epochs
-
     def gradients(
         self,
         features_NMD: Tensor,

@@ -14,7 +14,6 @@ from strategies.closed_form import (
     regularized,
     solver_of,
 )
-from strategies.sweep import SWEEP, by_model
 
 
 @dataclass(frozen=True)
@@ -32,33 +31,15 @@ class Fed3R(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fed3r"
-    no_start: ClassVar[str] = (
-        "has ridge scores, which are no logits: training from them destroys the head"
-    )
     asks: ClassVar[str] = "feature-statistics"
 
     rho: Annotated[str, RHO] = "auto"
     """Strength of the penalty, in units of the scatter's mean diagonal; auto is by generalized cross-validation."""
-    sweep: Annotated[str, SWEEP] = ""
-    """Several values of rho in place of one, as 0.1,0.3,1: one model each, named fed3r-0.3."""
     prior: Annotated[str, OneOf("uniform", "global")] = "uniform"
     """The classes' shares where the model is used: uniform, or those of all clients' samples."""
 
-    def validate(self) -> None:
-        alone = not self.sweep or self.is_default("rho")
-        self.require(alone, "rho", "has no effect with fed3r.sweep")
-
-    def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
-        if not self.sweep:
-            rho = chosen_rho(self.rho, statistics)
-            return {self.name: self.head(statistics, rho)}
-        heads = {}
-        for name, rho in by_model(self.name, self.sweep).items():
-            heads[name] = self.head(statistics, rho)
-        return heads
-
-    def head(self, statistics: Statistics, rho: float) -> Head:
-        """Return the head with that rho."""
+    def head(self, statistics: Statistics, answer: State, step: float) -> Head:
+        rho = chosen_rho(self.rho, statistics)
         scatter_DD = regularized(statistics.scatter_total(), rho)
         weight_DC = solver_of(self, scatter_DD)(statistics.product())
         shares_C = statistics.counts_C.double() / statistics.samples

@@ -47,7 +47,6 @@ class FedLDA(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fed-lda"
-    no_start: ClassVar[str] = ""  # a discriminant's scores are logarithms of probabilities
     asks: ClassVar[str] = "balanced-statistics"
 
     rho: Annotated[str, RHO] = "0.5"
@@ -62,13 +61,13 @@ class FedLDA(ClosedFormHead):
     def weights(self, counts_C: Tensor) -> Tensor | None:
         return balanced_weights(counts_C)
 
-    def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
+    def head(self, statistics: Statistics, answer: State, step: float) -> Head:
         rho = chosen_rho(self.rho, statistics, FACTOR)
         scatter_DD = statistics.scatter_within()
         if self.means == "plain":
             covariance_DD = scatter_DD / statistics.samples
             solve = solver_of(self, regularized(covariance_DD, rho))
-            return {self.name: lda_head(statistics, solve, self.prior)}
+            return lda_head(statistics, solve, self.prior)
         mass_C = statistics.mass_C
         counts_C = statistics.counts_C.double()
         freedom_C = mass_C * (counts_C - 1) / counts_C
@@ -76,7 +75,7 @@ class FedLDA(ClosedFormHead):
         covariance_DD = scatter_DD / max(freedom, 1.0)
         solve = solver_of(self, regularized(covariance_DD, rho))
         noise = float(solve(covariance_DD).diagonal().sum())  # t
-        return {self.name: shrunken_head(statistics, solve, noise, self.prior)}
+        return shrunken_head(statistics, solve, noise, self.prior)
 
 
 def lda_head(statistics: Statistics, solve: Callable[[Tensor], Tensor], prior: str) -> Head:

@@ -9,11 +9,10 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from client_app.models import Classifier
-from client_app.optimizer import SGD, TrainingSettings
+from client_app.optimizer import SGD
 from client_app.state import State, copy, seed_of, weighted_mean, weighted_sum
 from data import OneOf
-from strategies.core.server import Server, ServerMethod, Update, Work
+from strategies.core.server import Server, ServerMethod, Update
 from strategies.distillation import distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
 
@@ -60,19 +59,6 @@ class FedBE(ServerMethod):
         other = "concentration" if self.distribution == "gaussian" else "variance_scale"
         rule = f"has no effect with fedbe.distribution = {self.distribution}"
         self.require(self.is_default(other), other, rule)
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        if not self.steps:
-            return Work()
-        distilled = self.steps * min(self.batch_size, holdout)
-        teachers = 1 + updates + self.models
-        return Work(samples=distilled + teachers * holdout / 3)
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]

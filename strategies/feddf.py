@@ -8,10 +8,9 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from client_app.models import Classifier
-from client_app.optimizer import TrainingSettings, clip
+from client_app.optimizer import clip
 from client_app.state import State
-from strategies.core.server import Server, ServerMethod, Update, Work
+from strategies.core.server import Server, ServerMethod, Update
 from strategies.distillation import Adam, cosine, distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
 
@@ -38,18 +37,6 @@ class FedDF(ServerMethod):
     """Adam's learning rate in the first step."""
     gradient_norm: Annotated[float, Gt(0)] = 5.0
     """Gradients with a larger norm are shrunk to it."""
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        if not self.steps:
-            return Work()
-        distilled = self.steps * min(self.batch_size, holdout)
-        return Work(samples=distilled + updates * holdout / 3)
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]

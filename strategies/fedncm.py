@@ -18,9 +18,8 @@ class FedNCM(ClosedFormHead):
     """
 
     name: ClassVar[str] = "fedncm"
-    no_start: ClassVar[str] = "has distances for scores, whose scale is not that of logits"
     asks: ClassVar[str] = "class-means"
 
-    def heads(self, statistics: Statistics, answer: State, step: float) -> dict[str, Head]:
+    def head(self, statistics: Statistics, answer: State, step: float) -> Head:
         means_CD = statistics.means_CD
-        return {self.name: (means_CD, -means_CD.square().sum(1) / 2)}
+        return means_CD, -means_CD.square().sum(1) / 2

@@ -9,12 +9,10 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.client import Client
-from client_app.models import Classifier
-from client_app.optimizer import TrainingSettings
 from client_app.state import State, seed_of
 from client_app.training import train_round
 from data import Samples
-from strategies.core.server import Numbers, Server, ServerMethod, Unit, Update, Work
+from strategies.core.server import Numbers, Server, ServerMethod, Unit, Update
 
 NO_OTHER, LARGEST = 10.0, 5000.0
 """The ratio of a class whose weights no other class moves, and the largest of all the others: the authors' numbers."""
@@ -41,21 +39,6 @@ class RatioLoss(ServerMethod):
     """Weight of every class, before its ratio is added."""
     beta: Annotated[float, Ge(0)] = 0.1
     """Factor on a class's ratio."""
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        classes = model.head.out_features
-        of_class = max(1, holdout // classes)
-        return Work(samples=classes * training.steps(of_class) * training.batch_size)
-
-    def memory_bytes(self, model: Classifier) -> int:
-        """Return the bytes of three float64 tensors and one of truth values, each (C, C, D): `ratios` holds them."""
-        return (3 * 8 + 1) * model.head.out_features * model.head.weight.numel()
 
     def initial_state(self, server: Server) -> State:
         """Return weights (C,) of 1."""

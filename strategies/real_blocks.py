@@ -10,9 +10,9 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from client_app.models import Classifier
-from client_app.optimizer import SGD, TrainingSettings
+from client_app.optimizer import SGD
 from client_app.state import State
-from strategies.core.server import Deployment, Server, ServerMethod, Update, Work
+from strategies.core.server import Deployment, Server, ServerMethod, Update
 from strategies.distillation import batches, on_cpu
 
 
@@ -36,15 +36,6 @@ class RealBlocks(ServerMethod):
     """Images of the hold-out in a mini-batch."""
     learning_rate: Annotated[float, Gt(0)] = 0.01
     """Learning rate of plain gradient descent."""
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        return Work(len(blocks(model)) * self.steps * min(self.batch_size, holdout))
 
     def deploy(
         self,

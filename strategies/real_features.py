@@ -6,10 +6,8 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt
 
-from client_app.models import Classifier
-from client_app.optimizer import TrainingSettings
 from client_app.state import State
-from strategies.core.server import Deployment, Server, ServerMethod, Update, Work
+from strategies.core.server import Deployment, Server, ServerMethod, Update
 from strategies.head import features_of, head_of, train_head, with_head
 
 
@@ -30,15 +28,6 @@ class RealFeatures(ServerMethod):
     """Full-batch steps of the head in a round, from the average's."""
     head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        return Work(samples=holdout / 3, features=self.head_steps * holdout)
 
     def deploy(
         self,

@@ -21,7 +21,6 @@ from client_app.state import digest
 from fedskew.engines.local import LocalGrid
 from fedskew.engines.workers import WorkersGrid
 from fedskew.experiments.plan import Cell, plan
-from fedskew.scheduling import Job
 from server_app.app import run
 from server_app.checkpoint import Checkpoint
 from server_app.record import RoundRecord
@@ -42,7 +41,7 @@ SMALL: dict[str, Any] = {
     "min-samples": 5,
     "device": "cpu",
 }
-HEADS = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm", "fedcof")
+HEADS = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm")
 SERVER_SMALL: dict[str, dict[str, Any]] = {
     "creff": {"creff.features-per-class": 5, "creff.feature-steps": 3, "creff.head-steps": 4},
     "creff-code": {
@@ -154,12 +153,6 @@ def cells_of(results: Path, **entry: Any) -> list[Cell]:
     entry = {"title": "", "methods": ["fedavg", "fedshift"], **entry}
     entry["settings"] = {**settings, **entry.get("settings", {})}
     return plan(fedskew.experiments.experiments.experiment("one", entry))
-
-
-def jobs_of(tmp_path: Path, number: int = 4, memory: int = 0, **changes: Any) -> list[Job]:
-    return [
-        Job(small(tmp_path, seed=seed, **changes), f"seed {seed}", memory) for seed in range(number)
-    ]
 
 
 def experiment(

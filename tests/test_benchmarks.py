@@ -4,12 +4,12 @@ import importlib.util
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import race_scores
+from benchmarks import race_replay
 from benchmarks.__main__ import SUITE
 from benchmarks.peers.work import WORKS
-from fedskew.method_selection.targets import TARGETS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "results" / "performance.md"
 
@@ -26,32 +26,41 @@ def test_every_benchmark_is_there_and_has_its_place() -> None:
         )
 
 
-def test_what_a_choice_loses_follows_from_the_scores_at_the_federation_s_own_rate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_a_choice_loses_follows_from_the_scores_of_the_seed_that_it_has_not_seen(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def by_seed(*scores: float) -> dict[str, dict[str, float]]:
-        return {str(seed): dict.fromkeys(TARGETS, score) for seed, score in enumerate(scores)}
+        return {str(seed): {"accuracy": score} for seed, score in enumerate(scores)}
 
     # By name the own rate is the second; ccvr at 0.01 is the best of seed 0, and diverges in one of the others.
     scores = {
         "fedavg": {"0.05": by_seed(50, 52, 54), "0.01": by_seed(60, 60, 60)},
         "ccvr": {"0.05": by_seed(70, 71, 75), "0.01": by_seed(99, 99, math.nan)},
         "scaffold+ccvr": {"0.05": by_seed(80, 62, 62), "0.01": by_seed(64, 75, 74)},
+        "refit-bias": {"0.05": by_seed(90, 90, 90)},
     }
     taken = {"method": "ccvr", "learning_rate": 0.05}
-    end = {"commit": "0", "take": {**taken, "method": "fedavg"}, "winner": taken}
-    monkeypatch.setattr(race_scores, "FOLDER", tmp_path)
-    full = {"commits": ["0"], "own-rate": "0.05", "scores": scores}
-    races = {"1": {"accuracy": end}}
-    race_scores.write("iid", {"full": full, "races": races, "seconds": {"1": {"accuracy": 72.0}}})
+    full = {"own-rate": "0.05", "scores": scores}
+    kept = {"full": full, "races": {"1": {"accuracy": {"take": taken}}}}
+    monkeypatch.setattr(race_replay, "kept", lambda name: kept)
+    race_replay.scores.cache_clear()
 
-    of_all = race_scores.full_scores("iid", "accuracy")
-    assert of_all.best == pytest.approx(72) and ("ccvr", "0.01") not in of_all.scores
-    assert of_all.at_own_rate("fedavg") == 52 and of_all.tuned("fedavg") == 60
-    # The best by the other seeds is scaffold+ccvr (0.01), then ccvr (0.05), then scaffold+ccvr (0.05).
-    assert of_all.best_of_other_seeds == pytest.approx((64 + 71 + 62) / 3)
-    assert of_all.taken(end, "take") == 52 and of_all.taken(end, "winner") == of_all.best
-    gain = race_scores.gain_of("ccvr", ["iid"], "accuracy")
-    # Gains of 20, 19 and 21: deviation 1, and Student's quantile with two degrees of freedom.
-    assert gain.mean == pytest.approx(20)
-    assert gain.half == pytest.approx(4.3027 / math.sqrt(3), abs=1e-3)
+    assert ("ccvr", "0.01") not in race_replay.scores("iid", "accuracy")
+    assert race_replay.best("iid", "accuracy") == 90, "what is retired is among the best of all"
+    assert race_replay.always("fedavg")("iid", "accuracy") == 52
+    assert race_replay.race("1")("iid", "accuracy") == 72
+    assert race_replay.best_by_other_seeds("iid", "accuracy") == 90
+    # By seeds 1 and 2 scaffold+ccvr (0.01), by 0 and 2 ccvr (0.05), by 0 and 1 that or scaffold+ccvr (0.05).
+    draws = np.random.default_rng(0)
+    for seeds, best in (((1, 2, 0), ("scaffold+ccvr", "0.01")), ((0, 2, 1), ("ccvr", "0.05"))):
+        chosen = race_replay.selected("iid", "accuracy", seeds, False, False, draws)
+        assert chosen == best
+    race_replay.scores.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("method", "training"),
+    [("fedshift+ccvr", "fedshift"), ("ccvr", "fedavg"), ("scaffold", "scaffold")],
+)
+def test_a_head_shares_its_training(method: str, training: str) -> None:
+    assert race_replay.training(method) == training

@@ -26,9 +26,9 @@ import typer
 from fake_grid import FakeGrid
 from flower_grid import CLIENTS, Net, client_data
 from flwr.clientapp import ClientApp
+from torchvision.models import efficientnet_b0
 
 from benchmarks.__main__ import SUITE
-from client_app.models.efficientnet_lite import efficientnet_lite0
 from fedskew.cli.application import COMMANDS, loaded
 from fedskew.cli.run_selection import choose
 from fedskew.experiments.plan import runs, selected
@@ -275,7 +275,8 @@ def is_parsed(block: Block) -> bool:
     if block.language not in SHELL or block.is_run:
         return False
     # A plan reads the federation's files, and the user's own modules.
-    reads_file = "dataset=sites:" in block.text or "my_methods:" in block.text
+    own = ("dataset=sites:", "my_methods:", "examples/more-methods")
+    reads_file = any(word in block.text for word in own)
     return not reads_file and programs_of(block.text) <= CHECKS.keys()
 
 
@@ -286,7 +287,7 @@ PARSED = [block for block in BLOCKS if is_parsed(block)]
 def with_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the weights that pages call FILE."""
     folder = tmp_path_factory.mktemp("commands")
-    torch.save(efficientnet_lite0().state_dict(), folder / "FILE")
+    torch.save(efficientnet_b0(weights=None).state_dict(), folder / "FILE")
     return folder
 
 

@@ -78,9 +78,7 @@ NOT_RUN_HERE = {
         "method-numbers",  # a method of one's own
         "method-numbers.NAME.mean",
         "method-numbers.NAME.values[]",
-        "unseen",  # with unseen-domain
     },
-    "summary.json": {"unseen"},
     "checkpoint.safetensors": {"fedskew.digests.data.CLIENT"},
 }
 """Keys that the runs below do not write; the page names the setting or the data that do."""

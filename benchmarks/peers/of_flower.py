@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.peers.work import WORKS, print_result
-from fedskew.engines.flower import Flower
+from benchmarks.ray_start import flwr_run
 
 HERE = Path(__file__).parent
 APP = """
@@ -98,23 +98,15 @@ def main(name: str) -> None:
     """Run the work and print what it took."""
     with tempfile.TemporaryDirectory(prefix="fedskew-benchmark-") as temporary:
         folder = Path(temporary)
-        app, home, output = folder / "stock", folder / "home", folder / "output.json"
+        app, output = folder / "stock", folder / "output.json"
         app.mkdir()
-        home.mkdir()
         (app / "stock.py").write_text(APP)
         (app / "pyproject.toml").write_text(PROJECT.format(work=name, output=output))
         for module in ("work.py", "networks.py"):
             shutil.copy(HERE / module, app)
-        flower = Flower(home, folder / "run")
-        try:
-            flower.superlink()
-            nodes = f"num-supernodes={WORKS[name].clients} client-resources-num-cpus=1"
-            words = ["run", str(app), "own", "--stream", "--federation-config", nodes]
-            flower.start("flwr", *words, output=folder / "stock.log").wait()
-        finally:
-            flower.end()
+        printed = flwr_run(app, folder, WORKS[name].clients)
         if not output.exists():
-            sys.exit((folder / "stock.log").read_text()[-2000:])
+            sys.exit(printed[-2000:])
         result = json.loads(output.read_text())
     print_result(version("flwr"), result["stamps"], result["loss"])
 

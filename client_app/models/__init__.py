@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from client_app.models.backbone import LITE, backbone, check_images, is_backbone, lite, width_of
+from client_app.models.backbone import backbone, check_images, is_backbone, width_of
 from client_app.models.classifier import (
     Classifier,
     batch_norm_names,
@@ -17,7 +17,6 @@ from client_app.models.classifier import (
 from client_app.models.cnn import alexnet_bn, digit_model, mcmahan_cnn, small_cnn, vgg9
 from client_app.models.mlp import abide_mlp, linear, mlp_bn
 from client_app.models.random_conv import FEATURES, random_conv
-from client_app.models.random_relu import lifted
 from client_app.models.resnet import (
     resnet8,
     resnet18,
@@ -53,10 +52,9 @@ MODELS: dict[str, Callable[..., Classifier]] = {
     "abide-mlp": abide_mlp,
     LINEAR: linear,
     RANDOM_CONV: random_conv,
-    LITE: lite,
 }
 VECTOR_MODELS = {"mlp-bn", "abide-mlp", LINEAR}
-SMALLEST_SIDE = {"vgg-9": 8, "alexnet-bn": 63, LITE: 32, RANDOM_CONV: 8}
+SMALLEST_SIDE = {"vgg-9": 8, "alexnet-bn": 63, RANDOM_CONV: 8}
 """Pixels that are left by no pooling below; 4 for every model that is not listed."""
 
 
@@ -94,8 +92,6 @@ def build(
             group_norms(model)
         if settings.initialization == "he":
             he_weights(model.features)
-        if settings.lift:
-            model = lifted(model, settings.lift)
         if channels_go_last(model):
             model = model.to(memory_format=torch.channels_last)
         return model
@@ -120,7 +116,7 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
         rule = f"needs images of {side}x{side} pixels or more, not {described}"
         require(large_enough, "model", name, rule)
     for field in ("weights", "freeze", "image_side"):
-        rule = f"is for backbones ({LITE}, torchvision:NAME and timm:NAME), and model is {name}"
+        rule = f"is for backbones (torchvision:NAME and timm:NAME), and model is {name}"
         settings.require(settings.is_default(field) or is_backbone(name), field, rule)
     rule = f"is for resnet-8, and model is {name}"
     settings.require(settings.width == 0 or name == "resnet-8", "width", rule)

@@ -16,11 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from client_app.models.classifier import Classifier
-from client_app.models.efficientnet_lite import WIDTH, efficientnet_lite0
-from client_app.models.settings import PLAIN, ModelSettings
+from client_app.models.settings import ModelSettings
 from data import SettingError, require
 
-LITE = "efficientnet-lite0"
 TORCHVISION, TIMM = "torchvision:", "timm:"
 WITHOUT = ("googlenet", "inception_v3")
 """Networks of torchvision that have other outputs in training."""
@@ -29,12 +27,11 @@ TRAINED = 0.2
 SAME_INDEX = "install torch and torchvision from the same index"
 LARGEST_WEIGHTS = 4 * 2**30
 """Bytes of the largest file of weights: all of it is in memory while it is loaded."""
-LITE_MEAN, LITE_STD = 127 / 255, 128 / 255
 
 
 def is_backbone(name: str) -> bool:
     """Return whether `name` is a network that may begin with a file's weights."""
-    return name == LITE or name.startswith((TORCHVISION, TIMM))
+    return name.startswith((TORCHVISION, TIMM))
 
 
 class Prepared(nn.Module):
@@ -72,15 +69,8 @@ def backbone(name: str, classes: int, settings: ModelSettings) -> Classifier:
     return classifier
 
 
-def lite(shape: tuple[int, ...], classes: int) -> Classifier:
-    """EfficientNet-Lite0 (Google 2020): 1280 features; 3,383,818 parameters for C = 10, weights in a 17 MB package."""
-    return backbone(LITE, classes, PLAIN)
-
-
 def body_of(name: str) -> tuple[nn.Module, int, str]:
     """Return a network without its head, the number of its features, and how its head is called in its weights."""
-    if name == LITE:
-        return efficientnet_lite0(), WIDTH, "_fc."
     with torch.device("cpu"):  # some compute while they are made
         network = of_torchvision(name) if name.startswith(TORCHVISION) else of_timm(name)
     network = network.to(torch.get_default_device())
@@ -144,8 +134,6 @@ def require_timm(name: str) -> None:
 @lru_cache
 def normalization_of(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Return mean and standard deviation of the channels that a network's published weights were trained with."""
-    if name == LITE:
-        return (LITE_MEAN,) * 3, (LITE_STD,) * 3
     if name.startswith(TIMM):
         require_timm(name)
         import timm
@@ -209,8 +197,6 @@ def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
 
 def smallest_image(name: str) -> tuple[int, int]:
     """Return height and width of the smallest images that the network is meant for, in pixels."""
-    if name == LITE:
-        return 32, 32
     published = published_by_torchvision(name) if name.startswith(TORCHVISION) else None
     if published is None:
         return 1, 1

@@ -29,8 +29,6 @@ class ModelSettings(Settings):
 
     width: Annotated[int, Ge(0), Le(1024)] = 0
     """Channels of resnet-8's stem and first stage, doubled in each of the other two; 0 is the paper's 64."""
-    lift: Annotated[int, Ge(0), Le(16384)] = 0
-    """Random ReLU features that a head gets in place of fixed ones; 0 is none. Statistics grow with its square."""
 
     weights_sha256: ClassVar[str] = ""
     """What the weights' file must have when it is loaded: see `WeightsOfHash`. Empty where nobody has looked at it."""

@@ -43,10 +43,6 @@ class AugmentedGradients(Variant):
         weight_and_bias = model.head.weight.numel() + model.head.out_features
         return classes_held * (8 + 4 * weight_and_bias)
 
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        drawn = min(samples, classes_held * self.batch_size)
-        return self.repeats * drawn / 3
-
     @torch.no_grad()
     def before(self, client: Client, loss: Loss) -> Contribution:
         """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D + 1)}, the bias's the last column."""

@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from client_app.client import Client, InvalidReply, Upload, UploadLimit, Variant, check_counts
+from client_app.client import Client, InvalidReply, Upload, Variant, check_counts
 from client_app.models.classifier import Classifier
 from client_app.state import State
 from data import OneOf
@@ -37,7 +37,6 @@ class ClassStatistics(Variant):
             self.statistics_bytes,
             self.check_statistics,
             once=True,
-            limit=UploadLimit("covariance", "must be diagonal"),
         )
 
     def statistics_bytes(self, model: Classifier, classes_held: int) -> int:
@@ -46,9 +45,6 @@ class ClassStatistics(Variant):
         covariance = width**2 if self.covariance == "full" else width
         number_and_count = 16
         return classes_held * (number_and_count + 8 * width + 8 * covariance)
-
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        return samples / 3
 
     def answer(self, client: Client, question: str) -> State:
         """Return {"classes": (n,) ascending, "counts": (n,) int64, "means": (n, D), "covariances": (n, D, D)}.

@@ -48,12 +48,6 @@ class ControlVariates(Variant):
     def upload(self) -> Upload:
         return Upload("control-variates", parameter_bytes)
 
-    def kept_bytes(self, model: Classifier) -> int:
-        return sum(8 * weight.numel() for weight in model.parameters())
-
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        return samples if self.option == "I" else 0
-
     @vectorizable
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:
         if name not in client.start:

@@ -8,7 +8,6 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from client_app.client import Client, Contribution, Requirements, Trained, Variant, vectorizable
-from client_app.models.classifier import Classifier
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,6 @@ class DynamicRegularization(Variant):
     @property
     def proximal_mu(self) -> float:
         return self.alpha
-
-    def kept_bytes(self, model: Classifier) -> int:
-        return sum(8 * weight.numel() for weight in model.parameters())
 
     @vectorizable
     def gradient_offset(self, client: Client, name: str, weight: Tensor) -> Tensor | None:

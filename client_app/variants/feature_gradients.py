@@ -13,7 +13,6 @@ from client_app.client import (
     Loss,
     Requirements,
     Upload,
-    UploadLimit,
     Variant,
 )
 from client_app.models.classifier import Classifier
@@ -43,44 +42,29 @@ class FeatureGradients(Variant):
 
     @property
     def upload(self) -> Upload:
-        limit = UploadLimit(
-            setting="classes-per-round",
-            remedy="must be a smaller number of classes (0 sends all)",
-        )
-        return Upload("head-gradients", self.gradient_bytes, limit=limit)
+        return Upload("head-gradients", self.gradient_bytes)
 
     def gradient_bytes(self, model: Classifier, classes_held: int) -> int:
         """Return the bytes of the class numbers and of the gradients of the classes sent."""
         bytes_per_class = 8 + 4 * model.head.weight.numel()
         return self.classes_sent(classes_held) * bytes_per_class
 
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        return samples / 3  # a forward pass alone counts a third of forward and backward
-
     def before(self, client: Client, loss: Loss) -> Contribution:
-        """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D)}.
-
-        The server may broadcast several heads as weight<suffix> and bias<suffix>. The gradients of
-        each are uploaded as gradients<suffix>.
-        """
-        heads = client.broadcast[self.name]
+        """Upload {"classes": (n,) int64 ascending, "gradients": (n, C, D)}."""
+        head = client.broadcast[self.name]
         held = (client.counts_C >= self.min_class_samples).nonzero().flatten()
         if self.classes_sent(len(held)) < len(held):
             order = torch.randperm(len(held), generator=client.generator(self.name))
             held = held[order[: self.classes_per_round]].sort().values
         features_ND = client.features()
-        upload = {"classes": held}
-        suffixes = [name.removeprefix("weight") for name in heads if name.startswith("weight")]
-        for suffix in suffixes:
-            gradients = class_gradients(
-                features_ND,
-                client.labels_N,
-                weight_CD=heads[f"weight{suffix}"].to(features_ND),
-                bias_C=heads[f"bias{suffix}"].to(features_ND),
-                classes=held,
-            )
-            upload[f"gradients{suffix}"] = gradients.cpu()
-        return Contribution(upload=upload)
+        gradients_nCD = class_gradients(
+            features_ND,
+            client.labels_N,
+            weight_CD=head["weight"].to(features_ND),
+            bias_C=head["bias"].to(features_ND),
+            classes=held,
+        )
+        return Contribution(upload={"classes": held, "gradients": gradients_nCD.cpu()})
 
 
 def class_gradients(

@@ -125,9 +125,6 @@ class GridStatistics(Variant):
         """Return the bytes of an answer, whatever classes are held."""
         return 8 * sum(math.prod(shape) for shape in self.shapes(model).values())
 
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        return samples / 3
-
     def check_size(self, samples: int) -> None:
         """Raise SettingError where the sums of so many samples, all clients together, could overflow an int64."""
         if self.grid.largest_sum(samples, self.largest_weight) <= LARGEST_SUM:
@@ -208,17 +205,6 @@ class ClassMeans(GridStatistics):
     """
 
     name: ClassVar[str] = "class-means"
-
-
-@dataclass(frozen=True)
-class ClientMeans(GridStatistics):
-    """Answer as class-means does; the server keeps the clients' answers apart, as FedCOF needs them.
-
-    Nothing else changes: training is the plain one to the bit.
-    """
-
-    name: ClassVar[str] = "client-means"
-    by_client: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

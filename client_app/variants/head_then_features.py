@@ -27,6 +27,3 @@ class HeadThenFeatures(LocalHead):
     @property
     def head_first(self) -> int:
         return self.head_epochs
-
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        return self.head_epochs * samples / 3  # forward; the way back ends in the head

@@ -5,13 +5,12 @@ from typing import ClassVar
 
 from torch import nn
 
-from client_app.client import Requirements
+from client_app.client import Requirements, Variant
 from client_app.models import batch_norm_names
-from client_app.variants.norm_statistics import PrivateNorm
 
 
 @dataclass(frozen=True)
-class LocalBatchNorm(PrivateNorm):
+class LocalBatchNorm(Variant):
     """Keep everything a batch-norm layer owns (weight, bias, running mean and variance, counter).
 
     Layers are found by type, not by name. There is no identity setting: a test holds that the names sent are exactly

@@ -22,11 +22,7 @@ class LocalHead(Variant):
     """
 
     name: ClassVar[str] = "local-head"
-    requirements: ClassVar[Requirements] = Requirements(
-        shared_weights=True,
-        own_head=True,
-        ignored_settings={"unseen-domain": "leaves a new site without a head"},
-    )
+    requirements: ClassVar[Requirements] = Requirements(shared_weights=True, own_head=True)
 
     def private_names(self, model: nn.Module) -> frozenset[str]:
         return head_names(model)

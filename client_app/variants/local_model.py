@@ -7,7 +7,7 @@ from torch import nn
 
 from client_app.client import Requirements, Variant
 
-IDLE = ("server-learning-rate", "server-momentum", "server-momentum-form", "unseen-domain")
+IDLE = ("server-learning-rate", "server-momentum", "server-momentum-form")
 """Settings about what the clients share."""
 
 

@@ -5,13 +5,12 @@ from typing import ClassVar
 
 from torch import nn
 
-from client_app.client import Requirements
+from client_app.client import Requirements, Variant
 from client_app.models import batch_norm_names
-from client_app.variants.norm_statistics import PrivateNorm
 
 
 @dataclass(frozen=True)
-class LocalStatistics(PrivateNorm):
+class LocalStatistics(Variant):
     """Keep running mean, running variance and counter of every batch-norm layer; weight and bias are shared.
 
     Layers are found by type, not by name. There is no identity setting. A test checks instead that the names sent are

@@ -9,7 +9,6 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from client_app.client import Client, Contribution, Loss, Trained, Variant
-from client_app.models.classifier import Classifier
 from client_app.state import copy
 
 
@@ -30,13 +29,6 @@ class ModelContrast(Variant):
     """Strength of the term; 0 is plain training."""
     temperature: Annotated[float, Gt(0)] = 0.5
     """tau, which divides the cosines."""
-
-    def kept_bytes(self, model: Classifier) -> int:
-        tensors = model.features.state_dict().values()
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-    def extra_samples(self, samples: int, classes_held: int) -> float:
-        return 2 * samples / 3  # two forward passes
 
     def before(self, client: Client, loss: Loss) -> Contribution:
         """Prepare (N, D) features of the model as received and of the client's last one."""

@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 
 from client_app.client import Client, Contribution, Requirements, Trained, Variant
-from client_app.models.classifier import Classifier
 from client_app.state import copy
 from client_app.training import train_round
 from client_app.variants.proximal import Proximal
@@ -29,10 +28,6 @@ class PersonalModel(Variant):
 
     strength: Annotated[float, Ge(0)] = 1.0
     """Strength of the pull, the paper's lambda; 0 trains each client's model alone."""
-
-    def kept_bytes(self, model: Classifier) -> int:
-        tensors = model.state_dict().values()
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def after(self, client: Client, trained: Trained) -> Contribution:
         """Train the personal model and keep it; the model that is loaded is the shared one again afterwards."""

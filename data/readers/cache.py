@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data.errors import DataError
 
-VERSION = 1
+VERSION = 2
 """Part of every key: raise it when the same files would be read into other arrays."""
 
 VERIFIED = 2**28
@@ -25,8 +25,8 @@ COPY = re.compile(r"\..+-[0-9a-f]{24}-[0-9a-f]{32}")
 """The name of a copy that was begun, or is being taken away."""
 
 BESIDE = ("train_groups", "val_groups", "test_subjects", "input_columns", "medians")
-"""Arrays that are no part of the content's hash, so that data have the hash by which partition files and runs of
-earlier versions know them. They have a hash of their own."""
+"""Arrays that are no part of the content's hash, by which partition files and runs know the samples. They have a hash
+of their own."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 log = logging.getLogger("fedskew")
@@ -94,7 +94,6 @@ def write(folder: Path, arrays: Arrays) -> None:
             described["beside"] = beside
         text = json.dumps({**described, "checksum": checksum(described)})
         (temporary / "dataset.json").write_text(text)
-        private(temporary)
         try:
             temporary.rename(folder)
         except OSError:
@@ -123,11 +122,9 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
         names = described["arrays"]
         now = stats(folder, names)
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
-        # Copies of earlier versions have no checksum, and no sizes and times.
-        stated = described.pop("checksum", None)
-        if stated not in (None, checksum(described)):
+        if described.pop("checksum") != checksum(described):
             raise ValueError("dataset.json is not as it was written")
-        as_written = stated is not None and described["files"] == now
+        as_written = described["files"] == now
         large = sum(array.nbytes for array in arrays.values()) > VERIFIED
         verified = _verified.get(folder) == now
         if not verified and not (as_written and large):
@@ -136,7 +133,6 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
             if not (same_content and same_beside):
                 raise ValueError("its contents are not those that were written")
             _verified[folder] = now
-        private(folder)
         return arrays, content
     except (FileNotFoundError, NotADirectoryError):
         if not folder.is_dir():
@@ -159,15 +155,6 @@ def read(folder: Path) -> tuple[dict[str, NDArray[np.generic]], str] | None:
         raise _cannot_be_written(folder, error) from error
     shutil.rmtree(aside, ignore_errors=True)
     return None
-
-
-def private(folder: Path) -> None:
-    """Leave a copy to its owner alone, 0700 and 0600; earlier versions did not. Another's stays as it is."""
-    for path in (folder, *folder.iterdir()):
-        stat = path.stat()
-        open_to_others = stat.st_mode & 0o077
-        if open_to_others and stat.st_uid == os.getuid():
-            path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def copies(folder: Path) -> dict[Path, int]:

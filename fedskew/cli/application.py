@@ -32,11 +32,7 @@ COMMANDS = {
     ),
     "select": (
         "fedskew.cli.select:select",
-        "Find the best method for a federation: a race of methods and learning rates with equal budgets.",
-    ),
-    "worth": (
-        "fedskew.cli.worth:worth",
-        "Show what each site of a simulated federation gains by joining, and what it adds for all.",
+        "Find the best method for a federation, by three experiments on validation data.",
     ),
     "report": (
         "fedskew.cli.report:report",
@@ -66,31 +62,15 @@ COMMANDS = {
 """By name: where it is, in a module that may take seconds to import (torch), and the line of `fedskew --help`."""
 
 
-WORK = {
-    "run": "loading PyTorch and planning the runs ...",
-    "list": "loading PyTorch ...",
-    "data": "loading PyTorch and reading the data ...",
-    "diagnose": "loading PyTorch and counting the samples of each client ...",
-    "select": "loading PyTorch and planning the race ...",
-    "worth": "loading PyTorch and computing the clients' sums ...",
-    "report": "reading the runs' records and computing intervals ...",
-    "keep": "reading the runs' records ...",
-    "verify": "reading the kept records ...",
-    "export": "loading PyTorch and the run's model ...",
-    "predict": "loading PyTorch, the model and the inputs ...",
-}
-"""What a command does until it prints something, said on a terminal after a second."""
-
-
 FIRST_STEPS = (
-    "First steps: `fedskew run demo` trains on data that come with FedSkew, and `fedskew report demo` shows the "
-    "results. `fedskew data check PATH` checks your own data."
+    "First steps: `fedskew run demo` trains on data that come with FedSkew and reports the results. "
+    "`fedskew data check PATH` checks your own data."
 )
 
 
 EXPERIMENTAL = (
-    "Experimental: GPUs (device = cuda), which were tried on one machine; sweeps on a Ray cluster (run --cluster) and "
-    "macOS, which nobody has tried yet."
+    "Experimental: GPUs (device = cuda), Ray clusters (run --ray-address) and macOS, which nobody "
+    "has tried yet."
 )
 
 
@@ -147,19 +127,17 @@ class StrictCommand(DescribedCommand):
     """Refuses an option that is given twice and counts once: click would drop the first without a word."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
+        given = []
         if not context.resilient_parsing:  # shell completion parses unfinished lines
-            self.refuse_repeated(context, words)
-        return super().parse_args(context, words)
-
-    def refuse_repeated(self, context: click.Context, words: list[str]) -> None:
-        """Raise UsageError for an option that is given several times and takes one value."""
-        _, _, given = self.make_parser(context).parse_args(list(words))
+            _, _, given = self.make_parser(context).parse_args(list(words))
         for option, times in Counter(given).items():
-            if not isinstance(option, click.Option) or option.multiple or option.is_flag:
-                continue
-            if times > 1:
+            counts_once = isinstance(option, click.Option) and not (
+                option.multiple or option.is_flag
+            )
+            if counts_once and times > 1:
                 sentence = f"{option.opts[0]} is given {times} times and counts once"
                 raise click.UsageError(sentence, context)
+        return super().parse_args(context, words)
 
 
 @cache

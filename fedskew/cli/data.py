@@ -1,6 +1,5 @@
 """`fedskew data`: list data sets, show and save partitions, check a user's own data."""
 
-import functools
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ from data.readers.catalog import (
     labels_file,
     members,
 )
-from data.renamed_settings import print_renamed
 from data.text import name_list
 from fedskew.cli import completion
 from fedskew.cli.run_selection import check_settings, checked_texts
@@ -444,14 +442,6 @@ def export_sites(
         classes = np.count_nonzero(counts_C)
         out.print(f"{folder}: {counts_C.sum()} training samples of {classes} classes")
     out.print(f"{out_folder / 'federation.toml'}: its empty keys must be filled in")
-
-
-@application.command(name="split", hidden=True)
-@functools.wraps(export_sites)  # typer reads the options off the signature
-def split(*arguments: Any, **options: Any) -> None:
-    """The old name of export-sites."""
-    print_renamed("data split", "data export-sites")
-    export_sites(*arguments, **options)
 
 
 def table_of_columns(given: Mapping[str, Any]) -> Table | None:

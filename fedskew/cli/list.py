@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedskew.cli.terminal import ExperimentsFile, console
+from fedskew.experiments.lookup import known_entries
 from fedskew.formatting import named, terminal_table
 from server_app.methods import GROUP, METHODS, Method
 
@@ -19,6 +20,48 @@ class Topic(StrEnum):
     settings = "settings"
     models = "models"
     experiments = "experiments"
+
+
+def list_topic(
+    topic: Annotated[Topic, typer.Argument(help="What to list.")],
+    experiments: ExperimentsFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """List the available methods, settings, models or experiments."""
+    match topic:
+        case Topic.methods:
+            rows = method_rows()
+        case Topic.settings:
+            rows = setting_rows()
+        case Topic.models:
+            rows = model_rows()
+        case Topic.experiments:
+            entries = known_entries(experiments)
+            rows = [{"experiment": name, "what": entry.title} for name, entry in entries.items()]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    name, *others = rows[0]
+    table = terminal_table(*named(name), *others)
+    for row in rows:
+        # A default is shown as --set takes it: true and not True.
+        cells = [json.dumps(row[key]) if key == "default" else row[key] for key in row]
+        table.add_row(*cells)
+    console().print(table)
+
+
+def method_rows() -> list[dict[str, Any]]:
+    """Return a row per method, those of installed packages last."""
+    return [
+        {
+            "method": method.name,
+            "what": method.what,
+            "parts": "+".join((*method.variants, *method.serving)) or "fedavg",
+            "uploads beside the model": method.reveals,
+            "paper": method.paper,
+        }
+        for method in (*METHODS.values(), *installed_methods())
+    ]
 
 
 def installed_methods() -> list[Method]:
@@ -38,72 +81,22 @@ def installed_methods() -> list[Method]:
     return methods
 
 
-def list_topic(
-    topic: Annotated[Topic, typer.Argument(help="What to list.")],
-    experiments: ExperimentsFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
-    """List the available methods, settings, models or experiments."""
-    rows: list[dict[str, Any]]
-    if topic is Topic.methods:
-        rows = method_rows()
-    elif topic is Topic.settings:
-        rows = setting_rows()
-    elif topic is Topic.models:
-        rows = model_rows()
-    else:
-        from fedskew.experiments.lookup import known_entries
-
-        entries = known_entries(experiments)
-        rows = [{"experiment": name, "what": entry.title} for name, entry in entries.items()]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    name, *others = rows[0]
-    table = terminal_table(*named(name), *others)
-    for row in rows:
-        cells = []
-        for key, value in row.items():
-            # A default is shown as --set takes it: true and not True.
-            cells.append(json.dumps(value) if key == "default" else str(value))
-        table.add_row(*cells)
-    console().print(table)
-
-
-def method_rows() -> list[dict[str, Any]]:
-    """Return a row per method, those of installed packages last."""
-    rows = []
-    for method in (*METHODS.values(), *installed_methods()):
-        parts = (*method.variants, *method.serving)
-        rows.append(
-            {
-                "method": method.name,
-                "what": method.what,
-                "parts": "+".join(parts) or "fedavg",
-                "uploads beside the model": method.reveals,
-                "paper": method.paper,
-            }
-        )
-    return rows
-
-
 def setting_rows() -> list[dict[str, Any]]:
     """Return a row per setting."""
     from server_app.settings import defaults, explanations  # with torch, which takes a second
 
     meanings = explanations()
-    rows = []
-    for key, value in defaults().items():
-        rows.append({"key": key, "default": value, "meaning": meanings[key]})
-    return rows
+    return [
+        {"key": key, "default": value, "meaning": meanings[key]}
+        for key, value in defaults().items()
+    ]
 
 
 def model_rows() -> list[dict[str, Any]]:
     """Return a row per model, with the first line of its docstring."""
     from client_app.models import MODELS
 
-    rows = []
-    for name, build in MODELS.items():
-        first_line = (build.__doc__ or "").splitlines()[0]
-        rows.append({"model": name, "what": first_line})
-    return rows
+    return [
+        {"model": name, "what": (build.__doc__ or "").splitlines()[0]}
+        for name, build in MODELS.items()
+    ]

@@ -18,12 +18,14 @@ from fedskew.signals import (
 def main() -> None:
     """Run the command line; the exit status is 0 only for complete success, and 130 after a signal."""
     set_handlers(exit_now)
-    from fedskew.cli.application import WORK, prepare, run_command_line
+    from fedskew.cli.application import COMMANDS, prepare, run_command_line
     from fedskew.cli.terminal import status_line
 
     words = sys.argv[1:]
-    if words and words[0] in WORK:
-        status_line.begin(WORK[words[0]])
+    if (
+        words and words[0] in COMMANDS and words[0] != "federation"
+    ):  # whose commands wait for others
+        status_line.begin("loading PyTorch and planning ...")
     missing = prepare(words)  # may load torch, which takes seconds
     if missing:
         sys.exit(missing)

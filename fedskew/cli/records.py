@@ -85,6 +85,7 @@ def verify(
     from fedskew.experiments.plan import runs
     from fedskew.report.kept_records import compared, kept_runs, records_folder
     from fedskew.report.run_records import Run
+    from fedskew.scheduling import Resources
     from fedskew.sweep import run_all
 
     if results is not None:
@@ -99,7 +100,7 @@ def verify(
     with repetitions as folder:
         anew = replace(choice, overrides={**choice.overrides, "results": f"{folder}/verify"})
         of_drawn = [cell for cell in anew.cells() if cell.run.run_id in drawn]
-        _, failed = run_all(runs(of_drawn), of_drawn, out, at_once=jobs)
+        _, failed = run_all(runs(of_drawn), of_drawn, out, Resources(jobs=jobs))
         for run in map(Run.read, runs(of_drawn)):
             if run.finished:
                 of_run = [cell for cell in of_drawn if cell.run.run_id == run.name]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +28,10 @@ class Choice:
 
     experiments: Sequence[Experiment]
     overrides: Mapping[str, Scalar]
-    seeds: Sequence[int]
-    """In place of the experiments' own; empty leaves them."""
     suite: Suite | None = None
     """The suite of statements that was asked for."""
+    file: Path | None = None
+    """The user's file of experiments."""
 
     def cells(self, tuned: "Mapping[str, TunedValues] | None" = None) -> "list[Cell]":
         """Return the cells of all tables. Of several experiments an error names the one that it is about.
@@ -45,7 +45,7 @@ class Choice:
             values = None if tuned is None else tuned.get(experiment.name, {})
             several = len(self.experiments) > 1
             with naming(experiment.name) if several else nullcontext():
-                cells += plan(experiment, self.overrides, self.seeds, values)
+                cells += plan(experiment, self.overrides, tuned=values)
         return cells
 
 
@@ -74,39 +74,37 @@ def choose(
         DataError: files of one's own data do not exist.
     """
     overrides = read_texts(settings, defaults())
-    method_names = words("method", methods)
-    seed_words = words("seed", seeds)
-    for key in ("method", "seed"):
+    listed = {"method": words("method", methods), "seed": words("seed", seeds)}
+    by_option = {key: value for key, value in options.items() if value is not None}
+    given = {key: ",".join(values) for key, values in listed.items() if values}
+    for key in listed:
         value = overrides.get(key, "")
         rule = f"several are stated as `--{key} {value}`: a run of each"
         require("," not in str(value), key, value, rule)
-
-    by_option = {key: value for key, value in options.items() if value is not None}
-    with_own_option = dict(by_option)
-    if method_names:
-        with_own_option["method"] = ",".join(method_names)
-    if seed_words:
-        with_own_option["seed"] = ",".join(seed_words)
-    for key, value in with_own_option.items():
+    for key, value in {**by_option, **given}.items():
         require(key not in overrides, f"--{key}", value, "--set states it as well")
 
-    check_settings(overrides, method_names, alone=need_data and not names)
+    check_settings(overrides, listed["method"], alone=need_data and not names)
     overrides |= by_option
-    seed_numbers = [number("seed", word) for word in seed_words]
+    seed_numbers = tuple(number("seed", word) for word in listed["seed"])
+    suite = None
+    experiments: list[Experiment] = []
     if names:
         rule = "does not go with experiments, which name their methods themselves"
-        require(not method_names, "--method", ",".join(method_names), rule)
-        return Choice(find_all(names, file), overrides, seed_numbers, sized_suite(names, file))
-    if len(method_names) > 1 or len(seed_numbers) > 1:
-        chosen = method_names or [str(overrides.pop("method", defaults()["method"]))]
+        require(not listed["method"], "--method", given.get("method", ""), rule)
+        suite = sized_suite(names, file)
+        experiments = find_all(names, file)
+    elif len(listed["method"]) > 1 or len(seed_numbers) > 1:
+        chosen = listed["method"] or [str(overrides.pop("method", defaults()["method"]))]
         rows = tuple(Row(method, method) for method in chosen)
-        comparison = Experiment("comparison", " and ".join(chosen), rows)
-        return Choice([comparison], overrides, seed_numbers)
-    if method_names:
-        overrides["method"] = method_names[0]
+        experiments = [Experiment("comparison", " and ".join(chosen), rows)]
+    else:
+        overrides |= given
+        if seed_numbers:
+            overrides["seed"] = seed_numbers[0]
     if seed_numbers:
-        overrides["seed"] = seed_numbers[0]
-    return Choice([], overrides, ())
+        experiments = [replace(experiment, seeds=seed_numbers) for experiment in experiments]
+    return Choice(experiments, overrides, suite, file)
 
 
 def checked_texts(settings: Iterable[str] | None) -> dict[str, Scalar]:
@@ -127,26 +125,22 @@ def check_settings(
     experiment adds settings, data that do not exist. `server_app.settings.parse` checks the rest, as the values of keys
     with a dot and of plugins.
     """
-    typed_values = {}
+    values = {}
     for key, value in overrides.items():
         if key in defaults():
-            typed_values[key] = typed(key, value, type(defaults()[key]))
+            values[key] = typed(key, value, type(defaults()[key]))
         elif "." not in key:
             raise no_such(key, value, defaults())
     weights = str(overrides.get("weights", ""))
     found = not weights or Path(weights).expanduser().is_file()
     require(found, "weights", weights, "there is no such file")
-    data = built(DataSettings, typed_values)
-    if alone and any(map(is_own, members(data.dataset))):
-        require_there(data)
-    elif alone:
-        resolve(data)
-    all_methods = list(methods)
-    if "method" in overrides:
-        all_methods.append(str(overrides["method"]))
-    for method in all_methods:
-        for word in method.split("+"):
-            name = word.strip()
+    data = built(DataSettings, values)
+    if alone:
+        has_own = any(map(is_own, members(data.dataset)))
+        (require_there if has_own else resolve)(data)
+    stated = [str(overrides["method"])] if "method" in overrides else []
+    for method in [*methods, *stated]:
+        for name in map(str.strip, method.split("+")):
             is_plugin = ":" in name or entry_points(group=GROUP, name=name)
             if name not in METHODS and not is_plugin:
                 raise no_method(method, name)

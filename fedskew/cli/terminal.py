@@ -22,15 +22,13 @@ TYPER_SUGGESTS = not hasattr(click.exceptions, "NoSuchCommand")
 
 ExperimentsFile = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Your own experiments; default: experiments.yaml of this folder."
-    ),
+    typer.Option(metavar="FILE", help="Your own experiments (default: experiments.yaml)."),
 ]
 RecordsFolder = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Kept records, which count as finished runs; default: benchmarks/papers of the clone.",
+        help="Kept records (default: benchmarks/papers).",
     ),
 ]
 MaxImagePixels = Annotated[int, typer.Option(min=1, help="The setting max-image-pixels.")]

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from client_app.models import has_fixed_features
 from data import DataError, DataSettings, Federation, federate, resolve
 from data.partitions import Indices
-from data.renamed_settings import renamed
 from fedskew.diagnosis.rules import Diagnosis, Plan, Source, Sources, diagnose, line, plan_of
 from fedskew.diagnosis.table import (
     Floats,
@@ -85,7 +84,7 @@ def of_run(folder: Path) -> Source:
     if table is None:
         reason = "its settings.json has no counts, as of more than 100 clients or classes"
         raise DataError(reason, where=str(folder))
-    settings = {**defaults(), **renamed(origin["settings"])}
+    settings = {**defaults(), **origin["settings"]}
     fixed = has_fixed_features(settings["model"], settings["freeze"])
     training = Plan(settings["batch-size"], fixed)
     return Source(str(folder), table, training, own_names=site_names(table.sites))

@@ -168,7 +168,7 @@ ANSWERS: Mapping[str, Sequence[str]] = {
 """The methods that answer a skew, by its paper and docs/start/choosing-a-method.md, the most particular skew first."""
 
 
-CLOSED_FORM = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm", "fedcof")
+CLOSED_FORM = ("fed-lda", "fed-lda-pooled", "fed3r", "fedncm")
 """Heads in closed form, the most accurate first: docs/results/pretrained.md. Any partition gives the same head, so that
 no skew of the labels matters to them; fedcof's alone depends on it."""
 

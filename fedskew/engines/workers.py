@@ -1,17 +1,10 @@
-"""Clients without messages: in this process, or in worker processes that share memory with it.
+"""Clients in this process, one after the other, or in worker processes that share memory with it."""
 
-A request's tensors are in shared memory once, and each chunk of clients writes those of its answers into a region of
-its own: only names and numbers go through the pipes.
-"""
-
-import json
 import logging
 import math
 import multiprocessing
 import os
-import pickle
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,34 +12,19 @@ from concurrent import futures
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
-from multiprocessing.util import get_temp_dir
-from pathlib import Path
 
-from client_app.handlers import (
-    ClientFailure,
-    ClientOutcome,
-    ClientReply,
-    ClientRequest,
-    ExpectedState,
-    answers,
-)
+from client_app.handlers import ClientOutcome, ClientReply, ClientRequest, ExpectedState, answers
 from client_app.messages import handing_over
+from client_app.run_spec import RunSpec
 from client_app.state import State
-from data.renamed_settings import fields_from_stored
 from data.text import printable, sentence
 from fedskew.engines.local import Refusing, identify
-from fedskew.engines.processes import (
-    clear_leftovers,
-    name_semaphores,
-    note_owner,
-    short_folder,
-)
-from fedskew.engines.shared_memory import SharedMemory, TensorLocation
+from fedskew.engines.shared_memory import SharedFile, Written
 from fedskew.signals import blocked
 from strategies.core.exchange import DirectGrid, Request, WorkersLost
 
@@ -57,23 +35,8 @@ UNGUARDED = (
 )
 QUIET = "ignore:resource_tracker"
 """An option of Python's: its resource tracker deletes the semaphores of killed workers without a warning."""
-LONGEST = 70
-"""Characters in the name of the place for temporary folders, up to which multiprocessing can name its sockets there."""
 PARTS = 4
 """The next chunk has 1 / (PARTS * workers) of the samples that are left, so that all workers end at about one time."""
-PlacedReply = tuple[int, ClientReply | ClientFailure, Sequence[tuple[str, TensorLocation]]]
-"""An outcome whose states are in shared memory: client, answer without them or reason, name and place of each state."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """A request to clients whose states are in shared memory; pickled once per request."""
-
-    number: int
-    """Of the request: no two orders are the same bytes, by which `opened` caches."""
-    asked: ClientRequest
-    region: int
-    locations: Mapping[str, TensorLocation]
 
 
 class WorkersGrid(Refusing, DirectGrid):
@@ -106,12 +69,11 @@ class WorkersGrid(Refusing, DirectGrid):
             os.environ.setdefault(variable, "1")
         context = fork_server("fedskew.engines.workers")
         ours, theirs = context.Pipe()
-        self.memory = SharedMemory()
         self.pool = ProcessPoolExecutor(
             self.workers,
             mp_context=context,
-            initializer=begin,
-            initargs=(theirs, self.memory),
+            initializer=end_with,
+            initargs=(theirs,),
         )
         stack.callback(self.pool.shutdown, cancel_futures=True)
         stack.callback(ours.close)  # first: nobody waits for a client that still trains
@@ -121,13 +83,13 @@ class WorkersGrid(Refusing, DirectGrid):
             raise RuntimeError(UNGUARDED) from None
 
     def restart(self) -> None:
-        """End the workers with whatever they still do, and start others, with other memory."""
+        """End the workers with whatever they still do, and start others."""
         self.stack.close()
         self.__enter__()
 
     def get_node_ids(self) -> Iterable[int]:
         """Return a node for each worker, or the one that runs every client."""
-        return list(range(1, max(1, self.workers) + 1))
+        return range(1, max(1, self.workers) + 1)
 
     def outcomes(
         self,
@@ -169,25 +131,20 @@ class WorkersGrid(Refusing, DirectGrid):
     ) -> Iterator[ClientOutcome]:
         """Yield the workers' answers. Raises BrokenProcessPool when one of them died, and TimeoutError."""
         assert self.pool is not None
-        memory = self.memory
-        region = memory.take()
-        written = memory.write(region, list(request.states.values()))
-        locations = dict(zip(request.states, written, strict=True))
-        self.requests += 1
-        asked = replace(request.client_request, states={})
-        order = pickle.dumps(Order(self.requests, asked, region, locations))
-
-        training = fields_from_stored(json.loads(request.run_spec)["training"])
-        together = training["clients_per_pass"]
-        regions = {}
-        for chunk in chunks(list(expected), request.examples, self.workers, together):
-            of_chunk = {client: expected[client] for client in chunk}
-            answer_region = memory.take()
-            future = self.pool.submit(run_chunk, order, of_chunk, answer_region)
-            regions[future] = answer_region
-        for future in futures.as_completed([*regions], max(0.0, timeout)):
-            yield from with_states(memory, regions.pop(future), future.result())
-        memory.free.append(region)
+        file = SharedFile()
+        try:
+            self.requests += 1
+            written = file.write(request.client_request)
+            tasks = []
+            for chunk in chunks(
+                list(expected), request.examples, self.workers, together_in(request)
+            ):
+                of_chunk = {client: expected[client] for client in chunk}
+                tasks.append(self.pool.submit(run_chunk, self.requests, written, of_chunk))
+            for task in futures.as_completed(tasks, max(0.0, timeout)):
+                yield from task.result().read()
+        finally:
+            file.close()
 
 
 def run_here(request: Request, expected: Mapping[int, ExpectedState]) -> Iterator[ClientOutcome]:
@@ -201,21 +158,17 @@ def run_here(request: Request, expected: Mapping[int, ExpectedState]) -> Iterato
         raise WorkersLost(printable(sentence(error))) from error
 
 
-def with_states(
-    memory: SharedMemory,
-    region: int,
-    outcomes: Sequence[PlacedReply],
-) -> Iterator[ClientOutcome]:
-    """Yield outcomes with their states, which stay in a region; it is free when the last of them is gone."""
-    locations = []
-    for _, _, named in outcomes:
-        locations += [location for _, location in named]
-    states = iter(memory.read(region, locations, frees=True))
-    for client, outcome, named in outcomes:
-        answered = {name: next(states) for name, _ in named}
-        if isinstance(outcome, ClientReply):
-            outcome = replace(outcome, states=answered)
-        yield client, outcome
+def laid_out(answer: ClientReply) -> dict[str, State]:
+    """Return an answer's states on the CPU, in the memory order of their shapes."""
+    states: dict[str, State] = {}
+    for name, state in answer.states.items():
+        states[name] = {key: tensor.cpu().contiguous() for key, tensor in state.items()}
+    return states
+
+
+def together_in(request: Request) -> int:
+    """Return how many clients a worker trains in one pass: the setting clients-per-pass."""
+    return RunSpec.from_json(request.run_spec).training.clients_per_pass
 
 
 def chunks(
@@ -253,22 +206,10 @@ def chunks(
         begin = end
 
 
-def laid_out(answer: ClientReply) -> dict[str, State]:
-    """Return an answer's states on the CPU, in the memory order of their shapes."""
-    states: dict[str, State] = {}
-    for name, state in answer.states.items():
-        contiguous = {key: tensor.cpu().contiguous() for key, tensor in state.items()}
-        states[name] = contiguous
-    return states
-
-
 def fork_server(*preload: str) -> ForkServerContext:
     """Return the context of worker processes that have imported `preload` once and for all, and that get no signal."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*preload])
-    clear_leftovers()
-    name_semaphores()
-    folder = temporary_folder()
     if QUIET not in sys.warnoptions:  # from which both processes take their options
         sys.warnoptions.append(QUIET)
     # A block each: starting the resource tracker unblocks signals.
@@ -276,20 +217,7 @@ def fork_server(*preload: str) -> ForkServerContext:
         resource_tracker.ensure_running()
     with blocked():
         forkserver.ensure_running()
-    # A worker uses the folder of its parent, which outlives it.
-    if multiprocessing.parent_process() is None:
-        note_owner(folder)
     return context
-
-
-def temporary_folder() -> Path:
-    """Return multiprocessing's folder for sockets, which is created here where the usual place has a short name."""
-    usual = tempfile.tempdir
-    tempfile.tempdir = short_folder(LONGEST)
-    try:
-        return Path(get_temp_dir())
-    finally:
-        tempfile.tempdir = usual
 
 
 def end_with(other: Connection | int) -> None:
@@ -302,39 +230,22 @@ def end_with(other: Connection | int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-_memory: SharedMemory
-"""In a worker: what it shares with the process that began it."""
-
-
-def begin(other: Connection, memory: SharedMemory) -> None:
-    """In a worker: take what it needs, and end with the process that began it."""
-    global _memory
-    end_with(other)
-    _memory = memory
+_replies: list[SharedFile] = []
+"""In a worker: what it has answered to the request that is open; the server reads that before it asks again."""
 
 
 @lru_cache(maxsize=1)
-def opened(order: bytes) -> ClientRequest:
-    """In a worker: return the request to its clients; its states stay in shared memory."""
-    arrived: Order = pickle.loads(order)
-    states = _memory.read(arrived.region, list(arrived.locations.values()))
-    named = dict(zip(arrived.locations, states, strict=True))
-    return replace(arrived.asked, states=named)
+def opened(number: int, written: Written) -> ClientRequest:
+    """In a worker: return the request of this number to its clients; its tensors stay in shared memory."""
+    while _replies:
+        _replies.pop().close()
+    request: ClientRequest = written.read()
+    return request
 
 
-def run_chunk(order: bytes, clients: Mapping[int, ExpectedState], region: int) -> list[PlacedReply]:
-    """In a worker: run clients, write the states of their answers into a region, and return the rest."""
-    outcomes = list(answers(opened(order), clients))
-    states: list[State] = []
-    for _, answer in outcomes:
-        if isinstance(answer, ClientReply):
-            states += answer.states.values()
-    locations = iter(_memory.write(region, states))
-    placed: list[PlacedReply] = []
-    for client, answer in outcomes:
-        if isinstance(answer, ClientReply):
-            named = [(name, next(locations)) for name in answer.states]
-            placed.append((client, replace(answer, states={}), named))
-        else:
-            placed.append((client, answer, ()))
-    return placed
+def run_chunk(number: int, written: Written, clients: Mapping[int, ExpectedState]) -> Written:
+    """In a worker: answer a request for some clients, and return where the outcomes are."""
+    outcomes = list(answers(opened(number, written), clients))
+    file = SharedFile()
+    _replies.append(file)
+    return file.write(outcomes)

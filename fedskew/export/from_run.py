@@ -33,7 +33,7 @@ from fedskew.export.model_folder import (
 )
 from fedskew.export.onnx_file import onnx_files, require_onnx
 from fedskew.formatting import site_names
-from server_app.checkpoint import BrokenCheckpoint, Checkpoint, OtherFormat, best_checkpoint
+from server_app.checkpoint import BrokenCheckpoint, Checkpoint, best_checkpoint
 from server_app.keys import check_round
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder, why_ended_early, write_text
@@ -175,7 +175,6 @@ class TrainedRun:
             norm=settings.get("norm", "batch"),
             image_side=str(settings.get("image-side", 0)),
             width=str(settings.get("width", 0)),
-            lift=str(settings.get("lift", 0)),
             input_columns=json.dumps(columns, ensure_ascii=False) if columns else "",
             medians=json.dumps(medians, ensure_ascii=False) if medians else "",
             positive_class=numbers.positive_class or "",
@@ -285,11 +284,7 @@ def checkpoint(folder: RunFolder, finished: bool) -> Checkpoint:
     try:
         return Checkpoint.load(folder.checkpoint_file, folder.run)
     except BrokenCheckpoint as error:
-        if isinstance(error, OtherFormat):
-            remedy = ""
-        else:
-            remedy = ": delete it, and the run's own command makes it anew"
-        raise DataError(f"{error}{remedy}") from error
+        raise DataError(f"{error}: delete it, and the run's own command makes it anew") from error
 
 
 def chosen(deployed: list[str], model: str) -> str:

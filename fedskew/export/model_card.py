@@ -10,7 +10,6 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from data.readers.catalog import is_own, members
-from data.renamed_settings import renamed
 from fedskew.export.model_folder import Description
 from fedskew.formatting import escaped, percent
 from server_app.composition import compose, row_name
@@ -108,7 +107,7 @@ def data_names(origin: Mapping[str, Any]) -> list[str]:
 def shown_settings(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that can change numbers, without the paths of a machine."""
     settings = origin["settings"]
-    shown = dict(renamed(settings))
+    shown = dict(settings)
     for key in WITHOUT_EFFECT_ON_NUMBERS:
         shown.pop(key, None)
     shown["dataset"] = ", ".join(data_names(origin))

@@ -71,7 +71,6 @@ class Description:
     norm: str = "batch"
     image_side: str = "0"
     width: str = "0"
-    lift: str = "0"
     first_label: str = "0"
     pixel_range: str = ""
     frame: str = ""
@@ -201,7 +200,6 @@ class Description:
             norm=self.norm,
             image_side=number(self.image_side),
             width=number(self.width),
-            lift=number(self.lift),
         )
 
     @property

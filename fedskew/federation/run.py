@@ -12,8 +12,7 @@ from data import federate
 from data.agreement import Agreement
 from data.text import LineSink, printable
 from fedskew.engines import APP, following
-from fedskew.engines.flower import LaunchFailed
-from fedskew.engines.launcher import reason
+from fedskew.engines.flower import LaunchFailed, reason
 from fedskew.engines.processes import alive, running
 from fedskew.federation.database import anew, explained
 from fedskew.federation.folder import FederationFolder
@@ -177,7 +176,7 @@ def follow(
             if status.finished and not results.summary_file.exists():
                 if is_lost(status):
                     raise RunLost(f"run {number} was lost ({status.details})")
-                why = reason("", status.details) or f"run {number} ended: {status.status}"
+                why = reason(status.details) or f"run {number} ended: {status.status}"
                 if gateway.was_silent:
                     raise RunLost(gateway.reason(why))
                 raise LaunchFailed(why)

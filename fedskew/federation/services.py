@@ -24,8 +24,8 @@ START_TIMEOUT = 180.0
 HANDSHAKE = 2.0
 """The timeout of a TLS handshake with the gateway in seconds; it usually takes milliseconds."""
 SLOW_POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
-"""Seconds between two polls of flower-superexec for a run to start. The interval of single runs (DEFAULTS) would use a
-fifth of a core for as long as the SuperLink runs. This one starts a run up to half a second later."""
+"""Seconds between two polls of flower-superexec for a run to start. A tenth of that would use a fifth of a core for as
+long as the SuperLink runs. This one starts a run up to half a second later."""
 CLOSED = 0o077
 """The umask of the services and of the ServerApp, which the SuperLink starts: no access for group and others, as
 logs and results contain sites' scores."""

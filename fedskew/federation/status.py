@@ -10,8 +10,7 @@ from typing import Any
 from client_app.local_site import QUESTION
 from data.agreement import Agreement
 from fedskew.engines import APP
-from fedskew.engines.flower import LaunchFailed
-from fedskew.engines.launcher import reason
+from fedskew.engines.flower import LaunchFailed, reason
 from fedskew.engines.processes import running
 from fedskew.federation.database import explained
 from fedskew.federation.folder import FederationFolder
@@ -152,7 +151,7 @@ def ask(folder: FederationFolder, control: Control, config: Mapping[str, Any]) -
     try:
         answers: dict[str, str] = json.loads(file.read_text())
     except FileNotFoundError:
-        why = reason("", status.details) or status.status
+        why = reason(status.details) or status.status
         rule = "a run that began meanwhile goes before"
         raise LaunchFailed(f"the sites were not asked ({why}); {rule}") from None
     file.unlink()

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from fedskew.flower.heads import (
         CCVR,
         Fed3R,
-        FedCOF,
         FedLDA,
         FedLDAPooled,
         FedNCM,
-        RefitBias,
     )
     from fedskew.flower.method_strategy import MethodStrategy
     from fedskew.flower.mods import fedbn_mod, silobn_mod
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "client": ("load_model", "local_loss", "local_round"),
-    "heads": ("CCVR", "Fed3R", "FedCOF", "FedLDA", "FedLDAPooled", "FedNCM", "RefitBias"),
+    "heads": ("CCVR", "Fed3R", "FedLDA", "FedLDAPooled", "FedNCM"),
     "method_strategy": ("MethodStrategy",),
     "mods": ("fedbn_mod", "silobn_mod"),
     "questions": ("class_counts",),
@@ -70,7 +68,6 @@ __all__ = [
     "ExactFedAvg",
     "Fed3R",
     "FedBE",
-    "FedCOF",
     "FedDF",
     "FedLDA",
     "FedLDAPooled",
@@ -80,7 +77,6 @@ __all__ = [
     "MethodStrategy",
     "NormClipping",
     "RatioLoss",
-    "RefitBias",
     "Scaffold",
     "TauNorm",
     "TrimmedMean",

@@ -234,7 +234,6 @@ def client_of(
         broadcast={name: renamed(state, inside) for name, state in broadcast.items()},
         memory={name: renamed(state, inside) for name, state in memory.items()},
         seed=seed_of(run_seed, round_number, number),
-        node_config=context.node_config,
     )
 
 

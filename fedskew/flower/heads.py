@@ -57,8 +57,7 @@ class HeadStrategy(MethodStrategy):
         """Ask the clients about the features of this model and return it under the head made of their answers.
 
         `arrays` may be what any other strategy has made. The answers leave the clients without noise, also where a
-        privacy wrapper or mod protected the training. A method that makes several models, as with fed3r's `sweep`, has
-        all of them in `deployed`; the first is returned.
+        privacy wrapper or mod protected the training.
 
         Raises:
             RuntimeError: there is no model, or too few answers can be used.
@@ -193,15 +192,6 @@ class CCVR(HeadStrategy):
     methods = ("ccvr",)
 
 
-class RefitBias(HeadStrategy):
-    """FedAvg, and `deployed["refit-bias"]`: the last average, with a bias by which all classes are predicted equally.
-
-    Clients: `@app.query()` and `variants=["refit-bias"]`. `calibrate` works on any other strategy's result.
-    """
-
-    methods = ("refit-bias",)
-
-
 class FedNCM(HeadStrategy):
     """FedAvg, and `deployed["fedncm"]`: the nearest class mean of the features (Legate et al. 2023).
 
@@ -231,15 +221,6 @@ class Fed3R(HeadStrategy):
     """
 
     methods = ("fed3r",)
-
-
-class FedCOF(HeadStrategy):
-    """FedAvg, and `deployed["fedcof"]`: a discriminant from the clients' class means (Goswami et al. 2025).
-
-    Clients: `@app.query()` and `variants=["fedcof"]`. It depends on how the samples are split between clients.
-    """
-
-    methods = ("fedcof",)
 
 
 def answer_record(reply: Message, question: str) -> ArrayRecord:

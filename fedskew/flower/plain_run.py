@@ -39,8 +39,7 @@ LEAST_NODES = 2
 WITHOUT_EFFECT = (
     "clients-per-pass", "finetune-epochs", "min-reply-share", "server-optimizer", "server-learning-rate",
     "server-momentum", "server-momentum-form", "server-second-momentum", "server-adaptivity", "positive-class",
-    "overwrite", "tensorboard", "mlflow", "wandb", "holdout-per-class", "unseen-domain", "keep-best", "patience",
-    "head-start",
+    "overwrite", "tensorboard", "mlflow", "wandb", "holdout-per-class", "keep-best", "patience",
 )  # fmt: skip
 """Settings of FedSkew's own runs that a plain run does not carry out: it refuses another value than the default."""
 

@@ -35,11 +35,10 @@ STRATEGIES: Mapping[str, str] = {
     "class-weights": "RatioLoss",
 }
 """The variants that work with one strategy alone, which sends them something, and that strategy."""
-WITHOUT_STRATEGY = ("dynamic-regularization", "label-discrepancy")
-"""The client halves of FedDyn and FedDisco. No strategy here has their server halves; alone they are other methods."""
+WITHOUT_STRATEGY = ("dynamic-regularization",)
+"""The client half of FedDyn. No strategy here has its server half; alone it is another method."""
 BEYOND_THE_LOSS = (
     "sample_weights",
-    "labels",
     "loss_term",
     "gradient_offset",
     "before",

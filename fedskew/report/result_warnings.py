@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from data.renamed_settings import renamed
 from fedskew.experiments.plan import Cell
 from fedskew.report.run_records import VERSIONS, Run
 from server_app.run_folder import divergence_words
@@ -99,7 +98,7 @@ def wrong_with(run: Run) -> list[str]:
     if not run.origin:
         sentences.append("settings.json is missing or damaged; its own command writes it anew")
         return sentences
-    different = differing_settings(run, renamed(run.origin["settings"]))
+    different = differing_settings(run, run.origin["settings"])
     if different:
         sentences.append(f"its settings.json differs from the experiment in {', '.join(different)}")
     made_with = [run.origin["versions"], *run.origin.get("earlier-versions", ())]

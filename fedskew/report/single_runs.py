@@ -6,7 +6,6 @@ from pathlib import Path
 
 from data import DataSettings
 from data.readers.catalog import SITES_PREFIX, is_sites
-from data.renamed_settings import renamed
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import Cell
 from fedskew.report.result_warnings import run_warnings
@@ -55,7 +54,7 @@ def single_runs(
 def settings_of(path: Path, recorded: Mapping[str, Scalar]) -> RunSettings:
     """Return a run's settings as its settings.json has them, its folder being `path`. Raises as `parse` does."""
     unusable = WITHOUT_EFFECT_ON_NUMBERS - {"data-root", "results"}
-    usable = {key: value for key, value in renamed(recorded).items() if key not in unusable}
+    usable = {key: value for key, value in recorded.items() if key not in unusable}
     usable["results"] = str(path.parent)
 
     dataset = str(recorded.get("dataset", ""))

@@ -1,22 +1,19 @@
 """A sweep of runs: finished ones are skipped, the others run in parallel, and every failure is named."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from rich.console import Console
 
 from client_app.process import code_version
-from data import DataError, DataSettings, SettingError, federate, require
+from data import DataError, DataSettings, SettingError, federate
 from data.data_warnings import refuse_untrainable
-from fedskew.costs.estimate import work_of
-from fedskew.costs.footprint import memory_of, refuse_what_cannot_fit
-from fedskew.costs.sizes import sizes_of
 from fedskew.data_warnings import print_warnings
 from fedskew.experiments.plan import Cell
-from fedskew.scheduling import Job, JobResult, allocate, ordered
+from fedskew.scheduling import ANY, Job, JobResult, Resources
 from server_app.best_round import refuse_unvalidated
 from server_app.plugins import check_new_methods
 from server_app.run_folder import RunFolder, divergence_words
@@ -31,103 +28,86 @@ def run_all(
     planned: Sequence[RunSettings],
     cells: Sequence[Cell],
     console: Console,
-    engine: str = "",
-    at_once: int = 0,
-    workers: int = 0,
-    federation_config: str = "",
-    cluster: str = "",
+    resources: Resources = ANY,
     warned: set[str] | None = None,
 ) -> tuple[Summaries, dict[str, str]]:
     """Execute the runs and return the summaries of those that finished, and why the others did not, by name.
 
-    They run on this machine, or on those of the Ray cluster whose head is at `cluster`, HOST:PORT. Warnings about the
-    data that are in `warned` are not repeated.
+    The same command on another machine shares the work, where both have the results folder: each takes the runs that
+    nobody has finished or is working on. Warnings about the data that are in `warned` are not repeated.
 
-    A run that has diverged is not repeated either, as it would diverge again: it counts as failed.
+    A run that has diverged is not repeated, as it would diverge again: it counts as failed.
 
-    Runs without their data fail at once. Where that is so for all and none is finished, and for every other mistake in
-    the arguments, SettingError or DataError is raised before anything starts.
+    Runs without their data fail at once. Where that is so for all, and for every other mistake in the arguments,
+    SettingError or DataError is raised before anything starts.
     """
-    check_options(engine, federation_config, cluster)
-    refuse_missing_gpus(planned, engine, cluster)
-    summaries = finished(planned)
-    ended = diverged_earlier(planned)
-    left = [run for run in planned if run.run_id not in summaries and run.run_id not in ended]
-    if ended:
-        note = f"{len(ended)} of {len(planned)} runs diverged earlier; --overwrite repeats them"
-        console.print(note, markup=False)
-    if summaries:
-        console.print(finished_note(planned, summaries), markup=False)
-    for settings in planned:
-        if settings.run_id in summaries:
-            RunFolder(settings.folder).replay_to_trackers(settings)
+    resources.check()
+    refuse_missing_gpus(planned, resources.engine)
+    outcomes = earlier_outcomes(planned, console)
     names = labels(planned, cells)
-    if not left:
-        return in_plan_order(names, summaries, ended)
-    for method in dict.fromkeys(settings.general.method for settings in left):
+    jobs = [Job(run, names[run.run_id]) for run in planned if run.run_id not in outcomes]
+    for method in dict.fromkeys(job.settings.general.method for job in jobs):
         check_new_methods(method)
-    all_jobs = [Job(settings, names[settings.run_id]) for settings in left]
-    jobs, outcomes = checked(all_jobs, console, warned)
-    if not jobs and not (summaries or ended):
-        reasons = dict.fromkeys(result.reason for result in outcomes.values())
+    unusable = unusable_data(jobs, console, set() if warned is None else warned)
+    if jobs and len(unusable) == len(planned):
+        reasons = dict.fromkeys(result.reason for result in unusable.values())
         raise DataError("; ".join(reasons))
-    if jobs and cluster:
-        from fedskew.sweep.cluster import conduct_on  # with Ray
-
-        outcomes |= conduct_on(cluster, jobs, console, engine, at_once, workers, len(summaries))
-    elif jobs:
+    outcomes |= unusable
+    jobs = [job for job in jobs if job.settings.run_id not in unusable]
+    if jobs:
         # flwr takes a moment to import; mistakes should be reported before that.
+        from fedskew.sweep.pool import conduct
         from fedskew.sweep.progress import Overview
-        from fedskew.sweep.queue import conduct
 
-        allocation = allocate(jobs, engine, at_once, workers)
-        overview = Overview(console, jobs, allocation.jobs, len(summaries))
-        outcomes |= conduct(jobs, allocation, overview, federation_config)
-    return in_plan_order(names, summaries, {**ended, **outcomes})
-
-
-def in_plan_order(
-    names: Mapping[str, str],
-    summaries: Summaries,
-    outcomes: Mapping[str, JobResult],
-) -> tuple[Summaries, dict[str, str]]:
-    """Return all summaries, and why runs failed, in the order of the plan: the runs end in another order every time.
-
-    Args:
-        names: the runs' labels by their ids, in the order of the plan.
-        summaries: of the runs that were finished before.
-        outcomes: of those that were executed now.
-    """
-    in_order: Summaries = {}
+        finished_earlier = sum(result.summary is not None for result in outcomes.values())
+        shared = resources.shared([job.settings for job in jobs])
+        outcomes |= conduct(jobs, shared, Overview(console, jobs, finished_earlier))
+    summaries: Summaries = {}
     failed = {}
-    for name, label in names.items():
-        if name in summaries:
-            in_order[name] = summaries[name]
-        elif name in outcomes:
-            summary = outcomes[name].summary
-            if summary is None:
-                failed[f"{label} ({name})"] = outcomes[name].reason
-            else:
-                in_order[name] = summary
-    return in_order, failed
+    for (
+        name,
+        label,
+    ) in names.items():  # in the order of the plan: the runs end in another one every time
+        summary = outcomes[name].summary
+        if summary is None:
+            failed[f"{label} ({name})"] = outcomes[name].reason
+        else:
+            summaries[name] = summary
+    return summaries, failed
 
 
-def check_options(engine: str, federation_config: str, cluster: str) -> None:
-    """Raise SettingError for an option that is for another engine."""
-    is_ray = engine == "ray"
-    rule = "is for --engine ray"  # for a single run the engine itself checks it
-    require(is_ray or not federation_config, "--federation-config", federation_config, rule)
-    rule = "is for the other engines: --engine ray starts its own"
-    require(not is_ray or not cluster, "--cluster", cluster, rule)
+def earlier_outcomes(planned: Sequence[RunSettings], console: Console) -> dict[str, JobResult]:
+    """Return the outcomes of runs that are not repeated, which are finished or have diverged, and print their numbers.
+
+    Raises SettingError for a finished run that was made on other data than are there now.
+    """
+    outcomes = {name: JobResult(summary) for name, summary in finished(planned).items()}
+    diverged = {run.run_id: JobResult(reason=divergence_of(run)) for run in planned}
+    diverged = {name: result for name, result in diverged.items() if result.reason}
+    if diverged:
+        note = f"{len(diverged)} of {len(planned)} runs diverged earlier; --overwrite repeats them"
+        console.print(note, markup=False)
+    if outcomes:
+        other_code = 0
+        for run in planned:
+            if run.run_id in outcomes:
+                folder = RunFolder(run.folder)
+                folder.replay_to_trackers(run)
+                other_code += bool(folder.other_code())
+        note = f"{len(outcomes)} of {len(planned)} runs finished earlier"
+        if other_code:
+            now = code_version(*PACKAGES)
+            note += f", {other_code} of them by another version of the code ({now} now)"
+        console.print(f"{note}; --overwrite repeats them", markup=False)
+    return outcomes | diverged
 
 
-def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str, cluster: str = "") -> None:
+def refuse_missing_gpus(planned: Sequence[RunSettings], engine: str) -> None:
     """Raise SettingError for a run that demands a GPU where none is visible, unless it is finished.
 
-    With Ray the clients see what they are given there, which they check themselves. A cluster's machines may have GPUs
-    that this one lacks.
+    With Ray the clients see what they are given there, which they check themselves.
     """
-    if engine == "ray" or cluster:
+    if engine == "ray":
         return
     wanting = [run for run in planned if run.general.device == "cuda"]
     if not wanting or torch.cuda.is_available():
@@ -168,88 +148,49 @@ def divergence_of(settings: RunSettings) -> str:
     )
 
 
-def diverged_earlier(planned: Sequence[RunSettings]) -> dict[str, JobResult]:
-    """Return the outcomes of the runs that have diverged: they would do so again."""
-    ended = {}
-    for settings in planned:
-        reason = divergence_of(settings)
-        if reason:
-            ended[settings.run_id] = JobResult(reason=reason)
-    return ended
-
-
-def finished_note(planned: Sequence[RunSettings], summaries: Mapping[str, object]) -> str:
-    """Return a line about the runs that are not repeated."""
-    finished = other_code = 0
-    for settings in planned:
-        if settings.run_id in summaries:
-            finished += 1
-            other_code += bool(RunFolder(settings.folder).other_code())
-    note = f"{finished} of {len(planned)} runs finished earlier"
-    if other_code:
-        now = code_version(*PACKAGES)
-        note += f", {other_code} of them by another version of the code ({now} now)"
-    return f"{note}; --overwrite repeats them"
-
-
-def checked(
-    jobs: Sequence[Job],
-    console: Console,
-    warned: set[str] | None = None,
-) -> tuple[list[Job], dict[str, JobResult]]:
-    """Return the jobs that can begin, with the memory they need, and the outcomes of those whose data are not usable.
+def unusable_data(jobs: Sequence[Job], console: Console, warned: set[str]) -> dict[str, JobResult]:
+    """Return the outcomes of the jobs whose data are missing or not usable.
 
     Warnings about the data are printed to the console, unless they are in `warned` already. Every partition is made
     here, so that an impossible one raises SettingError before anything starts.
     """
-    ready = []
-    reasons = dict[DataSettings, str]()
-    warned = set() if warned is None else warned
-    for job in ordered(jobs):  # `federate` caches the last few: each partition is made once
+    unusable: dict[DataSettings, JobResult] = {}
+    # In this order each is made once, as `federate` keeps the last few.
+    for job in sorted(jobs, key=lambda job: (repr(job.settings.data), job.settings.general.seed)):
         data = job.settings.data
-        seed = job.settings.general.seed
-        if data in reasons:
+        if data in unusable:
             continue
         try:
-            federation = federate(data, seed)  # downloads what may be downloaded
+            federation = federate(
+                data, job.settings.general.seed
+            )  # downloads what may be downloaded
             refuse_untrainable(data, federation)
             refuse_unvalidated(job.settings.general.keep_best, federation)
-            sizes = sizes_of(data, seed)
+            print_warnings(data, federation, console, warned)
         except DataError as error:
-            reasons[data] = str(error)
-            continue
+            unusable[data] = JobResult(reason=str(error))
         except SettingError as error:
             raise error.within(job.label) from error
-        print_warnings(data, federation, console, warned)
-        refuse_what_cannot_fit(job.settings, sizes)
-        work = 0.0 if sizes is None else work_of(job.settings, sizes)
-        memory = memory_of(job.settings, sizes)
-        ready.append(replace(job, memory_bytes=memory, work=work))
-    failed = {}
-    for job in jobs:
-        reason = reasons.get(job.settings.data)
-        if reason is not None:
-            failed[job.settings.run_id] = JobResult(reason=reason)
-    return ready, failed
+    return {
+        job.settings.run_id: unusable[job.settings.data]
+        for job in jobs
+        if job.settings.data in unusable
+    }
 
 
 def labels(planned: Sequence[RunSettings], cells: Sequence[Cell]) -> dict[str, str]:
     """Return what to call every run, by its id: the experiment (of several), the rows it trains, column and seed."""
-    cells_of_run: dict[str, list[Cell]] = {}
-    for cell in cells:
-        of_run = cells_of_run.setdefault(cell.run.run_id, [])
-        of_run.append(cell)
     several = len({cell.experiment for cell in cells}) > 1
-    named: dict[str, str] = {}
+    cells_of_run = defaultdict[str, list[Cell]](list)
+    for cell in cells:
+        cells_of_run[cell.run.run_id].append(cell)
+    named = {}
     for settings in planned:
-        of_run = cells_of_run.get(settings.run_id, [])
+        of_run = cells_of_run[settings.run_id]
         rows = dict.fromkeys(cell.row for cell in of_run)
-        columns = [cell.column for cell in of_run if cell.column]
         words = ["/".join(rows) or settings.general.method]
         if several and of_run:
             words.insert(0, of_run[0].experiment)
-        if columns:
-            words.append(columns[0])
-        words.append(f"seed {settings.general.seed}")
-        named[settings.run_id] = ", ".join(words)
+        words += [cell.column for cell in of_run if cell.column][:1]
+        named[settings.run_id] = ", ".join([*words, f"seed {settings.general.seed}"])
     return named

@@ -1,129 +1,102 @@
 """The progress display of a sweep: one live table in a terminal, plain lines elsewhere."""
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import TracebackType
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from data.text import LineAboutData, LineAboutRun
-from fedskew.formatting import duration, percent, terminal_table
+from fedskew.formatting import duration, percent
 from fedskew.scheduling import Job, JobResult
 from server_app.composition import row_name
-from server_app.record import ModelNumbers, RoundRecord
+from server_app.record import ModelNumbers
 from server_app.round_selection import selected
-from server_app.run_folder import RunFolder
 
-
-@dataclass
-class JobProgress:
-    """How far a job is."""
-
-    job: Job
-    round: int = 0
-    seconds: float = 0.0
-    """Of the rounds that were seen to finish."""
-    rounds: int = 0
-    """Rounds that were seen to finish."""
-    numbers: str = ""
-    """The models' balanced accuracies in percent, when last measured."""
-
-    @property
-    def left(self) -> int:
-        """Rounds to go."""
-        return self.job.settings.general.rounds - self.round
-
-    @property
-    def pace(self) -> float | None:
-        """Seconds of a round, the mean over those that were seen to finish; None before the first."""
-        return self.seconds / self.rounds if self.rounds else None
-
-    def take(self, records: Sequence[RoundRecord]) -> bool:
-        """Update the progress by the records so far, and return whether there is a new round."""
-        if not records or records[-1].round <= self.round:
-            return False
-        last = records[-1]
-        self.round = last.round
-        self.seconds += last.seconds.round
-        self.rounds += 1
-        if last.models:
-            self.numbers = accuracies(self.job, last.models)
-        return True
+DAY = 86_400.0
+"""Seconds over which the mean pace is taken: all that a sweep has trained."""
 
 
 class Overview:
     """Shows the state of all jobs, whose events it is called with; a context manager."""
 
-    def __init__(
-        self,
-        console: Console,
-        jobs: Sequence[Job],
-        at_once: int,
-        finished: int = 0,
-    ) -> None:
+    def __init__(self, console: Console, jobs: Sequence[Job], finished: int = 0) -> None:
         self.console = console
-        self.at_once = at_once
+        self.jobs = finished + len(jobs)
         self.finished = finished
         self.failed = 0
-        self.total = finished + len(jobs)
         self.printed: set[str] = set()
-        """The lines about data that were printed."""
-        self.waiting = {job.settings.run_id: job for job in jobs}
-        self.running: dict[str, JobProgress] = {}
-        self.pace: list[tuple[float, int]] = []
-        """Seconds and rounds of the runs that have ended."""
+        """The lines that are printed once: those about data, and about runs that others work on."""
         self.width = max((len(job.label) for job in jobs), default=0)
-        self.live = Live(
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}", markup=False),
+            TimeRemainingColumn(),
             console=console,
-            get_renderable=self.table,
-            refresh_per_second=2,
             transient=True,
+            disable=not console.is_terminal,
+            speed_estimate_period=DAY,
         )
+        rounds = sum(job.settings.general.rounds for job in jobs)
+        self.all = self.progress.add_task("all runs", total=rounds, numbers="")
+        self.running: dict[str, TaskID] = {}
 
     def __enter__(self) -> "Overview":
-        if self.console.is_terminal:
-            self.live.start()
+        self.progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.live.stop()
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
 
     def started(self, job: Job) -> None:
         """A job begins, or goes on."""
-        self.waiting.pop(job.settings.run_id, None)
-        job_progress = JobProgress(job)
-        records = RunFolder(job.settings.folder).rounds()
-        if records and not job.settings.general.overwrite:
-            job_progress.round = records[-1].round
-        self.running[job.settings.run_id] = job_progress
+        rounds = job.settings.general.rounds
+        task = self.progress.add_task(job.label, total=rounds, numbers="")
+        self.running[job.settings.run_id] = task
+        if not job.settings.general.overwrite:
+            self.update(job)
 
-    def on_line(self, job: Job, line: str) -> None:
-        """Print a line of a job, but for lines about rounds.
+    def update(self, job: Job) -> bool:
+        """Show the records of a job so far, and return whether there is a new round."""
+        task = self.progress.tasks[self.progress.task_ids.index(self.running[job.settings.run_id])]
+        records = job.folder.rounds()
+        new = records[-1].round - task.completed if records else 0
+        if new <= 0:
+            return False
+        numbers = accuracies(job, records[-1].models) or task.fields["numbers"]
+        self.progress.update(task.id, advance=new, numbers=numbers)
+        self.progress.advance(self.all, new)
+        return True
+
+    def on_line(self, job: Job, line: str) -> bool:
+        """Print a line of a job, but for those about rounds, and return whether it is one about a round.
 
         A terminal's table shows the rounds, and elsewhere one line per round would hide the results.
         """
-        records = RunFolder(job.settings.folder).rounds()
-        is_round = self.running[job.settings.run_id].take(records)
-        if is_round or isinstance(line, LineAboutRun):
-            return
-        if not isinstance(line, LineAboutData):
+        is_round = self.update(job)
+        if isinstance(line, LineAboutData):
+            self.print_once(line)
+        elif not is_round and not isinstance(line, LineAboutRun):
             self.say(job, line)
-        elif line not in self.printed:
-            self.printed.add(line)
-            self.console.print(line, markup=False)
+        return is_round
+
+    def postponed(self, job: Job, reason: str) -> None:
+        """A job waits for another attempt."""
+        self.progress.remove_task(self.running.pop(job.settings.run_id))
+        self.print_once(f"{job.label:<{self.width}}  {reason}")
 
     def ended(self, job: Job, result: JobResult) -> None:
         """A job is over."""
-        job_progress = self.running.pop(job.settings.run_id)
-        self.pace.append((job_progress.seconds, job_progress.rounds))
+        self.progress.remove_task(self.running.pop(job.settings.run_id))
         if result.summary is None:
             self.failed += 1
             words = f"failed: {result.reason}"
@@ -139,53 +112,24 @@ class Overview:
         """Print a line about a job."""
         self.console.print(f"{job.label:<{self.width}}  {words}", markup=False)
 
-    def seconds_a_round(self) -> float | None:
-        """Return the mean over all rounds seen to finish; None before the first."""
-        finished = sum(count for _, count in self.pace)
-        rounds = finished + sum(job.rounds for job in self.running.values())
-        if not rounds:
-            return None
-        seconds = sum(seconds for seconds, _ in self.pace)
-        seconds += sum(job.seconds for job in self.running.values())
-        return seconds / rounds
-
-    def time_left(self) -> float | None:
-        """Return the seconds until all is done, by the rounds finished so far."""
-        pace = self.seconds_a_round()
-        if pace is None:
-            return None
-        seconds = 0.0
-        for job_progress in self.running.values():
-            seconds += job_progress.left * (job_progress.pace or pace)
-        for job in self.waiting.values():
-            seconds += job.settings.general.rounds * pace
-        jobs = len(self.running) + len(self.waiting)
-        return seconds / max(1, min(self.at_once, jobs))
+    def print_once(self, line: str) -> None:
+        """Print a line, unless it was printed before."""
+        if line not in self.printed:
+            self.printed.add(line)
+            self.console.print(line, markup=False)
 
     def counts(self) -> str:
         """Return one line about all jobs."""
-        words = [f"{self.finished} of {self.total} done", f"{len(self.running)} running"]
-        if self.waiting:
-            words.append(f"{len(self.waiting)} waiting")
+        words = [f"{self.finished} of {self.jobs} done", f"{len(self.running)} running"]
+        waiting = self.jobs - self.finished - self.failed - len(self.running)
+        if waiting:
+            words.append(f"{waiting} waiting")
         if self.failed:
             words.append(f"{self.failed} failed")
-        left = self.time_left()
-        if left is not None and (self.running or self.waiting):
+        left = self.progress.tasks[0].time_remaining
+        if left is not None and (self.running or waiting):
             words.append(f"about {duration(left)} left")
         return ", ".join(words)
-
-    def table(self) -> RenderableType:
-        """Return the live table: one row per running job."""
-        table = terminal_table(header=False)
-        running = list(self.running.values())  # a copy: another thread draws this
-        for job_progress in running:
-            job = job_progress.job
-            pace = job_progress.pace or self.seconds_a_round()
-            left = "" if pace is None else f"{duration(job_progress.left * pace)} left"
-            rounds = f"round {job_progress.round}/{job.settings.general.rounds}"
-            table.add_row(job.label, rounds, job_progress.numbers, left)
-        title = f"{time.strftime('%H:%M:%S')}  {self.counts()}"
-        return Group(Text(title, style="bold"), table)
 
 
 def accuracies(job: Job, models: Mapping[str, ModelNumbers]) -> str:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from client_app.column_sums import STANDARDIZATION
 from client_app.local_site import QUESTION
 from client_app.run_spec import RunSpec
 from client_app.state import State, size
-from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.core.exchange import QUERY, Exchange, Grid
 from strategies.core.round_result import Diverged, RoundResult
 from strategies.core.rounds import Rounds
@@ -193,16 +191,15 @@ def ask_finally(rounds: Rounds, grid: Grid) -> None:
         if not question:
             continue
         exchange = ask_question(rounds, grid, question, question)
-        with Deadline(CHECK_SECONDS) as deadline:
-            for client, answer in exchange.uploads(question).items():
-                try:
-                    deadline.run(partial(check_answer, answer, rounds.server, part))
-                except (RejectedUpdate, TooSlow) as refusal:
-                    exchange.refuse(client, str(refusal))
-                    continue
-                invalid = invalid_reply(rounds, variants[question], client, answer)
-                if invalid:
-                    exchange.refuse(client, invalid)
+        for client, answer in exchange.uploads(question).items():
+            try:
+                check_answer(answer, rounds.server, part)
+            except RejectedUpdate as refusal:
+                exchange.refuse(client, str(refusal))
+                continue
+            invalid = invalid_reply(rounds, variants[question], client, answer)
+            if invalid:
+                exchange.refuse(client, invalid)
         min_reply_share = rounds.exchange_settings.min_reply_share
         exchange.check_enough(min_reply_share, f"question {question} for {part.name}")
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 import torch
 
@@ -21,7 +20,6 @@ from client_app.state import State, copy, size
 from client_app.training import private_names, total_proximal_mu
 from data import Samples
 from data.agreement import Member
-from strategies.core.deadline import CHECK_SECONDS, Deadline, TooSlow
 from strategies.core.exchange import (
     TRAIN,
     Exchange,
@@ -84,13 +82,6 @@ class Round:
     """Numbers that the clients' methods contribute, by VARIANT/NAME."""
 
 
-class HeadStart(Protocol):
-    """A method whose head in closed form the model starts from in round 1."""
-
-    def start_from(self, server: Server, shared: State) -> State:
-        """Return `shared` with the head computed from the clients' answers, `server.answers`."""
-
-
 class Rounds:
     """The rounds of one run.
 
@@ -111,7 +102,6 @@ class Rounds:
         combine: ServerMethod,
         monitors: Sequence[ServerMethod] = (),
         deploys: Sequence[ServerMethod] = (),
-        head_start: HeadStart | None = None,
         optimizer: ServerOptimizer | AdaptiveOptimizer | None = None,
         exchange: ExchangeSettings | None = None,
         examples: Mapping[int, int] | None = None,
@@ -129,7 +119,6 @@ class Rounds:
         self.optimizer = optimizer or ServerOptimizer()
         self.monitors = monitors
         self.deploys = deploys
-        self.head_start = head_start
         self.exchange_settings = exchange or ExchangeSettings()
         self.assigner = assigner or AnyNodeAssigner()
         self.run_spec = run_spec.to_json()
@@ -261,10 +250,6 @@ class Rounds:
             examples_by_client=examples,
             answers=self.answers(),
         )
-        if number == 1 and self.head_start is not None:
-            # The head depends on the answers only, so a run that is resumed before round 1 gets the same one.
-            self.shared = self.head_start.start_from(self.server, shared)
-            self.server = replace(self.server, start=self.shared)
         self._began = time.perf_counter()
         return self.sample(number)
 
@@ -461,17 +446,15 @@ class Rounds:
         updates = []
         diverged = []
         parts = self.parts
-        with Deadline(CHECK_SECONDS) as deadline:
-            for client in sorted(exchange.answers):
-                answer = exchange.answers[client]
-                check = partial(checked_update, client, answer, self.server, self.expected, parts)
-                try:
-                    updates.append(deadline.run(check))
-                except (RejectedUpdate, TooSlow) as reason:
-                    exchange.refuse(client, str(reason))
-                    if isinstance(reason, UpdateOutOfRange):
-                        diverged.append(client)
-                        exchange.not_finite.append(client)
+        for client in sorted(exchange.answers):
+            answer = exchange.answers[client]
+            try:
+                updates.append(checked_update(client, answer, self.server, self.expected, parts))
+            except RejectedUpdate as reason:
+                exchange.refuse(client, str(reason))
+                if isinstance(reason, UpdateOutOfRange):
+                    diverged.append(client)
+                    exchange.not_finite.append(client)
         if diverged and not updates:
             first = diverged[0]
             name = client_name(first, self.assigner.names)

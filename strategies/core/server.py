@@ -108,16 +108,6 @@ class Deployment:
 
 
 @dataclass(frozen=True)
-class Work:
-    """The cost of a method's own work, in forward and backward passes; a forward pass alone counts a third."""
-
-    samples: float = 0.0
-    """Samples through the whole model."""
-    features: float = 0.0
-    """Features through the head alone."""
-
-
-@dataclass(frozen=True)
 class ServerMethod(Settings):
     """A method's server side. It fills one place, `combine`, `monitor` or `deploy`; its fields are the
     hyper-parameters. One method combines; any number monitor what `broadcast` tells the clients, or deploy.
@@ -139,8 +129,6 @@ class ServerMethod(Settings):
     closed_form: ClassVar[bool] = False
     """Whether what it deploys is computed from `Server.answers` alone, so that no round need be trained. The features
     must then be fixed."""
-    no_start: ClassVar[str] = "is no head in closed form"
-    """Why training cannot begin with the head that it deploys (`head-start`); empty where it can."""
     needs_sgd: ClassVar[bool] = False
     """Whether clients must take steps of SGD whose rate is the same in a round."""
     deploys_for_evaluation: ClassVar[bool] = False
@@ -153,23 +141,6 @@ class ServerMethod(Settings):
     def needs_holdout(self) -> bool:
         """Whether the method works on `Server.holdout`."""
         return False
-
-    def work(
-        self,
-        model: Classifier,
-        holdout: int,
-        updates: int,
-        training: TrainingSettings,
-    ) -> Work:
-        """Return the method's own work in a round of so many updates, or in `deploy_finally`.
-
-        `holdout` is the number of the server's own samples; of the model the shapes count, not the numbers.
-        """
-        return Work()
-
-    def memory_bytes(self, model: Classifier) -> int:
-        """Return the bytes of memory that the method's own work takes beside models and replies."""
-        return 0
 
     def initial_state(self, server: Server) -> State:
         """Return the state before round 1."""

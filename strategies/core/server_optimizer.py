@@ -5,7 +5,6 @@ Momentum as in Hsu et al. (2019); FedAdagrad, FedAdam and FedYogi as in Reddi et
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,11 +29,6 @@ class ServerOptimizer:
     learning_rate: float = 1.0
     momentum: float = 0.0
     form: str = "heavy-ball"
-
-    @property
-    def copies(self) -> int:
-        """States of the parameters' size that it keeps: the velocity, where it is no plain combined model."""
-        return int(self != ServerOptimizer())
 
     def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
         """Return the new shared weights and the optimizer's state (its velocity)."""
@@ -76,8 +70,6 @@ class AdaptiveOptimizer:
     adaptivity: float
     """tau: the smaller, the more the step's length is the same in every coordinate."""
     rule: str = "adam"
-    copies: ClassVar[int] = 2
-    """States of the parameters' size that it keeps."""
 
     def step(self, server: Server, state: State, combined: State) -> tuple[State, State]:
         """Return the new shared weights and the optimizer's state, `m/NAME` and `v/NAME`."""

@@ -187,7 +187,7 @@ def test_a_gpu_demanded_and_not_seen_is_an_error(
         with pytest.raises(SettingError) as caught:
             ClientRuntime(replace(run_spec_in(tmp_path), device="cuda"))
         assert caught.value.key == "device"
-        remedies.append("client-resources-num-gpus" in str(caught.value))
+        remedies.append("--client-gpus" in str(caught.value))
     assert remedies == [True, False], "flwr hides the GPUs of a client that asks for none"
 
 

@@ -35,7 +35,6 @@ STATES = {
         "b": torch.ones(3),
         'a"\\ä\n': torch.zeros(1),
         "": torch.ones(1),
-        "__metadata__": torch.ones(2),
     },
     "empty": {"x": torch.empty(0, 4, 4), "classes": torch.empty(0, dtype=torch.int64)},
     "transposed": {"x": torch.arange(6.0).reshape(2, 3).T},

@@ -82,7 +82,7 @@ BESIDE = [name for name in COMPANIONS if name not in {TWO_PARTS, *ANOTHER_MINIMI
 
 def test_every_variant_that_corrects_the_prior_is_refused_beside_the_shift() -> None:
     correcting = {name for name, one in VARIANTS.items() if one.requirements.uncorrected_prior}
-    others = {"class-weights", "logit-calibration", "reweighting", "vacant-classes"}
+    others = {"class-weights", "logit-calibration", "reweighting"}
     assert correcting >= {"logit-shift"} | others
 
 

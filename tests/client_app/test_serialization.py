@@ -10,8 +10,6 @@ from safetensors.torch import load, save
 from client_app.serialization import (
     DTYPES,
     HEAD,
-    LARGEST,
-    MOST_SIDES,
     DecodeError,
     Expected,
     from_bytes,
@@ -60,47 +58,45 @@ def pair(begin: int, end: int, values: int) -> bytes:
     return blob({**PAIR, "y": {**PAIR["y"], "data_offsets": [begin, end]}}, b"\0" * values)
 
 
-REFUSED: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "a head of 0 bytes"),
-    "cut head": (BLOB[:20], "and 20 bytes arrived"),
-    "not utf-8": ((2).to_bytes(8, "little") + b"\xff\xff", "no JSON object"),
-    "no object": (blob([1, 2]), "no JSON object"),
-    "deep": (blob("[" * 100_000), "no JSON object"),
-    "a long number": (blob("1" * 5000), "no JSON object"),
-    "twice": (blob('{"x": {}, "x": {}}'), "a name comes twice"),
-    "no tensor": (blob({"x": 3}), "'x' has not dtype"),
-    "more keys": (blob(entry(more=1), HOLE), "'x' has not dtype"),
-    "no type": (blob(entry(dtype=[]), HOLE), "'x' is of type"),
-    "negative": (blob(entry(shape=[-2, -1]), HOLE), "'x' is of shape '[-2, -1]'"),
-    "no shape": (blob(entry(shape="2"), HOLE), "'x' is of shape"),
-    "truth": (blob(entry(shape=[True, 2]), HOLE), "'x' is of shape"),
-    "sides": (blob(entry(shape=[1] * MOST_SIDES + [2]), HOLE), "'x' is of shape"),
-    "immense": (blob(entry(shape=[0, LARGEST + 1], data_offsets=[0, 0])), "'x' is of shape"),
-    "shape differs": (blob(entry(shape=[3]), HOLE), "'x' has other bytes"),
-    "overlap": (pair(4, 8, 8), "'y' has other bytes"),
-    "gap": (pair(12, 16, 16), "'y' has other bytes"),
-    "no offsets": (blob(entry(data_offsets=None), HOLE), "'x' has other bytes"),
-    "cut": (BLOB[:-1], f"{len(BLOB) - 1} arrived"),
-    "a control character": (blob({"\x1b[2J" * 50: 3}), r"'\x1b"),
-    "a long name": (blob({"n" * 100: entry(shape=[3])["x"]}, HOLE), f"'{'n' * 80}' has"),
+REFUSED = {
+    "nothing": b"",
+    "cut head": BLOB[:20],
+    "not utf-8": (2).to_bytes(8, "little") + b"\xff\xff",
+    "no object": blob([1, 2]),
+    "deep": blob("[" * 100_000),
+    "a long number": blob("1" * 5000),
+    "twice": blob('{"x": {}, "x": {}}'),
+    "no tensor": blob({"x": 3}),
+    "no type": blob(entry(dtype=[]), HOLE),
+    "a type of no state": blob(entry(dtype="F8_E5M2", shape=[8]), HOLE),
+    "negative": blob(entry(shape=[-2, -1]), HOLE),
+    "no shape": blob(entry(shape="2"), HOLE),
+    "truth": blob(entry(shape=[True, 2]), HOLE),
+    "immense": blob(entry(shape=[0, 2**63], data_offsets=[0, 0])),
+    "shape differs": blob(entry(shape=[3]), HOLE),
+    "overlap": pair(4, 8, 8),
+    "gap": pair(12, 16, 16),
+    "no offsets": blob(entry(data_offsets=None), HOLE),
+    "cut": BLOB[:-1],
+    "more": BLOB + b"\0",
+    "a control character": blob({"\x1b[2J" * 50: 3}),
+    "a long name": blob({"n" * 100: entry(shape=[3])["x"]}, HOLE),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_anything_else_is_refused_in_a_sentence(case: str) -> None:
-    bytes_, reason = REFUSED[case]
     with pytest.raises(DecodeError) as refusal:
-        from_bytes(bytes_)
+        from_bytes(REFUSED[case])
     said = str(refusal.value)
-    assert reason in said and said.isprintable() and len(said) < 500
+    assert said.isprintable() and len(said) < 500
 
 
-def test_what_is_just_within_the_limits_is_read() -> None:
+def test_tensors_come_in_the_order_of_the_head_and_share_no_memory_with_it() -> None:
     assert len(from_bytes(pair(8, 12, 12))) == 2
-    empty = entry(shape=[0, LARGEST], data_offsets=[0, 0])
-    assert from_bytes(blob(empty))["x"].shape == (0, LARGEST)
-    sides = entry(shape=[1] * (MOST_SIDES - 1) + [2])
-    assert from_bytes(blob(sides, HOLE))["x"].dim() == MOST_SIDES
+    state = {name: torch.ones(1) for name in "zyxwabc"}
+    assert list(from_bytes(to_bytes(state))) == list(state)
+    assert all(tensor.data_ptr() % 16 == 0 for tensor in from_bytes(BLOB).values())
 
 
 def empty_tensors(count: int, name: str = "{}") -> bytes:
@@ -115,7 +111,7 @@ def test_more_than_was_expected_is_refused_before_anything_is_built(
     long = "a.long.name.of.a.tensor.that.no.model.of.this.project.has.but.a.user's.may" * 2 + "{}"
     most = Expected(2**26, 64)
     assert len(from_bytes(empty_tensors(64, long), most)) == 64
-    monkeypatch.delattr("client_app.serialization.torch.empty")
+    monkeypatch.delattr("client_app.serialization.load")
     for bytes_, expected, said in (
         (b"\xff" * 1000, Expected(999, 9), "1000 bytes arrived, and at most 999"),
         (empty_tensors(5_000), most, "at most 65536 are expected"),

@@ -1,4 +1,4 @@
-"""Loss terms, logit factors and moving penalties of FedNTD, FedDecorr, FedVLS, FedRS, MOON, FedDyn and FedDisco.
+"""Loss terms, logit factors and moving penalties of FedNTD, FedDecorr, FedRS, MOON and FedDyn.
 
 Each is compared with its published equation, written out here, in value and in slope.
 """

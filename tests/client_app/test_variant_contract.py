@@ -35,8 +35,6 @@ OTHERS: Mapping[str, Any] = {
     "measure": "l2", "target": "uniform",
 }  # fmt: skip
 """Values other than the default's by field; whole numbers that are not here grow by one, others are halved."""
-AFTER_THE_LAST_ROUND = {"share_norm_statistics", "refused_by"}
-"""Fields about a question that a run asks at its end, of which no training knows."""
 BESIDE: Mapping[str, dict[str, Any]] = {
     "logit-shift.local-share": {"target": "mixed"},
     "resampling.beta-end": {"decay": 0.1},
@@ -74,9 +72,8 @@ def outcome(variant: Variant) -> tuple[str, ...]:
 
 
 def fields_of(name: str) -> list[dataclasses.Field[Any]]:
-    """Return a variant's fields that training knows."""
-    fields = dataclasses.fields(VARIANTS[name])
-    return [field for field in fields if field.name not in AFTER_THE_LAST_ROUND]
+    """Return a variant's fields."""
+    return list(dataclasses.fields(VARIANTS[name]))
 
 
 def other_value(field: dataclasses.Field[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Samples that no client trains on: the server's hold-out, validation samples, a domain without a client.
+"""Samples that no client trains on: the server's hold-out and validation samples.
 
 Every cut goes between patients where the data name them, and a subject is validated as it is tested.
 """
@@ -15,12 +15,9 @@ from test_federation import setting_refused
 
 from data import DataSettings, federate, load
 from data.holdouts import (
-    UnseenDomain,
     hold_out,
     most_common,
     split_validation,
-    unseen_domain_of,
-    without,
 )
 
 SCANNERS = DataSettings("digits-scanners")
@@ -249,20 +246,3 @@ def test_brought_validation_samples_need_their_subjects_to_take_the_test_sets_pl
     setting_refused(
         "validation-fraction", lambda: federate(replace(stated, validation_fraction=0.5), 0)
     )
-
-
-# ---- a domain without a client ---------------------------------------------------------------------------------------
-
-
-def test_one_image_has_no_variance():
-    data = replace(load(SCANNERS), domain_names=("a", "b"), train_domains=np.array([0, 1, 1, 1]))
-    indices = np.arange(3)
-    setting_refused("unseen-domain", lambda: unseen_domain_of(data, "a", indices, indices))
-    assert unseen_domain_of(data, "b", indices, indices).train.tolist() == [1, 2]
-
-
-def test_samples_of_other_domains_stay_and_all_do_where_nothing_says_of_which_they_are():
-    domain = UnseenDomain(1, "b", np.array([1]), np.array([2]))
-    indices = np.array([0, 2, 3])
-    assert without(domain, indices, np.array([0, 1, 1, 2])).tolist() == [0, 3]
-    assert without(domain, indices, None).tolist() == [0, 2, 3]

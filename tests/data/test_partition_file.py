@@ -80,6 +80,7 @@ def test_other_data_and_other_numbers_of_clients_are_refused(file):
 
 CHANGED = {
     "a sample at two clients": {"train": [[0, 1], [1, 2]]},
+    "a sample at a client and held out": {"holdout": [0, 1]},
     "a client without a sample": {"train": [[0, 1], []]},
     "a sample beyond the last": {"train": [[0, 1437]]},
     "a test sample twice": {"test": [0, 5, 5]},

@@ -368,7 +368,6 @@ FEDERATIONS = {
     "parts of domains": {**SCANNERS, "parts_per_domain": 3},
     "shares of domains": {**SCANNERS, "domain_percent": 30.0},
     "few of domains": {**SCANNERS, "domain_percent": 5.0},
-    "a domain without a client": {**SCANNERS, "unseen_domain": "digits-blurred"},
     "pooled": {"partition": "pooled", "train_images": 103},
     "long tail": {"imbalance_factor": 10.0, "largest_class": 100, "min_samples": 5},
     "hold-out": {"clients": 20, "min_samples": 2, "holdout_per_class": 7},
@@ -404,9 +403,6 @@ def shared_out(federation):
         "training": np.concatenate(federation.train_indices),
         "validation": np.concatenate(federation.validation_indices or [np.zeros(0, np.int64)]),
     }
-    if federation.unseen:
-        unseen = federation.unseen
-        indices |= {"unseen training": unseen.train, "unseen test": unseen.test}
     hashes = {key: hash_of(array) for key, array in indices.items() if len(array)}
     sizes = ", ".join(str(len(part)) for part in federation.train_indices)
     return {"sizes": sizes, "domains": str(federation.domains), "hash": federation.hash} | hashes

@@ -9,6 +9,7 @@ from PIL import Image
 from data import DataError, DataSettings, federate, load, resolve
 from data.errors import SetOption, options_of
 from data.readers.rows import classes_of, is_missing
+from data.readers.splits import fifth
 from data.readers.user_data import guess_settings
 
 HEAD = "size,weight,label"
@@ -170,6 +171,13 @@ def test_the_split_is_by_class_and_by_its_seed_and_each_sample_is_tested_once(tm
     assert sorted(k for fold in folds for k in fold) == list(range(60))
     assert all(sorted(k // 2 % 2 for k in fold) == [0] * 6 + [1] * 6 for fold in folds)
     assert firsts(load(replace(settings, split_seed=1)).test_inputs) != folds[0]
+
+
+def test_the_only_patient_of_a_class_trains():
+    labels_N, patients_N = np.repeat([0, 1], [10, 1]), np.arange(11)
+    for number in range(5):
+        tested_N = fifth(labels_N, DataSettings(test_fold=number), "here", None, patients_N)
+        assert not tested_N[10] and tested_N.sum() == 2
 
 
 def test_sides_and_sites_that_columns_of_any_name_say(tmp_path):

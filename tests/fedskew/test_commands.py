@@ -33,13 +33,12 @@ REPORT = [
 DIAGNOSIS = [
     "of", "skews", "failing", "try-first", "line", "remark", "small-sites", "without-samples", "statistics", "moments",
 ]  # fmt: skip
-WORTH = ["head", "target", "features", "all-features", "orders", "everybody", "guess", "sites"]
 Good = tuple[str, list[str]]
 GOOD: dict[str, list[Good]] = {
     "run": [
         (f"{QUICK} --results results --json", SUMMARY),
         (f"mine {QUICK} --results results --json", SUMMARY),
-        ("mine --dry-run --json", ["run", "label", "rounds", "missing", "refused", "cost"]),
+        ("mine --dry-run --json", ["run", "label", "model", "rounds", "left", "missing", "cost"]),
     ],
     "list": [
         ("methods --json", ["method", "what", "parts", "uploads beside the model", "paper"]),
@@ -54,7 +53,6 @@ GOOD: dict[str, list[Good]] = {
     "data save-partition": [("partition.json --set clients=3", [])],
     "data show": [("--json", ["hash", "classes", "counts"])],
     "diagnose": [("counts.csv --json", DIAGNOSIS)],
-    "worth": [("--set dataset=digits --set model=linear --set clients=2 --json", WORTH)],
     "report": [("--results trained --json", REPORT)],
     "keep": [("papers --results results --records kept", [])],
     "export": [("RUN --output model", [])],
@@ -85,7 +83,6 @@ BAD = {
     "data show": "--png table.jpg",
     "diagnose": "no-experiment",
     "select": "--minutes 1 --target best",
-    "worth": "--set dataset=digits",
     "report": "no-experiment",
     "keep": "demo",
     "verify": "papers --records kept",
@@ -198,13 +195,13 @@ def test_a_selection_ends_with_what_to_take(tmp_path: Path, fedskew: FedSkew) ->
     words += " --set local-epochs=1 --set min-samples=5 --results"
     status, output, errors = fedskew(*words.split(), tmp_path)
     assert status == 0, errors
-    (file,) = tmp_path.glob("race-*/result.json")
+    (file,) = tmp_path.glob("select-*.json")
     result = json.loads(file.read_text())
     last = result["lines"][-1]
     assert last.startswith(f"take {result['take']['method']} (") and last in output
     stated = [json.loads(path.read_text())["settings"] for path in tmp_path.glob("*/settings.json")]
-    tested = [run["seed"] for run in stated if run["tested-on"] == "test"]
-    assert all(seed >= 100 for seed in tested), "the race's own runs never look at the test set"
+    assert {run["tested-on"] for run in stated} == {"validation"}, "the test set is never read"
+    assert {run["seed"] for run in stated} == {0, 1, *range(100, 110)}
 
 
 # ---- starting -------------------------------------------------------------------------------
@@ -243,7 +240,7 @@ def test_help_and_a_mistake_need_neither_torch_nor_flwr(tmp_path: Path) -> None:
     good = [
         "list methods",
         "list experiments",
-        *(f"{name} --help" for name in COMMANDS if name != "worth"),
+        *(f"{name} --help" for name in COMMANDS),
     ]
     lines = json.dumps([line.split() for line in [*good, *MISTAKES]])
     words = [sys.executable, "-c", CALLED, lines]
@@ -304,6 +301,26 @@ def test_a_run_prints_rounds_table_and_folder_and_is_not_repeated_unless_asked(
     assert {"settings.json", "rounds.jsonl", "summary.json", "checkpoint.safetensors"} <= left
     assert "finished earlier" not in output and "finished earlier" in fedskew(*words)[1]
     assert "finished earlier" not in fedskew(*words, "--overwrite")[1]
+
+
+@pytest.mark.parametrize("seeds", ["0", "3,4"])
+def test_an_experiment_ends_with_the_text_of_its_report(
+    room: Path, fedskew: FedSkew, seeds: str
+) -> None:
+    words = ["mine", "--results", "results", *QUICK.split()[2:]]
+    status, output, errors = fedskew("run", *words, "--engine", "inprocess", "--seed", seeds)
+    assert status == 0, errors
+    entry = json.loads((room / "experiments.yaml").read_text())
+    entry["mine"]["seeds"] = [int(seed) for seed in seeds.split(",")]
+    (room / "same.yaml").write_text(json.dumps(entry))
+    reported = fedskew("report", *words, "--experiments", "same.yaml")[1]
+    assert reported.startswith("Mine") and output.endswith(reported)
+
+
+def test_papers_without_any_data_set_are_refused(tmp_path: Path, fedskew: FedSkew) -> None:
+    words = ["--records", tmp_path, "--set", f"data-root={tmp_path}", "--results", tmp_path]
+    status, _, errors = fedskew("run", "papers", "--dry-run", *words)
+    assert status == 2 and "no data set of these runs is in data-root: " in errors
 
 
 @pytest.mark.parametrize(("names", "failures"), [([], 0), (["--seed", "0,1"], 2)])

@@ -1,17 +1,21 @@
-"""How a machine is shared among a sweep's runs: cores, GPUs, memory, and the order of the runs."""
+"""How a machine is shared among a sweep's runs: cores, GPUs and memory."""
 
-import subprocess
+import io
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from in_process import jobs_of, small
+from in_process import small
+from rich.console import Console
 
 from data import SettingError
-from fedskew import scheduling as jobs_module
-from fedskew.scheduling import Job, allocate, ordered
+from fedskew import scheduling
+from fedskew.scheduling import Job, Resources, gpus_for
+from fedskew.sweep import pool as pool_module
+from fedskew.sweep.pool import Running, RunPool
+from fedskew.sweep.progress import Overview
 
 
 @pytest.mark.parametrize(
@@ -32,69 +36,97 @@ def test_cores_are_shared_without_idle_ones(
     asked: Mapping[str, Any],
     expected: tuple[str, int, int],
 ) -> None:
-    monkeypatch.setattr(jobs_module, "cores", lambda: cores)
-    allocation = allocate(jobs_of(tmp_path, number), **asked)
-    assert (allocation.engine, allocation.jobs, allocation.workers) == expected
-
-
-def test_ray_takes_one_run_at_a_time(tmp_path: Path) -> None:
-    with pytest.raises(SettingError) as caught:
-        allocate(jobs_of(tmp_path), "ray", at_once=2)
-    assert (caught.value.key, caught.value.value) == ("--jobs", 2)
-
-
-def test_gpus_take_as_many_runs_as_their_memory_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_module, "cores", lambda: 16)
-    monkeypatch.setattr(jobs_module, "visible_gpus", lambda: {"0": 10 * 2**30, "3": 4 * 2**30})
-    allocation = allocate(jobs_of(tmp_path, 40, 2 * 2**30, device="auto"))
-    assert (allocation.jobs, allocation.gpus) == (3 + 1, ("0", "0", "0", "3"))
-    assert (allocation.engine, allocation.workers) == ("inprocess", 1), (
-        "more processes a run would need more memory"
-    )
-    assert allocate(jobs_of(tmp_path, 40, 2 * 2**30)).gpus == (), "device = cpu"
+    monkeypatch.setattr(scheduling, "cores", lambda: cores)
+    shared = Resources(**asked).shared([small(tmp_path)] * number)
+    assert (shared.engine, shared.jobs, shared.workers) == expected
 
 
 @pytest.mark.parametrize(
-    ("listed", "expected"),
+    ("resources", "option"),
     [
-        (None, ["0", "1"]),
-        ("GPU-b,0", ["GPU-b", "0"]),
-        ("", []),
-        ("0, -1, 1", ["0"]),
+        (Resources("ray", jobs=2), "--jobs"),
+        (Resources("workers", client_gpus=0.5), "--client-gpus"),
+        (Resources(ray_address="host:6379"), "--ray-address"),
+        (Resources("gpu"), "--engine"),
     ],
 )
-def test_visible_gpus_are_those_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, listed: str | None, expected: list[str]
+def test_options_of_other_engines_are_refused(resources: Resources, option: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        resources.check()
+    assert caught.value.key == option
+    Resources("ray", jobs=1, client_gpus=0.5, ray_address="host:6379").check()
+
+
+def pool_of(results: Path, jobs: int) -> RunPool:
+    """Return a pool of runs, none of which has begun."""
+    planned = [Job(small(results, seed=seed), f"seed {seed}") for seed in range(jobs)]
+    overview = Overview(Console(file=io.StringIO()), planned)
+    pool = RunPool(planned, Resources("inprocess", jobs), overview)
+    pool.gpus = []
+    return pool
+
+
+def running(pool: RunPool, gpu: str = "", is_measured: bool = True) -> Running:
+    """Return a job that runs on a GPU."""
+    unused: Any = None
+    return Running(pool.waiting[0], gpu, unused, unused, is_measured)
+
+
+def test_another_run_begins_where_what_is_free_holds_the_largest_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = subprocess.CompletedProcess([], 0, "0, GPU-a, 1000\n1, GPU-b, 2000\n")
-    monkeypatch.setattr(subprocess, "run", lambda *words, **more: answer)
-    monkeypatch.setattr("torch.version.cuda", "12.4")
+    free = SimpleNamespace(available=5 * 2**30)
+    monkeypatch.setattr(pool_module.psutil, "virtual_memory", lambda: free)
+    pool = pool_of(tmp_path, 4)
+    pool.memory = 4 * 2**30
+    pool.running = [running(pool)]
+    assert pool.has_memory()
+    pool.running.append(running(pool, is_measured=False))
+    assert not pool.has_memory(), "what began last has not taken its memory yet"
+    pool.memory = 6 * 2**30
+    pool.running = [running(pool)]
+    assert not pool.has_memory()
+    pool.running = []
+    assert pool.has_memory(), "a run alone begins in any case"
+
+
+def test_a_gpu_takes_one_run_and_then_as_many_as_its_memory_holds(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path, 8)
+    pool.gpus = ["0", "3"]
+    chosen = []
+    for _ in range(3):
+        gpu = pool.free_gpu()
+        chosen.append(gpu)
+        if gpu:
+            pool.running.append(running(pool, gpu))
+    assert chosen == ["0", "3", None], "before a round has shown what a run needs"
+    pool.gpu_share = 0.4
+    while gpu := pool.free_gpu():
+        pool.running.append(running(pool, gpu))
+    assert sorted(one.gpu for one in pool.running) == ["0", "0", "3", "3"]
+    pool.gpus, pool.gpu_share = [], 0.0
+    assert pool.free_gpu() == "", "on a machine without GPUs any number runs"
+
+
+@pytest.mark.parametrize(
+    ("listed", "count", "expected"),
+    [
+        (None, 2, ["0", "1"]),
+        ("GPU-b,0", 2, ["GPU-b", "0"]),
+        ("", 0, []),
+        ("0,-1,1", 1, ["0"]),
+    ],
+)
+def test_gpus_are_those_of_the_environment(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    listed: str | None,
+    count: int,
+    expected: list[str],
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if listed is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    gpus = jobs_module.visible_gpus()
-    assert list(gpus) == expected
-    assert all(gpus[name] == (1000 if name == "0" else 2000) * 2**20 for name in gpus)
-
-
-def test_runs_of_the_same_data_come_after_one_another(tmp_path: Path) -> None:
-    jobs = [
-        Job(small(tmp_path, seed=seed, method=method), f"{method} {seed}")
-        for method in ("fedavg", "fedshift")
-        for seed in (0, 1)
-    ]
-    assert [job.label for job in ordered(jobs)] == [
-        "fedavg 0",
-        "fedshift 0",
-        "fedavg 1",
-        "fedshift 1",
-    ]
-    heavy = [replace(job, work=1.0) if job.label == "fedshift 0" else job for job in jobs]
-    assert [job.label for job in ordered(heavy)] == [
-        "fedshift 0",
-        "fedavg 0",
-        "fedavg 1",
-        "fedshift 1",
-    ]
+    assert gpus_for([small(tmp_path, device="auto")]) == expected
+    assert gpus_for([small(tmp_path)]) == [], "device = cpu"

@@ -17,6 +17,7 @@ from data import DataError, DataSettings, federate
 from data.agreement import read_agreement
 from data.standardization import column_sums, standardization
 from fedskew.engines import execute
+from fedskew.scheduling import Resources
 from server_app.settings import parse
 from site_agent.audit import Audit
 from tests.site_files import NAMES, agreed, site_entries, with_mask_keys, write, write_mask_key
@@ -133,6 +134,9 @@ def test_a_limb_that_could_overflow_a_sum_is_no_answer(place):
     rows_NF = np.array([[1, -3], [2, 5]], np.float32)
     answer = {name: torch.from_numpy(array) for name, array in column_sums(rows_NF).items()}
     upload.validate(answer, 2, 2)
+    for samples in (1, 3):
+        with pytest.raises(InvalidReply):
+            upload.validate(answer, 2, samples)
     answer[place][0, 0] = 2**63 - 1
     with pytest.raises(InvalidReply):
         upload.validate(answer, 2, 2)
@@ -175,7 +179,9 @@ def federation(folder, **changes):
 def rehearse(folder, results, report_line=lambda line: None, **changes):
     dataset = f"sites:{folder}/federation.toml"
     settings = parse({**TRAINING, "dataset": dataset, "results": str(results), **changes})
-    return execute(settings, "inprocess", report_line, sites=str(folder)), settings.folder
+    return execute(
+        settings, Resources("inprocess"), report_line, sites=str(folder)
+    ), settings.folder
 
 
 def events(folder):
@@ -187,7 +193,7 @@ def test_masked_sums_make_the_simulations_model_and_a_run_resumes(tmp_path):
     folder = federation(tmp_path / "sites")
     known = {**TRAINING, **KNOWN, "dataset": vectors(folder)}
     settings = parse({**known, "results": str(tmp_path / "simulated")})
-    simulated = execute(settings, "inprocess", lambda line: None)
+    simulated = execute(settings, Resources("inprocess"), lambda line: None)
     whole, run = rehearse(folder, tmp_path / "whole")
     assert whole["hash"]["shared"] == simulated["hash"]["shared"]
     kept = [

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rich.console import Console
 import server_app.lock
 from data import SettingError
 from fedskew.experiments.plan import Cell, runs
+from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.run_folder import RunFolder
 
@@ -27,7 +29,7 @@ def conducted(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str], str]:
     """Conduct the runs of cells and return summaries, failures and what was printed."""
     console = Console(file=io.StringIO(), width=200, soft_wrap=True)
-    done, failed = run_all(runs(cells), cells, console, "inprocess", at_once)
+    done, failed = run_all(runs(cells), cells, console, Resources("inprocess", at_once))
     return done, failed, console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -66,9 +68,37 @@ def test_a_fresh_run_whose_folder_is_busy_fails_alone(
         for config in (small(tmp_path, seed=s) for s in (0, 1))
     ]
     with RunFolder(planned[0].folder).locked():
-        done, failed = run_all(planned, [], Console(file=io.StringIO()), "inprocess", 1)
+        done, failed = run_all(planned, [], Console(file=io.StringIO()), Resources("inprocess", 1))
     assert list(done) == [planned[1].run_id]
     assert "is working on" in failed[f"fedavg, seed 0 ({planned[0].run_id})"]
+
+
+class Screen(io.StringIO):
+    """What a console prints to; it gives a lock up as soon as somebody is seen to wait for it."""
+
+    def __init__(self, lock: ExitStack) -> None:
+        super().__init__()
+        self.lock = lock
+
+    def write(self, text: str) -> int:
+        if "waits: process" in text:
+            self.lock.close()
+        return super().write(text)
+
+
+def test_a_run_that_another_command_works_on_waits_for_its_turn(tmp_path: Path) -> None:
+    """So machines share a results folder: each takes the runs that nobody works on."""
+    planned = [small(tmp_path, seed=seed) for seed in (0, 1)]
+    with ExitStack() as lock:
+        lock.enter_context(RunFolder(planned[0].folder).locked())
+        screen = Screen(lock)
+        console = Console(file=screen, width=200, soft_wrap=True)
+        done, failed = run_all(planned, [], console, Resources("inprocess", 1))
+    assert set(done) == {run.run_id for run in planned} and not failed
+    lines = screen.getvalue().splitlines()
+    waits, other, this = [line for line in lines if "seed" in line]
+    assert f"is working on {planned[0].folder}" in waits
+    assert other.startswith("fedavg, seed 1") and this.startswith("fedavg, seed 0")
 
 
 DEADLY = """
@@ -94,9 +124,9 @@ def build(shape, classes):
 """A model that kills its process (kill -9) in the third round, as often as there are marks."""
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_run_whose_worker_is_killed_goes_on_in_another_one_once(
-    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("times", "methods"), [(1, ["fedbn", "fedshift"]), (2, ["fedbn"])])
+def test_a_run_whose_process_is_killed_goes_on_in_another_one_once(
+    tmp_path: Path, times: int, methods: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -105,10 +135,10 @@ def test_a_run_whose_worker_is_killed_goes_on_in_another_one_once(
     (tmp_path / f"deadly{times}.py").write_text(DEADLY.replace("MARKS", repr(str(marks))))
     monkeypatch.syspath_prepend(str(tmp_path))
     shape: dict[str, Any] = {"model": f"deadly{times}:build", "rounds": 8}
-    cells = cells_of(tmp_path / "sweep", methods=["fedbn", "fedshift"], settings=shape)
+    cells = cells_of(tmp_path / "sweep", methods=methods, settings=shape)
     done, failed, _ = conducted(cells, at_once=1)
     assert not list(marks.iterdir())
-    assert [len(done), len(failed)] == [3 - times, times - 1]
+    assert [len(done), len(failed)] == ([2, 0] if times == 1 else [0, 1])
     assert all("SIGKILL" in reason for reason in failed.values())
     done, _, _ = conducted(cells, at_once=1)
     for cell in cells:

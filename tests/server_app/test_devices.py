@@ -22,7 +22,7 @@ def test_a_device_is_what_is_seen_or_an_error_with_its_remedy(
         monkeypatch.setattr(torch.cuda, "is_available", lambda is_seen=is_seen: is_seen)
         assert (choose_device("auto"), choose_device("cpu")) == (taken, "cpu")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    for remedy in ("device = cpu", "client-resources-num-gpus"):
+    for remedy in ("device = cpu", "--client-gpus"):
         with pytest.raises(ValueError) as refused:
             choose_device("cuda")
         assert remedy in str(refused.value)
@@ -58,7 +58,7 @@ def test_hidden_gpus_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(torch.cuda, "is_available", lambda here=here: here)
         said = hidden_gpus(device, [{"device": client} for client in clients])
-        assert ("client-resources-num-gpus" in said) == hidden
+        assert ("--client-gpus" in said) == hidden
 
 
 @pytest.mark.parametrize("other", [client_app.handlers, server_app.app])

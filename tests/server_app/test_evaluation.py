@@ -145,6 +145,7 @@ def test_numbers_by_class_have_means_over_shot_groups() -> None:
     [
         ("creff", "average", "fedavg"),
         ("creff+fedbn", "creff", "fedbn+creff"),
+        ("creff+creff-code", "creff-code", "creff-code"),
         ("creff+fedshift+tau-norm", "tau-norm-0.5", "fedshift+tau-norm-0.5"),
         ("iwds+fedbn+fedshift", "average", "fedshift+fedbn+iwds"),
     ],

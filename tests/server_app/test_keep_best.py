@@ -17,7 +17,7 @@ from client_app.memory import load as load_memory
 from client_app.memory import save as save_memory
 from client_app.state import digest
 from data import DataError, DataSettings, SettingError
-from fedskew.costs.estimate import rounds_left
+from fedskew.costs import rounds_left
 from fedskew.export.from_run import TrainedRun
 from fedskew.sweep import finished
 from server_app.best_round import Best, BestRounds, why_ended

@@ -198,6 +198,8 @@ def test_a_finished_run_is_not_repeated(train: Train) -> None:
     fresh = train(grid=(grid := TamperingGrid()), overwrite=True, **changes)
     assert grid.kinds() == ["query", "train"]
     assert (fresh.hash, fresh.records) == (first.hash, first.records)
+    fresh.folder.clear()
+    assert (fresh.folder.rounds(), fresh.folder.summary()) == ([], None)
 
 
 def test_other_versions_that_made_rounds_of_a_run_stay_on_record(

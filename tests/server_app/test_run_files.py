@@ -12,13 +12,12 @@ from flwr.app import Message, RecordDict
 from in_process import FinishedRun, TamperingGrid, cut, drop, experiment, small
 
 from client_app.metrics import Scores
-from data import DataError, federate, load
+from data import federate, load
 from server_app import predictions
-from server_app.checkpoint import BrokenCheckpoint, Checkpoint
 from server_app.evaluation import metrics_from
 from server_app.predictions import VALIDATION, read_predictions, write_predictions
-from server_app.record import ModelNumbers, Nearest, RoundRecord, Seconds, Spread, UnseenSite
-from server_app.run_folder import RunFolder, line_of
+from server_app.record import ModelNumbers, RoundRecord, Seconds, Spread
+from server_app.run_folder import RunFolder
 from strategies.core.update_statistics import UpdateStatistics
 
 Train = Callable[..., FinishedRun]
@@ -55,14 +54,6 @@ def test_records_and_summary_agree(finished: FinishedRun) -> None:
         measured = [record["models"][name]["validation"] for record in finished.records[1:]]
         accuracies = [numbers["balanced-accuracy"] for numbers in measured]
         assert selections["best-validation"]["round"] == 2 + accuracies.index(max(accuracies))
-
-
-def test_a_checkpoint_of_another_format_is_refused(
-    finished: FinishedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("server_app.checkpoint.FORMAT", 2)
-    with pytest.raises(BrokenCheckpoint):
-        Checkpoint.load(finished.folder.checkpoint_file)
 
 
 def test_kept_predictions_have_the_run_s_numbers(finished: FinishedRun) -> None:
@@ -123,9 +114,6 @@ FULL = RoundRecord(
     strays=["node 7 sent '3/model', which it was not asked for"],
     updates=[UpdateStatistics(0, 1.5, -0.25, 40)],
     median_norm=1.5,
-    unseen=UnseenSite(
-        "usps", 9, {"average": {"nearest": NUMBERS}}, [0], [2], 3, 4, Nearest(0, "mnist", {0: 0.5})
-    ),
     line="round 3",
     metrics={"matching-loss": 0.25, "class-weights": [1.0, 2.0]},
 )
@@ -135,7 +123,7 @@ def test_a_record_comes_back_from_json() -> None:
     written = json.loads(json.dumps(FULL.to_json(), allow_nan=False))
     assert RoundRecord.of(written) == FULL and FULL.shortened() == FULL
     assert written["models"]["average"]["client-accuracy"]["worst-decile"] == 0.25
-    assert "unseen" not in RoundRecord(1).to_json(), "what is not there has no key"
+    assert "ended" not in RoundRecord(1).to_json(), "what is not there has no key"
 
 
 def test_what_is_no_number_is_null() -> None:
@@ -147,7 +135,7 @@ def test_what_is_no_number_is_null() -> None:
     assert math.isnan(again.loss) and math.isnan(again.models["average"]["auroc"])
 
 
-def test_records_survive_a_cut_line_and_a_later_version_is_refused(tmp_path: Path) -> None:
+def test_records_survive_a_cut_line(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for number in (1, 2, 3):
         folder.add_round(RoundRecord(number))
@@ -158,9 +146,6 @@ def test_records_survive_a_cut_line_and_a_later_version_is_refused(tmp_path: Pat
     folder.add_round(RoundRecord(3, loss=0.5))
     assert [record.round for record in folder.rounds()] == [1, 2, 3]
     assert folder.rounds()[-1].loss == 0.5
-    folder.rounds_file.write_text(line_of({**RoundRecord(1).to_json(), "format": 4}))
-    with pytest.raises(DataError):
-        folder.rounds()
 
 
 def test_a_record_of_very_many_clients_is_short() -> None:

@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
 }
 """Two of three clients take part, so that a client's memory is older than the last round at times."""
 DEPLOYED = {
-    **{name: [name] for name in ("creff", "creff-code", "ccvr", "refit-bias", "tau-norm", *HEADS)},
+    **{name: [name] for name in ("creff", "creff-code", "ccvr", "tau-norm", *HEADS)},
     "real-features": ["real-features"],
     "real-blocks": ["real-blocks-1", "real-blocks-2"],
     "ditto": ["personal-model"],
@@ -170,7 +170,7 @@ REFUSED = {
     ("singleset", "fedbn"),
     ("uniform-sampling", "iwds"),
     ("fixed-beta-sampling", "iwds"),
-    *((name, "fedbn") for name in ("ccvr", "refit-bias", "feddf", "fedbe", "ratio-loss")),
+    *((name, "fedbn") for name in ("ccvr", "feddf", "fedbe", "ratio-loss")),
     *((name, "fedbn") for name in ("real-features", "real-blocks", *HEADS)),
     *((name, name) for name in COMPANIONS),
 }

@@ -12,12 +12,13 @@ from typing import Any, get_type_hints
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
+from client_app.models import PLAIN, build
 from client_app.optimizer import TrainingSettings
 from client_app.run_spec import RunSpec
 from data import OneOf, SettingError, Settings
-from data.renamed_settings import OLD_NAMES, stored
 from server_app.composition import section_types
 from server_app.methods import METHODS
+from server_app.run_settings import sized_model
 from server_app.settings import as_toml, defaults, groups, parse, parse_text
 from strategies.registry import SERVER_METHODS
 
@@ -268,7 +269,7 @@ def test_what_is_resolved_and_what_a_name_sets_is_the_same_run_spelled_out() -> 
 
 def test_no_default_that_ids_leave_out_is_changed() -> None:
     """A changed one would give runs of other numbers the id of finished ones."""
-    known = stored({key: value for key, value in defaults().items() if key not in WITHOUT_EFFECT})
+    known = {key: value for key, value in defaults().items() if key not in WITHOUT_EFFECT}
     assert {key: known.get(key) for key in DEFAULTS} == DEFAULTS
 
 
@@ -313,14 +314,21 @@ def test_the_flower_app_declares_every_setting_at_its_default() -> None:
         flat |= {f"{key}.{name}".rstrip("."): part for name, part in parts.items()}
     # No settings: a file for the sites' answers, the coordinator's signature, and the protocol.
     assert {flat.pop(key) for key in ("readiness", "run-signature", "protocol")} == {"", "clients"}
-    for new_name, old_name in OLD_NAMES.items():
-        assert flat.pop(old_name) == flat[new_name]
     assert flat == defaults()
     assert {key: type(flat[key]) for key in flat} == {k: type(v) for k, v in defaults().items()}
 
 
 def model_of(**stated: str) -> str:
     return parse({key.replace("_", "-"): value for key, value in stated.items()}).general.model
+
+
+@pytest.mark.parametrize("name", ["mcmahan-cnn", "resnet-8", "torchvision:shufflenet_v2_x0_5"])
+def test_a_model_s_size_is_that_of_the_model(name: str) -> None:
+    given = (name, (3, 64, 64), 5)
+    sized, built = sized_model(*given, PLAIN).state_dict(), build(*given, 0).state_dict()
+    assert {key: (tensor.shape, tensor.dtype) for key, tensor in sized.items()} == {
+        key: (tensor.shape, tensor.dtype) for key, tensor in built.items()
+    }
 
 
 def test_a_data_set_has_a_suitable_model() -> None:

@@ -11,6 +11,7 @@ from in_process import FinishedRun, cut, small
 
 from data import SettingError
 from fedskew.engines import execute
+from fedskew.scheduling import Resources
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from server_app.trackers import PROJECT, Tracker, scalars
@@ -78,7 +79,7 @@ def test_a_finished_run_is_drawn_without_being_conducted(train: Train, tmp_path:
     """By Ray's engine, which has no run to tell of it."""
     pytest.importorskip("tensorboard")
     outcome, config = train(**SHORT), small(tmp_path / "results", tensorboard=True, **SHORT)
-    execute(config, "ray", print)
+    execute(config, Resources("ray"), print)
     assert_drawn(outcome.folder)
 
 

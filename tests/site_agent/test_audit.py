@@ -48,6 +48,14 @@ def test_lines_follow_from_each_other(audit: Audit) -> None:
     assert Audit(audit.path.with_name("none")).verify() == 0
 
 
+def test_a_log_and_a_line_of_more_than_a_block_go_on_behind_their_last_line(audit: Audit) -> None:
+    for _ in range(3):
+        audit.write("answered", message="x" * 50_000)
+    audit.write("answered", message="y" * 150_000)
+    audit.write("answered", message="z")
+    assert audit.verify() == 4 + 5
+
+
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("new", [b"", b"changed", b"no JSON\n", b'{"event": "answered"}\n'])
 def test_a_line_that_is_removed_changed_or_cut_is_found(

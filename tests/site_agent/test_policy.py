@@ -163,7 +163,7 @@ def test_what_tells_of_classes_is_of_enough_samples_of_each_class_at_the_site(
     tmp_path: Path, permission: str
 ) -> None:
     """A class that the site lacks is not one of too few samples."""
-    of_classes = {"class-counts", "class-statistics", "class-predictions", "head-gradients"}
+    of_classes = {"class-counts", "class-statistics", "head-gradients"}
     policy_of(tmp_path, (10, 0, 5), min_class_samples=5).check_counts(permission)
     few = policy_of(tmp_path, (10, 0, 4), min_class_samples=5)
     none = policy_of(tmp_path, (0, 0, 0), min_class_samples=1, min_update_samples=0)

@@ -28,12 +28,13 @@ TRAIN = """
 import sys
 from pathlib import Path
 from fedskew.engines import execute
+from fedskew.scheduling import Resources
 from server_app.settings import parse
 from site_agent import executor, export, metrics, online, pool, service, supernode, supernode_watch
 folder = Path(sys.argv[1])
 run = {"method": "fedshift+fedbn", "model": "resnet-8", "rounds": 1, "batch-size": 8, "device": "cpu", "width": 4,
        "dataset": f"sites:{folder}/federation.toml", "results": str(folder / "results")}
-print(execute(parse(run), "inprocess", lambda line: None, sites=str(folder))["hash"]["shared"])
+print(execute(parse(run), Resources("inprocess"), lambda line: None, sites=str(folder))["hash"]["shared"])
 print("loaded", *sorted({name.split(".")[0] for name in sys.modules}))
 """
 CHECK = "import sys; from fedskew.site_command import main; sys.argv[0] = 'fedskew-site'; main()"

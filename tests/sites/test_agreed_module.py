@@ -16,6 +16,7 @@ from client_app.runtime import ClientRuntime, site_runtime
 from client_app.user_code import FOLDER
 from data import DataError, SettingError
 from fedskew.engines import execute
+from fedskew.scheduling import Resources
 from server_app.settings import parse
 from site_agent.approval import summary
 from site_agent.config import read_site, read_sites
@@ -85,7 +86,7 @@ def settings_of(folder: Path, name: str, **changes: Any) -> Any:
 
 
 def rehearse(folder: Path, settings: Any) -> dict[str, Any]:
-    return execute(settings, "inprocess", lambda line: None, sites=str(folder))
+    return execute(settings, Resources("inprocess"), lambda line: None, sites=str(folder))
 
 
 def test_the_sites_own_copies_train_as_a_simulation_does(tmp_path: Path, name: str) -> None:
@@ -93,7 +94,7 @@ def test_the_sites_own_copies_train_as_a_simulation_does(tmp_path: Path, name: s
     trained = rehearse(folder, settings_of(folder, name, method=method))
     inputs = {"classes": "healthy,ill,other", "input-shape": "1x8x8", "mean": "0.5", "std": "0.5"}
     simulated = settings_of(folder, name, method=method, dataset=data_sets(folder), **inputs)
-    summary = execute(simulated, "inprocess", lambda line: None)
+    summary = execute(simulated, Resources("inprocess"), lambda line: None)
     assert trained["hash"]["shared"] == summary["hash"]["shared"]
 
 
@@ -118,7 +119,9 @@ def test_the_run_names_the_site_with_another_file(tmp_path: Path, name: str) -> 
     other = f"import os\nos.mkdir({str(marker)!r})\n{source_of(name)}"
     (folder / "east/own.py").write_text(other)
     lines: list[str] = []
-    summary = execute(settings_of(folder, name), "inprocess", lines.append, sites=str(folder))
+    summary = execute(
+        settings_of(folder, name), Resources("inprocess"), lines.append, sites=str(folder)
+    )
     assert [line for line in lines if "is not ready" in line] == [
         line for line in lines if line.startswith("site east is not ready: data")
     ]

@@ -20,6 +20,7 @@ from client_app.variants.feature_statistics import LabelCounts
 from data.agreement import read_agreement
 from fedskew.engines import execute
 from fedskew.engines.rehearsal import RehearsalGrid
+from fedskew.scheduling import Resources
 from server_app.app import run
 from server_app.settings import parse
 from site_agent.audit import Audit
@@ -48,7 +49,7 @@ def settings_of(folder: Path, results: Path, config: dict[str, Any], **changes: 
 
 def rehearse(folder: Path, results: Path, config: dict[str, Any], **changes: Any) -> dict[str, Any]:
     settings = settings_of(folder, results, config, **changes)
-    return execute(settings, "inprocess", lambda line: None, sites=str(folder))
+    return execute(settings, Resources("inprocess"), lambda line: None, sites=str(folder))
 
 
 def events(folder: Path, name: str = "north") -> list[dict[str, Any]]:

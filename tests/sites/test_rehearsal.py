@@ -17,6 +17,7 @@ from data import SettingError, federate
 from data.agreement import read_agreement
 from fedskew.engines import execute
 from fedskew.engines.rehearsal import RehearsalGrid
+from fedskew.scheduling import Resources
 from server_app.app import main, run
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
@@ -43,7 +44,7 @@ def rehearse(
     settings = parse(
         {**RUN, "dataset": f"sites:{folder}/federation.toml", "results": str(results), **changes}
     )
-    summary = execute(settings, "inprocess", report_line, sites=str(folder))
+    summary = execute(settings, Resources("inprocess"), report_line, sites=str(folder))
     return summary, RunFolder(settings.folder)
 
 
@@ -59,7 +60,7 @@ def test_sites_with_their_own_files_make_the_simulations_model_and_numbers(
     known = {"dataset": data_sets(folder), "classes": ",".join(CLASSES), "input-shape": "1x8x8"}
     settings = {**RUN, **known, **changes, "cache": str(tmp_path / "cache")}
     simulation = parse({**settings, "results": str(tmp_path)})
-    simulated = execute(simulation, "inprocess", lambda line: None)
+    simulated = execute(simulation, Resources("inprocess"), lambda line: None)
     assert rehearsed["hash"]["shared"] == simulated["hash"]["shared"]
     ours = records.rounds()[-1].models
     theirs = RunFolder(simulation.folder).rounds()[-1].models

@@ -14,6 +14,7 @@ from client_app.runtime import site_runtime
 from client_app.state import State
 from data import SettingError
 from fedskew.engines import execute
+from fedskew.scheduling import Resources
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
 from server_app.settings import parse
@@ -140,7 +141,7 @@ def test_the_run_says_which_site_refuses_it_and_by_which_rule(folder: Path, tmp_
             }
         )
         try:
-            execute(chosen, "inprocess", said.append, sites=str(folder))
+            execute(chosen, Resources("inprocess"), said.append, sites=str(folder))
         except SettingError as error:
             assert not holds
             assert "the policy of site east refuses the run: min-batch-size " in str(error)

@@ -18,6 +18,7 @@ from fedskew.export.from_run import TrainedRun, export
 from fedskew.export.inputs import read_inputs
 from fedskew.export.model_folder import ModelFolder
 from fedskew.export.predict import predict
+from fedskew.scheduling import Resources
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
@@ -36,7 +37,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = site_folders(root / "sites")
     settings = parse({"dataset": f"sites:{folder}/federation.toml", "results": str(root), "method": "fedshift+fedbn",
                       "model": "mlp-bn", "rounds": 1, "batch-size": 8, "device": "cpu"})  # fmt: skip
-    execute(settings, "inprocess", lambda line: None, sites=str(folder))
+    execute(settings, Resources("inprocess"), lambda line: None, sites=str(folder))
     run = RunFolder(settings.folder)
     export(TrainedRun(run), root / "shared")
     return folder, run, root / "shared"

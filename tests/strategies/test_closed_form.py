@@ -282,8 +282,6 @@ def test_rho_of_0_where_a_feature_is_another_s_copy_is_refused() -> None:
         (FedLDAPooled, "rho", "1e9", "inf"),
         (FedLDA, "prior", "global", "local"),
         (FedLDA, "means", "plain", "none"),
-        (Fed3R, "sweep", "1,0", "1,1.0"),
-        (Fed3R, "sweep", "", "1,-1"),
     ],
 )
 def test_settings_are_checked(kind: type[ClosedFormHead], field: str, good: str, bad: str) -> None:
@@ -291,15 +289,6 @@ def test_settings_are_checked(kind: type[ClosedFormHead], field: str, good: str,
     with pytest.raises(SettingError) as refused:
         kind(**{field: bad})
     assert refused.value.key == f"{kind.name}.{field}"
-
-
-def test_a_sweep_deploys_one_model_per_rho() -> None:
-    features_ND, labels_N = data_of((10, 20, 10, 10))
-    server = server_with(Fed3R(), features_ND, labels_N, [torch.arange(50)])
-    models = deployed(Fed3R(sweep="0.1,3"), server).models
-    assert sorted(models) == ["fed3r-0.1", "fed3r-3"]
-    alone = deployed(Fed3R(rho="3"), server).models["fed3r"]
-    assert digest([models["fed3r-3"]]) == digest([alone])
 
 
 def test_a_matrix_without_a_trace_is_regularized_to_the_identity() -> None:

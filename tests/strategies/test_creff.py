@@ -275,15 +275,6 @@ def test_comparing_features_needs_a_holdout_and_features() -> None:
         CReFF(features_per_class=0, compare_features=True)
 
 
-def test_a_sweep_has_features_and_a_head_for_each_number(server: Server) -> None:
-    assert set(CReFF(sweep="1,2").initial_state(server)) == {
-        f"{name}-{number}" for name in ("features", "weight", "bias") for number in (1, 2)
-    }
-    for text in ("1,1", "1,x"):
-        with pytest.raises(SettingError):
-            CReFF(sweep=text)
-
-
 # ---- the authors' code -----------------------------------------------------------------------------------------------
 
 

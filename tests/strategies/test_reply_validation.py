@@ -1,21 +1,23 @@
 """What an update must be: each value against its rule, and the numbers that come with it against each other."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from in_process import small
 from server_builders import server_of
 
+from client_app.client import Requirements, Variant
 from client_app.models import build
 from client_app.optimizer import TrainingSettings, coefficient_sum, expected_coefficient_sum
 from client_app.training import steps_of
-from client_app.variants.vacant_classes import VacantClasses
 from data.agreement import MOST_SAMPLES, Member
 from strategies.core.flower_adapter import Strategy
+from strategies.core.scoring import share
 from strategies.core.server import Server
 from strategies.core.validation import (
     LARGEST_VALUE,
@@ -194,8 +196,16 @@ def test_every_number_is_there_within_its_range_and_of_the_known_samples() -> No
         checked_metrics(1, honest, server)
 
 
+@dataclass(frozen=True)
+class Unbounded(Variant):
+    """A variant one of whose loss terms has no lower bound."""
+
+    name: ClassVar[str] = "unbounded"
+    requirements: ClassVar[Requirements] = Requirements(signed_loss=True)
+
+
 def test_a_negative_loss_is_taken_only_beside_a_variant_whose_terms_have_no_bound() -> None:
-    signed = replace(server_of(), variants={"vacant-classes": VacantClasses()})
+    signed = replace(server_of(), variants={"unbounded": Unbounded()})
     assert checked_metrics(0, stated(signed, 8, loss=-0.01), signed) == 8
     with pytest.raises(UpdateOutOfRange):
         checked_metrics(0, stated(signed, 8, loss=-math.inf), signed)
@@ -236,3 +246,9 @@ def test_a_site_with_nearly_all_samples_is_named_where_none_are_agreed(
     )
     rounds.warn_of_heavy_site(stated_samples)
     assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == named
+
+
+def test_a_local_accuracy_beyond_a_share_is_none() -> None:
+    assert (share(0.0), share(0.25), share(1.0)) == (0.0, 0.25, 1.0)
+    for number in (None, -0.01, 1.01, math.nan, math.inf):
+        assert math.isnan(share(number))

@@ -15,10 +15,9 @@ from in_process import KEEP_BEST, contents_of, small
 from rich.console import Console
 
 from fedskew.engines import APP, execute
-from fedskew.engines.processes import marked
-from fedskew.scheduling import Allocation, Job
+from fedskew.scheduling import Job, Resources
+from fedskew.sweep.pool import conduct
 from fedskew.sweep.progress import Overview
-from fedskew.sweep.queue import conduct
 from server_app.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -30,17 +29,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "diverges": {"learning_rate": 1e30},
     "scaffold": {"method": "scaffold"},
 }
-"""The third one fails, so that the fourth begins on another Ray."""
 Ends = dict[str, dict[str, Any]]
 
 
 def on_ray(results: Path, runs: dict[str, dict[str, Any]]) -> tuple[Ends, dict[str, str]]:
     """Conduct runs one after the other on Ray; return the files of those that finish, and why others did not."""
     planned = {name: small(results, **changes) for name, changes in runs.items()}
-    jobs = [Job(run, name, work=-place) for place, (name, run) in enumerate(planned.items())]
-    outcomes = conduct(
-        jobs, Allocation("ray", 1, 2), Overview(Console(file=io.StringIO()), jobs, 1)
-    )
+    jobs = [Job(run, name) for name, run in planned.items()]
+    resources = Resources("ray", 1, 2)
+    outcomes = conduct(jobs, resources, Overview(Console(file=io.StringIO()), jobs))
     files, reasons = {}, {}
     for name, run in planned.items():
         outcome = outcomes[run.run_id]
@@ -54,7 +51,7 @@ def on_ray(results: Path, runs: dict[str, dict[str, Any]]) -> tuple[Ends, dict[s
 def alone(results: Path, changes: dict[str, Any]) -> dict[str, Any]:
     """Return the files of a run in this process."""
     run = small(results, **changes)
-    execute(run, "inprocess", lambda line: None)
+    execute(run, Resources("inprocess"), lambda line: None)
     return contents_of(RunFolder(run.folder))
 
 
@@ -81,28 +78,83 @@ def test_a_run_that_fails_on_ray_says_why_and_the_next_one_does_not_notice(
     assert reasons["diverges"].startswith("diverged in round 1: ")
 
 
-def test_a_killed_command_is_heard_on_this_machine_alone_and_the_same_one_ends_the_same(
+MODEL = """
+import os, signal
+from pathlib import Path
+import torch
+from torch import nn
+from client_app.models import Classifier
+
+class Model(nn.Module):
+    def forward(self, x):
+        if MODE == "memory" and self.training:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        if self.training and Path(MARK).exists():
+            Path(MARK).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x.flatten(1)
+
+def build(shape, classes):
+    return Classifier(Model(), nn.Linear(64, classes))
+"""
+"""A model that finds no memory, or that kills its process (kill -9) once."""
+
+
+def own_model(folder: Path, name: str, mode: str) -> str:
+    """Write a model of the user's own and return its setting."""
+    text = MODEL.replace("MODE", repr(mode)).replace("MARK", repr(str(folder / "mark")))
+    (folder / f"{name}.py").write_text(text)
+    return f"{name}:build"
+
+
+def test_a_client_that_a_gpu_has_no_memory_for_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = own_model(tmp_path, "large_model", "memory")
+    _, reasons = on_ray(tmp_path / "results", {"large": {"model": model}})
+    assert re.fullmatch(
+        r"client \d needs more memory than its GPU has: give it a larger share \(--client-gpus, now 0\), "
+        "or set a smaller batch-size",
+        reasons["large"],
+    )
+
+
+def test_a_worker_that_is_killed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = {"model": own_model(tmp_path, "deadly_model", "kill")}
+    (tmp_path / "mark").touch()
+    files, _ = on_ray(tmp_path / "results", {"killed": changes})
+    assert not (tmp_path / "mark").exists()
+    assert files["killed"] == alone(tmp_path / "alone", changes)
+
+
+def test_a_killed_command_is_heard_on_this_machine_alone_and_leaves_no_process(
     tmp_path: Path,
 ) -> None:
-    """kill -9 of the command itself leaves Ray's processes at work; the next command ends them and goes on."""
+    """After kill -9 the same command goes on."""
     changes: dict[str, Any] = {"method": "fedbn", "rounds": 15, "local_epochs": 10}
     run = small(tmp_path / "results", **changes)
     settings = [f"--set={key}={value}" for key, value in run.flat().items()]
     words = [sys.executable, "-m", "fedskew", "run", "--engine", "ray", "--workers", "2", *settings]
-    launcher = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (run.folder / "checkpoint.safetensors").exists():
-        assert launcher.poll() is None
+        assert command.poll() is None
         time.sleep(0.02)
-    sockets = [one for process in marked(run.folder) for one in process.net_connections()]
-    launcher.kill()
-    launcher.wait()
+    processes = psutil.Process(command.pid).children(recursive=True)
+    assert {"raylet", "gcs_server"} <= {process.name() for process in processes}
+    sockets = [one for process in processes for one in process.net_connections()]
     listening = {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
     assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
-    assert marked(run.folder), "the launcher was to be killed while its run was going on"
+    command.kill()
+    command.wait()
+    left = {process.name() for process in psutil.wait_procs(processes, timeout=5)[1]}
+    assert left <= {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}, "these two wait for a minute"
     assert not (run.folder / "summary.json").exists()
     files, _ = on_ray(tmp_path / "results", {"fedbn": changes})
     assert files["fedbn"] == alone(tmp_path / "alone", changes)
-    assert not marked(run.folder)
 
 
 def test_plain_flwr_run_with_its_defaults_leaves_a_run_folder(tmp_path: Path) -> None:

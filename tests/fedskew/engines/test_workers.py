@@ -1,17 +1,17 @@
 """Clients in worker processes: workers that die or dawdle, and how clients are shared among them."""
 
-import gc
 import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from in_process import FinishedRun
 
 from client_app.handlers import ClientOutcome, ClientReply
-from fedskew.engines.shared_memory import SharedMemory
+from fedskew.engines.shared_memory import ALIGNMENT, SharedFile
 from fedskew.engines.workers import WorkersGrid, chunks
 from strategies.core.exchange import TRAIN, Request, TooFewReplies
 
@@ -76,16 +76,24 @@ def test_a_chunk_is_no_more_than_its_share_of_the_samples() -> None:
         assert len(part) == 1 or sum(map(examples.__getitem__, part)) <= sum(examples.values()) / 8
 
 
-def test_shared_memory_is_free_when_the_last_tensor_of_it_is_gone() -> None:
-    memory = SharedMemory()
-    region = memory.take()
-    first, second = memory.read(
-        region, memory.write(region, [{"a": torch.ones(2)}, {"b": torch.ones(2)}]), frees=True
-    )
-    kept = first.pop("a")[:1]
-    del first, second
-    gc.collect()
-    assert memory.take() != region
-    del kept
-    gc.collect()
-    assert memory.take() == region
+def test_what_was_read_from_shared_memory_stays_when_the_file_is_gone() -> None:
+    file = SharedFile()
+    first, second = file.write([{"a": torch.ones(2)}, {"b": torch.arange(3)}]).read()
+    file.close()
+    assert not Path(file.path).exists()
+    assert torch.equal(first["a"], torch.ones(2)) and torch.equal(second["b"], torch.arange(3))
+
+
+def test_tensors_of_every_type_and_shape_arrive_in_shared_memory_as_they_were() -> None:
+    sent = {
+        "transposed": torch.arange(6.0).reshape(2, 3).T,
+        "scalar": torch.tensor(7),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "mask": torch.tensor([True, False]),
+        "empty": torch.empty(0, 4),
+    }
+    received = SharedFile().write(("states", sent)).read()[1]
+    assert received.keys() == sent.keys()
+    for name, tensor in sent.items():
+        assert received[name].dtype == tensor.dtype and torch.equal(received[name], tensor)
+        assert received[name].is_contiguous() and received[name].data_ptr() % ALIGNMENT == 0

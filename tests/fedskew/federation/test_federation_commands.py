@@ -1,5 +1,6 @@
 """The coordinator's folder by its commands: what `new`, `add` and `update` write, and what they refuse unwritten."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from click import BadParameter
 from command_line import FedSkew
 
 from data import DataError, InputError, SettingError
-from data.agreement import as_flower_has_it, read_agreement
+from data.agreement import as_flower_has_it, read_agreement, subtraction_warning
 from data.toml_file import read_toml
 from deploy.local_federation import fedskew as command
 from fedskew.federation import services
@@ -149,6 +150,10 @@ def test_the_installed_app_and_another_text_are_agreed_to_and_the_former_one_is_
     write(draft, agreed(site=FOUR[:3]))
     status, output, _ = fedskew("federation", "update", folder.path, draft)
     assert status == 0 and "Warning: west leaves: masked sums of both federations" in output
+    masked = replace(former, sums="masked")
+    fewer = replace(masked, sites=masked.sites[1:])
+    assert subtraction_warning(masked, fewer)
+    assert not subtraction_warning(masked, replace(fewer, sums="plain"))
     text = file.read_text()
     assert fedskew("federation", "add", folder.path, "west", FOUR[3]["key"])[0] != 0
     # Another federation's text, and one that nobody could read, change nothing either.

@@ -9,14 +9,13 @@ import pytest
 
 from client_app.local_site import RunNotSigned
 from data import DataError, SettingError
-from data.renamed_settings import given_to_flower
 from deploy.local_federation import fedskew
 from fedskew.engines import APP
 from fedskew.federation import run as run_module
 from fedskew.federation import submission
 from fedskew.federation.coordinator_key import make_key, read_key, sign_run, takes_signature
 from fedskew.federation.folder import FederationFolder, add_site, begin
-from server_app.settings import defaults, parse
+from server_app.settings import parse
 from site_agent.app_files import app_files
 from site_agent.keys import public_text
 from site_agent.run_signature import check_app_signed, check_signed
@@ -110,8 +109,7 @@ def test_what_is_signed_is_what_the_server_app_sends(folder: FederationFolder) -
         {"method": "fedprox", "proximal.mu": 0.1, "learning-rate": 0.3, "seed": 4, "rounds": 3},
     ):
         planned = parse({"model": "mlp-bn", **stated, "dataset": dataset})
-        given = given_to_flower(dict(planned.going_on().run_config()), defaults())
-        assert parse(given).run_spec().to_json() == planned.run_spec().to_json()
+        assert parse(planned.going_on().run_config()).run_spec().to_json() == planned.run_spec().to_json()
     assert takes_signature(app_files(APP))
 
 

@@ -44,7 +44,7 @@ STRATEGIES = {
     for method in kind.methods
 }
 """The strategy of every method that has a server half."""
-WITHOUT_STRATEGY = {"real-features", "real-blocks", "feddyn", "fedexp", "feddisco"}
+WITHOUT_STRATEGY = {"real-features", "real-blocks", "feddyn", "fedexp"}
 FLWRS_OWN = {"fedavgm", "fedadagrad", "fedadam", "fedyogi"}
 """Methods whose server half is in FedSkew's own runs alone, or in a strategy of flwr's."""
 KEEPING = {"iwds", "moon", "fedbn", "ditto"}

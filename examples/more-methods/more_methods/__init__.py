@@ -1,0 +1,1 @@
+"""FedCOF, FedDisco and FedVLS as plug-ins of FedSkew: one file per method."""

@@ -1,0 +1,451 @@
+"""Selection of a method: three experiments on validation data, of which the last one decides.
+
+1. Every method trains with one seed, at the learning rate of the settings.
+2. The best third of the trainings, and FedAvg's, train at three learning rates with two seeds.
+3. The winner, FedAvg and CCVR, each at its best rate, train with ten seeds that nothing was chosen by.
+
+These are ordinary experiments: their runs stand in the results folder, so the same command trains none of them again.
+Every run of the three has all rounds. The test set is never read.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from client_app.local_site import PERMISSIONS
+from client_app.ranking import MOST_RANKED
+from client_app.state import cores
+from data import DataError, SettingError, federate, load, require
+from data.partition_files import SavedPartition, save
+from data.random_draws import generator
+from fedskew.diagnosis.table import read_counts
+from fedskew.experiments.experiments import Experiment, Row
+from fedskew.experiments.plan import plan, runs
+from fedskew.formatting import plural
+from fedskew.report.differences import compare_rows
+from fedskew.report.inference import Comparison, summarize_seeds
+from fedskew.report.results import ExperimentResults, gather
+from fedskew.report.unfit_rows import CHANCE_REMEDY, chance_words
+from fedskew.sweep import run_all
+from server_app.composition import closed_form_methods, compose
+from server_app.methods import METHODS
+from server_app.run_folder import RunFolder, write_text
+from server_app.run_settings import RunSettings, Scalar, model_line
+from server_app.settings import parse
+
+BASELINE, CONSTANT = "fedavg", "ccvr"
+"""What the winner is always compared with."""
+TRAININGS = ("scaffold", "fedshift", "iwds", "fedbn", "fedprox", "fedlc", "fedavgm")
+"""Those that need nothing but what clients have."""
+HEADS = ("ccvr", "tau-norm")
+"""Heads that are made after the last round, of any training, at next to no cost."""
+RATE_FACTORS = (1 / 3, 1.0, 3.0)
+FRESH_SEEDS = tuple(range(100, 110))
+"""Ten: with five a gain is often unclear and FedAvg is taken too often (docs/results/races.md)."""
+VALIDATION_SHARE = 0.2
+"""Of the clients' samples, where the data bring no validation samples."""
+TARGETS = {
+    "balanced-accuracy": "balanced-accuracy",
+    "accuracy": "accuracy",
+    "site-mean": "local-accuracy.mean",
+    "worst-site": "local-accuracy.worst",
+    "auroc": "auroc",
+    "brier": "brier",
+}
+"""The numbers that can decide, each with its name in the report."""
+ALWAYS_UPLOADED = ("model", "scores")
+HOLDS_COUNTS = ("class-statistics",)
+"""Uploads that name each class's number of samples as well."""
+
+
+def select(
+    settings: Mapping[str, Scalar],
+    methods: Sequence[str],
+    target: str,
+    without: Sequence[str],
+    minutes: float,
+    jobs: int,
+    out: Console,
+) -> None:
+    """Select a method, print how it was chosen, and write RESULTS/select-HASH.json.
+
+    Args:
+        settings: of all runs.
+        methods: that are compared with FedAvg and CCVR; none are all that go with the model and the data.
+        target: the number that decides.
+        without: permissions that no method may need.
+        minutes: after which no experiment begins.
+        jobs: parallel runs; 0 chooses.
+        out: gets what is printed.
+
+    Raises:
+        SettingError: an option that cannot be, or minutes that allow no basis for a choice.
+    """
+    began = time.monotonic()
+    require(target in TARGETS, "--target", target, f"must be one of {', '.join(TARGETS)}")
+    baseline = parse({**settings, "method": BASELINE})
+    require(baseline.general.rounds > 0, "rounds", baseline.general.rounds, "must be at least 1")
+    measured = on_validation(settings, baseline)
+    federation = federate(parse({**measured, "method": BASELINE}).data, 0)
+    classes = federation.dataset.num_classes
+    rule = f"is measured for at most {MOST_RANKED} classes, and the data have {classes}"
+    require(target != "auroc" or classes <= MOST_RANKED, "--target", target, rule)
+    metric = TARGETS[target]
+    if federation.test_indices is not None:  # sites are measured on samples of their own
+        metric = metric.replace("local-", "client-")
+    selection = Selection(
+        measured, metric, baseline.training.learning_rate, minutes, jobs, out, began
+    )
+    out.print(f"model {model_line(baseline)}", markup=False)
+    choice = selection.run(selection.usable(methods or all_methods(), without))
+    command = json.dumps([{**settings, "results": ""}, methods, target, list(without)])
+    name = f"select-{hashlib.sha256(command.encode()).hexdigest()[:10]}.json"
+    result = {**choice, "target": target, "without": list(without)}
+    write_text(Path(str(settings["results"])) / name, json.dumps(result, indent=2) + "\n")
+
+
+@dataclass
+class Selection:
+    """A selection under way."""
+
+    settings: Mapping[str, Scalar]
+    """Of all runs, which are evaluated on validation data."""
+    metric: str
+    """The number that decides, as the report calls it."""
+    rate: float
+    """The learning rate of the settings."""
+    minutes: float
+    jobs: int
+    out: Console
+    began: float
+    """By `time.monotonic`."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Why methods take no part, or none in a later step."""
+
+    @property
+    def more_is_better(self) -> bool:
+        return self.metric != "brier"
+
+    @property
+    def rounds(self) -> int:
+        return parse({**self.settings, "method": BASELINE}).general.rounds
+
+    def usable(self, methods: Sequence[str], without: Collection[str]) -> list[str]:
+        """Return FedAvg, CCVR and the methods that go with the model and the data and need no permission of `without`.
+
+        Why the others are left out is noted. Raises SettingError where none but FedAvg is left.
+        """
+        optional = [name for name in PERMISSIONS if name not in ALWAYS_UPLOADED]
+        for word in without:
+            require(word in optional, "--without", word, f"must be some of {', '.join(optional)}")
+        found = []
+        for method in dict.fromkeys([BASELINE, CONSTANT, *methods]):
+            compose(method)  # a name that there is not is an error
+            try:
+                run = parse({**self.settings, "method": method})
+            except SettingError as error:
+                if error.key not in ("model", "method"):
+                    raise
+                self.left_out[method] = error.rule.removeprefix(f"{method} ")
+                continue
+            refused = permissions_of(run) & {*without}
+            if refused:
+                self.left_out[method] = f"uploads {', '.join(sorted(refused))}"
+            else:
+                found.append(method)
+        reasons = "; ".join(f"{name} {reason}" for name, reason in self.left_out.items())
+        rule = f"none but FedAvg is left: {reasons}"
+        require(len(found) > 1, "--method", ",".join(methods), rule)
+        return found
+
+    def run(self, methods: Sequence[str]) -> dict[str, object]:
+        """Train the three experiments and return what is to be taken, as JSON."""
+        first = [self.row(method, self.rate) for method in methods]
+        self.refuse_too_few_minutes(first)
+        results = self.train(first, (0,))
+        best = self.best_third(results, self.ranked(1, results))
+        second = []
+        for factor in RATE_FACTORS:
+            rate = float(f"{factor * self.rate:.3g}")
+            second += [self.row(row.method, rate) for row in best]
+
+        self.refuse_late_step(2)
+        order = self.ranked(2, self.train(second, (0, 1)))
+        last = {}
+        for row in [*order, *second]:  # FedAvg is compared with even where it has diverged
+            if row is order[0] or row.method in (BASELINE, CONSTANT):
+                last.setdefault(row.method, row)
+
+        self.refuse_late_step(3)
+        results = self.train(list(last.values()), FRESH_SEEDS)
+        self.ranked(3, results)
+        self.tell_left_out()
+        return self.conclude(results, order[0], last[BASELINE])
+
+    # ---- steps --------------------------------------------------------------------------------------
+
+    def row(self, method: str, rate: float) -> Row:
+        """Return a method at a learning rate, with the settings of its own sections."""
+        sections = compose(method).sections
+        own = {key: of for key, of in self.settings.items() if section_of(key) in sections}
+        return Row(f"{method} ({rate:g})", method, {**own, "learning-rate": rate})
+
+    def experiment(self, rows: Sequence[Row], seeds: Sequence[int], rounds: int = 0) -> Experiment:
+        """Return rows as an experiment; 0 rounds are those of the settings."""
+        shared = {key: of for key, of in self.settings.items() if not section_of(key)}
+        shared["rounds"] = rounds or self.rounds
+        return Experiment(
+            "select", "", tuple(rows), shared, seeds=tuple(seeds), metric=self.metric
+        )
+
+    def train(
+        self, rows: Sequence[Row], seeds: Sequence[int], rounds: int = 0
+    ) -> ExperimentResults:
+        """Train an experiment and return its results; finished runs are not repeated."""
+        experiment = self.experiment(rows, seeds, rounds)
+        cells = plan(experiment)
+        _, failed = run_all(runs(cells), cells, self.out, at_once=self.jobs)
+        self.left_out |= failed
+        return gather(experiment, {})
+
+    def ranked(self, step: int, results: ExperimentResults) -> list[Row]:
+        """Return the rows that have a number in every seed, best first, and print each method's best.
+
+        Raises RuntimeError where there is none.
+        """
+        seeds = len(results.experiment.seeds)
+        means = {}
+        for row in results.experiment.rows:
+            summary = summarize_seeds(results.of(row.label, ""), "last", self.metric)
+            if summary is not None and summary.n == seeds:
+                means[row.label] = summary.mean
+            else:
+                diverged = ", ".join(map(str, results.diverged(row.label, "")))
+                reason = f"diverged in seed {diverged}" if diverged else "a run failed"
+                self.left_out[row.label] = reason
+        if not means:
+            raise RuntimeError(f"no method has finished step {step}: {self.left_out}")
+        order = [row for row in results.experiment.rows if row.label in means]
+        order.sort(key=lambda row: means[row.label], reverse=self.more_is_better)
+        best: dict[str, str] = {}
+        for row in order:
+            best.setdefault(row.method, f"{row.label} {self.number(means[row.label])}")
+        what = f"{plural(len(runs(results.cells)), 'run')} of {plural(self.rounds, 'round')}"
+        title = f"step {step} of 3, {what}, {self.metric} on validation data"
+        self.out.print(f"{title}: {', '.join(best.values())}", markup=False)
+        return order
+
+    def best_third(self, results: ExperimentResults, order: Sequence[Row]) -> list[Row]:
+        """Return the rows of FedAvg's training, and of the third of the trainings with the best rows, two at least."""
+        training = {cell.row: cell.run.run_id for cell in results.cells}
+        of_baseline = training[results.experiment.rows[0].label]
+        by_rank = list(dict.fromkeys(training[row.label] for row in order))
+        kept = {of_baseline, *by_rank[: max(2, math.ceil(len(by_rank) / 3))]}
+        for row in order:
+            if training[row.label] not in kept:
+                self.left_out[row.label] = "its training is not in the best third of step 1"
+        return [row for row in results.experiment.rows if training[row.label] in kept]
+
+    # ---- time ---------------------------------------------------------------------------------------
+
+    def refuse_too_few_minutes(self, rows: Sequence[Row]) -> None:
+        """Raise SettingError unless the third step can begin in time, by one round of every training."""
+        unfinished = []
+        for run in runs(plan(self.experiment(rows, (0,)))):
+            if RunFolder(run.folder).finished(self.rounds) is None:
+                unfinished.append(run)
+        if not unfinished:
+            return
+        results = self.train(rows, (0,), rounds=1)
+        seconds = []
+        for one in results.runs.values():
+            for record in one.records:
+                once = record.seconds.round - record.seconds.clients  # evaluation and heads
+                seconds.append(self.rounds * record.seconds.clients + once)
+        third = sorted(seconds)[-math.ceil(len(seconds) / 3) - 1 :]  # the costliest, and FedAvg's
+        ahead = sum(seconds) + 2 * len(RATE_FACTORS) * sum(third)
+        needed = (time.monotonic() - self.began + ahead / (self.jobs or cores())) / 60
+        rule = f"trained 1 of {self.rounds} rounds: no basis; give {math.ceil(needed)} minutes"
+        require(needed <= self.minutes, "--minutes", self.minutes, rule)
+
+    def refuse_late_step(self, step: int) -> None:
+        """Raise SettingError where the minutes have passed."""
+        passed = (time.monotonic() - self.began) / 60
+        rule = f"passed after step {step - 1} of 3: no basis; the same command begins with step {step}"
+        require(passed <= self.minutes, "--minutes", self.minutes, rule)
+
+    # ---- end ----------------------------------------------------------------------------------------
+
+    def conclude(self, last: ExperimentResults, winner: Row, baseline: Row) -> dict[str, object]:
+        """Print what the winner has over FedAvg and CCVR, and what to take; return it as JSON."""
+        gains = {}
+        lines = []
+        above = False
+        share = float(self.settings.get("validation-fraction", 0.0))
+        for other in last.experiment.rows:
+            gain = compare_rows(last, winner.label, other.label, "", "last", self.metric)
+            if other == winner or gain is None or gain.n < 2:
+                continue
+            low, high = ends(gain, share)
+            gains[other.method] = [gain.estimate, low, high]
+            numbers = [self.number(number, "+") for number in (gain.estimate, low, high)]
+            seeds = plural(gain.n, "fresh seed")
+            interval = f"{numbers[0]}, 95 % interval {numbers[1]} to {numbers[2]}, {seeds}"
+            lines.append(f"{winner.label} over always {other.label}: {interval}")
+            if other == baseline:
+                above = low > 0 if self.more_is_better else high < 0
+
+        diverged = {row.label: last.diverged(row.label, "") for row in (winner, baseline)}
+        if diverged[winner.label]:
+            above = False
+        elif diverged[baseline.label]:
+            above = True
+        take: Row | None = winner if above else baseline
+        if above:
+            lines.append(f"winner: {winner.label}")
+        elif winner == baseline:
+            lines.append("no winner: FedAvg itself is the best on validation data")
+        else:
+            lines.append("no winner: no method is distinguishable from FedAvg here")
+        assert take is not None
+        at_chance = chance_words(last, take.label, "", self.metric, "last")
+        if at_chance or diverged[take.label]:
+            why = at_chance or "diverged"
+            lines.append(f"take none of them: {take.label} {why}; {CHANCE_REMEDY}")
+            take = None
+        else:
+            lines.append(f"take {take.label}")
+        self.out.print("\n".join(lines), markup=False)
+        return {
+            "take": None if take is None else candidate(take),
+            "winner": candidate(winner) if above else None,
+            "first": candidate(winner),
+            "gains": gains,
+            "lines": lines,
+            "left-out": self.left_out,
+        }
+
+    def tell_left_out(self) -> None:
+        """Print who was left out, by reason."""
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in self.left_out.items():
+            by_reason.setdefault(reason, []).append(name)
+        for reason, names in by_reason.items():
+            self.out.print(f"left out: {', '.join(names)}: {reason}", markup=False)
+
+    def number(self, value: float, sign: str = "") -> str:
+        """Return a number as it is printed: in percent, or as the score that it is."""
+        return f"{value:{sign}.1f}" if self.more_is_better else f"{value:{sign}.3f}"
+
+
+def ends(gain: Comparison, share: float) -> tuple[float, float]:
+    """Return the ends of the 95 % interval of a gain over two seeds or more.
+
+    It is the report's. Where that is over seeds alone, as of AUROC, it is wider: the seeds' validation samples overlap, so
+    that their spread shows a part of the error alone (Nadeau and Bengio 2003).
+
+    Args:
+        gain: by the report.
+        share: of the clients' samples, which every seed draws anew for validation; 0 where the data bring them.
+    """
+    assert gain.interval is not None
+    factor = 1.0
+    if gain.interval.resampled == "seeds":
+        factor = math.sqrt(1 + gain.n * share / (1 - share))
+    low = gain.estimate - factor * (gain.estimate - gain.interval.low)
+    high = gain.estimate + factor * (gain.interval.high - gain.estimate)
+    return low, high
+
+
+def candidate(row: Row) -> dict[str, Scalar]:
+    """Return a method and its learning rate, with what it uploads beside the model."""
+    reveals = [METHODS[name].reveals for name in compose(row.method).names]
+    uploads = "; ".join(text for text in dict.fromkeys(reveals) if text != "nothing")
+    return {
+        "method": row.method,
+        "learning-rate": row.settings["learning-rate"],
+        "uploads": uploads or "nothing",
+    }
+
+
+def all_methods() -> list[str]:
+    """Return the methods that are compared where none are stated: every training with every head."""
+    methods = [*closed_form_methods(), *HEADS, "creff"]
+    for training in TRAININGS:
+        methods.append(training)
+        for head in HEADS:
+            try:
+                compose(f"{training}+{head}")
+            except SettingError:  # a head can need the model to be the same everywhere
+                continue
+            methods.append(f"{training}+{head}")
+    return methods
+
+
+def permissions_of(run: RunSettings) -> set[str]:
+    """Return the permissions that a run needs beside those of every run, as its variants declare them."""
+    declared = {variant.upload.permission for variant in run.variants} - {""}
+    if declared & {*HOLDS_COUNTS}:
+        declared.add("class-counts")
+    return declared
+
+
+def section_of(key: str) -> str:
+    """Return the section of a setting's key; empty for a setting without one."""
+    return key.rpartition(".")[0]
+
+
+def on_validation(settings: Mapping[str, Scalar], baseline: RunSettings) -> dict[str, Scalar]:
+    """Return the settings with which runs are evaluated after the last round, on validation samples alone."""
+    measured = {**settings, "evaluate-on": "validation", "evaluate-every": 0}
+    if not federate(baseline.data, 0).validated:
+        measured["validation-fraction"] = VALIDATION_SHARE
+    return measured
+
+
+def partition_by_counts(counts: Path, settings: Mapping[str, Scalar]) -> Path:
+    """Return a partition file in which each site has as many samples of each class as a table says.
+
+    The table's classes stand for the data's first classes, in their order. The test set is the data's own samples of
+    these classes.
+
+    Args:
+        counts: the table, with a row for each site.
+        settings: of the data; the file is written into their results folder.
+
+    Raises:
+        DataError: the data have fewer classes, or fewer samples of one.
+    """
+    table = read_counts(counts)
+    data = load(parse({**settings, "method": BASELINE}).data)
+    classes = len(table.classes)
+    if classes > data.num_classes:
+        rule = f"has {classes} classes, and {data.name} {data.num_classes}"
+        raise DataError(f"{rule}: state another --set dataset", where=str(counts))
+    draws = generator(0, "like a table")
+    parts: list[list[np.ndarray]] = [[] for _ in table.sites]
+    for label, name in enumerate(table.classes):
+        available = np.flatnonzero(data.train_labels == label)
+        wanted_K = table.counts_KC[:, label]
+        if wanted_K.sum() > len(available):
+            wanted = f"class {name} has {wanted_K.sum()} samples"
+            rule = f"{wanted}, and class {label} of {data.name} {len(available)}"
+            remedy = "divide the counts, or state a larger data set with --set dataset"
+            raise DataError(f"{rule}: {remedy}", where=str(counts))
+        chosen = np.split(draws.permutation(available), np.cumsum(wanted_K))
+        for part, samples in zip(parts, chosen, strict=False):  # the last piece is left over
+            part.append(samples)
+    train = tuple(np.sort(np.concatenate(part)) for part in parts)
+    test = np.flatnonzero(data.test_labels < classes)
+    content = hashlib.sha256(counts.read_bytes()).hexdigest()[:10]
+    path = Path(str(settings["results"])) / f"counts-{content}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(path, SavedPartition(data.content, train, test, None, train[0][:0]))
+    return path

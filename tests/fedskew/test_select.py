@@ -1,0 +1,286 @@
+"""`fedskew select` in steps: what trains, what decides, what it says where there is no basis, and who is left out."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from data import DataError, DataSettings, SettingError, federate
+from fedskew import select as selection
+from fedskew.experiments.experiments import Experiment
+from fedskew.experiments.plan import plan, runs
+from fedskew.report.inference import Comparison, Summary, compare
+from fedskew.select import FRESH_SEEDS, ends, partition_by_counts, permissions_of, select
+from server_app.record import RoundRecord, Seconds
+from server_app.run_settings import Scalar
+from server_app.settings import parse
+
+METHODS = ["fedshift", "fedprox", "fedlc", "fedavgm", "iwds"]
+Score = Callable[[str, float, int], float]
+"""(method, learning rate, seed) -> the number that decides; NaN where the run has diverged."""
+
+
+@dataclass
+class Trainer:
+    """Stands for the sweep and the report: every run has the score that a function says."""
+
+    score: Score
+    seconds: float = 0.0
+    """That a client's part of a round takes."""
+    experiments: list[Experiment] = field(default_factory=list)
+
+    def gather(self, experiment: Experiment, overrides: Mapping[str, Scalar]) -> Any:
+        self.experiments.append(experiment)
+        cells = plan(experiment)
+        record = RoundRecord(1, seconds=Seconds(clients=self.seconds, round=self.seconds))
+        records = {run.run_id: SimpleNamespace(records=[record]) for run in runs(cells)}
+        results = SimpleNamespace(experiment=experiment, cells=cells, runs=records)
+        results.of = lambda label, column: self.by_seed(experiment, label)
+        results.diverged = lambda label, column: {
+            seed: {} for seed, of in self.by_seed(experiment, label).items() if math.isnan(of)
+        }
+        return results
+
+    def by_seed(self, experiment: Experiment, label: str) -> dict[int, float]:
+        (row,) = (row for row in experiment.rows if row.label == label)
+        rate = float(row.settings["learning-rate"])
+        return {seed: self.score(row.method, rate, seed) for seed in experiment.seeds}
+
+
+def summary(by_seed: Mapping[int, float], *_: object) -> Summary | None:
+    finite = {seed: of for seed, of in by_seed.items() if math.isfinite(of)}
+    return Summary(finite) if finite else None
+
+
+def compared(results: Any, row: str, than: str, *_: object) -> Comparison | None:
+    ours, theirs = results.of(row, ""), results.of(than, "")
+    gains = {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
+    finite = {seed: of for seed, of in gains.items() if math.isfinite(of)}
+    return compare(finite, [(None, None)] * len(finite), (row, than)) if finite else None
+
+
+@dataclass
+class Ended:
+    result: dict[str, Any]
+    printed: str
+    experiments: list[Experiment]
+
+    @property
+    def steps(self) -> list[Experiment]:
+        """The experiments without the round that is timed."""
+        return self.experiments[1:]
+
+
+Selecting = Callable[..., Ended]
+
+
+@pytest.fixture
+def selecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Selecting:
+    """Return a function that selects by scores."""
+
+    def run(
+        score: Score,
+        methods: Sequence[str] = METHODS,
+        minutes: float = 1.0,
+        seconds: float = 0.0,
+        **options: Any,
+    ) -> Ended:
+        trainer = Trainer(score, seconds)
+        for earlier in tmp_path.glob("select-*.json"):
+            earlier.unlink()
+        monkeypatch.setattr(selection, "run_all", lambda *_, **__: ({}, {}))
+        monkeypatch.setattr(selection, "gather", trainer.gather)
+        monkeypatch.setattr(selection, "summarize_seeds", summary)
+        monkeypatch.setattr(selection, "compare_rows", compared)
+        monkeypatch.setattr(selection, "chance_words", options.pop("chance", lambda *_: ""))
+        settings = {"model": "mlp-bn", "rounds": 20, "results": str(tmp_path)}
+        settings |= options.pop("settings", {})
+        target = options.pop("target", "balanced-accuracy")
+        without = options.pop("without", ())
+        out = Console(file=StringIO(), width=10_000)
+        try:
+            select(settings, methods, target, without, minutes, 1, out)
+        except SettingError as error:
+            error.add_note(str(len(trainer.experiments)))
+            raise
+        (file,) = tmp_path.glob("select-*.json")
+        assert isinstance(out.file, StringIO)
+        return Ended(json.loads(file.read_text()), out.file.getvalue(), trainer.experiments)
+
+    return run
+
+
+def good_at(best: str, by: float, rate: float = 0.05) -> Score:
+    """Return scores of 60 for all, `by` more for the best at a learning rate, and a spread over seeds."""
+
+    def score(method: str, learning_rate: float, seed: int) -> float:
+        spread = (seed * 7 + len(method)) % 3 / 10
+        more = by if method == best else 0.0
+        right_rate = 0.5 if learning_rate == rate else 0.0
+        return 60 + more + right_rate + spread
+
+    return score
+
+
+def test_three_experiments_and_the_last_one_decides(selecting: Selecting) -> None:
+    ended = selecting(good_at("fedshift", 5.0, rate=0.15))
+    first, second, last = ended.steps
+    assert [row.method for row in first.rows] == ["fedavg", "ccvr", *METHODS]
+    assert first.seeds == (0,) and second.seeds == (0, 1) and last.seeds == FRESH_SEEDS
+    # Of six trainings the best two stay, beside FedAvg's, which CCVR is a head of.
+    assert {"fedavg", "ccvr", "fedshift"} <= {row.method for row in second.rows}
+    assert len(runs(plan(second))) == 3 * 3 * 2
+    assert [row.label for row in last.rows][0] == "fedshift (0.15)"
+    assert {row.method for row in last.rows} == {"fedshift", "fedavg", "ccvr"}
+    assert ended.result["take"]["method"] == ended.result["winner"]["method"] == "fedshift"
+    assert ended.result["take"]["learning-rate"] == 0.15
+    gain, low, high = ended.result["gains"]["fedavg"]
+    assert 0 < low < gain < high and gain == pytest.approx(5.0, abs=0.3)
+    assert "fedshift (0.15) over always ccvr (0.15): +" in ended.printed
+    assert ended.printed.endswith("take fedshift (0.15)\n")
+
+
+def test_every_run_is_on_validation_data_and_no_step_has_fewer_rounds(selecting: Selecting) -> None:
+    ended = selecting(good_at("fedshift", 5.0))
+    assert [experiment.settings["rounds"] for experiment in ended.experiments] == [1, 20, 20, 20]
+    for experiment in ended.experiments:
+        assert experiment.settings["evaluate-on"] == "validation"
+        assert experiment.settings["validation-fraction"] == 0.2
+    with_own = selecting(good_at("fedshift", 5.0), settings={"validation-fraction": 0.4})
+    assert with_own.steps[0].settings["validation-fraction"] == 0.4
+
+
+def test_minutes_that_allow_no_basis_name_no_winner(selecting: Selecting, tmp_path: Path) -> None:
+    """Six trainings of 20 rounds of 2 s, then three of them, three rates and two seeds: 16 minutes."""
+    with pytest.raises(SettingError) as caught:
+        selecting(good_at("fedshift", 5.0), minutes=3, seconds=2.0)
+    assert "--minutes = 3: trained 1 of 20 rounds: no basis; give 17 minutes" in str(caught.value)
+    assert caught.value.__notes__ == ["1"], "one round is all that has trained"
+    assert not list(tmp_path.glob("select-*.json"))
+    assert selecting(good_at("fedshift", 5.0), minutes=17, seconds=2.0).result["winner"]
+
+
+def test_no_experiment_begins_after_the_minutes(
+    selecting: Selecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, 1.0, 70.0])
+    monkeypatch.setattr(selection.time, "monotonic", lambda: next(now))
+    with pytest.raises(SettingError) as caught:
+        selecting(good_at("fedshift", 5.0), minutes=1)
+    assert "passed after step 1 of 3: no basis" in str(caught.value)
+    assert caught.value.__notes__ == ["2"]
+
+
+def test_what_is_not_distinguishable_from_fedavg_is_no_winner(selecting: Selecting) -> None:
+    def lucky(method: str, rate: float, seed: int) -> float:
+        chosen_by = 4.0 if seed < 2 and method == "fedprox" else 0.0
+        return 60 + chosen_by + (seed * 7 + len(method)) % 5
+
+    ended = selecting(lucky)
+    assert ended.result["winner"] is None and ended.result["first"]["method"] == "fedprox"
+    assert ended.result["take"]["method"] == "fedavg"
+    assert "no winner: no method is distinguishable from FedAvg here" in ended.printed
+
+    itself = selecting(good_at("fedavg", 5.0))
+    assert "no winner: FedAvg itself is the best on validation data" in itself.printed
+    assert "fedavg (0.05) over always ccvr (0.05): +" in itself.printed
+
+
+def test_less_is_better_for_the_brier_score(selecting: Selecting) -> None:
+    ended = selecting(
+        lambda method, rate, seed: 0.4 - 0.2 * (method == "iwds") + seed % 3 / 1000, target="brier"
+    )
+    assert ended.result["winner"]["method"] == "iwds"
+    assert ended.result["gains"]["fedavg"][2] < 0
+
+
+def test_a_divergence_on_fresh_seeds_counts_against_whoever_it_hits(selecting: Selecting) -> None:
+    def diverging(who: str) -> Score:
+        sound = good_at("fedlc", 5.0)
+        return lambda method, rate, seed: (
+            math.nan if method == who and seed == 104 else sound(method, rate, seed)
+        )
+
+    assert selecting(diverging("fedlc")).result["take"]["method"] == "fedavg"
+    assert selecting(diverging("fedavg")).result["take"]["method"] == "fedlc"
+    assert selecting(good_at("fedlc", 5.0)).result["take"]["method"] == "fedlc"
+    nobody = selecting(good_at("fedlc", 5.0), chance=lambda *_: "20.0 where chance is 20.0 percent")
+    assert nobody.result["take"] is None and "take none of them" in nobody.printed
+
+
+def test_whoever_is_left_out_is_named_with_the_reason(selecting: Selecting) -> None:
+    ended = selecting(
+        lambda method, rate, seed: (
+            math.nan if method == "fedlc" else good_at("fedprox", 5.0)(method, rate, seed)
+        ),
+        ["fedprox", "fedlc", "fedbn", "scaffold", "fedavgm", "iwds", "fed-lda"],
+        settings={"norm": "group"},
+        without=["control-variates", "class-statistics"],
+    )
+    left_out = ended.result["left-out"]
+    assert left_out["ccvr"] == "uploads class-statistics"
+    assert left_out["scaffold"] == "uploads control-variates"
+    assert left_out["fedlc (0.05)"] == "diverged in seed 0"
+    assert "batch norm" in left_out["fedbn"] and "features" in left_out["fed-lda"]
+    assert sum("best third" in reason for reason in left_out.values()) == 1
+    for name in left_out:
+        assert name in ended.printed
+
+
+def test_what_a_method_uploads_follows_from_its_variants() -> None:
+    needed = {}
+    for method in ("fedavg", "fedshift", "ccvr", "creff", "scaffold+ccvr"):
+        needed[method] = sorted(permissions_of(parse({"method": method})))
+    assert needed == {
+        "fedavg": [],
+        "fedshift": ["class-counts"],
+        "ccvr": ["class-counts", "class-statistics"],
+        "creff": ["head-gradients"],
+        "scaffold+ccvr": ["class-counts", "class-statistics", "control-variates"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"target": "best"}, "--target"),
+        ({"without": ["model"]}, "--without"),
+        ({"methods": ["fedbn"], "settings": {"norm": "group"}, "without": ["class-counts"]}, "--method"),
+        ({"settings": {"rounds": 0}}, "rounds"),
+    ],
+)  # fmt: skip
+def test_an_option_that_cannot_be_is_refused(
+    options: dict[str, Any], key: str, selecting: Selecting
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        selecting(good_at("fedshift", 5.0), **options)
+    assert caught.value.key == key
+
+
+def test_an_interval_over_seeds_alone_is_wider_where_their_samples_overlap() -> None:
+    gain = compare({0: 1.0, 1: 2.0, 2: 3.0, 3: 2.0}, [(None, None)] * 4, ("a", "b"))
+    assert gain.interval is not None
+    assert ends(gain, 0.0) == (gain.interval.low, gain.interval.high)
+    low, high = ends(gain, 0.2)
+    assert high - 2.0 == pytest.approx((gain.interval.high - 2.0) * math.sqrt(2))
+    assert low - 2.0 == pytest.approx((gain.interval.low - 2.0) * math.sqrt(2))
+
+
+def test_a_table_of_counts_is_dealt_exactly(tmp_path: Path) -> None:
+    table = tmp_path / "counts.csv"
+    table.write_text("site,a,b,c\nnorth,5,0,2\nsouth,1,7,3\n")
+    file = partition_by_counts(table, {"results": str(tmp_path)})
+    federation = federate(DataSettings(partition_file=str(file)), 0)
+    assert federation.counts_KC[:, :3].tolist() == [[5, 0, 2], [1, 7, 3]]
+    assert federation.counts_KC.sum() == 18
+    assert {*federation.dataset.test_labels[federation.global_test].tolist()} == {0, 1, 2}
+    table.write_text("site,a,b\nnorth,500,0\nsouth,1,7\n")
+    with pytest.raises(DataError, match="class a has 501 samples"):
+        partition_by_counts(table, {"results": str(tmp_path)})
