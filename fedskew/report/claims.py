@@ -316,9 +316,12 @@ def decided(
     unclear = [pair for pair, side in zip(pairs, sides, strict=True) if side == "unclear"]
     needed = [] if holds or fails else [seeds_to_decide(*pair) for pair in failing or unclear]
     known = [number for number in needed if number is not None]
+    status = "unclear"
+    if holds or fails:
+        status = "holds" if holds else "fails"
     return replace(
         verdict,
-        status="holds" if holds else "fails" if fails else "unclear",
+        status=status,
         deciding=parts[chosen].name,
         by=margins[chosen],
         margins=comparisons[chosen].by_seed,
@@ -488,16 +491,15 @@ def contrast_parts(
     results: ExperimentResults, claim: Contrast, columns: tuple[str, ...]
 ) -> list[Part]:
     """Return what a shape over the columns asks of every row, or of its difference from another one."""
-    signs = ((1.0, ""), (-1.0, claim.than))[: 2 if claim.than else 1]
     parts = []
     for row in claim.over:
         for name, by, weights in shape_of(claim, columns):
-            terms = [
-                (sign * float(weight), than or row, column)
-                for sign, than in signs
-                for weight, column in zip(weights, columns, strict=True)
-                if weight
-            ]
+            terms = []
+            for weight, column in zip(weights.tolist(), columns, strict=True):
+                if weight and claim.than:
+                    terms.append((-weight, claim.than, column))
+                if weight:
+                    terms.append((weight, row, column))
             # The number that is above comes first, as in a difference of two rows.
             terms.sort(key=lambda term: -term[0])
             beside = f" minus {claim.than}" if claim.than else ""
