@@ -201,7 +201,14 @@ class Selection:
         """Return rows as an experiment; 0 rounds are those of the settings."""
         shared = {key: of for key, of in self.settings.items() if not section_of(key)}
         shared["rounds"] = rounds or self.rounds
-        return Experiment("select", "", tuple(rows), shared, seeds=tuple(seeds), metric=self.metric)
+        return Experiment(
+            name="select",
+            title="",
+            rows=tuple(rows),
+            settings=shared,
+            seeds=tuple(seeds),
+            metric=self.metric,
+        )
 
     def train(
         self, rows: Sequence[Row], seeds: Sequence[int], rounds: int = 0
