@@ -121,11 +121,14 @@ class RunPool:
 
     def free_gpu(self) -> str | None:
         """Return the GPU with fewest runs; None where another one finds no room there, and "" where there are none."""
+        if not self.gpus:
+            return ""
         used = Counter(one.gpu for one in self.running)
-        gpu = min(self.gpus, key=used.__getitem__, default="")
-        # Before a round has shown what a run takes, each has a GPU for itself.
-        fitting = int(1 / self.gpu_share) if self.gpu_share else 1
-        return gpu if not gpu or used[gpu] < fitting else None
+        gpu = min(self.gpus, key=used.__getitem__)
+        fitting = 1  # before a round has shown what a run takes, each has a GPU for itself
+        if self.gpu_share:
+            fitting = int(1 / self.gpu_share)
+        return gpu if used[gpu] < fitting else None
 
     def begin(self, job: Job, gpu: str) -> None:
         """Start or resume a job."""
