@@ -190,7 +190,7 @@ def comparison(results: ExperimentResults, column: str) -> str:
     number = f"{spread_words(summary, metric)}{percent} {words(metric)}"
     against = f"{named(column)}against {standard} ({number})"
     highest_first = sorted(shown, key=lambda difference: difference.estimate, reverse=True)
-    texts = {True: [], False: []}
+    texts: dict[bool, list[str]] = {True: [], False: []}
     for difference in highest_first:
         text = f"{difference.row} {interval_words(difference, metric)}"
         texts[difference.distinguishable].append(text)

@@ -55,8 +55,9 @@ class SeedResult:
                 "bytes-up": record.bytes_up,
             }
             value = {**of_round, **record.metrics, **point.numbers.means}.get(metric)
-        is_number = isinstance(value, int | float) and math.isfinite(value)
-        return float(value) if is_number else None
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+        return None
 
     def selected(self, selection: str, metric: str) -> float | None:
         """Return the mean of a number over the rounds that are selected; None where one of them does not have it."""

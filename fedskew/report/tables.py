@@ -319,8 +319,7 @@ def main_table(results: ExperimentResults) -> Table:
         headings.append(TableCell(column or metric, below))
         best = best_mean(results, column, entry_of)
         for row, cells in zip(experiment.rows, rows, strict=True):
-            entry = entry_of.get((row.label, column))
-            cell = main_cell(results, row.label, column, entry, best)
+            cell = main_cell(results, row.label, column, entry_of.get((row.label, column)), best)
             mark = marks.get(f"{row.label}, {column}", "")
             cells.append(replace(cell, text=cell.text + mark))
     return Table(main_caption(results, one_metric), headings, rows)
