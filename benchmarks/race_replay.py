@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from fedskew.report.text import markdown_row
 
 from benchmarks.__main__ import write
 from client_app.local_site import PERMISSIONS

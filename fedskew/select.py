@@ -33,6 +33,7 @@ from fedskew.report.differences import compare_rows
 from fedskew.report.inference import Comparison, summarize_seeds
 from fedskew.report.results import ExperimentResults, gather
 from fedskew.report.unfit_rows import CHANCE_REMEDY, chance_words
+from fedskew.scheduling import Resources
 from fedskew.sweep import run_all
 from server_app.composition import closed_form_methods, compose
 from server_app.methods import METHODS
@@ -216,7 +217,7 @@ class Selection:
         """Train an experiment and return its results; finished runs are not repeated."""
         experiment = self.experiment(rows, seeds, rounds)
         cells = plan(experiment)
-        _, failed = run_all(runs(cells), cells, self.out, at_once=self.jobs)
+        _, failed = run_all(runs(cells), cells, self.out, Resources(jobs=self.jobs))
         self.left_out |= failed
         return gather(experiment, {})
 
