@@ -10,9 +10,9 @@ from typing import IO, Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.rcsetup import cycler
 
 from data import SettingError
 from fedskew.report.format import ends_words
