@@ -17,8 +17,6 @@ from server_app.run_folder import RunFolder
 
 LARGEST = 2**24
 """Bytes; what is larger is not written."""
-VALIDATION = "validation/"
-"""Before a model's name: its predictions for the validation set."""
 
 
 class Predictions(NamedTuple):
@@ -31,11 +29,6 @@ class Predictions(NamedTuple):
     samples_N: NDArray[np.int64] | None = None
     """The number of each sample in its data set, the same in runs with other seeds; None for whole subjects."""
 
-    @property
-    def units_U(self) -> NDArray[np.int64] | None:
-        """The numbers of what is independent, subjects or samples, in the order of `by_subject`."""
-        return self.samples_N if self.subjects_N is None else np.unique(self.subjects_N)
-
 
 def identity(run: str) -> dict[str, str]:
     """Return what the file says of itself."""
@@ -43,33 +36,25 @@ def identity(run: str) -> dict[str, str]:
 
 
 def write_predictions(folder: RunFolder, kept: Mapping[str, State]) -> None:
-    """Write what every model said, unless that is too large. What it said of the validation set is left out first.
+    """Write what every model said of the test set, unless that is too large.
 
     Args:
         folder: of the run.
-        kept: as `evaluate_models` gives it, by the model's name, for the validation set after VALIDATION.
+        kept: as `evaluate_models` gives it, by the model's name.
 
     Raises:
         WriteFailed: the disk is full.
     """
-    of_test: dict[str, Tensor] = {}
-    of_validation: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, state in kept.items():
-        group = of_validation if name.startswith(VALIDATION) else of_test
-        group |= with_prefix(name, state)
-    tensors = {**of_test, **of_validation}
-    if size(tensors) > LARGEST:
-        tensors = of_test
+        tensors |= with_prefix(name, state)
     folder.predictions_file.unlink(missing_ok=True)
     if tensors and size(tensors) <= LARGEST:
         write_atomically(folder.predictions_file, tensors, identity(folder.run))
 
 
 def read_predictions(folder: RunFolder, model: str) -> Predictions | None:
-    """Return what a model said; None where the run kept nothing of it, or the file is damaged.
-
-    `model` is a model's name, for the validation set after VALIDATION.
-    """
+    """Return what a model said; None where the run kept nothing of it, or the file is damaged."""
     try:
         tensors, _ = read(folder.predictions_file, identity(folder.run))
         subjects = tensors.get(f"{model}/subjects")

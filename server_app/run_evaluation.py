@@ -15,7 +15,6 @@ from client_app.state import State
 from data import Federation, Samples
 from data.text import LineAboutData, LineSink
 from server_app.evaluation import PositiveClass, of_clients, of_server, positive_class, shot_groups
-from server_app.predictions import VALIDATION
 from server_app.record import ModelNumbers
 from server_app.run_folder import RunFolder
 from server_app.run_settings import RunSettings
@@ -122,7 +121,7 @@ class RunEvaluation:
     ) -> dict[str, ModelNumbers]:
         """Return every model's numbers on test and validation set.
 
-        `kept` gets the models' outputs on the server's test and validation set: see `write_predictions`. `personal`
+        `kept` gets the models' outputs on the server's test set: see `write_predictions`. `personal`
         names the clients' own models.
         """
         if self.by_clients:
@@ -136,12 +135,13 @@ class RunEvaluation:
             for kind, samples in sets.items():
                 outputs: dict[str, State] = {}
                 numbers[kind] = self.evaluate_here(samples, outputs)
-                tested_N = self.federation.tested_indices(kind)
+                if kind != "test":
+                    continue
                 for name, state in outputs.items():
-                    tensors = dict(state)
+                    kept[name] = dict(state)
                     if samples.groups_N is None:  # else a subject's samples are tested together
-                        tensors["samples"] = torch.tensor(tested_N)  # the file shares no tensors
-                    kept[name if kind == "test" else f"{VALIDATION}{name}"] = tensors
+                        # The file shares no tensors.
+                        kept[name]["samples"] = torch.tensor(self.federation.tested_indices(kind))
             if personal:
                 for kind, models in self.evaluate_at_clients(personal, alone=True).items():
                     numbers[kind] |= models

@@ -15,7 +15,7 @@ from client_app.metrics import Scores
 from data import federate, load
 from server_app import predictions
 from server_app.evaluation import metrics_from
-from server_app.predictions import VALIDATION, read_predictions, write_predictions
+from server_app.predictions import read_predictions, write_predictions
 from server_app.record import ModelNumbers, RoundRecord, Seconds, Spread
 from server_app.run_folder import RunFolder
 from strategies.core.update_statistics import UpdateStatistics
@@ -59,17 +59,13 @@ def test_records_and_summary_agree(finished: FinishedRun) -> None:
 def test_kept_predictions_have_the_run_s_numbers(finished: FinishedRun) -> None:
     recorded = finished.records[-1]["models"]["creff"]
     data = load(small(finished.folder.path.parent, **CHANGES).data)
-    for name, numbers, labels_N in (
-        ("creff", recorded, data.test_labels),
-        (f"{VALIDATION}creff", recorded["validation"], data.train_labels),
-    ):
-        kept = read_predictions(finished.folder, name)
-        assert kept is not None and kept.samples_N is not None
-        scores = Scores.of_probabilities(*map(torch.from_numpy, kept[:2]))
-        assert numbers["confusion"] == scores.confusion_CC.tolist()
-        assert numbers["auroc"] == pytest.approx(metrics_from(scores)["auroc"])
-        assert kept.labels_N.tolist() == labels_N[kept.samples_N].tolist()
-        assert len({*kept.samples_N.tolist()}) == len(kept.samples_N)
+    kept = read_predictions(finished.folder, "creff")
+    assert kept is not None and kept.samples_N is not None
+    scores = Scores.of_probabilities(*map(torch.from_numpy, kept[:2]))
+    assert recorded["confusion"] == scores.confusion_CC.tolist()
+    assert recorded["auroc"] == pytest.approx(metrics_from(scores)["auroc"])
+    assert kept.labels_N.tolist() == data.test_labels[kept.samples_N].tolist()
+    assert len({*kept.samples_N.tolist()}) == len(kept.samples_N)
     assert read_predictions(finished.folder, "ccvr") is None
 
 
@@ -81,11 +77,10 @@ def test_predictions_that_are_too_large_or_damaged_are_none(
     def outputs() -> dict[str, torch.Tensor]:
         return {"log-probabilities": torch.zeros(4, 2).double(), "labels": torch.zeros(4).long()}
 
-    both = {"average": outputs(), f"{VALIDATION}average": outputs()}
-    for most, kept in ((64, set()), (100, {"average"}), (200, {*both})):
+    for most, kept in ((95, False), (96, True)):
         monkeypatch.setattr(predictions, "LARGEST", most)
-        write_predictions(folder, both)
-        assert {name for name in both if read_predictions(folder, name)} == kept
+        write_predictions(folder, {"average": outputs()})
+        assert (read_predictions(folder, "average") is not None) == kept
     cut(folder.predictions_file, 8)
     assert read_predictions(folder, "average") is None
 

@@ -78,6 +78,18 @@ def test_a_row_that_ends_below_the_level_has_no_speed_up(claimed: ExperimentResu
         assert list(judge(level)[0].margins.values()) == [-1 if lost else 2] * 3
 
 
+def test_never_is_a_round_more_than_were_planned(claimed: ExperimentResults) -> None:
+    """A run that ended early counts as one with all its rounds: to end early is no way to be sooner."""
+    level = at(claimed, {"fedavg": (0.2, 0.3, 0.6), "creff": (0.2, 0.3, 0.4)})
+    assert list(judge(level)[0].margins.values()) == [3 - 4] * 3
+    short = at(claimed, {"fedavg": (0.2, 0.3, 0.6), "creff": (0.2, 0.3)})
+    assert list(judge(short)[0].margins.values()) == [3 - 3] * 3
+    rounds = short.measured["creff", "LDA 0.5"][0].run.settings.general.rounds
+    for run in short.measured["creff", "LDA 0.5"]:
+        run.run.__dict__["ended"] = {"round": 2}
+    assert list(judge(short)[0].margins.values()) == [3 - (rounds + 1)] * 3
+
+
 def test_nobody_is_sooner_at_a_level_without_training(claimed: ExperimentResults) -> None:
     """At chance, and had in the first evaluated round."""
     for fedavg in ((0.1, 0.1), (0.6, 0.5)):
