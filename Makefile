@@ -50,7 +50,7 @@ slow: install
 signals: install  ## send signals at six moments on every engine and in sweeps, and print a table; needs a quiet machine
 	PYTHONPATH=. $(BIN)/python tests/fedskew/signal_matrix.py
 
-federation: install  ## run four sites with their own data through gateway, TLS and keys, and compare the hash with the rehearsal's; HEADS=1: heads in closed form from masked sums
+federation: install  ## run four sites with their own data through the SuperLink's door, TLS and keys, and compare the hash with the rehearsal's; HEADS=1: heads in closed form from masked sums
 	$(BIN)/python deploy/try_federation.py --dataset $(DATASET) $(if $(HEADS),--heads)
 
 faults: install  ## inject faults into a federation, each three times, and print a table; needs a quiet machine
