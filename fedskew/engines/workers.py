@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -206,8 +207,14 @@ def chunks(
         begin = end
 
 
+LONGEST_TEMPORARY = 60
+"""Letters of a temporary folder in which processes can meet: a socket's path has at most 107 bytes."""
+
+
 def fork_server(*preload: str) -> ForkServerContext:
     """Return the context of worker processes that have imported `preload` once and for all, and that get no signal."""
+    if len(tempfile.gettempdir()) > LONGEST_TEMPORARY:
+        tempfile.tempdir = "/tmp"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*preload])
     if QUIET not in sys.warnoptions:  # from which both processes take their options
