@@ -45,17 +45,11 @@ class Task:
         """Return the variants that override `hook`."""
         return [variant for variant in self.variants if overrides(variant, hook)]
 
-    def loss(
-        self,
-        indices_B: Tensor,
-        weights_B: Tensor | None = None,
-        draws: torch.Generator | None = None,
-    ) -> Tensor:
+    def loss(self, indices_B: Tensor, draws: torch.Generator | None = None) -> Tensor:
         """Return the combined training loss over the samples `indices_B`; see `client.Loss`.
 
         Args:
             indices_B: the samples.
-            weights_B: factors of the samples' losses; None for 1.
             draws: augments the images with draws from this generator; None does not augment.
         """
         inputs_B = self.client.samples.batch(indices_B, draws)
@@ -71,9 +65,7 @@ class Task:
             losses_B = self.losses(logits_BC, labels_B)
             teacher_BC = None if self.teacher is None else self.teacher_logits(inputs_B)
             losses_B = losses_B + self.terms(indices_B, features_BD, logits_BC, teacher_BC)
-        if weights_B is None:
-            return losses_B.mean()
-        return (losses_B * weights_B.to(losses_B)).mean()
+        return losses_B.mean()
 
     def precision(self, inputs_B: Tensor) -> torch.autocast:
         """Return the autocast context for a forward pass; it changes nothing unless precision = bfloat16."""

@@ -150,7 +150,7 @@ def test_moon_prepares_features_of_both_models_and_keeps_its_own() -> None:
     features = {name: state[name] for name in state if name.startswith("features.")}
     assert same(report.memory["model-contrast"], features)
     second = small_client(memory=report.memory)
-    prepared = ModelContrast().before(second, lambda indices_B, weights_B=None: torch.zeros(()))
+    prepared = ModelContrast().before(second, lambda indices_B: torch.zeros(()))
     expected = {"received": small_client().features(), "last": first.features()}  # first is trained
     assert same(prepared.prepared, expected)
 
