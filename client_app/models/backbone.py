@@ -141,21 +141,15 @@ def normalization_of(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] |
         if about is None:
             return None
         return tuple(about.mean), tuple(about.std)
-    published = published_by_torchvision(name)
+    models = load_torchvision()
+    chosen = name.removeprefix(TORCHVISION)
+    if chosen not in models.list_models(module=models):
+        return None
+    published = getattr(models.get_model_weights(chosen), "DEFAULT", None)
     if published is None:
         return None
     preparation = published.transforms()
     return tuple(preparation.mean), tuple(preparation.std)
-
-
-def published_by_torchvision(name: str) -> Any:
-    """Return what torchvision knows of a network's published weights, or None."""
-    models = load_torchvision()
-    names = models.list_models(module=models)
-    chosen = name.removeprefix(TORCHVISION)
-    if chosen in names:
-        return getattr(models.get_model_weights(chosen), "DEFAULT", None)
-    return None
 
 
 @lru_cache(maxsize=1)
@@ -177,9 +171,6 @@ def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
     channels = shape[0]
     height, width = side or shape[1], side or shape[2]
     described = f"{channels}x{height}x{width}"
-    least_height, least_width = smallest_image(name)
-    rule = f"takes images of {least_height}x{least_width} pixels or more, not {described}: image-side enlarges them"
-    require(height >= least_height and width >= least_width, "model", name, rule)
     rule = f"takes images of one or three channels, not {described}"
     require(channels in (1, 3), "model", name, rule)
 
@@ -189,18 +180,10 @@ def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
             image = torch.zeros(1, 3, height, width)
             made = tuple(body(image).shape)
     except Exception as error:
-        raise SettingError("model", name, f"cannot take images of {described}: {error}") from error
+        rule = f"cannot take images of {described}: {error}"
+        raise SettingError("model", name, rule, remedy="image-side resizes them") from error
     rule = f"its features have shape {made} for an image, not (1, {features}) as its head takes"
     require(made == (1, features), "model", name, rule)
-
-
-def smallest_image(name: str) -> tuple[int, int]:
-    """Return height and width of the smallest images that the network is meant for, in pixels."""
-    published = published_by_torchvision(name) if name.startswith(TORCHVISION) else None
-    if published is None:
-        return 1, 1
-    height, width = published.meta["min_size"]
-    return height, width
 
 
 # ---- a file's weights ------------------------------------------------------------------------------------------------
