@@ -202,13 +202,16 @@ class Task:
         after = {variant.name: variant.after(client, trained) for variant in self.variants}
         private = private_names(self.client.model, self.variants)
         kept = {name: Contribution(memory=own) for name, own in learned.items()}
+        memory = merged("memory", before, after, kept)
+        if private:
+            memory["private"] = {name: state[name] for name in sorted(private)}
         return Report(
             examples=len(self.client.samples),
             loss=loss,
             trained=trained,
             shared={name: tensor for name, tensor in state.items() if name not in private},
             uploads=merged("upload", before, after),
-            memory=merged("memory", before, after, kept) | kept_private(state, private),
+            memory=memory,
             numbers=numbers_of(before, after),
         )
 
@@ -409,13 +412,6 @@ def freeze_statistics(model: nn.Module) -> None:
 def private_names(model: nn.Module, variants: Sequence[Variant]) -> frozenset[str]:
     """Return the names of the model's state that stay on the client: the union over the variants."""
     return frozenset().union(*(variant.private_names(model) for variant in variants))
-
-
-def kept_private(state: State, private: frozenset[str]) -> dict[str, State]:
-    """Return the client's memory of the private tensors, {"private": tensors}; empty if nothing is private."""
-    if private:
-        return {"private": {name: state[name] for name in sorted(private)}}
-    return {}
 
 
 def merged(field: str, *stages: dict[str, Contribution]) -> dict[str, State]:
