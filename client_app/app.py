@@ -18,19 +18,14 @@ app = ClientApp()
 
 
 @app.train()
+@app.query()
 def train_plainly(message: Message, context: Context) -> Message:
-    """Train this node's client for one round, as flwr's FedAvg asks for it."""
+    """Train this node's client for one round, as flwr's FedAvg asks for it, or answer fedskew.flower's question."""
     refuse_at_sites()
     # Only this protocol needs the package above this one, and a site never imports it.
     from fedskew.flower.default_actions import train_or_answer
 
     return train_or_answer(message, context)
-
-
-@app.query()
-def query_plainly(message: Message, context: Context) -> Message:
-    """Answer a question of one of fedskew.flower's strategies."""
-    return train_plainly(message, context)
 
 
 @app.evaluate()
@@ -49,25 +44,12 @@ def refuse_at_sites() -> None:
 
 
 @app.train(ACTION)
-def train(message: Message, context: Context) -> Message:
-    """Train every client that the message names for one round."""
-    return reply(message, context)
-
-
 @app.evaluate(ACTION)
-def evaluate(message: Message, context: Context) -> Message:
-    """Measure every deployed model of the message on the test set of every client that it names."""
-    return reply(message, context)
-
-
 @app.query(ACTION)
-def query(message: Message, context: Context) -> Message:
-    """Answer a question about every client that the message names."""
-    return reply(message, context)
-
-
 def reply(message: Message, context: Context) -> Message:
-    """Run every client of the message and return their records, named `CLIENT/RECORD`; an error where one failed.
+    """Train, measure or ask every client that the message names, and return their records, named `CLIENT/RECORD`.
+
+    A client that failed has the record error.
 
     Raises SettingError where the node has data of its own, which these messages would leave aside.
     """

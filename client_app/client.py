@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import FunctionType
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,8 @@ MOST_NUMBERS, LONGEST_NAME, LARGEST_NUMBER = 32, 64, 1e30
 """Numbers in a client's reply, characters of VARIANT/NAME, and the largest value, as of the loss."""
 
 
-class Loss(Protocol):
-    """The combined training loss, with gradients to the model's parameters."""
-
-    def __call__(self, indices_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
-        """Return sum(weights_B * losses_B) / B for samples at `indices_B`; without `weights_B` each weight is 1."""
+Loss = Callable[[Tensor], Tensor]
+"""(indices_B) -> the combined training loss, its mean over these samples, with gradients to the model's parameters."""
 
 
 @dataclass(frozen=True)

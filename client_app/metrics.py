@@ -21,6 +21,8 @@ BINS = 15
 """Confidence bins of the calibration error, equally wide, as usual since Guo et al. (2017)."""
 
 
+NAMES = ("confusion", "loss", "calibration", "brier", "ranking")
+"""Of the tensors of scores in a message, in the order of the fields of `Scores`."""
 MOST, LARGEST_LOSS = 2**31, 1e30
 """Samples of a test set, and nats of a sample, that are believed at most."""
 
@@ -46,23 +48,12 @@ class Scores:
     """
 
     def __add__(self, other: "Scores") -> "Scores":
-        return Scores(
-            confusion_CC=self.confusion_CC + other.confusion_CC,
-            loss=self.loss + other.loss,
-            calibration=self.calibration + other.calibration,
-            brier=self.brier + other.brier,
-            ranking=self.ranking + other.ranking,
-        )
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Scores(*[mine + theirs for mine, theirs in pairs])
 
     def state(self) -> dict[str, Tensor]:
         """Return the scores as named tensors, for a message."""
-        return {
-            "confusion": self.confusion_CC,
-            "loss": self.loss,
-            "calibration": self.calibration,
-            "brier": self.brier,
-            "ranking": self.ranking,
-        }
+        return dict(zip(NAMES, vars(self).values(), strict=True))
 
     @staticmethod
     def of(state: State, classes: int, tested_C: Tensor | None = None) -> "Scores":
@@ -74,13 +65,7 @@ class Scores:
         for tensor in state.values():
             if not torch.isfinite(tensor).all() or (tensor < 0).any():
                 raise ValueError("the scores hold a negative or non-finite value")
-        scores = Scores(
-            confusion_CC=state["confusion"],
-            loss=state["loss"],
-            calibration=state["calibration"],
-            brier=state["brier"],
-            ranking=state["ranking"],
-        )
+        scores = Scores(*[state[name] for name in NAMES])
         reason = scores.contradiction(tested_C)
         if reason:
             raise ValueError(f"the scores {reason}")

@@ -45,17 +45,11 @@ class Task:
         """Return the variants that override `hook`."""
         return [variant for variant in self.variants if overrides(variant, hook)]
 
-    def loss(
-        self,
-        indices_B: Tensor,
-        weights_B: Tensor | None = None,
-        draws: torch.Generator | None = None,
-    ) -> Tensor:
+    def loss(self, indices_B: Tensor, draws: torch.Generator | None = None) -> Tensor:
         """Return the combined training loss over the samples `indices_B`; see `client.Loss`.
 
         Args:
             indices_B: the samples.
-            weights_B: factors of the samples' losses; None for 1.
             draws: augments the images with draws from this generator; None does not augment.
         """
         inputs_B = self.client.samples.batch(indices_B, draws)
@@ -71,9 +65,7 @@ class Task:
             losses_B = self.losses(logits_BC, labels_B)
             teacher_BC = None if self.teacher is None else self.teacher_logits(inputs_B)
             losses_B = losses_B + self.terms(indices_B, features_BD, logits_BC, teacher_BC)
-        if weights_B is None:
-            return losses_B.mean()
-        return (losses_B * weights_B.to(losses_B)).mean()
+        return losses_B.mean()
 
     def precision(self, inputs_B: Tensor) -> torch.autocast:
         """Return the autocast context for a forward pass; it changes nothing unless precision = bfloat16."""
@@ -210,13 +202,16 @@ class Task:
         after = {variant.name: variant.after(client, trained) for variant in self.variants}
         private = private_names(self.client.model, self.variants)
         kept = {name: Contribution(memory=own) for name, own in learned.items()}
+        memory = merged("memory", before, after, kept)
+        if private:
+            memory["private"] = {name: state[name] for name in sorted(private)}
         return Report(
             examples=len(self.client.samples),
             loss=loss,
             trained=trained,
             shared={name: tensor for name, tensor in state.items() if name not in private},
             uploads=merged("upload", before, after),
-            memory=merged("memory", before, after, kept) | kept_private(state, private),
+            memory=memory,
             numbers=numbers_of(before, after),
         )
 
@@ -417,13 +412,6 @@ def freeze_statistics(model: nn.Module) -> None:
 def private_names(model: nn.Module, variants: Sequence[Variant]) -> frozenset[str]:
     """Return the names of the model's state that stay on the client: the union over the variants."""
     return frozenset().union(*(variant.private_names(model) for variant in variants))
-
-
-def kept_private(state: State, private: frozenset[str]) -> dict[str, State]:
-    """Return the client's memory of the private tensors, {"private": tensors}; empty if nothing is private."""
-    if private:
-        return {"private": {name: state[name] for name in sorted(private)}}
-    return {}
 
 
 def merged(field: str, *stages: dict[str, Contribution]) -> dict[str, State]:

@@ -11,12 +11,9 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from client_app.state import State
-from data import OneOf
 from strategies.core.server import Deployment, Server, ServerMethod, Unit, Update
 from strategies.core.validation import check_by_class
-from strategies.head import features_of, head_of, train_head, with_head
-
-DISTANCES = ("code-scale", "paper-literal")
+from strategies.head import features_of, train_head, with_head
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,8 @@ class FederatedFeatures(ServerMethod):
         features_CMD = self.match(state["features"], weight_CD, bias_C, gradients_NCE, held)
 
         draws = server.generator(self.name)
-        head = on_device(self.new_head(shared, draws), server.device)
+        # A new random head every round, as in the authors' code.
+        head = on_device(random_head(weight_CD.shape, draws), server.device)
         head = self.retrain(head, features_CMD, draws)
 
         # How well the features match now, under the head that the clients had.
@@ -101,7 +99,7 @@ class FederatedFeatures(ServerMethod):
         for _ in range(self.feature_steps):
             of_features_NCE = self.gradients(moving_NMD, weight_CD, bias_C, held)
             distances_NR = self.distances(of_features_NCE, gradients_NCE)
-            (slope_NMD,) = torch.autograd.grad(self.total(distances_NR), moving_NMD)  # Eq. (6)
+            (slope_NMD,) = torch.autograd.grad(distances_NR.sum(), moving_NMD)  # Eq. (6)
             with torch.no_grad():
                 moving_NMD -= self.feature_learning_rate * slope_NMD
         result_CMD = features_CMD.clone()
@@ -131,14 +129,6 @@ class FederatedFeatures(ServerMethod):
     ) -> Mapping[str, Sequence[float]]:
         """Return what else the record holds, by class."""
         return {}
-
-    def total(self, distances_NR: Tensor) -> Tensor:
-        """Return what the features go down."""
-        return distances_NR.sum()
-
-    def new_head(self, shared: State, draws: torch.Generator) -> State:
-        """Return where the head's training begins: a new random head every round, as in the authors' code."""
-        return random_head(shared["head.weight"].shape, draws)
 
     def retrain(
         self, head: State, features_CMD: Tensor, draws: torch.Generator
@@ -170,10 +160,6 @@ class CReFF(FederatedFeatures):
     """J: full-batch steps of the head in a round."""
     head_learning_rate: Annotated[float, Gt(0)] = 0.1
     """Learning rate of the head."""
-    head_start: Annotated[str, OneOf("fresh", "average")] = "fresh"
-    """fresh: a new random head every round, as the authors' code. average: the average's head."""
-    distance: Annotated[str, OneOf(*DISTANCES)] = "code-scale"
-    """code-scale: 1 - cosine summed over the head's rows, as the authors' code. paper-literal: its mean."""
     compare_features: bool = False
     """Record by class, as in the paper's Figure 4, the matching loss and 1 - cosine of the features and the hold-out's,
     whose labels are looked at: once of their means, once of single features, the mean over pairs; no model changes."""
@@ -204,16 +190,6 @@ class CReFF(FederatedFeatures):
             "feature-dissimilarity-by-class": of_means_C.tolist(),
             "feature-pair-dissimilarity-by-class": of_pairs_C.tolist(),
         }
-
-    def total(self, distances_NR: Tensor) -> Tensor:
-        if self.distance == "code-scale":
-            return distances_NR.sum()
-        return distances_NR.mean(1).sum()
-
-    def new_head(self, shared: State, draws: torch.Generator) -> State:
-        if self.head_start == "average":
-            return head_of(shared)
-        return super().new_head(shared, draws)
 
     def retrain(
         self, head: State, features_CMD: Tensor, draws: torch.Generator

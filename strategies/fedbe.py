@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from client_app.optimizer import SGD
-from client_app.state import State, copy, seed_of, weighted_mean, weighted_sum
-from data import OneOf
+from client_app.state import State, copy, weighted_mean
 from strategies.core.server import Server, ServerMethod, Update
 from strategies.distillation import distill, logits_of, on_cpu
 from strategies.fedavg import FedAvg
@@ -21,9 +19,8 @@ from strategies.fedavg import FedAvg
 class FedBE(ServerMethod):
     """Draw models around the clients' ones, and distill FedAvg's mean, the clients and the draws into the mean.
 
-    gaussian: tensor by tensor, with the steps d_k = w_k - w^t and their unit vectors e_k = d_k / ||d_k||, a draw is
-    w^t + mean_k ||d_k|| (mean_k e_k + variance-scale std_k(e_k) noise). dirichlet: a draw is sum_k g_k w_k with
-    g ~ Dirichlet(concentration, ..., concentration).
+    Tensor by tensor, with the steps d_k = w_k - w^t and their unit vectors e_k = d_k / ||d_k||, a draw is
+    w^t + mean_k ||d_k|| (mean_k e_k + variance-scale std_k(e_k) noise).
     The teacher is the mean of their probabilities, sharpened: p^(1/T) over its sum. The student takes SGD steps with
     momentum 0.9 on the hold-out, whose labels are not looked at, and sends the average of its weights over the last
     steps (SWA). Identity: steps = 0 is FedAvg.
@@ -33,14 +30,10 @@ class FedBE(ServerMethod):
     needs_holdout: ClassVar[bool] = True
     needs_whole_model: ClassVar[bool] = True
 
-    distribution: Annotated[str, OneOf("gaussian", "dirichlet")] = "gaussian"
-    """gaussian or dirichlet: how models are drawn."""
     models: Annotated[int, Ge(0), Le(10_000)] = 10
     """M: models drawn in a round; 0 leaves the mean and the clients as teachers."""
     variance_scale: Annotated[float, Ge(0)] = 0.1
-    """gaussian: factor on the noise."""
-    concentration: Annotated[float, Gt(0)] = 1.0
-    """dirichlet: small values draw single clients, large ones their plain mean."""
+    """Factor on the noise."""
     temperature: Annotated[float, Gt(0)] = 0.5
     """T of the sharpening; 1 leaves the teacher as it is."""
     steps: Annotated[int, Ge(0)] = 200
@@ -54,11 +47,6 @@ class FedBE(ServerMethod):
     are none, the last weights are sent."""
     average_every: Annotated[int, Ge(1)] = 25
     """Steps between two averaged weights."""
-
-    def validate(self) -> None:
-        other = "concentration" if self.distribution == "gaussian" else "variance_scale"
-        rule = f"has no effect with fedbe.distribution = {self.distribution}"
-        self.require(self.is_default(other), other, rule)
 
     def combine(
         self, server: Server, state: State, updates: Sequence[Update]
@@ -104,20 +92,10 @@ class FedBE(ServerMethod):
 
     def drawn(self, server: Server, mean: State, clients: Sequence[State]) -> list[State]:
         """Return M models; their buffers are the mean's, as noise could make a variance negative."""
-        models: list[State] = []
-        if self.distribution == "dirichlet":
-            seed = seed_of(server.seed, "server", server.round, f"{self.name} dirichlet")
-            concentrations_K = [self.concentration] * len(clients)
-            weights_MK = np.random.default_rng(seed).dirichlet(concentrations_K, self.models)
-            for weights_K in weights_MK.tolist():
-                models.append(weighted_sum(clients, weights_K))
-        else:
-            draws = server.generator(f"{self.name} gaussian")
-            for _ in range(self.models):
-                models.append(gaussian(server.start, clients, self.variance_scale, draws))
-
+        draws = server.generator(f"{self.name} gaussian")
         drawn: list[State] = []
-        for model in models:
+        for _ in range(self.models):
+            model = gaussian(server.start, clients, self.variance_scale, draws)
             parameters = {name: model[name] for name in model if name in server.parameters}
             drawn.append({**mean, **parameters})
         return drawn

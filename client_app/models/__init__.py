@@ -102,28 +102,28 @@ def check(name: str, shape: tuple[int, ...], settings: ModelSettings) -> None:
     from data import require
 
     images = len(shape) == 3
-    # With freeze = all a backbone's head takes vectors, the features that are kept.
+    # A head alone takes vectors: the features that are kept.
     features = settings.freeze == "all" and not images
     if name == RANDOM_CONV and shape == (FEATURES,):
         features = True
-    needs_images = name not in VECTOR_MODELS and not is_own_model(name) and not features
-    if needs_images:
-        side = SMALLEST_SIDE.get(name, 4)
-        if settings.image_side:  # images are enlarged before the model sees them
-            side = 1
-        large_enough = images and min(shape[1:]) >= side
+    if not (features or name in VECTOR_MODELS or is_own_model(name)):
+        # images that are enlarged before the model sees them may have any size
+        side = 1 if settings.image_side else SMALLEST_SIDE.get(name, 4)
         described = "x".join(map(str, shape))
         rule = f"needs images of {side}x{side} pixels or more, not {described}"
-        require(large_enough, "model", name, rule)
-    for field in ("weights", "freeze", "image_side"):
-        rule = f"is for backbones (torchvision:NAME and timm:NAME), and model is {name}"
-        settings.require(settings.is_default(field) or is_backbone(name), field, rule)
-    rule = f"is for resnet-8, and model is {name}"
-    settings.require(settings.width == 0 or name == "resnet-8", "width", rule)
-    small_model = name in MODELS and not is_backbone(name)
-    rule = f"is for the small models, and model is {name}"
-    for field in ("norm", "initialization"):
-        settings.require(settings.is_default(field) or small_model, field, rule)
+        require(images and min(shape[1:]) >= side, "model", name, rule)
+    backbones = (is_backbone(name), "backbones (torchvision:NAME and timm:NAME)")
+    small_models = (name in MODELS, "the small models")
+    for field, (fits, models) in {
+        "weights": backbones,
+        "freeze": backbones,
+        "image_side": backbones,
+        "width": (name == "resnet-8", "resnet-8"),
+        "norm": small_models,
+        "initialization": small_models,
+    }.items():
+        rule = f"is for {models}, and model is {name}"
+        settings.require(fits or settings.is_default(field), field, rule)
     if is_backbone(name) and images:
         check_images(name, shape, settings.image_side)
 

@@ -59,8 +59,7 @@ def backbone(name: str, classes: int, settings: ModelSettings) -> Classifier:
     features = nn.Sequential(Prepared(settings.image_side), body)
     classifier = Classifier(features, nn.Linear(width, classes))
     if settings.weights and not classifier.head.weight.is_meta:
-        tensors = weights_of(name, body, head, settings.weights, settings.weights_sha256)
-        body.load_state_dict(tensors)
+        load_weights(name, body, head, settings.weights, settings.weights_sha256)
     if settings.freeze != "none":
         blocks = blocks_of(body)
         if settings.freeze == "stages":
@@ -142,21 +141,15 @@ def normalization_of(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] |
         if about is None:
             return None
         return tuple(about.mean), tuple(about.std)
-    published = published_by_torchvision(name)
+    models = load_torchvision()
+    chosen = name.removeprefix(TORCHVISION)
+    if chosen not in models.list_models(module=models):
+        return None
+    published = getattr(models.get_model_weights(chosen), "DEFAULT", None)
     if published is None:
         return None
     preparation = published.transforms()
     return tuple(preparation.mean), tuple(preparation.std)
-
-
-def published_by_torchvision(name: str) -> Any:
-    """Return what torchvision knows of a network's published weights, or None."""
-    models = load_torchvision()
-    names = models.list_models(module=models)
-    chosen = name.removeprefix(TORCHVISION)
-    if chosen in names:
-        return getattr(models.get_model_weights(chosen), "DEFAULT", None)
-    return None
 
 
 @lru_cache(maxsize=1)
@@ -178,9 +171,6 @@ def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
     channels = shape[0]
     height, width = side or shape[1], side or shape[2]
     described = f"{channels}x{height}x{width}"
-    least_height, least_width = smallest_image(name)
-    rule = f"takes images of {least_height}x{least_width} pixels or more, not {described}: image-side enlarges them"
-    require(height >= least_height and width >= least_width, "model", name, rule)
     rule = f"takes images of one or three channels, not {described}"
     require(channels in (1, 3), "model", name, rule)
 
@@ -190,66 +180,42 @@ def check_images(name: str, shape: tuple[int, ...], side: int) -> None:
             image = torch.zeros(1, 3, height, width)
             made = tuple(body(image).shape)
     except Exception as error:
-        raise SettingError("model", name, f"cannot take images of {described}: {error}") from error
+        rule = f"cannot take images of {described}: {error}"
+        raise SettingError("model", name, rule, remedy="image-side resizes them") from error
     rule = f"its features have shape {made} for an image, not (1, {features}) as its head takes"
     require(made == (1, features), "model", name, rule)
-
-
-def smallest_image(name: str) -> tuple[int, int]:
-    """Return height and width of the smallest images that the network is meant for, in pixels."""
-    published = published_by_torchvision(name) if name.startswith(TORCHVISION) else None
-    if published is None:
-        return 1, 1
-    height, width = published.meta["min_size"]
-    return height, width
 
 
 # ---- a file's weights ------------------------------------------------------------------------------------------------
 
 
-def check_weights(name: str, file: str) -> str:
-    """Return the sha256 of a file of weights, looked at once. Raises SettingError unless they are the network's."""
-    digest = sha256_of(file)
-    check_once(name, file, digest)
-    return digest
+def check_weights(name: str, file: str) -> None:
+    """Raise SettingError unless a file holds the network's weights; the same file is looked at once."""
+    check_once(name, file, sha256_of(file))
 
 
 @lru_cache
 def check_once(name: str, file: str, digest: str) -> None:
-    """Raise SettingError unless the file holds the network's weights."""
+    """Load a file of that sha256 into a network for shapes, see `load_weights`."""
     body, _, head = scratch(name)
-    weights_of(name, body, head, file, digest)
+    load_weights(name, body, head, file, digest)
 
 
-def weights_of(
-    name: str, body: nn.Module, head: str, file: str, sha256: str = ""
-) -> dict[str, Tensor]:
-    """Return a file's tensors for `body`, those of the head left out.
+def load_weights(name: str, body: nn.Module, head: str, file: str, sha256: str = "") -> None:
+    """Load a file's tensors into `body`, those of the head left out.
 
     Raises SettingError naming the first tensor that is missing, has another shape, is not finite, or has no place, and
     as `read`.
     """
-    others = f"are not those of {name}"
-    tensors = read(file, sha256)
-    present = {key: tensor for key, tensor in tensors.items() if not key.startswith(head)}
-    chosen: dict[str, Tensor] = {}
-    for key, wanted in body.state_dict().items():
-        if key.endswith("num_batches_tracked"):
-            # torch did not always write it, and nothing here reads it
-            chosen[key] = present.pop(key, wanted)
-            continue
-        if key not in present:
-            raise SettingError("weights", file, f"{others}: {key} is missing")
-        tensor = present.pop(key)
-        if tensor.shape != wanted.shape:
-            shapes = f"{key} has shape {tuple(tensor.shape)}, not {tuple(wanted.shape)}"
-            raise SettingError("weights", file, f"{others}: {shapes}")
+    tensors = {key: part for key, part in read(file, sha256).items() if not key.startswith(head)}
+    for key, tensor in tensors.items():
         if not tensor.isfinite().all():
             raise SettingError("weights", file, f"{key} is not finite")
-        chosen[key] = tensor.to(wanted.dtype)
-    for key in present:
-        raise SettingError("weights", file, f"{others}: it has no {key}")
-    return chosen
+    try:
+        body.load_state_dict(tensors)
+    except RuntimeError as error:  # its first line names the class, the second one the tensors
+        reason = str(error).splitlines()[1].strip()[:200]
+        raise SettingError("weights", file, f"are not those of {name}: {reason}") from error
 
 
 def read(file: str, sha256: str = "") -> dict[str, Tensor]:
@@ -291,40 +257,35 @@ def read(file: str, sha256: str = "") -> dict[str, Tensor]:
 
 def content_of(file: str) -> bytes:
     """Return a file's bytes. Raises SettingError for one that is not there, cannot be read, or is too large."""
-    require_file(file)
+    size = about_file(file).st_size
     try:
         with Path(file).open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            require_size(file, size)
             return stream.read(size)
     except OSError as error:
         raise SettingError("weights", file, f"cannot be read: {error.strerror}") from error
 
 
-def require_size(file: str, size: int) -> None:
-    """Raise SettingError for a file of more than LARGEST_WEIGHTS bytes."""
-    rule = f"has {size} bytes, and weights may have {LARGEST_WEIGHTS}"
-    require(size <= LARGEST_WEIGHTS, "weights", file, rule)
-
-
-def require_file(file: str) -> None:
-    """Raise SettingError where there is no such file."""
-    require(Path(file).is_file(), "weights", file, "there is no such file")
+def about_file(file: str) -> os.stat_result:
+    """Return a file's size and times. Raises SettingError without a file, or for one of more than LARGEST_WEIGHTS."""
+    if not Path(file).is_file():
+        raise SettingError("weights", file, "there is no such file")
+    about = Path(file).stat()
+    if about.st_size > LARGEST_WEIGHTS:
+        rule = f"has {about.st_size} bytes, and weights may have {LARGEST_WEIGHTS}"
+        raise SettingError("weights", file, rule)
+    return about
 
 
 def sha256_of(file: str) -> str:
     """Return the sha256 of a file of weights, read once as long as it does not change. Raises SettingError."""
-    require_file(file)
-    about = Path(file).stat()
-    require_size(file, about.st_size)
+    about = about_file(file)
     return digest_of(file, about.st_size, about.st_mtime_ns)
 
 
 @lru_cache
 def digest_of(file: str, size: int, changed: int) -> str:
     """Return the sha256 of a file of that size and time of change."""
-    with Path(file).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return hashlib.sha256(content_of(file)).hexdigest()
 
 
 # ---- what stays as it is ---------------------------------------------------------------------------------------------

@@ -7,18 +7,15 @@ way, and so is every gradient, to the bit, but ReLU has a quarter of the values 
 from torch import nn
 
 from client_app.models.classifier import Classifier
+from client_app.models.mlp import normalized
 
 
 def small_cnn(shape: tuple[int, int, int], classes: int) -> Classifier:
     """Two 3x3 convolutions with pooling, 64 features: for 8x8 digits; 13,706 parameters there."""
     channels, height, width = shape
     features = nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
+        *_convolution(channels, 16, 3, pool=2),
+        *_convolution(16, 32, 3, pool=2),
         nn.Flatten(),
         nn.Linear(32 * (height // 4) * (width // 4), 64),
         nn.ReLU(),
@@ -30,12 +27,8 @@ def mcmahan_cnn(shape: tuple[int, int, int], classes: int) -> Classifier:
     """The CNN of McMahan et al. (2017); 1,663,370 parameters on 1x28x28 with 10 classes, 512 features."""
     channels, height, width = shape
     features = nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
+        *_convolution(channels, 32, 5, pool=2),
+        *_convolution(32, 64, 5, pool=2),
         nn.Flatten(),
         nn.Linear(64 * (height // 4) * (width // 4), 512),
         nn.ReLU(),
@@ -46,20 +39,13 @@ def mcmahan_cnn(shape: tuple[int, int, int], classes: int) -> Classifier:
 def digit_model(shape: tuple[int, int, int], classes: int) -> Classifier:
     """FedBN's digit model (Li et al. 2021), batch norm after all layers but the last; 14,219,210 parameters."""
     channels, height, width = shape
-
-    def convolution(inputs: int, outputs: int, *pool: nn.Module) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), *pool, nn.ReLU()]
-
-    def linear(inputs: int, outputs: int) -> list[nn.Module]:
-        return [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]
-
     features = nn.Sequential(
-        *convolution(channels, 64, nn.MaxPool2d(2)),
-        *convolution(64, 64, nn.MaxPool2d(2)),
-        *convolution(64, 128),
+        *_convolution(channels, 64, 5, pool=2, norm=True),
+        *_convolution(64, 64, 5, pool=2, norm=True),
+        *_convolution(64, 128, 5, norm=True),
         nn.Flatten(),
-        *linear(128 * (height // 4) * (width // 4), 2048),
-        *linear(2048, 512),
+        *normalized(128 * (height // 4) * (width // 4), 2048),
+        *normalized(2048, 512),
     )
     return Classifier(features, nn.Linear(512, classes))
 
@@ -67,18 +53,14 @@ def digit_model(shape: tuple[int, int, int], classes: int) -> Classifier:
 def vgg9(shape: tuple[int, int, int], classes: int) -> Classifier:
     """VGG-9 of FedMA (Wang et al. 2020), no batch norm, with dropout; 3,491,530 parameters on 3x32x32."""
     channels, height, width = shape
-
-    def convolution(inputs: int, outputs: int, *pool: nn.Module) -> list[nn.Module]:
-        return [nn.Conv2d(inputs, outputs, 3, padding=1), *pool, nn.ReLU()]
-
     features = nn.Sequential(
-        *convolution(channels, 32),
-        *convolution(32, 64, nn.MaxPool2d(2)),
-        *convolution(64, 128),
-        *convolution(128, 128, nn.MaxPool2d(2)),
+        *_convolution(channels, 32, 3),
+        *_convolution(32, 64, 3, pool=2),
+        *_convolution(64, 128, 3),
+        *_convolution(128, 128, 3, pool=2),
         nn.Dropout2d(0.05),
-        *convolution(128, 256),
-        *convolution(256, 256, nn.MaxPool2d(2)),
+        *_convolution(128, 256, 3),
+        *_convolution(256, 256, 3, pool=2),
         nn.Flatten(),
         nn.Dropout(0.1),
         nn.Linear(256 * (height // 8) * (width // 8), 512),
@@ -92,31 +74,30 @@ def vgg9(shape: tuple[int, int, int], classes: int) -> Classifier:
 
 def alexnet_bn(shape: tuple[int, int, int], classes: int) -> Classifier:
     """FedBN's AlexNet (Li et al. 2021): batch norm after all layers but the last, no dropout; 57,063,498 parameters."""
-
-    def convolution(
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        stride: int,
-        padding: int,
-        *pool: nn.Module,
-    ) -> list[nn.Module]:
-        return [
-            nn.Conv2d(inputs, outputs, kernel, stride, padding),
-            nn.BatchNorm2d(outputs),
-            *pool,
-            nn.ReLU(),
-        ]
-
-    def linear(inputs: int, outputs: int) -> list[nn.Module]:
-        return [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]
-
     features = nn.Sequential(
-        *convolution(shape[0], 64, 11, 4, 2, nn.MaxPool2d(3, 2)),
-        *convolution(64, 192, 5, 1, 2, nn.MaxPool2d(3, 2)),
-        *convolution(192, 384, 3, 1, 1), *convolution(384, 256, 3, 1, 1),
-        *convolution(256, 256, 3, 1, 1, nn.MaxPool2d(3, 2)),
-        nn.AdaptiveAvgPool2d(6), nn.Flatten(),
-        *linear(256 * 6 * 6, 4096), *linear(4096, 4096),
-    )  # fmt: skip
+        nn.Conv2d(shape[0], 64, 11, stride=4, padding=2),
+        nn.BatchNorm2d(64),
+        nn.MaxPool2d(3, 2),
+        nn.ReLU(),
+        *_convolution(64, 192, 5, pool=3, norm=True),
+        *_convolution(192, 384, 3, norm=True),
+        *_convolution(384, 256, 3, norm=True),
+        *_convolution(256, 256, 3, pool=3, norm=True),
+        nn.AdaptiveAvgPool2d(6),
+        nn.Flatten(),
+        *normalized(256 * 6 * 6, 4096),
+        *normalized(4096, 4096),
+    )
     return Classifier(features, nn.Linear(4096, classes))
+
+
+def _convolution(
+    inputs: int, outputs: int, side: int, pool: int = 0, norm: bool = False
+) -> list[nn.Module]:
+    """Return a convolution that keeps an image's sides, batch norm if asked for, pooling to half of them, and ReLU."""
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, side, padding=side // 2)]
+    if norm:
+        layers.append(nn.BatchNorm2d(outputs))
+    if pool:
+        layers.append(nn.MaxPool2d(pool, stride=2))
+    return [*layers, nn.ReLU()]

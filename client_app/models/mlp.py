@@ -23,13 +23,10 @@ def linear(shape: tuple[int, ...], classes: int) -> Classifier:
 
 
 def _mlp(shape: tuple[int, ...], classes: int, first: int, second: int) -> Classifier:
-    features = nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(prod(shape), first),
-        nn.BatchNorm1d(first),
-        nn.ReLU(),
-        nn.Linear(first, second),
-        nn.BatchNorm1d(second),
-        nn.ReLU(),
-    )
-    return Classifier(features, nn.Linear(second, classes))
+    hidden = (*normalized(prod(shape), first), *normalized(first, second))
+    return Classifier(nn.Sequential(nn.Flatten(), *hidden), nn.Linear(second, classes))
+
+
+def normalized(inputs: int, outputs: int) -> list[nn.Module]:
+    """Return a linear layer, batch norm and ReLU."""
+    return [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]

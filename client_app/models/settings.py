@@ -1,6 +1,6 @@
 """The settings of a model beside its name."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le
@@ -50,9 +50,7 @@ class WeightsOfHash(ModelSettings):
 
 def of_hash(settings: ModelSettings, sha256: str) -> ModelSettings:
     """Return the settings for a file of weights with that sha256."""
-    # Field by field, so that a setting that is added later is not left out.
-    values = {field.name: getattr(settings, field.name) for field in fields(ModelSettings)}
-    return WeightsOfHash(**values, weights_sha256=sha256)
+    return WeightsOfHash(**{**vars(settings), "weights_sha256": sha256})
 
 
 PLAIN = ModelSettings()

@@ -21,7 +21,12 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     Raises SettingError when it cannot be found, fails, or makes anything but a `Classifier` whose features fit its
     head, whose head has `classes` outputs and is linear with a bias, and which does nothing after its head.
     """
-    model = _model(name, load("model", name, "function"), shape, classes)
+    function: Callable[..., Classifier] = load("model", name, "function")
+    try:
+        model = function(shape, classes)
+    except Exception as error:
+        rule = f"failed for shape {shape} and {classes} classes: {type(error).__name__}: {error}"
+        raise SettingError("model", name, rule) from error
     rule = f"must return a client_app.models.Classifier, not {type(model).__name__}"
     require(isinstance(model, Classifier), "model", name, rule)
     head = model.head
@@ -50,16 +55,3 @@ def load_own(name: str, shape: tuple[int, ...], classes: int) -> Classifier:
     require(same_logits(logits, expected), "model", name, rule)
     model.train()
     return model
-
-
-def _model(
-    name: str,
-    function: Callable[..., Classifier],
-    shape: tuple[int, ...],
-    classes: int,
-) -> Classifier:
-    try:
-        return function(shape, classes)
-    except Exception as error:
-        rule = f"failed for shape {shape} and {classes} classes: {type(error).__name__}: {error}"
-        raise SettingError("model", name, rule) from error

@@ -8,7 +8,6 @@ from annotated_types import Ge
 from torch import Tensor
 
 from client_app.client import Client, Variant
-from data import OneOf
 
 EPSILON = 1e-8
 """Added to a feature's variance, as in the authors' code: a feature that is constant correlates with none."""
@@ -18,10 +17,10 @@ EPSILON = 1e-8
 class Decorrelation(Variant):
     """Add beta times the mean square of the correlations between the D features of a batch.
 
-    K (D, D) are the correlations over the B samples. paper: beta / D^2 ||K||_F^2 (Shi et al., ICLR 2023).
-    code: beta / (D (D - 1)) sum_{i != j} ((B - 1) K_ij)^2 / B, which is about B times as much; the authors' beta = 0.1
-    belongs to it. A batch of one sample has no correlations and adds nothing. A sample's term depends on the others of
-    its batch, so clients train one by one.
+    K (D, D) are the correlations over the B samples. The term is that of the authors' code, to which their beta = 0.1
+    belongs: beta / (D (D - 1)) sum_{i != j} ((B - 1) K_ij)^2 / B. The paper's beta / D^2 ||K||_F^2 (Shi et al., ICLR
+    2023) is about a B-th of it. A batch of one sample has no correlations and adds nothing. A sample's term depends on
+    the others of its batch, so clients train one by one.
     Identity: beta = 0.
     """
 
@@ -29,8 +28,6 @@ class Decorrelation(Variant):
 
     beta: Annotated[float, Ge(0)] = 0.1
     """Strength of the term; 0 is plain training."""
-    form: Annotated[str, OneOf("code", "paper")] = "code"
-    """The factor of the sum: that of the authors' code, or of the paper's equation."""
 
     def loss_term(
         self,
@@ -46,9 +43,6 @@ class Decorrelation(Variant):
         centered_BD = features_BD - features_BD.mean(0)
         standard_BD = centered_BD / torch.sqrt(features_BD.var(0) + EPSILON)
         products_DD = standard_BD.T @ standard_BD  # (B - 1) K
-        if self.form == "paper":
-            value = (products_DD / (batch - 1)).square().sum() / width**2
-        else:
-            between_DD = products_DD - torch.diag(products_DD.diagonal())
-            value = between_DD.square().sum() / (width * (width - 1)) / batch
+        between_DD = products_DD - torch.diag(products_DD.diagonal())
+        value = between_DD.square().sum() / (width * (width - 1)) / batch
         return (self.beta * value).expand(batch)

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid as Grid  # re-exported, so that other modules need not import flwr
@@ -28,7 +28,7 @@ from client_app.handlers import (
 from client_app.messages import ACTION, folded, pack, unfolded
 from client_app.serialization import Expected
 from client_app.state import State
-from data.text import printable, sentence
+from data.text import LineSink, printable, sentence
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.reading import DIGESTS, failure_in, read
 from strategies.core.whole_replies import SUPERLINK_NODE, WholeReplies
@@ -69,6 +69,8 @@ LATE_SECONDS = 55.0
 A little less than the minute after which a run must have said something: flwr, the gateway and `fedskew federation run`
 ask in turn.
 """
+MOST_NAMES = 20
+"""Clients that a sentence names."""
 NO_REPLY = "no reply"
 """Why a client was left out whose reply did not arrive in time."""
 TRAIN, EVALUATE, QUERY = MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY
@@ -313,12 +315,6 @@ def client_name(client: int, sites: Sequence[str]) -> str:
     return f"site {sites[client]}" if sites else f"client {client}"
 
 
-def assign(grid: Grid, clients: Sequence[int], settings: ExchangeSettings) -> NodeAssignment:
-    """Spread the clients evenly over the connected nodes, as any node of a simulation can compute for any client."""
-    nodes = wait_for_nodes(grid, settings)[: len(clients)]
-    return {node: clients[first :: len(nodes)] for first, node in enumerate(nodes)}
-
-
 def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
     """Return the sorted ids of the connected nodes, once there are at least `settings.nodes`.
 
@@ -336,13 +332,17 @@ def wait_for_nodes(grid: Grid, settings: ExchangeSettings) -> list[int]:
         time.sleep(0.05)
 
 
-class NodeAssigner(Protocol):
-    """Decides which node computes for which client."""
+class NodeAssigner:
+    """Decides which node computes for which client: here, as in a simulation, any node for any client."""
 
-    absent: Mapping[int, str]
+    absent: Mapping[int, str] = {}
     """By client, why it cannot be asked at present."""
-    names: Sequence[str]
+    names: Sequence[str] = ()
     """The clients' names between sites; empty in a simulation."""
+
+    def __init__(self, report_line: LineSink = lambda line: None) -> None:
+        """`report_line` gets for whom an exchange waits, once that is long, and "" when it waits no more."""
+        self.report_line = report_line
 
     def assign(
         self,
@@ -351,12 +351,8 @@ class NodeAssigner(Protocol):
         settings: ExchangeSettings,
     ) -> NodeAssignment:
         """Return which node computes for which of `clients`; a client that cannot be asked has no node."""
-
-    def waits_for(self, clients: Sequence[int], seconds: float, timeout: float) -> None:
-        """Report that these clients have not replied after `seconds` of at most `timeout` seconds."""
-
-    def waits_no_more(self) -> None:
-        """Clear the report of `waits_for`, once the wait is over."""
+        nodes = wait_for_nodes(grid, settings)[: len(clients)]
+        return {node: clients[first :: len(nodes)] for first, node in enumerate(nodes)}
 
 
 def faster_grid(grid: Grid) -> Grid:
@@ -503,7 +499,7 @@ def collect_replies(
             try:
                 exchange.receive(arriving, assignment)
             finally:
-                assigner.waits_no_more()
+                assigner.report_line("")
         seconds_left -= time.monotonic() - began
     exchange.close(assigner.absent)
     return exchange
@@ -516,9 +512,26 @@ def report_late(
     nodes: Collection[int],
     seconds: float,
 ) -> None:
-    """Let the assigner report the clients of `nodes`, which have not replied after `seconds` seconds."""
+    """Log and report the clients of `nodes`, which have not replied after `seconds` of at most `timeout` seconds."""
     clients: list[int] = []
     for node in nodes:
         clients += assignment.get(node, ())
     clients.sort()
-    assigner.waits_for(clients, seconds, timeout)
+    if assigner.names:
+        who = listed([assigner.names[client] for client in clients], "site")
+    else:
+        who = listed([str(client) for client in clients], "client")
+    line = f"waiting for {who} since {seconds:.0f} s; left out after timeout = {timeout:g} s"
+    log.warning(line)
+    assigner.report_line(line)
+
+
+def listed(names: Sequence[str], noun: str) -> str:
+    """Return some names as a list of at most MOST_NAMES, after "site" or "sites"."""
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    if more > 0:
+        shown += f" and {more} more"
+    if len(names) > 1:
+        noun += "s"
+    return f"{noun} {shown}"

@@ -31,7 +31,6 @@ from strategies.core.exchange import (
 )
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.masked_sums import MaskedSums
-from strategies.core.node_assignment import AnyNodeAssigner
 from strategies.core.reading import DIGESTS
 from strategies.core.round_result import AVERAGE, Diverged, RoundResult
 from strategies.core.server import Numbers, Server, ServerMethod, Update
@@ -120,7 +119,7 @@ class Rounds:
         self.monitors = monitors
         self.deploys = deploys
         self.exchange_settings = exchange or ExchangeSettings()
-        self.assigner = assigner or AnyNodeAssigner()
+        self.assigner = assigner or NodeAssigner()
         self.run_spec = run_spec.to_json()
         self.masked_sums = masked_sums
         self.variants: Sequence[Variant] = run_spec.variants

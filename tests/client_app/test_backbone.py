@@ -155,10 +155,19 @@ def without(state: dict[str, Tensor], name: str) -> dict[str, Tensor]:
         (
             "pth",
             lambda state: dumped(without(state, "conv5.0.weight")),
-            "conv5.0.weight is missing",
+            'Missing key(s) in state_dict: "conv5.0.weight"',
         ),
-        ("pth", changed("conv5.1.bias", lambda bias: bias[:3]), "shape (3,), not (1024,)"),
-        ("pth", changed("conv5.1.bias", lambda bias: bias * torch.nan), "bias is not finite"),
+        (
+            "pth",
+            lambda state: dumped({**state, "more": state["fc.bias"]}),
+            'Unexpected key(s) in state_dict: "more"',
+        ),
+        ("pth", changed("conv5.1.bias", lambda bias: bias[:3]), "size mismatch for conv5.1.bias"),
+        (
+            "pth",
+            changed("conv5.1.bias", lambda bias: torch.cat([bias[1:], bias[:1] + torch.inf])),
+            "bias is not finite",
+        ),
         ("pth", lambda state: pickle.dumps({"conv1": Loud()}, protocol=2), "holds code"),
         ("pth", lambda state: b"no weights", "a .pth of tensors alone"),
         ("pth", lambda state: dumped({"epoch": 3}), "tensors alone, by name"),

@@ -7,7 +7,6 @@ import pytest
 import torch
 from client_builders import (
     FLOAT,
-    broadcast_of,
     client_of,
     labels_of,
     linear_model,
@@ -16,7 +15,6 @@ from client_builders import (
 )
 from torch import Tensor
 
-import client_app.variants.control_variates
 from client_app.client import Client
 from client_app.optimizer import TrainingSettings, coefficient_sum
 from client_app.state import State, copy
@@ -24,7 +22,6 @@ from client_app.training import train_round
 from client_app.variants.control_variates import ControlVariates
 from client_app.variants.local_batch_norm import LocalBatchNorm
 from client_app.variants.proximal import Proximal
-from client_app.variants.resampling import Resampling, class_balanced_weights
 
 NAME = ControlVariates.name
 FULL = TrainingSettings(local_steps=6, batch_size=100, learning_rate=0.2)
@@ -46,14 +43,11 @@ def linear_client() -> Client:
     return replace(client, broadcast={NAME: controls}, memory={NAME: own})
 
 
-def gradient_at(client: Client, state: State, weights_N: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the gradient of the mean cross-entropy over all samples, with weights if they are given."""
+def gradient_at(client: Client, state: State) -> dict[str, Tensor]:
+    """Return the gradient of the mean cross-entropy over all samples."""
     model = linear_model(3, 4)
     model.load_state_dict(state)
-    weights_N = torch.ones(20, dtype=FLOAT) if weights_N is None else weights_N
-    logits_NC = model(client.samples.inputs_N)
-    losses_N = torch.nn.functional.cross_entropy(logits_NC, client.labels_N, reduction="none")
-    loss = (losses_N * weights_N).sum() / weights_N.sum()
+    loss = torch.nn.functional.cross_entropy(model(client.samples.inputs_N), client.labels_N)
     return dict(zip(state, torch.autograd.grad(loss, list(model.parameters())), strict=True))
 
 
@@ -64,7 +58,7 @@ def assert_close(left: State, right: State) -> None:
 
 
 @pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.5, 0.3)])
-def test_option_2_is_the_weighted_mean_of_the_gradients(momentum: float, mu: float) -> None:
+def test_a_control_is_the_weighted_mean_of_the_gradients(momentum: float, mu: float) -> None:
     """Six full batches by hand: c_i+ = sum_j a_j g_j / ||a||_1, whatever c and c_i are."""
     client, steps = linear_client(), FULL.local_steps
     start, controls, variate = copy(client.start), client.broadcast[NAME], client.memory[NAME]
@@ -89,28 +83,6 @@ def test_option_2_is_the_weighted_mean_of_the_gradients(momentum: float, mu: flo
     assert_close(report.shared, weights)
     assert_close(report.memory[NAME], mean)
     assert_close(report.uploads[NAME], {name: mean[name] - variate[name] for name in start})
-
-
-def test_options_agree_with_batch_norm() -> None:
-    """Option I normalizes by the batch, as a step in training does, and leaves no trace in the statistics."""
-    settings = TrainingSettings(local_steps=1, batch_size=50)
-    reports = []
-    for option in ("I", "II"):
-        client = small_client()
-        client = replace(client, broadcast=broadcast_of([], [client]))
-        reports.append(train_round(client, [ControlVariates(option)], settings))
-    assert same(reports[0].shared, reports[1].shared)
-    for name, tensor in reports[0].memory[NAME].items():
-        torch.testing.assert_close(tensor, reports[1].memory[NAME][name], rtol=1e-3, atol=1e-6)
-
-
-def test_option_1_is_expected_over_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a sampler a sample counts as often as it is expected in an epoch; parts of 7, 7 and 6 by their samples."""
-    monkeypatch.setattr(client_app.variants.control_variates, "FULL_BATCH", 9)
-    client, sampler = linear_client(), Resampling()
-    report = train_round(client, [ControlVariates("I"), sampler], replace(FULL, local_steps=1))
-    weights_N = class_balanced_weights(client.counts_C, sampler.beta(1))[client.labels_N]
-    assert_close(report.memory[NAME], gradient_at(client, client.start, weights_N))
 
 
 def test_private_parameters_and_buffers_have_no_controls() -> None:

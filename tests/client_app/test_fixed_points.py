@@ -46,9 +46,11 @@ class ExpectedGradient(Variant):
     name: ClassVar[str] = "expected-gradient"
 
     def before(self, client: Client, loss: Loss) -> Contribution:
-        weights_C = client.effective_prior_C / client.counts_C.clamp(min=1)
-        weights_N = weights_C[client.labels_N] * len(client.samples)
-        total = loss(torch.arange(len(client.samples)), weights_N)
+        total = torch.zeros((), dtype=FLOAT)
+        for label, share in enumerate(client.effective_prior_C):
+            if share:
+                members = (client.labels_N == label).nonzero().flatten()
+                total = total + share * loss(members)
         names = dict(client.model.named_parameters())
         return Contribution(
             upload=dict(zip(names, torch.autograd.grad(total, list(names.values())), strict=True))

@@ -109,6 +109,17 @@ def test_a_very_narrow_network_keeps_its_channels_first(width: int, last: bool) 
     assert model.state_dict()["features.4.conv1.weight"].is_contiguous() != last
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [("small-cnn", "width", 4), ("resnet-8", "image_side", 8), ("linear", "weights", "file")],
+)
+def test_a_setting_of_other_models_is_refused(name: str, field: str, value: object) -> None:
+    check(name, (1, 8, 8), PLAIN)
+    with pytest.raises(SettingError) as caught:
+        check(name, (1, 8, 8), ModelSettings(**{field: value}))  # type: ignore[arg-type]
+    assert caught.value.key.replace("-", "_") == field
+
+
 def test_he_weights_have_the_deviation_of_their_inputs() -> None:
     he = build("vgg-9", (3, 32, 32), 10, 0, ModelSettings(initialization="he"))
     weights = he.features.state_dict()

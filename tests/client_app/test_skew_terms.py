@@ -92,16 +92,13 @@ def test_fedntd_is_its_equation(beta: float, tau: float) -> None:
     assert_is(term_of(NotTrueDistillation(beta, tau), client), equation)
 
 
-@pytest.mark.parametrize("form", ["code", "paper"])
-def test_feddecorr_is_its_equation(form: str) -> None:
+def test_feddecorr_is_its_equation() -> None:
     def equation(logits_BC: Tensor, features_BD: Tensor) -> Tensor:
         table_DD = torch.corrcoef(features_BD.T)
-        if form == "paper":
-            return 0.3 * table_DD.square().sum() / 4**2
         between = table_DD[~torch.eye(4, dtype=torch.bool)]
         return 0.3 * (8 * between).square().mean() / 9
 
-    assert_is(term_of(Decorrelation(0.3, form), counting_client(COUNTS)), equation)
+    assert_is(term_of(Decorrelation(0.3), counting_client(COUNTS)), equation)
 
 
 def test_feddecorr_of_independent_constant_and_single_features() -> None:
@@ -153,7 +150,7 @@ def test_moon_prepares_features_of_both_models_and_keeps_its_own() -> None:
     features = {name: state[name] for name in state if name.startswith("features.")}
     assert same(report.memory["model-contrast"], features)
     second = small_client(memory=report.memory)
-    prepared = ModelContrast().before(second, lambda indices_B, weights_B=None: torch.zeros(()))
+    prepared = ModelContrast().before(second, lambda indices_B: torch.zeros(()))
     expected = {"received": small_client().features(), "last": first.features()}  # first is trained
     assert same(prepared.prepared, expected)
 

@@ -31,7 +31,7 @@ OTHER_IDENTITIES: Mapping[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
 
 OTHERS: Mapping[str, Any] = {
     "min_class_samples": 4, "repeats": 3, "batch_size": 2, "classes_per_round": 1, "bits": 10,
-    "warm_up_rounds": 1, "head_epochs": 2, "option": "I", "form": "paper", "covariance": "diagonal",
+    "warm_up_rounds": 1, "head_epochs": 2, "covariance": "diagonal",
     "measure": "l2", "target": "uniform",
 }  # fmt: skip
 """Values other than the default's by field; whole numbers that are not here grow by one, others are halved."""

@@ -11,6 +11,7 @@ from server_app.app import Run
 from server_app.run_folder import RunFolder
 from server_app.settings import parse
 from server_app.strategy import federation_of
+from strategies.core.exchange import report_late
 from tests.site_files import agreed, write
 
 
@@ -60,9 +61,9 @@ def test_a_run_notes_in_its_folder_for_which_sites_it_waits(file: Path, tmp_path
     folder = RunFolder(settings.folder)
     run = Run(LocalGrid(), settings, federation_of(settings), folder, lambda line: None)
     assert not folder.waiting_file.exists()
-    run.strategy.assigner.waits_for([1], 60.0, 3600.0)
+    report_late(run.strategy.assigner, {7: [1]}, 3600.0, [7], 60.0)
     assert folder.waiting_file.read_text().startswith("waiting for site east since 60 s; ")
-    run.strategy.assigner.waits_no_more()
+    run.strategy.assigner.report_line("")
     assert not folder.waiting_file.exists()
 
 

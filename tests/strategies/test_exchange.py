@@ -17,10 +17,10 @@ from fedskew.engines.local import LocalGrid, identify
 from strategies.core.exchange import (
     Exchange,
     ExchangeSettings,
+    NodeAssigner,
     Request,
     TooFewReplies,
     WorkersLost,
-    assign,
     replies,
 )
 from strategies.core.reading import MOST_RECORDS, failure_in, worker_in
@@ -229,7 +229,7 @@ def test_clients_are_spread_evenly_over_the_nodes_and_no_node_goes_without() -> 
             return [30, 10, 20]
 
     def of(clients: list[int]) -> Any:
-        return assign(Nodes(), clients, ExchangeSettings(nodes=3))  # type: ignore[arg-type]
+        return NodeAssigner().assign(Nodes(), clients, ExchangeSettings(nodes=3))  # type: ignore[arg-type]
 
     assert of([4, 5, 6, 7]) == {10: [4, 7], 20: [5], 30: [6]}
     assert of([4, 5]) == {10: [4], 20: [5]}
