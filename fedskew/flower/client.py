@@ -1,12 +1,11 @@
 """What a user's own ClientApp calls: a round of local training, or the pieces of one for its own training loop."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from flwr.app import (
-    ArrayRecord,
     ConfigRecord,
     Context,
     Message,
@@ -22,7 +21,7 @@ from client_app.models import Classifier, batch_norm_names
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names, task_of, train_round
-from fedskew.flower.model import as_classifier, outside_names
+from fedskew.flower.model import as_classifier, received, to_inside, to_outside
 from fedskew.flower.records import (
     BATCH_NORM,
     BROADCAST,
@@ -36,11 +35,9 @@ from fedskew.flower.records import (
     SGD_ALONE,
     UPLOAD,
     UPLOADS,
-    as_dtype_of,
     config_of,
     flatten,
     model_record,
-    renamed,
     to_record,
     to_state,
     unflatten,
@@ -117,13 +114,9 @@ def local_round(
         ValueError: the model or the data cannot be used; the message says what to change.
         LookupError: the server's strategy does not send what a variant needs.
     """
-    if "clients_per_pass" in training:
-        raise TypeError("clients_per_pass is no setting here: a node of Flower's runs one client")
-    for name in ("finetune_epochs", "finetune_sampling"):
+    for name in ("clients_per_pass", "finetune_epochs", "finetune_sampling"):
         if name in training:
-            raise TypeError(
-                f"{name} is no setting here: `fedskew run` alone fine-tunes the final model"
-            )
+            raise TypeError(f"{name} is a setting of `fedskew run` alone")
     config = config_of(message)
     chosen = with_servers_mu(variants_of(variants), config)
     settings = TrainingSettings(
@@ -149,19 +142,15 @@ def local_round(
     with as_classifier(model.to(device), head, samples.batch(few)) as classifier:
         check_model(chosen, classifier, samples.inputs_N)
         check_labels(samples.labels_N, classifier)
-        outside = outside_names(classifier)
-        start = received(classifier, model_arrays(message, asked), outside)
-        client = client_of(message, context, chosen, classifier, samples, start, outside, seed)
+        start = start_of(message, classifier)
+        client = client_of(message, context, chosen, classifier, samples, start, seed)
         classifier.load({**start, **client.memory.get(PRIVATE, {})})
         if asked:
             return answer(message, client, chosen)
         report = train_round(client, chosen, settings)
-        norm = kept_batch_norm(classifier, report)
-    for name, state in report.memory.items():
-        context.state[MEMORY + name] = to_record(renamed(state, outside))
-    return with_batch_norm(
-        reply(message, client.id, report, start, outside), message, norm, outside
-    )
+        for name, state in report.memory.items():
+            context.state[MEMORY + name] = to_record(to_outside(classifier, state))
+        return reply(message, client, report, start)
 
 
 def without_last_batch(settings: TrainingSettings, samples: int) -> TrainingSettings:
@@ -212,11 +201,9 @@ def client_of(
     model: Classifier,
     samples: Any,
     start: State,
-    outside: Mapping[str, str],
     seed: int | None,
 ) -> Client:
     """Return the client as the training loop and the variants see it."""
-    inside = {name: own for own, name in outside.items()}
     private = private_names(model, variants)
     device = samples.labels_N.device
     number = int(context.node_config.get("partition-id", context.node_id))
@@ -231,52 +218,33 @@ def client_of(
         num_classes=model.head.out_features,
         round=round_number,
         start={name: tensor for name, tensor in start.items() if name not in private},
-        broadcast={name: renamed(state, inside) for name, state in broadcast.items()},
-        memory={name: renamed(state, inside) for name, state in memory.items()},
+        broadcast={name: to_inside(model, state) for name, state in broadcast.items()},
+        memory={name: to_inside(model, state) for name, state in memory.items()},
         seed=seed_of(run_seed, round_number, number),
     )
 
 
-def reply(
-    message: Message,
-    number: int,
-    report: Report,
-    start: State,
-    outside: Mapping[str, str],
-) -> Message:
+def reply(message: Message, client: Client, report: Report, start: State) -> Message:
     """Return the reply to a train message. What is private goes back as it came."""
     key, record = model_record(message)
-    own = renamed({**start, **report.shared}, outside)
-    if FLAT in record:
-        sent = flatten({name: own[name] for name in outside.values()})
-    else:
-        sent = {name: own[name] for name in record}
-
-    trained = {"steps": report.trained.steps, "coefficient-sum": report.trained.coefficient_sum}
-    content = RecordDict({key: to_record(sent)})
+    model = client.model
+    own = to_outside(model, {**start, **report.shared})
+    state = flatten(own) if FLAT in record else {name: own[name] for name in record}
+    content = RecordDict({key: to_record(state)})
     usual = {"num-examples": report.examples, "train_loss": report.loss}
     content[METRICS] = MetricRecord({**usual, **report.numbers})
-    content[REPORT] = ConfigRecord({"client": number, "loss": report.loss, **trained})
-    for name, state in report.uploads.items():
-        content[UPLOAD + name] = to_record(renamed(state, outside))
-    return Message(content, reply_to=message)
-
-
-def kept_batch_norm(model: Classifier, report: Report) -> dict[str, Tensor]:
-    """Return the batch norm that a trained client keeps, by name; {} where it keeps none."""
-    kept = report.memory.get(PRIVATE, {})
-    return {name: kept[name] for name in sorted(batch_norm_names(model) & kept.keys())}
-
-
-def with_batch_norm(
-    reply: Message, message: Message, norm: State, outside: Mapping[str, str]
-) -> Message:
-    """Return the reply with word of a client's own batch norm, and with that itself where the server asks for it."""
+    trained = {"steps": report.trained.steps, "coefficient-sum": report.trained.coefficient_sum}
+    content[REPORT] = ConfigRecord({"client": client.id, "loss": report.loss, **trained})
+    uploads = dict(report.uploads)
+    private = report.memory.get(PRIVATE, {})
+    norm = {name: private[name] for name in sorted(batch_norm_names(model) & private.keys())}
     if norm:
-        reply.content.config_records[REPORT][KEEPS_BATCH_NORM] = True
+        content.config_records[REPORT][KEEPS_BATCH_NORM] = True
         if BATCH_NORM in config_of(message).get(UPLOADS, []):
-            reply.content[UPLOAD + BATCH_NORM] = to_record(renamed(norm, outside))
-    return reply
+            uploads[BATCH_NORM] = norm
+    for name, upload in uploads.items():
+        content[UPLOAD + name] = to_record(to_outside(model, upload))
+    return Message(content, reply_to=message)
 
 
 def answer(message: Message, client: Client, variants: Sequence[Variant]) -> Message:
@@ -308,11 +276,10 @@ def load_model(message: Message, context: Context, model: nn.Module) -> nn.Modul
     Raises ValueError where the names are not the model's.
     """
     own = model.state_dict()
-    _, record = model_record(message)
-    received = unflatten(to_state(record), own)
-    check_names(received, own)
+    sent = unflatten(to_state(model_record(message)[1]), own)
+    check_names(sent, own)
     private = memory_of(context).get(PRIVATE, {})
-    model.load_state_dict({**own, **received, **private})
+    model.load_state_dict({**own, **sent, **private})
     return model
 
 
@@ -363,36 +330,22 @@ def local_loss(
     return mean_loss
 
 
-def model_arrays(message: Message, asked: bool) -> ArrayRecord:
-    """Return the model's arrays; a question about the data alone has none."""
-    if asked and not message.content.array_records:
-        return ArrayRecord()
-    _, record = model_record(message)
-    return record
-
-
-def received(
-    model: Classifier,
-    record: ArrayRecord,
-    outside: Mapping[str, str],
-) -> dict[str, Tensor]:
-    """Return the received tensors by the classifier's names and in its dtypes; others are as the model has them.
+def start_of(message: Message, model: Classifier) -> dict[str, Tensor]:
+    """Return the weights of a message by the classifier's names; all that it does not have are the model's own.
 
     Raises ValueError for names or shapes that are not the model's.
     """
     own = copy(model.state_dict())
-    inside = {name: inner for inner, name in outside.items()}
-    by_user_name = {name: own[inner] for name, inner in inside.items()}
-    sent = to_state(record, model.head.weight.device)
-    tensors = unflatten(sent, by_user_name)
-    check_names(tensors, by_user_name)
-    tensors = as_dtype_of(tensors, by_user_name)
-    return {**own, **renamed(tensors, inside)}
+    if not message.content.array_records:  # a question about the data alone
+        return own
+    tensors = received(model, model_record(message)[1])
+    check_names(tensors, own)
+    return {**own, **tensors}
 
 
-def check_names(received: State, own: State) -> None:
+def check_names(sent: State, own: State) -> None:
     """Raise ValueError for a received tensor that the model does not have in that shape."""
-    for name, tensor in received.items():
+    for name, tensor in sent.items():
         if name not in own or tensor.shape != own[name].shape:
             raise ValueError(
                 f"the server sent {name} of shape {tuple(tensor.shape)}, which this client's model does not "

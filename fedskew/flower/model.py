@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from client_app.models import Classifier
 from client_app.models.classifier import why_not_linear
+from client_app.state import State
+from fedskew.flower.records import FLAT, as_dtype_of, flatten, to_record, to_state, unflatten
 
 FEATURES = "features.net."
 """Begins the classifier's names of what comes before the head."""
@@ -205,3 +208,36 @@ def outside_names(model: Classifier) -> dict[str, str]:
     if not isinstance(model, WrappedModel):
         return {name: name for name in model.state_dict()}
     return {model.inside(name): name for name in model.outside_names}
+
+
+def to_outside(model: Classifier, state: State) -> dict[str, Tensor]:
+    """Return a state by the user's names and in the order of the user's model.
+
+    One that is not of the model's tensors keeps its names.
+    """
+    names = outside_names(model)
+    if not state.keys() <= names.keys():
+        return dict(state)
+    return {outside: state[name] for name, outside in names.items() if name in state}
+
+
+def to_inside(model: Classifier, state: State) -> dict[str, Tensor]:
+    """Return a state by the classifier's names; a name that is not of the model's tensors stays."""
+    names = {outside: name for name, outside in outside_names(model).items()}
+    return {names.get(name, name): tensor for name, tensor in state.items()}
+
+
+def received(model: Classifier, record: ArrayRecord) -> dict[str, Tensor]:
+    """Return a model's record, flat or not, by the classifier's names, in its dtypes and on its head's device.
+
+    Raises ValueError for a flat record of another length.
+    """
+    own = to_outside(model, model.state_dict())
+    tensors = unflatten(to_state(record, model.head.weight.device), own)
+    return to_inside(model, as_dtype_of(tensors, own))
+
+
+def sent(model: Classifier, state: State, like: ArrayRecord) -> ArrayRecord:
+    """Return a state of the classifier as the record that stands for it, flat where `like` is."""
+    tensors = to_outside(model, state)
+    return to_record(flatten(tensors) if FLAT in like else tensors)

@@ -135,10 +135,3 @@ def as_dtype_of(state: State, like: State) -> dict[str, torch.Tensor]:
             tensor = tensor.round()
         result[name] = tensor.to(dtype)
     return result
-
-
-def renamed(state: State, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """Return a state by other names; one that is not of the model's tensors keeps its own."""
-    if not state.keys() <= names.keys():
-        return dict(state)
-    return {names[name]: tensor for name, tensor in state.items()}

@@ -4,7 +4,7 @@ The other modules of this package ask here, so that the interface of variants is
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,70 +55,55 @@ IN_THE_LOSS = ("logit_offset", "logit_scale", "loss_weights")
 
 
 def method_of(name: str) -> str:
-    """Return the name of the method that a variant belongs to. Raises SettingError for a variant of none."""
-    for method in METHODS.values():
-        if method.variants == (name,):
-            return method.name
-    for method in METHODS.values():
-        if name in method.variants:
-            return method.name
-    raise SettingError("variants", name, "belongs to no method")
+    """Return the method that a variant belongs to: of several the one with the fewest variants."""
+    having = [method for method in METHODS.values() if name in method.variants]
+    return min(having, key=lambda method: len(method.variants)).name
 
 
-def methods_of(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> list[str]:
-    """Return the names of the methods that are chosen, and of those that the other variants belong to.
+def resolved(
+    chosen: NamedVariant | Iterable[NamedVariant], methods: Sequence[str] = ()
+) -> tuple[ComposedMethod, list[Variant]]:
+    """Return the parts of all that is chosen, with `methods` of the server's, and its variants, sorted by name.
 
-    A variant of a method that is named already, as in `["fed3r", FeatureStatistics(range=16.0)]`, adds none.
+    A variant of a method that is named as well, as in `["fed3r", FeatureStatistics(range=16.0)]`, adds no method.
+
+    Raises SettingError for a name that is none, for parts that contradict each other, and for a variant whose server
+    half no strategy here has.
     """
-    names = list(methods)
-    single = []
-    for one in chosen:
-        name = one if isinstance(one, str) else one.name
-        if name in METHODS or name not in VARIANTS:
-            names.append(name)  # compose() has the error of a name that is none
-        else:
-            single.append(name)
-    covered = set[str]()
-    for method in names:
-        if method in METHODS:
-            covered.update(METHODS[method].variants)
-    names.extend(method_of(name) for name in single if name not in covered)
-    return list(dict.fromkeys(names))
-
-
-def composed(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> ComposedMethod:
-    """Return the parts of all that is chosen, with `methods` of the server's.
-
-    Raises SettingError for a name that is none, and for parts that contradict each other.
-    """
-    return compose("+".join(methods_of(chosen, methods)) or "fedavg")
-
-
-def as_list(chosen: Iterable[NamedVariant]) -> list[NamedVariant]:
-    """Return what is chosen as a list; a single name or variant stands for a list of one."""
-    return [chosen] if isinstance(chosen, str | Variant) else list(chosen)
-
-
-def variants_of(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> list[Variant]:
-    """Return the variants, sorted by name, with the settings that a method's name stands for.
-
-    Raises SettingError as `composed` does, and for a variant whose server half no strategy here has.
-    """
-    chosen = as_list(chosen)
-    parts = composed(chosen, methods)
+    chosen = [chosen] if isinstance(chosen, str | Variant) else list(chosen)
+    given = {one.name: one for one in chosen if isinstance(one, Variant)}
+    words = [one if isinstance(one, str) else one.name for one in chosen]
+    singles = [name for name in words if name in VARIANTS and name not in METHODS]
+    names = [*methods, *(name for name in words if name not in singles)]
+    covered = {part for name in names if name in METHODS for part in METHODS[name].variants}
+    names += [method_of(name) for name in singles if name not in covered]
+    parts = compose("+".join(dict.fromkeys(names)) or "fedavg")
     for name in parts.variants:
         if name in WITHOUT_STRATEGY:
             rule = (
                 f"needs a server half that fedskew.flower does not have ({name}); use `fedskew run`"
             )
             raise SettingError("variants", method_of(name), rule)
-    given = {variant.name: variant for variant in chosen if isinstance(variant, Variant)}
+    fixed = {**parts.defaults, **parts.fixed}  # as uniform-sampling fixes resampling.beta-start
     variants = []
     for name in parts.variants:
-        variant = given[name] if name in given else VARIANTS[name]()
-        fixed = settings_of(variant, parts)
-        variants.append(replace(variant, **fixed))
-    return sorted_by_name(variants)
+        settings = {}
+        for key, value in fixed.items():
+            section, _, field = key.partition(".")
+            if section == name:
+                settings[field.replace("-", "_")] = value
+        variants.append(replace(given.get(name) or VARIANTS[name](), **settings))
+    return parts, sorted_by_name(variants)
+
+
+def variants_of(chosen: NamedVariant | Iterable[NamedVariant]) -> list[Variant]:
+    """Return the variants of what is chosen. Raises as `resolved`."""
+    return resolved(chosen)[1]
+
+
+def has_grid(variant: Variant) -> bool:
+    """Return whether a variant answers with integers on a grid."""
+    return isinstance(variant, GridStatistics)
 
 
 def on_grid(variants: Sequence[Variant], grid: Mapping[str, Any]) -> list[Variant]:
@@ -131,7 +116,7 @@ def on_grid(variants: Sequence[Variant], grid: Mapping[str, Any]) -> list[Varian
     stated = {name: grid[name] for name in GRID if name in grid}
     result = []
     for variant in variants:
-        if not isinstance(variant, GridStatistics):
+        if not has_grid(variant):
             result.append(variant)
             continue
         for name, value in stated.items():
@@ -171,17 +156,6 @@ def with_servers_mu(variants: Sequence[Variant], config: Mapping[str, Any]) -> l
             )
         result.append(replace(variant, mu=mu))
     return result
-
-
-def settings_of(variant: Variant, parts: ComposedMethod) -> dict[str, Any]:
-    """Return the settings that a method fixes, as uniform-sampling fixes resampling.beta-start = 0."""
-    of_method = {**parts.defaults, **parts.fixed}
-    settings = {}
-    for field in fields(variant):
-        key = f"{variant.name}.{field.name.replace('_', '-')}"
-        if key in of_method:
-            settings[field.name] = of_method[key]
-    return settings
 
 
 def check_model(variants: Sequence[Variant], model: Classifier, inputs: object) -> None:
