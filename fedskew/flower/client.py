@@ -38,20 +38,19 @@ from fedskew.flower.records import (
     config_of,
     flatten,
     model_record,
+    state_like,
+    states_in,
     to_record,
-    to_state,
-    unflatten,
     with_prefix,
 )
 from fedskew.flower.samples import batch_size_of, check_input_names, drops_last, samples_of
 from fedskew.flower.variants import (
     CLASS_COUNTS,
     NamedVariant,
-    answers_of,
-    beyond_the_loss,
     check_model,
     check_server,
     check_training,
+    is_loss,
     on_grid,
     sums_class_counts,
     variants_of,
@@ -158,16 +157,11 @@ def without_last_batch(settings: TrainingSettings, samples: int) -> TrainingSett
 
     Raises ValueError where none is, and beside local_steps, which counts no epochs.
     """
-    if settings.local_steps:
-        raise ValueError(
-            "the DataLoader has drop_last=True, which is about epochs, beside local_steps: use epochs= or "
-            "drop_last=False"
-        )
     full = samples // settings.batch_size
-    if not full:
+    if settings.local_steps or not full:
         raise ValueError(
-            f"the DataLoader has drop_last=True, and {samples} samples make no batch of {settings.batch_size}: use "
-            "drop_last=False or a smaller batch_size"
+            f"the DataLoader has drop_last=True, which needs epochs of a full batch at least; here are {samples} "
+            f"samples, batch_size={settings.batch_size} and local_steps={settings.local_steps}: use drop_last=False"
         )
     return replace(settings, batch_limit=min(full, settings.batch_limit or full))
 
@@ -175,8 +169,8 @@ def without_last_batch(settings: TrainingSettings, samples: int) -> TrainingSett
 def check_broadcast(message: Message, variants: Sequence[Variant]) -> None:
     """Raise LookupError where the server does not send what a variant needs."""
     config = config_of(message)
-    sent = list(with_prefix(message.content.array_records, BROADCAST))
-    check_server(variants, sent, config.get(UPLOADS, []))
+    sent = with_prefix(message.content.array_records, BROADCAST)
+    check_server(variants, [*sent, *config.get(UPLOADS, [])])
     for variant in variants:
         if sums_class_counts(variant) and CLASS_COUNTS not in config:
             raise LookupError(
@@ -210,7 +204,7 @@ def client_of(
     round_number = int(config_of(message).get("server-round", 0))
     run_seed = int(context.run_config.get("seed", 0)) if seed is None else seed
     broadcast = broadcast_of(message, variants, device)
-    memory = memory_of(context, device)
+    memory = states_in(context.state, MEMORY, device)
     return Client(
         id=number,
         model=model,
@@ -255,11 +249,14 @@ def answer(message: Message, client: Client, variants: Sequence[Variant]) -> Mes
     config = config_of(message)
     question = str(config.get(QUESTION, ""))
     content = RecordDict({REPORT: ConfigRecord({"client": client.id})})
-    for name, state in answers_of(client, on_grid(variants, config), question).items():
+    for variant in on_grid(variants, config):
+        state = variant.answer(client, question)
+        if not state:
+            continue
         if question == CLASS_COUNTS:
             content[METRICS] = MetricRecord({question: state["counts"].tolist()})
         else:
-            content[UPLOAD + name] = to_record(state)
+            content[UPLOAD + variant.name] = to_record(state)
     if len(content) == 1:
         names = ", ".join(variant.name for variant in variants) or "none"
         raise LookupError(
@@ -276,9 +273,8 @@ def load_model(message: Message, context: Context, model: nn.Module) -> nn.Modul
     Raises ValueError where the names are not the model's.
     """
     own = model.state_dict()
-    sent = unflatten(to_state(model_record(message)[1]), own)
-    check_names(sent, own)
-    private = memory_of(context).get(PRIVATE, {})
+    sent = state_like(model_record(message)[1], own)
+    private = states_in(context.state, MEMORY).get(PRIVATE, {})
     model.load_state_dict({**own, **sent, **private})
     return model
 
@@ -320,7 +316,7 @@ def local_loss(
         broadcast=broadcast_of(message, chosen, labels.device),
     )
     task = task_of(client, chosen, TrainingSettings())
-    beyond = beyond_the_loss(task)
+    beyond = [variant.name for variant in chosen if not is_loss(variant)]
     if beyond:
         raise ValueError(f"{' and '.join(beyond)} cannot be a loss function: use local_round")
 
@@ -338,19 +334,7 @@ def start_of(message: Message, model: Classifier) -> dict[str, Tensor]:
     own = copy(model.state_dict())
     if not message.content.array_records:  # a question about the data alone
         return own
-    tensors = received(model, model_record(message)[1])
-    check_names(tensors, own)
-    return {**own, **tensors}
-
-
-def check_names(sent: State, own: State) -> None:
-    """Raise ValueError for a received tensor that the model does not have in that shape."""
-    for name, tensor in sent.items():
-        if name not in own or tensor.shape != own[name].shape:
-            raise ValueError(
-                f"the server sent {name} of shape {tuple(tensor.shape)}, which this client's model does not "
-                "have: server and clients must build the same model"
-            )
+    return {**own, **received(model, model_record(message)[1])}
 
 
 def broadcast_of(
@@ -359,19 +343,9 @@ def broadcast_of(
     device: str | torch.device,
 ) -> dict[str, State]:
     """Return what the server sent beside the model; the class counts go to every variant that needs them."""
-    sent: dict[str, State] = {}
-    for name, record in with_prefix(message.content.array_records, BROADCAST).items():
-        sent[name] = to_state(record, device)
+    sent = states_in(message.content, BROADCAST, device)
     config = config_of(message)
     for variant in variants:
         if sums_class_counts(variant) and CLASS_COUNTS in config:
             sent[variant.name] = {"counts": torch.tensor(config[CLASS_COUNTS], device=device)}
     return sent
-
-
-def memory_of(context: Context, device: str | torch.device = "cpu") -> dict[str, State]:
-    """Return what this client keeps, by variant."""
-    memory: dict[str, State] = {}
-    for name, record in with_prefix(context.state.array_records, MEMORY).items():
-        memory[name] = to_state(record, device)
-    return memory

@@ -66,7 +66,6 @@ from strategies.registry import SERVER_METHODS
 log = logging.getLogger("flwr")
 ONE_RECORD = "exactly one ArrayRecord"
 """In the reasons of flwr's privacy mods, which refuse a message with more."""
-MODS_ON_APP = "; flwr's privacy mods belong to training alone, @app.train(mods=[...]), and not to ClientApp(mods=[...])"
 INITIAL_BATCH_NORM = (
     "the clients keep batch norm, so evaluate_fn and result.arrays have the initial one: evaluate at the clients, or "
     "give the strategy the clients' variants and evaluated_batch_norm='mean'"
@@ -285,19 +284,6 @@ class MethodStrategy(FedAvg):
             norms = [update.uploads[BATCH_NORM] for update in updates]
             self._mean_norm = weighted_mean(norms, [update.examples for update in updates])
         return self._combined(arrays, updates), metrics
-
-    def aggregate_evaluate(
-        self,
-        server_round: int,
-        replies: Iterable[Message],
-    ) -> MetricRecord | None:
-        """Combine the metrics as flwr's strategy does; log the first reason where every client fails."""
-        replies = list(replies)
-        if replies and all(reply.has_error() for reply in replies):
-            reason = str(replies[0].error.reason)
-            hint = MODS_ON_APP if ONE_RECORD in reason else ""
-            log.error("all clients failed to evaluate, the first because: %s%s", reason, hint)
-        return super().aggregate_evaluate(server_round, replies)
 
     def _consumed(self) -> list[str]:
         """Return the names of the uploads that every reply must have."""

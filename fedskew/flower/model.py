@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from client_app.models import Classifier
 from client_app.models.classifier import why_not_linear
 from client_app.state import State
-from fedskew.flower.records import FLAT, as_dtype_of, flatten, to_record, to_state, unflatten
+from fedskew.flower.records import FLAT, flatten, state_like, to_record
 
 FEATURES = "features.net."
 """Begins the classifier's names of what comes before the head."""
@@ -230,11 +230,10 @@ def to_inside(model: Classifier, state: State) -> dict[str, Tensor]:
 def received(model: Classifier, record: ArrayRecord) -> dict[str, Tensor]:
     """Return a model's record, flat or not, by the classifier's names, in its dtypes and on its head's device.
 
-    Raises ValueError for a flat record of another length.
+    Raises ValueError for names or shapes that are not the model's.
     """
     own = to_outside(model, model.state_dict())
-    tensors = unflatten(to_state(record, model.head.weight.device), own)
-    return to_inside(model, as_dtype_of(tensors, own))
+    return to_inside(model, state_like(record, own))
 
 
 def sent(model: Classifier, state: State, like: ArrayRecord) -> ArrayRecord:

@@ -8,9 +8,11 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from client_app.client import InvalidReply
 from client_app.local_site import NOT_A_PARTICIPANT
+from client_app.variants.class_prior import PriorCorrection
 from fedskew.flower.records import METRICS, QUESTION
-from fedskew.flower.variants import CLASS_COUNTS, invalid_class_counts
+from fedskew.flower.variants import CLASS_COUNTS
 from strategies.core.questions import integer_sum
 
 log = logging.getLogger("flwr")
@@ -43,14 +45,16 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
             )
         record = reply.content.metric_records.get(METRICS, MetricRecord())
         counts = torch.tensor(record.get(CLASS_COUNTS, []))
-        if not counts.numel():
-            raise RuntimeError(
-                f"node {node} answered without class counts: its query function must be local_round"
-            )
-        reason = invalid_class_counts(counts)
         first = next(iter(answers.values()), {"counts": counts})["counts"]
-        if not reason and len(counts) != len(first):
+        reason = ""
+        try:
+            PriorCorrection().upload.validate({"counts": counts}, len(counts), None)
+        except InvalidReply as error:
+            reason = str(error)
+        if len(counts) != len(first):
             reason = f"it has {len(counts)} classes, and another node has {len(first)}"
+        if not counts.numel():
+            reason = "it answered without class counts: its query function must be local_round"
         if reason:
             raise RuntimeError(f"node {node}: {reason}")
         answers[node] = {"counts": counts}
@@ -87,11 +91,10 @@ def ask(
             raise RuntimeError(f"{len(nodes)} nodes are connected, and {min_nodes} are needed")
         time.sleep(WAIT)
         nodes = sorted(grid.get_node_ids())
-    content = RecordDict({"config": ConfigRecord({QUESTION: question, **(settings or {})})})
+    config = ConfigRecord({QUESTION: question, **(settings or {})})
+    content = RecordDict({"config": config, **(broadcast or {})})
     if arrays:
         content["arrays"] = arrays
-    for name, record in (broadcast or {}).items():
-        content[name] = record
     messages = [
         Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in nodes
     ]
@@ -99,11 +102,11 @@ def ask(
     missing = len(nodes) - len(replies)
     if missing:
         raise RuntimeError(f"{missing} of {len(nodes)} nodes sent no answer to {question!r}")
-    answers = []
-    for reply in replies:
-        takes_no_part = reply.has_error() and reply.error.code == NOT_A_PARTICIPANT
-        if not takes_no_part:
-            answers.append(reply)
+    answers = [
+        reply
+        for reply in replies
+        if not (reply.has_error() and reply.error.code == NOT_A_PARTICIPANT)
+    ]
     if len(answers) < min_nodes:
         raise RuntimeError(f"{len(answers)} nodes take part in the run, and {min_nodes} are needed")
     return answers

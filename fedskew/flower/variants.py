@@ -3,21 +3,18 @@
 The other modules of this package ask here, so that the interface of variants is known in one place.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from client_app.client import Client, InvalidReply, Variant, overrides
+from client_app.client import Variant, overrides
 from client_app.models import Classifier
 from client_app.models.classifier import has_batch_norm
 from client_app.optimizer import TrainingSettings
 from client_app.runtime import sorted_by_name
-from client_app.state import State
-from client_app.training import Task
 from client_app.variants import VARIANTS, class_prior
-from client_app.variants.class_prior import PriorCorrection
 from client_app.variants.feature_statistics import GridStatistics
 from client_app.variants.proximal import Proximal
 from data import SettingError
@@ -109,52 +106,44 @@ def has_grid(variant: Variant) -> bool:
 def on_grid(variants: Sequence[Variant], grid: Mapping[str, Any]) -> list[Variant]:
     """Return the variants with the grid that a question states, so that all clients' integers can be summed.
 
-    Raises:
-        SettingError: the grid breaks a rule.
-        ValueError: a variant has been given another grid.
+    Raises SettingError for a grid that breaks a rule, ValueError where a variant has been given another grid.
     """
     stated = {name: grid[name] for name in GRID if name in grid}
-    result = []
-    for variant in variants:
-        if not has_grid(variant):
-            result.append(variant)
-            continue
-        for name, value in stated.items():
-            own = getattr(variant, name)
-            if own != value and not variant.is_default(name):
-                raise ValueError(
-                    f"{variant.name}.{name} is {own:g} here, and the server asks for {value:g}: "
-                    "set it in the strategy alone"
-                )
-        result.append(replace(variant, **stated))
-    return result
+    return with_stated(variants, GridStatistics, stated)
 
 
 def with_servers_mu(variants: Sequence[Variant], config: Mapping[str, Any]) -> list[Variant]:
     """Return the variants with the strength that flwr's FedProx strategy sends.
 
-    Raises:
-        LookupError: it sends one, and no variant pulls.
-        ValueError: the variant has been given another one.
+    Raises LookupError where it sends one and no variant pulls, ValueError where the variant has been given another one.
     """
     mu = float(config.get(FLWR_MU, 0.0))
-    if not mu:
-        return list(variants)
-    if not any(isinstance(variant, Proximal) for variant in variants):
+    if mu and not any(isinstance(variant, Proximal) for variant in variants):
         raise LookupError(
             f'the server\'s FedProx sends {FLWR_MU} = {mu:g}, and no variant here pulls: use variants=["fedprox"]'
         )
-    result = []
-    for variant in variants:
-        if not isinstance(variant, Proximal):
-            result.append(variant)
+    return with_stated(variants, Proximal, {"mu": mu} if mu else {})
+
+
+def with_stated(
+    variants: Sequence[Variant], kind: type[Variant], stated: Mapping[str, Any]
+) -> list[Variant]:
+    """Return the variants, those of a kind with the settings that the server states.
+
+    Raises ValueError where such a variant has been given another value.
+    """
+    result = list(variants)
+    for place, variant in enumerate(variants):
+        if not isinstance(variant, kind):
             continue
-        if variant.mu != mu and not variant.is_default("mu"):
-            raise ValueError(
-                f"proximal.mu is {variant.mu:g} here, and the server's FedProx sends {mu:g}: "
-                "set it in the strategy alone"
-            )
-        result.append(replace(variant, mu=mu))
+        for name, value in stated.items():
+            own = getattr(variant, name)
+            if own != value and not variant.is_default(name):
+                raise ValueError(
+                    f"{variant.name}.{name} is {own:g} here, and the server's is {value:g}: "
+                    "set it in the strategy alone"
+                )
+        result[place] = replace(variant, **stated)
     return result
 
 
@@ -184,28 +173,19 @@ def check_training(variants: Sequence[Variant], method: str, settings: TrainingS
         settings.require(by_round, "schedule_unit", rule, "use schedule-unit = round")
 
 
-def check_server(variants: Sequence[Variant], sent: Iterable[str], uploads: Iterable[str]) -> None:
+def check_server(variants: Sequence[Variant], served: Collection[str]) -> None:
     """Raise LookupError where a variant needs a strategy that the server does not run.
 
-    Args:
-        variants: the client's variants.
-        sent: the variants that the server sent something to.
-        uploads: the variants whose uploads the server's strategy takes.
+    `served` are the variants that the server sent something to, or whose uploads it takes.
     """
     for variant in variants:
         strategy = STRATEGIES.get(variant.name, "")
-        needs_sending = strategy and variant.name not in sent
-        needs_taking = uploads_each_round(variant) and variant.name not in uploads
-        if needs_sending or needs_taking:
+        uploads = variant.upload.permission and not variant.upload.once
+        if (strategy or uploads) and variant.name not in served:
             raise LookupError(
                 f"the variant {variant.name} works with its own strategy alone, and the server runs another: "
                 f"use strategy = fedskew.flower.{strategy or 'MethodStrategy'}(model, ...) there"
             )
-
-
-def uploads_each_round(variant: Variant) -> bool:
-    """Return whether a variant sends something beside the model with every update."""
-    return bool(variant.upload.permission) and not variant.upload.once
 
 
 def sums_class_counts(variant: Variant) -> bool:
@@ -213,33 +193,12 @@ def sums_class_counts(variant: Variant) -> bool:
     return variant.upload.question == CLASS_COUNTS
 
 
-def answers_of(client: Client, variants: Sequence[Variant], question: str) -> dict[str, State]:
-    """Return every variant's answer to a question, by variant."""
-    answers = {variant.name: variant.answer(client, question) for variant in variants}
-    return {name: state for name, state in answers.items() if state}
-
-
-def invalid_class_counts(counts_C: torch.Tensor) -> str:
-    """Return what is wrong with a client's class counts, or an empty sentence."""
-    try:
-        PriorCorrection().upload.validate({"counts": counts_C}, len(counts_C), None)
-    except InvalidReply as reason:
-        return str(reason)
-    return ""
-
-
 def largest_upload(name: str, model: Classifier) -> int:
     """Return the bytes of arrays that a variant's upload may have at most, for this model."""
     return VARIANTS[name]().upload.bytes(model, model.head.out_features)
 
 
-def beyond_the_loss(task: Task) -> list[str]:
-    """Return the names of the task's variants that do more than a loss function, or nothing in it."""
-    names: set[str] = set()
-    for hook in BEYOND_THE_LOSS:
-        names.update(variant.name for variant in task.overriding(hook))
-    for variant in task.variants:
-        changes_loss = any(overrides(variant, hook) for hook in IN_THE_LOSS)
-        if not changes_loss:
-            names.add(variant.name)
-    return sorted(names)
+def is_loss(variant: Variant) -> bool:
+    """Return whether a variant changes the loss, and nothing that a loss function cannot carry out."""
+    changes_loss = any(overrides(variant, hook) for hook in IN_THE_LOSS)
+    return changes_loss and not any(overrides(variant, hook) for hook in BEYOND_THE_LOSS)
