@@ -21,7 +21,7 @@ from fedskew.flower.method_strategy import MethodStrategy
 from fedskew.flower.questions import ask
 from fedskew.flower.records import BROADCAST, UPLOAD, to_record, to_state
 from fedskew.flower.replies import check_size, client_order, read
-from fedskew.flower.variants import GRID, has_grid, largest_upload
+from fedskew.flower.variants import GRID, has_grid
 from strategies.closed_form import ClosedFormHead
 from strategies.core.questions import integer_sum, stacked, wrong_shapes
 from strategies.core.server import Deployment, ServerMethod
@@ -155,7 +155,7 @@ class HeadStrategy(MethodStrategy):
         record = reply.content.array_records.get(UPLOAD + variant.name)
         if record is None:
             raise RejectedUpdate(f"it sends no {variant.name}")
-        check_size(record, largest_upload(variant.name, self.model), variant.name)
+        check_size(record, self._largest(variant.name), variant.name)
         answer: State = read(to_state, record)
         if part.final_question:
             check_answer(answer, self.server, part)

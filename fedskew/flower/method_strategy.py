@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from torch import Tensor, nn
 
+from client_app.client import Variant
 from client_app.models import Classifier, batch_norm_names
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, weighted_mean
@@ -46,7 +47,6 @@ from fedskew.flower.variants import (
     GRID,
     NamedVariant,
     has_grid,
-    largest_upload,
     on_grid,
     resolved,
 )
@@ -122,19 +122,8 @@ class MethodStrategy(FedAvg):
         evaluated_batch_norm: str = "initial",
         **arguments: Any,
     ) -> None:
-        composed, chosen = resolved(variants, self._names())
-        kinds = [SERVER_METHODS[name] for name in composed.serving]
-        if not self.exact:
-            kinds = [kind for kind in kinds if kind is not ExactMean]
-        self._check_alone(kinds)
-        settings = settings_by_kind(kinds, arguments)
-        self.parts = [kind(**settings[kind]) for kind in kinds]
-        chosen = on_grid(chosen, arguments)
-        for name in GRID:
-            if any(map(has_grid, chosen)):
-                arguments.pop(name, None)
+        self.parts, chosen = self._take_methods(variants, arguments)
         super().__init__(**arguments)
-
         self.deployed: dict[str, dict[str, Tensor]] = {}
         self.metrics: dict[int, Mapping[str, Any]] = {}
         self._running = False
@@ -143,15 +132,14 @@ class MethodStrategy(FedAvg):
         self._copy = as_classifier(copied(model), head)
         self.model: Classifier = self._copy.__enter__()
         private = private_names(self.model, chosen)
-        kept = sorted(private & batch_norm_names(self.model))
         own = self.model.state_dict()
+        kept = sorted(private & batch_norm_names(self.model))
         self._due_norm = {name: own[name] for name in kept}
         """The batch norm that clients keep, for its shapes."""
         self._mean_norm: State = {}
         """Empty until clients have sent theirs."""
-        self._averages_norm = evaluated_batch_norm == "mean"
+        self._averages_norm = averages(evaluated_batch_norm, kept)
         self._warns_of_norm = False
-        check_batch_norm(evaluated_batch_norm, kept)
         self.server = Server(
             model=self.model,
             start={},
@@ -169,9 +157,23 @@ class MethodStrategy(FedAvg):
             if part.needs_holdout:
                 self.server.own_samples(part.name)  # raises now, and not after a round
 
-    def _names(self) -> list[str]:
-        """Return the names of the methods; a class made of several strategies has those of all."""
-        return [name for base in type(self).__mro__ for name in vars(base).get("methods", ())]
+    def _take_methods(
+        self, variants: Iterable[NamedVariant], arguments: dict[str, Any]
+    ) -> tuple[list[ServerMethod], list[Variant]]:
+        """Return the methods and variants with their settings, which are taken out of the arguments."""
+        # A class made of several strategies has the methods of all.
+        names = [name for base in type(self).__mro__ for name in vars(base).get("methods", ())]
+        composed, chosen = resolved(variants, names)
+        kinds = [SERVER_METHODS[name] for name in composed.serving]
+        if not self.exact:
+            kinds = [kind for kind in kinds if kind is not ExactMean]
+        self._check_alone(kinds)
+        settings = settings_by_kind(kinds, arguments)
+        chosen = on_grid(chosen, arguments)
+        for name in GRID:
+            if any(map(has_grid, chosen)):
+                arguments.pop(name, None)
+        return [kind(**settings[kind]) for kind in kinds], chosen
 
     def _check_alone(self, kinds: Sequence[type[ServerMethod]]) -> None:
         """Raise TypeError where a method and another of flwr's strategies both combine the models."""
@@ -410,11 +412,7 @@ class MethodStrategy(FedAvg):
                     f"it sends the upload {ascii(name)[:80]}, which {type(self).__name__} does not take: give "
                     "client and server the same method"
                 )
-            if name == BATCH_NORM:
-                largest = largest_record(self._due_norm)
-            else:
-                largest = largest_upload(name, self.model)
-            check_size(record, largest, f"upload {name}", len(self._due_norm))
+            check_size(record, self._largest(name), f"upload {name}", len(self._due_norm))
             uploads[name] = to_inside(self.model, read(to_state, record))
         for name in due:
             if name in uploads:
@@ -425,6 +423,13 @@ class MethodStrategy(FedAvg):
                 f"upload {name} is missing: use local_round(..., variants=[{name!r}]) on the clients"
             )
         return uploads
+
+    def _largest(self, name: str) -> int:
+        """Return the bytes of arrays that an upload or an answer may have at most."""
+        if name == BATCH_NORM:
+            return largest_record(self._due_norm)
+        upload = self.server.variants[name].upload
+        return upload.bytes(self.model, self.model.head.out_features)
 
     def _shared(self, reply: Message) -> dict[str, Tensor]:
         """Return the model in a reply. Raises RejectedUpdate where it is not the server's in names and shapes."""
@@ -458,16 +463,17 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def check_batch_norm(evaluated: str, kept: Sequence[str]) -> None:
-    """Raise SettingError for a choice of the evaluated batch norm that is none, or without one that clients keep."""
-    choices = ("initial", "mean")
-    if evaluated not in choices:
-        rule = f"must be one of {', '.join(choices)}"
-        raise SettingError("evaluated_batch_norm", evaluated, rule)
-    if evaluated == "mean" and not kept:
+def averages(evaluated: str, kept: Sequence[str]) -> bool:
+    """Return whether the evaluated batch norm is the clients' mean. Raises SettingError for a choice that cannot be."""
+    rule = remedy = ""
+    if evaluated not in ("initial", "mean"):
+        rule = "must be one of initial, mean"
+    elif evaluated == "mean" and not kept:
         rule = "needs clients that keep batch norm"
         remedy = "name their variants here too, as variants=['fedbn']"
+    if rule:
         raise SettingError("evaluated_batch_norm", evaluated, rule, remedy=remedy)
+    return evaluated == "mean"
 
 
 def keeps_batch_norm(reply: Message) -> bool:

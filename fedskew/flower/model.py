@@ -84,7 +84,7 @@ class WrappedModel(Classifier):
         super().__init__(up_to_head, layer)
         self.up_to_head = [up_to_head]  # in a list, so that no tensor has two names
         self.head_name = head
-        self.outside_names = names
+        self.outside = {self.inside(name): name for name in names}
         self.unused: list[nn.Parameter] = []
 
     def inside(self, name: str) -> str:
@@ -130,11 +130,8 @@ def equals_logits(output: Tensor, logits_BC: Tensor) -> bool:
     """Return whether a model's output is its head's logits, or one of SAME_AS_LOGITS of them."""
     if output.shape != logits_BC.shape:
         return False
-    for function in SAME_AS_LOGITS:
-        expected = function(logits_BC).to(output)
-        if torch.allclose(output, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
-            return True
-    return False
+    expected = [function(logits_BC).to(output) for function in SAME_AS_LOGITS]
+    return any(torch.allclose(output, own, 1e-3, 1e-5, equal_nan=True) for own in expected)
 
 
 def call(net: nn.Module, inputs: Tensor | dict[str, Tensor]) -> Any:
@@ -205,9 +202,9 @@ def as_classifier(
 
 def outside_names(model: Classifier) -> dict[str, str]:
     """Return the user's name of each tensor of the classifier's state, in the order of the user's model."""
-    if not isinstance(model, WrappedModel):
-        return {name: name for name in model.state_dict()}
-    return {model.inside(name): name for name in model.outside_names}
+    if isinstance(model, WrappedModel):
+        return model.outside
+    return {name: name for name in model.state_dict()}
 
 
 def to_outside(model: Classifier, state: State) -> dict[str, Tensor]:
@@ -222,9 +219,11 @@ def to_outside(model: Classifier, state: State) -> dict[str, Tensor]:
 
 
 def to_inside(model: Classifier, state: State) -> dict[str, Tensor]:
-    """Return a state by the classifier's names; a name that is not of the model's tensors stays."""
+    """Return a state by the classifier's names; one that is not of the model's tensors keeps its names."""
     names = {outside: name for name, outside in outside_names(model).items()}
-    return {names.get(name, name): tensor for name, tensor in state.items()}
+    if not state.keys() <= names.keys():
+        return dict(state)
+    return {names[name]: tensor for name, tensor in state.items()}
 
 
 def received(model: Classifier, record: ArrayRecord) -> dict[str, Tensor]:

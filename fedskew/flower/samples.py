@@ -7,15 +7,13 @@ from itertools import islice
 from operator import index
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
     IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    WeightedRandomSampler,
 )
 
 from data import Samples
@@ -190,29 +188,16 @@ def batches_of(loader: DataLoader[Any]) -> BatchSampler:
 def sample_numbers(loader: DataLoader[Any]) -> list[int]:
     """Return the numbers of the samples that a loader reads in an epoch, sorted.
 
-    Raises ValueError where an epoch is a random choice of samples, with or without replacement.
+    Raises ValueError where an epoch is a random choice of samples, so that two epochs have other ones.
     """
     sampler: Any = batches_of(loader).sampler
     name = type(sampler).__name__
     size = len(loader.dataset)  # type: ignore[arg-type]
-    if isinstance(sampler, WeightedRandomSampler):
-        raise ValueError(f"the DataLoader's {name} draws samples by weight: {INSTEAD}")
-    if type(sampler) is RandomSampler:
-        count = len(sampler.data_source)
-        if sampler.replacement or sampler.num_samples != count:
-            raise ValueError(
-                f"the DataLoader's {name} draws {sampler.num_samples} of {count} samples "
-                f"{'with' if sampler.replacement else 'without'} replacement, other ones in each epoch: use "
-                "shuffle=True and local_steps=, or pass a Subset of the client's samples"
-            )
-    if type(sampler) in (RandomSampler, SequentialSampler):
-        numbers = list(range(len(sampler.data_source)))
-    else:
-        numbers = drawn(sampler, size, name)
-        if numbers != drawn(sampler, size, name):
-            raise ValueError(
-                f"the DataLoader's sampler {name} draws other samples each time: {INSTEAD}"
-            )
+    numbers = drawn(sampler, size, name)
+    if numbers != drawn(sampler, size, name):
+        raise ValueError(
+            f"the DataLoader's sampler {name} draws other samples each time: {INSTEAD}"
+        )
     if numbers and not 0 <= numbers[0] <= numbers[-1] < size:
         raise ValueError(
             f"the DataLoader's sampler {name} draws samples {numbers[0]} to {numbers[-1]}, and the data set has "
@@ -276,34 +261,29 @@ def split_batch(batch: Any, label: str) -> tuple[Any, Any]:
 
 def described_values(values: Any) -> str:
     """Return in words what a batch has: the type of tensors and objects, and the first of a list's values."""
-    while isinstance(values, tuple | list) and len(values):
+    while isinstance(values, tuple | list | np.ndarray) and len(values):
         values = values[0]
-    return repr(values)[:40] if isinstance(values, str) else type(values).__name__
+    return repr(str(values))[:40] if isinstance(values, str) else type(values).__name__
 
 
 def inputs_of(values: Any) -> Any:
     """Return inputs as a tensor, or as tensors by name. Raises ValueError for what are none."""
-    if isinstance(values, Mapping):
-        return {name: inputs_of(own) for name, own in values.items()}
-    try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(
-            f"inputs are {type(values).__name__} of {described_values(values)} and must be one tensor, or "
-            "tensors by name: give the data set a transform to tensors of one size"
-        ) from None
+    rule = "one tensor, or tensors by name: give the data set a transform to tensors of one size"
+    return each(lambda own: as_tensor(own, "inputs", rule), values)
 
 
 def labels_of(values: Any) -> Tensor:
     """Return labels as a tensor. Raises ValueError for texts, objects and lists of several lengths."""
+    return as_tensor(values, "labels", "class numbers: number the classes from 0 in the data set")
+
+
+def as_tensor(values: Any, words: str, rule: str) -> Tensor:
+    """Return values as a tensor. Raises ValueError for what cannot be one."""
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
-        # A NumPy array of texts as well.
-        first = described_values(values.tolist() if hasattr(values, "tolist") else values)
-        raise ValueError(
-            f"labels are {first} and the like, and must be class numbers: number the classes from 0 in the data set"
-        ) from None
+        first = described_values(values)
+        raise ValueError(f"{words} are {first} and the like, and must be {rule}") from None
 
 
 def joined(parts: Sequence[Any], words: str) -> Any:

@@ -193,11 +193,6 @@ def sums_class_counts(variant: Variant) -> bool:
     return variant.upload.question == CLASS_COUNTS
 
 
-def largest_upload(name: str, model: Classifier) -> int:
-    """Return the bytes of arrays that a variant's upload may have at most, for this model."""
-    return VARIANTS[name]().upload.bytes(model, model.head.out_features)
-
-
 def is_loss(variant: Variant) -> bool:
     """Return whether a variant changes the loss, and nothing that a loss function cannot carry out."""
     changes_loss = any(overrides(variant, hook) for hook in IN_THE_LOSS)

@@ -191,8 +191,11 @@ BY_WEIGHT = WeightedRandomSampler([1.0] * SIZE, SIZE)
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (DataLoader(WHOLE, 8, sampler=BY_WEIGHT), "draws samples by weight"),
-        (DataLoader(WHOLE, 8, sampler=RandomSampler(WHOLE, replacement=True)), "with replacement"),
+        (DataLoader(WHOLE, 8, sampler=BY_WEIGHT), "draws other samples each time"),
+        (
+            DataLoader(WHOLE, 8, sampler=RandomSampler(WHOLE, replacement=True)),
+            "draws other samples",
+        ),
         (DataLoader(WHOLE, 8, sampler=Changing(PART)), "Changing draws other samples each time"),
         (DataLoader(WHOLE, 8, sampler=Endless(PART)), "Endless never ends"),
         (DataLoader(WHOLE, 8, sampler=[1, SIZE]), "samples 1 to 60, and the data set has 60"),
