@@ -127,7 +127,7 @@ def state_like(record: ArrayRecord, own: State) -> dict[str, torch.Tensor]:
     for name, tensor in sent.items():
         if name not in own or tensor.shape != own[name].shape:
             raise ValueError(
-                f"{name} of shape {tuple(tensor.shape)} is not in the model: build the same one on server and clients"
+                f"{ascii(name)[:80]} of shape {tuple(tensor.shape)} is not in the model: build the same one everywhere"
             )
         if tensor.is_floating_point() and not own[name].is_floating_point():
             tensor = tensor.round()

@@ -279,13 +279,25 @@ def record_with(name: str, size: int) -> Callable[[Message], None]:
             flower.ExactFedAvg,
             [],
             arrays_with(lambda state: state.update({"conv.bias": torch.ones(7)})),
-            "conv.bias of shape (7,) is not in the model",
+            "'conv.bias' of shape (7,) is not in the model",
         ),
         (
             flower.ExactFedAvg,
             [],
             lambda reply: reply.content["metrics"].update({"num-examples": 2**52}),
             "a client has at most",
+        ),
+        (
+            flower.ExactFedAvg,
+            [],
+            lambda reply: reply.content["fedskew"].update({"steps": -1}),
+            "steps is -1 and must be 1",
+        ),
+        (
+            flower.ExactFedAvg,
+            [],
+            lambda reply: reply.content["metrics"].update({"moon/loss": torch.inf}),
+            "moon/loss' is not finite",
         ),
         (
             flower.FedNova,
