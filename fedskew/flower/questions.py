@@ -1,7 +1,6 @@
 """What a server asks its clients outside training: class counts before the first round, statistics after the last."""
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -13,12 +12,12 @@ from client_app.local_site import NOT_A_PARTICIPANT
 from client_app.variants.class_prior import PriorCorrection
 from fedskew.flower.records import METRICS, QUESTION
 from fedskew.flower.variants import CLASS_COUNTS
+from strategies.core.exchange import wait_for_nodes
+from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.questions import integer_sum
 
 log = logging.getLogger("flwr")
 """flwr's own logger, as its strategies use it: an app's user sees these lines among flwr's."""
-WAIT = 0.5
-"""Seconds between two looks at the connected nodes."""
 
 
 def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> dict[str, list[int]]:
@@ -34,6 +33,7 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
 
     Raises:
         RuntimeError: a node does not answer, or with something else than class counts.
+        TooFewNodes: fewer than `min_nodes` are connected in time.
     """
     answers: dict[int, dict[str, torch.Tensor]] = {}
     for reply in ask(grid, CLASS_COUNTS, ArrayRecord(), timeout, min_nodes):
@@ -81,16 +81,10 @@ def ask(
         settings: what the question states beside its name, such as the grid of the answers.
         broadcast: what goes with it, by record name.
 
-    Raises RuntimeError where too few nodes are connected in time, or one sends no reply.
+    Raises TooFewNodes where too few are connected in time, RuntimeError where one sends no reply.
     """
-    deadline = time.monotonic() + timeout
-    nodes = sorted(grid.get_node_ids())
     # In a simulation nodes are registered after the server has started.
-    while len(nodes) < min_nodes:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{len(nodes)} nodes are connected, and {min_nodes} are needed")
-        time.sleep(WAIT)
-        nodes = sorted(grid.get_node_ids())
+    nodes = wait_for_nodes(grid, ExchangeSettings(nodes=min_nodes, node_wait=timeout))
     config = ConfigRecord({QUESTION: question, **(settings or {})})
     content = RecordDict({"config": config, **(broadcast or {})})
     if arrays:
