@@ -65,7 +65,7 @@ def with_prefix(records: Mapping[str, ArrayRecord], prefix: str) -> dict[str, Ar
 
 def states_in(
     content: RecordDict, prefix: str, device: str | torch.device = "cpu"
-) -> dict[str, dict[str, torch.Tensor]]:
+) -> dict[str, State]:
     """Return the records whose names begin with `prefix` as states on `device`, by the rest of their names."""
     records = with_prefix(content.array_records, prefix)
     return {name: to_state(record, device) for name, record in records.items()}

@@ -50,7 +50,7 @@ def numbers_of(reply: Message, weighted_by: str) -> dict[str, float]:
     """
     metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
     report = reply.content.config_records.get(REPORT)
-    stated = {**(report or {}), "num-examples": metrics.get(weighted_by, 0)}
+    stated: dict[str, object] = {**(report or {}), "num-examples": metrics.get(weighted_by, 0)}
     numbers = {}
     for name in METRICS.keys() & stated.keys():
         numbers[name] = number(name, stated[name])
@@ -60,8 +60,8 @@ def numbers_of(reply: Message, weighted_by: str) -> dict[str, float]:
     if report is not None:  # the metrics of an app that trains in a loop of its own are its own
         try:
             check_numbers({name: number(name, metrics[name]) for name in metrics if "/" in name})
-        except InvalidReply as reason:
-            raise RejectedUpdate(str(reason)) from None
+        except InvalidReply as error:
+            raise RejectedUpdate(str(error)) from None
     return numbers
 
 

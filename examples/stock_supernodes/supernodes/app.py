@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from fedskew.flower import CReFF, ExactFedAvg, class_counts, load_model, local_round
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 
 class Net(nn.Sequential):
