@@ -1,46 +1,19 @@
 """The ClientApp: reads flwr's messages and returns the replies of clients.
 
-It speaks two protocols. FedSkew's own messages are for the action `clients` (`train.clients`): such a message names the
-clients that this node runs, so a model travels once a node however many clients there are. Messages without an action
-are those of flwr's FedAvg: the node is one client, on data of its own or on its part of the run's data set.
+Messages are for the action `clients` (`train.clients`). Each names the clients that this node runs, so a model travels
+once a node however many clients there are.
 """
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.handlers import ClientFailure, ClientReply, ClientRequest, ExpectedState, answers
-from client_app.local_site import OWN_DATA, QUESTION, RUN_SIGNATURE, NotAgreed, installed
+from client_app.local_site import OWN_DATA, QUESTION, RUN_SIGNATURE, installed
 from client_app.messages import ACTION, kind_of, pack, unpack
 from client_app.state import State
 from data import DataError, SettingError
 
 app = ClientApp()
-
-
-@app.train()
-@app.query()
-def train_plainly(message: Message, context: Context) -> Message:
-    """Train this node's client for one round, as flwr's FedAvg asks for it, or answer fedskew.flower's question."""
-    refuse_at_sites()
-    # Only this protocol needs the package above this one, and a site never imports it.
-    from fedskew.flower.default_actions import train_or_answer
-
-    return train_or_answer(message, context)
-
-
-@app.evaluate()
-def evaluate_plainly(message: Message, context: Context) -> Message:
-    """Measure the model of the message on this node's test set."""
-    refuse_at_sites()
-    from fedskew.flower.default_actions import evaluate
-
-    return evaluate(message, context)
-
-
-def refuse_at_sites() -> None:
-    """Raise NotAgreed at a site: its policy is about FedSkew's own messages, and would not see the others."""
-    if installed():
-        raise NotAgreed(f"a site answers messages for the action {ACTION!r} alone")
 
 
 @app.train(ACTION)
@@ -54,8 +27,8 @@ def reply(message: Message, context: Context) -> Message:
     Raises SettingError where the node has data of its own, which these messages would leave aside.
     """
     if OWN_DATA in context.node_config and not installed():
-        rule = "is in this node's configuration, and a run with protocol = clients does not read it"
-        remedy = 'set protocol = "plain" and dataset = "data-path"'
+        rule = "is in this node's configuration, and FedSkew's own app does not read it"
+        remedy = "run examples/stock_supernodes, or an app of your own with fedskew.flower"
         raise SettingError(OWN_DATA, context.node_config[OWN_DATA], rule, remedy=remedy)
     task = message.content.config_records["task"]
     request = ClientRequest(

@@ -13,7 +13,7 @@ from client_app.state import State
 
 Value = ArrayRecord | ConfigRecord | MetricRecord
 ACTION = "clients"
-"""The action of FedSkew's own messages, as in `train.clients`; messages without an action are flwr's own protocol."""
+"""The action of FedSkew's own messages, as in `train.clients`."""
 STATE, FORM = "state", "safetensors"
 """Name and form of the one array of a record that travels."""
 FOLDED = "folded"

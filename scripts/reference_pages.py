@@ -183,10 +183,8 @@ def settings_page() -> str:
         "A setting with a dot belongs to one part of a method. It is refused if the method does not use that part.",
         "A wrong key, type or value ends the command with one sentence that names the key, the value and the rule.",
         "Rules about several settings together are checked as well; they are not in these tables.\n",
-        "flwr's run config has three keys more, which are no settings and change no run id: `readiness` and",
-        "`run-signature`, which `fedskew federation` uses, and `protocol`, which is `clients` (default)",
-        "or `plain`: see",
-        "[FedSkew's own app on Flower's nodes](../guides/flower.md#fedskews-own-app-on-flowers-nodes-experimental).\n",
+        "flwr's run config has two keys more, which are no settings and change no run id: `readiness` and",
+        "`run-signature`, which `fedskew federation` uses.\n",
     ]
     for group in groups():
         heading = GROUP_HEADINGS.get(group.__name__) or group.name

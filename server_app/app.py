@@ -18,7 +18,7 @@ from client_app.messages import to_flower
 from client_app.personal import FINE_TUNED
 from client_app.process import choose_device, hidden_gpus, make_deterministic, tune_allocator
 from client_app.state import State
-from data import Federation, require
+from data import Federation
 from data.data_warnings import refuse_untrainable, too_large_columns, warnings_of
 from data.standardization import sentence_about
 from data.text import LineAboutRun, LineSink
@@ -35,8 +35,6 @@ from server_app.run_folder import RunFolder
 from server_app.run_hashes import hashes, head_hashes
 from server_app.run_settings import RunSettings, model_line
 from server_app.settings import (
-    PROTOCOL,
-    PROTOCOLS,
     parse,
     require_absolute,
     settings_of_run_config,
@@ -70,15 +68,6 @@ def main(grid: Grid, context: Context) -> None:
     config = dict(context.run_config)
     file = str(config.pop(QUESTION, ""))
     config.pop(RUN_SIGNATURE, None)  # the sites read it from their own copy of the run config
-    protocol = config.pop(PROTOCOL, PROTOCOLS[0])
-    require(protocol in PROTOCOLS, PROTOCOL, protocol, f"must be one of {', '.join(PROTOCOLS)}")
-    if protocol == "plain":
-        require(not file, QUESTION, file, f"has no effect with {PROTOCOL} = plain")
-        # Imported here, as `fedskew` is above this package: only this protocol needs it.
-        from fedskew.flower import plain_run
-
-        plain_run.run(grid, config, context.run_id, print_line)
-        return
     config = settings_of_run_config(config)
     if file:
         require_absolute(QUESTION, file)

@@ -20,7 +20,7 @@ from typing import Any
 
 import tomli_w
 
-from client_app.local_site import OWN_DATA, QUESTION, RUN_SIGNATURE
+from client_app.local_site import QUESTION, RUN_SIGNATURE
 from client_app.models import ModelSettings, is_backbone, is_own_model
 from client_app.models.backbone import normalization_of
 from client_app.optimizer import TrainingSettings
@@ -48,9 +48,7 @@ from server_app.setting_rules import (
 from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.server import needs_holdout
 
-PROTOCOL, PROTOCOLS = "protocol", ("clients", "plain")
-"""The key of flwr's run config that names the protocol, and its values: FedSkew's own messages, or those of FedAvg."""
-NOT_SETTINGS = (QUESTION, RUN_SIGNATURE, PROTOCOL)
+NOT_SETTINGS = (QUESTION, RUN_SIGNATURE)
 """Keys of flwr's run config that are no settings of a run."""
 RESULTS_OF_FLWR_RUN = "~/fedskew-results"
 """Folder of the results of a `flwr run` that names none: flwr then states the default, which is a relative path."""
@@ -176,7 +174,7 @@ def settings_of_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if is_sites(dataset):
         require_absolute("dataset", dataset.removeprefix(SITES_PREFIX), SITES_PREFIX)
         return settings  # the module of a federation is agreed by its hash
-    if dataset != OWN_DATA and not settings.get("data-root"):
+    if not settings.get("data-root"):
         refuse_relative_data(dataset)
     model = str(settings.get("model", ""))
     if is_own_model(model):
@@ -379,11 +377,10 @@ def explanations() -> dict[str, str]:
 def as_toml() -> str:
     """Return the block [tool.flwr.app.config]: every key that `flwr run --run-config` may override.
 
-    Three of them are no settings. QUESTION may name a file: then the sites are asked whether they are ready for the
+    Two of them are no settings. QUESTION may name a file: then the sites are asked whether they are ready for the
     run, and nothing else, and their answers go there. RUN_SIGNATURE is the coordinator's, which the sites read.
-    PROTOCOL says how the server speaks to the nodes.
     """
-    config: dict[str, Any] = {QUESTION: "", RUN_SIGNATURE: "", PROTOCOL: PROTOCOLS[0]}
+    config: dict[str, Any] = {QUESTION: "", RUN_SIGNATURE: ""}
     for key, value in defaults().items():
         section, _, name = key.rpartition(".")
         table = config.setdefault(section, {}) if section else config

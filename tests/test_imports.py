@@ -15,14 +15,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("data", "client_app", "site_agent", "strategies", "server_app", "fedskew")
-ENTRY_POINTS = {
-    "client_app/app.py": "fedskew.flower.default_actions",
-    "server_app/app.py": "fedskew.flower.plain_run",
-}
-"""The two files that flwr imports by name, and what each may import of a later package, inside a function.
-
-Their default actions speak flwr's own protocol as any app does that uses fedskew.flower.
-"""
 FLOWER_PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
 """The modules of flwr that its documentation lists; any other may change with a release."""
 FILES = sorted(
@@ -57,17 +49,7 @@ def packages_of(names: set[str]) -> set[str]:
 def test_imports_run_one_way() -> None:
     for file in FILES:
         later = ORDER[ORDER.index(file.split("/")[0]) + 1 :]
-        names = imported(file) - {ENTRY_POINTS.get(file, "")}
-        assert not packages_of(names) & {*later, "tests"}, file
-
-
-def test_the_entry_points_load_no_later_package_when_they_are_imported() -> None:
-    for file, module in ENTRY_POINTS.items():
-        outside = [ast.unparse(line) for line in ast.parse((ROOT / file).read_text()).body]
-        assert not [
-            line for line in outside if line.startswith(("import fedskew", "from fedskew"))
-        ], file
-        assert module in imported(file)
+        assert not packages_of(imported(file)) & {*later, "tests"}, file
 
 
 def test_a_hospital_runs_no_code_of_the_coordinators() -> None:

@@ -1,12 +1,11 @@
 """What a user's own ClientApp calls: a round of local training, or the pieces of one for its own training loop."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from flwr.app import (
-    ArrayRecord,
     ConfigRecord,
     Context,
     Message,
@@ -22,7 +21,7 @@ from client_app.models import Classifier, batch_norm_names
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, copy, seed_of
 from client_app.training import private_names, task_of, train_round
-from fedskew.flower.model import as_classifier, outside_names
+from fedskew.flower.model import as_classifier, received, to_inside, to_outside
 from fedskew.flower.records import (
     BATCH_NORM,
     BROADCAST,
@@ -36,25 +35,22 @@ from fedskew.flower.records import (
     SGD_ALONE,
     UPLOAD,
     UPLOADS,
-    as_dtype_of,
     config_of,
     flatten,
     model_record,
-    renamed,
+    state_like,
+    states_in,
     to_record,
-    to_state,
-    unflatten,
     with_prefix,
 )
 from fedskew.flower.samples import batch_size_of, check_input_names, drops_last, samples_of
 from fedskew.flower.variants import (
     CLASS_COUNTS,
     NamedVariant,
-    answers_of,
-    beyond_the_loss,
     check_model,
     check_server,
     check_training,
+    is_loss,
     on_grid,
     sums_class_counts,
     variants_of,
@@ -117,13 +113,9 @@ def local_round(
         ValueError: the model or the data cannot be used; the message says what to change.
         LookupError: the server's strategy does not send what a variant needs.
     """
-    if "clients_per_pass" in training:
-        raise TypeError("clients_per_pass is no setting here: a node of Flower's runs one client")
-    for name in ("finetune_epochs", "finetune_sampling"):
+    for name in ("clients_per_pass", "finetune_epochs", "finetune_sampling"):
         if name in training:
-            raise TypeError(
-                f"{name} is no setting here: `fedskew run` alone fine-tunes the final model"
-            )
+            raise TypeError(f"{name} is a setting of `fedskew run` alone")
     config = config_of(message)
     chosen = with_servers_mu(variants_of(variants), config)
     settings = TrainingSettings(
@@ -149,19 +141,15 @@ def local_round(
     with as_classifier(model.to(device), head, samples.batch(few)) as classifier:
         check_model(chosen, classifier, samples.inputs_N)
         check_labels(samples.labels_N, classifier)
-        outside = outside_names(classifier)
-        start = received(classifier, model_arrays(message, asked), outside)
-        client = client_of(message, context, chosen, classifier, samples, start, outside, seed)
+        start = start_of(message, classifier)
+        client = client_of(message, context, chosen, classifier, samples, start, seed)
         classifier.load({**start, **client.memory.get(PRIVATE, {})})
         if asked:
             return answer(message, client, chosen)
         report = train_round(client, chosen, settings)
-        norm = kept_batch_norm(classifier, report)
-    for name, state in report.memory.items():
-        context.state[MEMORY + name] = to_record(renamed(state, outside))
-    return with_batch_norm(
-        reply(message, client.id, report, start, outside), message, norm, outside
-    )
+        for name, state in report.memory.items():
+            context.state[MEMORY + name] = to_record(to_outside(classifier, state))
+        return reply(message, client, report, start)
 
 
 def without_last_batch(settings: TrainingSettings, samples: int) -> TrainingSettings:
@@ -169,16 +157,11 @@ def without_last_batch(settings: TrainingSettings, samples: int) -> TrainingSett
 
     Raises ValueError where none is, and beside local_steps, which counts no epochs.
     """
-    if settings.local_steps:
-        raise ValueError(
-            "the DataLoader has drop_last=True, which is about epochs, beside local_steps: use epochs= or "
-            "drop_last=False"
-        )
     full = samples // settings.batch_size
-    if not full:
+    if settings.local_steps or not full:
         raise ValueError(
-            f"the DataLoader has drop_last=True, and {samples} samples make no batch of {settings.batch_size}: use "
-            "drop_last=False or a smaller batch_size"
+            f"the DataLoader has drop_last=True, which needs epochs of a full batch at least; here are {samples} "
+            f"samples, batch_size={settings.batch_size} and local_steps={settings.local_steps}: use drop_last=False"
         )
     return replace(settings, batch_limit=min(full, settings.batch_limit or full))
 
@@ -186,8 +169,8 @@ def without_last_batch(settings: TrainingSettings, samples: int) -> TrainingSett
 def check_broadcast(message: Message, variants: Sequence[Variant]) -> None:
     """Raise LookupError where the server does not send what a variant needs."""
     config = config_of(message)
-    sent = list(with_prefix(message.content.array_records, BROADCAST))
-    check_server(variants, sent, config.get(UPLOADS, []))
+    sent = with_prefix(message.content.array_records, BROADCAST)
+    check_server(variants, [*sent, *config.get(UPLOADS, [])])
     for variant in variants:
         if sums_class_counts(variant) and CLASS_COUNTS not in config:
             raise LookupError(
@@ -212,18 +195,16 @@ def client_of(
     model: Classifier,
     samples: Any,
     start: State,
-    outside: Mapping[str, str],
     seed: int | None,
 ) -> Client:
     """Return the client as the training loop and the variants see it."""
-    inside = {name: own for own, name in outside.items()}
     private = private_names(model, variants)
     device = samples.labels_N.device
     number = int(context.node_config.get("partition-id", context.node_id))
     round_number = int(config_of(message).get("server-round", 0))
     run_seed = int(context.run_config.get("seed", 0)) if seed is None else seed
     broadcast = broadcast_of(message, variants, device)
-    memory = memory_of(context, device)
+    memory = states_in(context.state, MEMORY, device)
     return Client(
         id=number,
         model=model,
@@ -231,52 +212,33 @@ def client_of(
         num_classes=model.head.out_features,
         round=round_number,
         start={name: tensor for name, tensor in start.items() if name not in private},
-        broadcast={name: renamed(state, inside) for name, state in broadcast.items()},
-        memory={name: renamed(state, inside) for name, state in memory.items()},
+        broadcast={name: to_inside(model, state) for name, state in broadcast.items()},
+        memory={name: to_inside(model, state) for name, state in memory.items()},
         seed=seed_of(run_seed, round_number, number),
     )
 
 
-def reply(
-    message: Message,
-    number: int,
-    report: Report,
-    start: State,
-    outside: Mapping[str, str],
-) -> Message:
+def reply(message: Message, client: Client, report: Report, start: State) -> Message:
     """Return the reply to a train message. What is private goes back as it came."""
     key, record = model_record(message)
-    own = renamed({**start, **report.shared}, outside)
-    if FLAT in record:
-        sent = flatten({name: own[name] for name in outside.values()})
-    else:
-        sent = {name: own[name] for name in record}
-
-    trained = {"steps": report.trained.steps, "coefficient-sum": report.trained.coefficient_sum}
-    content = RecordDict({key: to_record(sent)})
+    model = client.model
+    own = to_outside(model, {**start, **report.shared})
+    state = flatten(own) if FLAT in record else {name: own[name] for name in record}
+    content = RecordDict({key: to_record(state)})
     usual = {"num-examples": report.examples, "train_loss": report.loss}
     content[METRICS] = MetricRecord({**usual, **report.numbers})
-    content[REPORT] = ConfigRecord({"client": number, "loss": report.loss, **trained})
-    for name, state in report.uploads.items():
-        content[UPLOAD + name] = to_record(renamed(state, outside))
-    return Message(content, reply_to=message)
-
-
-def kept_batch_norm(model: Classifier, report: Report) -> dict[str, Tensor]:
-    """Return the batch norm that a trained client keeps, by name; {} where it keeps none."""
-    kept = report.memory.get(PRIVATE, {})
-    return {name: kept[name] for name in sorted(batch_norm_names(model) & kept.keys())}
-
-
-def with_batch_norm(
-    reply: Message, message: Message, norm: State, outside: Mapping[str, str]
-) -> Message:
-    """Return the reply with word of a client's own batch norm, and with that itself where the server asks for it."""
+    trained = {"steps": report.trained.steps, "coefficient-sum": report.trained.coefficient_sum}
+    content[REPORT] = ConfigRecord({"client": client.id, "loss": report.loss, **trained})
+    uploads = dict(report.uploads)
+    private = report.memory.get(PRIVATE, {})
+    norm = {name: private[name] for name in sorted(batch_norm_names(model) & private.keys())}
     if norm:
-        reply.content.config_records[REPORT][KEEPS_BATCH_NORM] = True
+        content.config_records[REPORT][KEEPS_BATCH_NORM] = True
         if BATCH_NORM in config_of(message).get(UPLOADS, []):
-            reply.content[UPLOAD + BATCH_NORM] = to_record(renamed(norm, outside))
-    return reply
+            uploads[BATCH_NORM] = norm
+    for name, upload in uploads.items():
+        content[UPLOAD + name] = to_record(to_outside(model, upload))
+    return Message(content, reply_to=message)
 
 
 def answer(message: Message, client: Client, variants: Sequence[Variant]) -> Message:
@@ -287,11 +249,14 @@ def answer(message: Message, client: Client, variants: Sequence[Variant]) -> Mes
     config = config_of(message)
     question = str(config.get(QUESTION, ""))
     content = RecordDict({REPORT: ConfigRecord({"client": client.id})})
-    for name, state in answers_of(client, on_grid(variants, config), question).items():
+    for variant in on_grid(variants, config):
+        state = variant.answer(client, question)
+        if not state:
+            continue
         if question == CLASS_COUNTS:
             content[METRICS] = MetricRecord({question: state["counts"].tolist()})
         else:
-            content[UPLOAD + name] = to_record(state)
+            content[UPLOAD + variant.name] = to_record(state)
     if len(content) == 1:
         names = ", ".join(variant.name for variant in variants) or "none"
         raise LookupError(
@@ -308,11 +273,9 @@ def load_model(message: Message, context: Context, model: nn.Module) -> nn.Modul
     Raises ValueError where the names are not the model's.
     """
     own = model.state_dict()
-    _, record = model_record(message)
-    received = unflatten(to_state(record), own)
-    check_names(received, own)
-    private = memory_of(context).get(PRIVATE, {})
-    model.load_state_dict({**own, **received, **private})
+    sent = state_like(model_record(message)[1], own)
+    private = states_in(context.state, MEMORY).get(PRIVATE, {})
+    model.load_state_dict({**own, **sent, **private})
     return model
 
 
@@ -353,7 +316,7 @@ def local_loss(
         broadcast=broadcast_of(message, chosen, labels.device),
     )
     task = task_of(client, chosen, TrainingSettings())
-    beyond = beyond_the_loss(task)
+    beyond = [variant.name for variant in chosen if not is_loss(variant)]
     if beyond:
         raise ValueError(f"{' and '.join(beyond)} cannot be a loss function: use local_round")
 
@@ -363,41 +326,15 @@ def local_loss(
     return mean_loss
 
 
-def model_arrays(message: Message, asked: bool) -> ArrayRecord:
-    """Return the model's arrays; a question about the data alone has none."""
-    if asked and not message.content.array_records:
-        return ArrayRecord()
-    _, record = model_record(message)
-    return record
-
-
-def received(
-    model: Classifier,
-    record: ArrayRecord,
-    outside: Mapping[str, str],
-) -> dict[str, Tensor]:
-    """Return the received tensors by the classifier's names and in its dtypes; others are as the model has them.
+def start_of(message: Message, model: Classifier) -> dict[str, Tensor]:
+    """Return the weights of a message by the classifier's names; all that it does not have are the model's own.
 
     Raises ValueError for names or shapes that are not the model's.
     """
     own = copy(model.state_dict())
-    inside = {name: inner for inner, name in outside.items()}
-    by_user_name = {name: own[inner] for name, inner in inside.items()}
-    sent = to_state(record, model.head.weight.device)
-    tensors = unflatten(sent, by_user_name)
-    check_names(tensors, by_user_name)
-    tensors = as_dtype_of(tensors, by_user_name)
-    return {**own, **renamed(tensors, inside)}
-
-
-def check_names(received: State, own: State) -> None:
-    """Raise ValueError for a received tensor that the model does not have in that shape."""
-    for name, tensor in received.items():
-        if name not in own or tensor.shape != own[name].shape:
-            raise ValueError(
-                f"the server sent {name} of shape {tuple(tensor.shape)}, which this client's model does not "
-                "have: server and clients must build the same model"
-            )
+    if not message.content.array_records:  # a question about the data alone
+        return own
+    return {**own, **received(model, model_record(message)[1])}
 
 
 def broadcast_of(
@@ -406,19 +343,9 @@ def broadcast_of(
     device: str | torch.device,
 ) -> dict[str, State]:
     """Return what the server sent beside the model; the class counts go to every variant that needs them."""
-    sent: dict[str, State] = {}
-    for name, record in with_prefix(message.content.array_records, BROADCAST).items():
-        sent[name] = to_state(record, device)
+    sent = states_in(message.content, BROADCAST, device)
     config = config_of(message)
     for variant in variants:
         if sums_class_counts(variant) and CLASS_COUNTS in config:
             sent[variant.name] = {"counts": torch.tensor(config[CLASS_COUNTS], device=device)}
     return sent
-
-
-def memory_of(context: Context, device: str | torch.device = "cpu") -> dict[str, State]:
-    """Return what this client keeps, by variant."""
-    memory: dict[str, State] = {}
-    for name, record in with_prefix(context.state.array_records, MEMORY).items():
-        memory[name] = to_state(record, device)
-    return memory

@@ -21,7 +21,7 @@ from fedskew.flower.method_strategy import MethodStrategy
 from fedskew.flower.questions import ask
 from fedskew.flower.records import BROADCAST, UPLOAD, to_record, to_state
 from fedskew.flower.replies import check_size, client_order, read
-from fedskew.flower.variants import GRID, largest_upload
+from fedskew.flower.variants import GRID, has_grid
 from strategies.closed_form import ClosedFormHead
 from strategies.core.questions import integer_sum, stacked, wrong_shapes
 from strategies.core.server import Deployment, ServerMethod
@@ -69,7 +69,10 @@ class HeadStrategy(MethodStrategy):
         names: list[str] = []
         for part in self.parts:
             if part.final_question:
-                made = self._ask_finally(part, grid, arrays, timeout)
+                variant = self.server.variants[part.final_question]
+                answers = self._answers(part, variant, grid, arrays, timeout)
+                state = self._states[part.name]
+                made = part.deploy_finally(self.server, state, self.server.start, answers)
             elif isinstance(part, ClosedFormHead):
                 made = self._in_closed_form(part, grid, arrays, timeout)
             else:
@@ -80,34 +83,6 @@ class HeadStrategy(MethodStrategy):
             names.extend(made.models)
         return self.deployed[names[0]]
 
-    def _ask_finally(
-        self, part: ServerMethod, grid: Grid, arrays: ArrayRecord, timeout: float
-    ) -> Deployment:
-        """Return what a method makes of the answers to its final question. Refused nodes take no part."""
-        limit = largest_upload(part.final_question, self.model)
-        answers: dict[int, State] = {}
-        reasons: list[str] = []
-        replies = ask(grid, part.final_question, arrays, timeout, self.min_available_nodes)
-        for reply in sorted(replies, key=client_order):
-            node = reply.metadata.src_node_id
-            try:
-                record = answer_record(reply, part.final_question)
-                check_size(record, limit, part.final_question)
-                statistics = read(to_state, record)
-                check_answer(statistics, self.server, part)
-                answers[node] = statistics
-            except RejectedUpdate as reason:
-                reasons.append(str(reason))
-                log.warning("node %d is refused: %s", node, reason)
-        if not answers:
-            raise RuntimeError(
-                f"no node's {part.final_question} can be used, the first because: {reasons[0]}; "
-                f"use @app.query() and local_round(..., variants=[{part.name!r}]) on the clients"
-            )
-        self._log_unprotected(part.final_question, len(answers))
-        state = self._states[part.name]
-        return part.deploy_finally(self.server, state, self.server.start, answers)
-
     def _in_closed_form(
         self, part: ClosedFormHead, grid: Grid, arrays: ArrayRecord, timeout: float
     ) -> Deployment:
@@ -116,8 +91,9 @@ class HeadStrategy(MethodStrategy):
         before: dict[str, State] = {}
         if needed := variant.upload.question_needs:
             counting = self.server.variants[needed]
-            counts = self._answers(part, counting, grid, ArrayRecord(), timeout, before)
-            before = {needed: integer_sum(counts)}
+            before = {
+                needed: integer_sum(self._answers(part, counting, grid, ArrayRecord(), timeout))
+            }
         answers = self._answers(part, variant, grid, arrays, timeout, before)
         total = integer_sum(answers)
         for sums in before.values():
@@ -128,7 +104,6 @@ class HeadStrategy(MethodStrategy):
                 )
         variant.check_size(int(total["counts"].sum()))
         variant.check_sum(total)
-        self._log_unprotected(part.asks, len(answers))
         pooled = stacked(answers) if variant.upload.by_client else total
         server = replace(self.server, answers={part.asks: pooled})
         return part.deploy(server, {}, server.start, [])
@@ -140,33 +115,51 @@ class HeadStrategy(MethodStrategy):
         grid: Grid,
         arrays: ArrayRecord,
         timeout: float,
-        broadcast: Mapping[str, State],
+        broadcast: Mapping[str, State] | None = None,
     ) -> dict[int, State]:
-        """Return every node's answer to a variant's question, numbered in the order of the clients.
+        """Return the nodes' answers to a variant's question, numbered in the order of the clients.
 
-        Raises RuntimeError for a node whose answer cannot be used.
+        Raises RuntimeError where none can be used, for a head in closed form where one cannot.
         """
-        question = variant.upload.question
-        settings = {name: getattr(variant, name) for name in GRID if hasattr(variant, name)}
-        records = {BROADCAST + name: to_record(state) for name, state in broadcast.items()}
+        question = variant.upload.question or variant.name
+        settings = {name: getattr(variant, name) for name in GRID if has_grid(variant)}
+        records = {BROADCAST + name: to_record(state) for name, state in (broadcast or {}).items()}
         nodes = self.min_available_nodes
         replies = ask(grid, question, arrays, timeout, nodes, settings, records)
         answers: dict[int, State] = {}
+        refused: dict[int, Exception] = {}
         for number, reply in enumerate(sorted(replies, key=client_order)):
             try:
-                answers[number] = self._checked_answer(reply, variant, number)
+                answers[number] = self._answer(reply, part, variant, number)
             except (RejectedUpdate, InvalidReply) as reason:
-                raise RuntimeError(
-                    f"node {reply.metadata.src_node_id}: {question}: {reason}; {part.name} needs every node's "
-                    f"answer: use @app.query() and local_round(..., variants=[{part.name!r}]) on the clients"
-                ) from reason
+                node = reply.metadata.src_node_id
+                refused[node] = reason
+                log.warning("node %d is refused: %s", node, reason)
+        if refused and (part.closed_form or not answers):
+            node, first = next(iter(refused.items()))
+            raise RuntimeError(
+                f"{question}: node {node} sends no answer that can be used: {first}; use @app.query() and "
+                f"local_round(..., variants=[{part.name!r}]) on the clients"
+            )
+        log.info(
+            "%s of %d nodes, without noise: no privacy wrapper or mod covers them",
+            question,
+            len(answers),
+        )
         return answers
 
-    def _checked_answer(self, reply: Message, variant: Variant, number: int) -> State:
-        """Return a node's answer. Raises RejectedUpdate or InvalidReply for one that must not be summed."""
-        record = answer_record(reply, variant.name)
-        check_size(record, largest_upload(variant.name, self.model), variant.name)
+    def _answer(self, reply: Message, part: ServerMethod, variant: Variant, number: int) -> State:
+        """Return a node's answer. Raises RejectedUpdate or InvalidReply for one that must not be used."""
+        if reply.has_error():
+            raise RejectedUpdate(reply.error.reason)
+        record = reply.content.array_records.get(UPLOAD + variant.name)
+        if record is None:
+            raise RejectedUpdate(f"it sends no {variant.name}")
+        check_size(record, self._largest(variant.name), variant.name)
         answer: State = read(to_state, record)
+        if part.final_question:
+            check_answer(answer, self.server, part)
+            return answer
         upload = variant.upload
         shapes = upload.shapes(self.model) if upload.shapes is not None else {}
         if reason := wrong_shapes(answer, shapes):
@@ -174,60 +167,3 @@ class HeadStrategy(MethodStrategy):
         described = upload.validate(answer, self.model.head.out_features, None)
         check_samples(number, described, "its answer is of", self.server)
         return answer
-
-    @staticmethod
-    def _log_unprotected(question: str, nodes: int) -> None:
-        """Log that answers are exact."""
-        log.info(
-            "%s of %d nodes, without noise: no privacy wrapper or mod covers them", question, nodes
-        )
-
-
-class CCVR(HeadStrategy):
-    """FedAvg, and `deployed["ccvr"]`: the last average under a head trained on virtual features (Luo et al. 2021).
-
-    Clients: `@app.query()` and `variants=["ccvr"]`. `calibrate` works on any other strategy's result.
-    """
-
-    methods = ("ccvr",)
-
-
-class FedNCM(HeadStrategy):
-    """FedAvg, and `deployed["fedncm"]`: the nearest class mean of the features (Legate et al. 2023).
-
-    Clients: `@app.query()` and `variants=["fedncm"]`. This and the heads below take `bits` and `range`, the grid on
-    which the clients sum their features as integers.
-    """
-
-    methods = ("fedncm",)
-
-
-class FedLDA(HeadStrategy):
-    """FedAvg, and `deployed["fed-lda"]`: a linear discriminant for long tails. Clients: `variants=["fed-lda"]`."""
-
-    methods = ("fed-lda",)
-
-
-class FedLDAPooled(HeadStrategy):
-    """FedLDA with the pooled covariance, `deployed["fed-lda-pooled"]`. Clients: `variants=["fed-lda-pooled"]`."""
-
-    methods = ("fed-lda-pooled",)
-
-
-class Fed3R(HeadStrategy):
-    """FedAvg, and `deployed["fed3r"]`: ridge regression from the features to the classes (Fani et al. 2024).
-
-    Clients: `@app.query()` and `variants=["fed3r"]`.
-    """
-
-    methods = ("fed3r",)
-
-
-def answer_record(reply: Message, question: str) -> ArrayRecord:
-    """Return the answer to a question. Raises RejectedUpdate where there is none."""
-    if reply.has_error():
-        raise RejectedUpdate(reply.error.reason)
-    record = reply.content.array_records.get(UPLOAD + question)
-    if record is None:
-        raise RejectedUpdate(f"it sends no {question}")
-    return record

@@ -5,9 +5,8 @@ rest goes to flwr's own aggregation. A reply that is refused takes part in neith
 """
 
 import copy
-import inspect
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
@@ -16,44 +15,43 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from torch import Tensor, nn
 
-from client_app.client import InvalidReply, check_numbers
+from client_app.client import Variant
 from client_app.models import Classifier, batch_norm_names
 from client_app.optimizer import TrainingSettings
 from client_app.state import State, weighted_mean
 from client_app.training import private_names, total_proximal_mu
-from client_app.variants.feature_statistics import GridStatistics
 from data import Samples, SettingError
-from fedskew.flower.model import as_classifier, outside_names
+from fedskew.flower.model import as_classifier, received, sent, to_inside, to_outside
 from fedskew.flower.records import (
     BATCH_NORM,
     BROADCAST,
-    FLAT,
     KEEPS_BATCH_NORM,
     REPORT,
     SGD_ALONE,
     UPLOAD,
     UPLOADS,
-    as_dtype_of,
-    flatten,
-    renamed,
     to_record,
     to_state,
-    unflatten,
     with_prefix,
 )
-from fedskew.flower.replies import check_size, check_steps, client_number, client_order, read
+from fedskew.flower.replies import (
+    check_size,
+    check_steps,
+    client_number,
+    client_order,
+    numbers_of,
+    read,
+)
 from fedskew.flower.samples import check_input_names, samples_of
 from fedskew.flower.variants import (
     GRID,
     NamedVariant,
-    as_list,
-    composed,
-    largest_upload,
-    variants_of,
+    has_grid,
+    on_grid,
+    resolved,
 )
 from strategies.core.server import Deployment, Server, ServerMethod, Update
 from strategies.core.validation import (
-    METRICS,
     RejectedUpdate,
     check_samples,
     check_uploads,
@@ -68,7 +66,6 @@ from strategies.registry import SERVER_METHODS
 log = logging.getLogger("flwr")
 ONE_RECORD = "exactly one ArrayRecord"
 """In the reasons of flwr's privacy mods, which refuse a message with more."""
-MODS_ON_APP = "; flwr's privacy mods belong to training alone, @app.train(mods=[...]), and not to ClientApp(mods=[...])"
 INITIAL_BATCH_NORM = (
     "the clients keep batch norm, so evaluate_fn and result.arrays have the initial one: evaluate at the clients, or "
     "give the strategy the clients' variants and evaluated_batch_norm='mean'"
@@ -125,33 +122,8 @@ class MethodStrategy(FedAvg):
         evaluated_batch_norm: str = "initial",
         **arguments: Any,
     ) -> None:
-        names: list[str] = []
-        for base in type(self).__mro__:  # a class made of several strategies has the methods of all
-            names += vars(base).get("methods", ())
-        given = as_list(variants)
-        chosen = variants_of(given)
-        parts = composed(given, names)
-        kinds = [SERVER_METHODS[name] for name in (*parts.monitors, *parts.deploys)]
-        combining = SERVER_METHODS[parts.combine] is not ExactMean
-        if combining or self.exact:
-            kinds.insert(0, SERVER_METHODS[parts.combine])
-            self._check_alone(parts.combine)
-        self.parts: list[ServerMethod] = []
-        of_flwr = dict(arguments)
-        for kind in kinds:
-            settings = settings_of(kind, kinds, arguments)
-            self.parts.append(kind(**settings))
-            for name in settings:
-                of_flwr.pop(name, None)
-        at_work = {variant.name: variant for variant in variants_of(given, names)}
-        grid = {name: arguments[name] for name in GRID if name in arguments}
-        for variant_name, variant in at_work.items():
-            if isinstance(variant, GridStatistics):
-                at_work[variant_name] = replace(variant, **grid)
-                for name in grid:
-                    of_flwr.pop(name, None)
-        super().__init__(**of_flwr)
-
+        self.parts, chosen = self._take_methods(variants, arguments)
+        super().__init__(**arguments)
         self.deployed: dict[str, dict[str, Tensor]] = {}
         self.metrics: dict[int, Mapping[str, Any]] = {}
         self._running = False
@@ -159,15 +131,15 @@ class MethodStrategy(FedAvg):
         # The copy is nobody else's, so it stays a classifier for as long as the strategy lives.
         self._copy = as_classifier(copied(model), head)
         self.model: Classifier = self._copy.__enter__()
-        self._outside = outside_names(self.model)
-        self._inside = {name: own for own, name in self._outside.items()}
         private = private_names(self.model, chosen)
-        self._kept_norm = private & batch_norm_names(self.model)
-        self._averages_norm = evaluated_batch_norm == "mean"
+        own = self.model.state_dict()
+        kept = sorted(private & batch_norm_names(self.model))
+        self._due_norm = {name: own[name] for name in kept}
+        """The batch norm that clients keep, for its shapes."""
         self._mean_norm: State = {}
         """Empty until clients have sent theirs."""
+        self._averages_norm = averages(evaluated_batch_norm, kept)
         self._warns_of_norm = False
-        check_batch_norm(evaluated_batch_norm, self._kept_norm)
         self.server = Server(
             model=self.model,
             start={},
@@ -179,38 +151,72 @@ class MethodStrategy(FedAvg):
             parameters=frozenset(self.model.trained) - private,
             proximal_mu=total_proximal_mu(chosen),
             holdout=holdout_of(holdout, model, device),
-            variants=at_work,
+            variants={variant.name: variant for variant in chosen},
         )
         for part in self.parts:
             if part.needs_holdout:
                 self.server.own_samples(part.name)  # raises now, and not after a round
 
-    def _check_alone(self, method: str) -> None:
-        """Raise TypeError where another of flwr's strategies combines the models as well."""
+    def _take_methods(
+        self, variants: Iterable[NamedVariant], arguments: dict[str, Any]
+    ) -> tuple[list[ServerMethod], list[Variant]]:
+        """Return the methods and variants with their settings, which are taken out of the arguments."""
+        # A class made of several strategies has the methods of all.
+        names = [name for base in type(self).__mro__ for name in vars(base).get("methods", ())]
+        composed, chosen = resolved(variants, names)
+        kinds = [SERVER_METHODS[name] for name in composed.serving]
+        if not self.exact:
+            kinds = [kind for kind in kinds if kind is not ExactMean]
+        self._check_alone(kinds)
+        settings = settings_by_kind(kinds, arguments)
+        chosen = on_grid(chosen, arguments)
+        for name in GRID:
+            if any(map(has_grid, chosen)):
+                arguments.pop(name, None)
+        return [kind(**settings[kind]) for kind in kinds], chosen
+
+    def _check_alone(self, kinds: Sequence[type[ServerMethod]]) -> None:
+        """Raise TypeError where a method and another of flwr's strategies both combine the models."""
+        combining = [kind.name for kind in kinds if overridden(kind, "combine")]
         for base in type(self).__mro__:
-            own = issubclass(base, MethodStrategy)
-            combine = getattr(base, "aggregate_train", FedAvg.aggregate_train)
-            if not own and combine not in (FedAvg.aggregate_train, Strategy.aggregate_train):
+            of_flwr = base in (FedAvg, Strategy) or issubclass(base, MethodStrategy)
+            if combining and not of_flwr and "aggregate_train" in vars(base):
                 raise TypeError(
-                    f"{method} combines the clients' models itself, and so does {base.__name__}: "
+                    f"{combining[0]} combines the clients' models itself, and so does {base.__name__}: "
                     "use one of the two"
                 )
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **named: Any) -> Result:
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
         """Run the rounds as flwr's strategies do and return the result."""
-        call = inspect.signature(super().start).bind(grid, initial_arrays, *args, **named)
-        evaluate = call.arguments.get("evaluate_fn")
-        if evaluate is not None:
-            call.arguments["evaluate_fn"] = lambda number, arrays: evaluate(
-                number, self._evaluated(arrays)
-            )
-        self._warns_of_norm = evaluate is not None and not self._averages_norm
+
+        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            assert evaluate_fn is not None
+            return evaluate_fn(number, self._evaluated(arrays))
+
+        self._warns_of_norm = evaluate_fn is not None and not self._averages_norm
         self._mean_norm = {}  # of a run before
-        if self._kept_norm:
+        if self._due_norm:
             self._warn_of_norm()
         self._running = True
         try:
-            result = super().start(*call.args, **call.kwargs)
+            result = super().start(
+                grid,
+                initial_arrays,
+                num_rounds,
+                timeout,
+                train_config,
+                evaluate_config,
+                evaluate if evaluate_fn else None,
+            )
         finally:
             self._running = False
         result.arrays = self._evaluated(result.arrays)
@@ -227,24 +233,19 @@ class MethodStrategy(FedAvg):
         makes_more = any(not isinstance(part, ExactMean) for part in self.parts)
         if not self._running and (makes_more or self._averages_norm):
             raise RuntimeError(self._inside_another())
-        consumed = [part.consumes for part in self.parts if part.consumes]
-        if self._averages_norm:
-            consumed.append(BATCH_NORM)
-        if consumed:
-            config[UPLOADS] = consumed
+        if self._consumed():
+            config[UPLOADS] = self._consumed()
         for part in self.parts:
             if part.needs_sgd:
                 config[SGD_ALONE] = part.name
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._begin(server_round, arrays, len(list(grid.get_node_ids())))
-        records = {}
         for part in self.parts:
             broadcast = part.broadcast(self.server, self._states[part.name])
             for name, state in broadcast.items():
-                records[BROADCAST + name] = to_record(renamed(state, self._outside))
-        for message in messages:  # flwr's messages of a round share one content
-            for name, record in records.items():
-                message.content[name] = record
+                record = to_record(to_outside(self.model, state))
+                for message in messages:  # flwr's messages of a round share one content
+                    message.content[BROADCAST + name] = record
         return messages
 
     def aggregate_train(
@@ -286,30 +287,15 @@ class MethodStrategy(FedAvg):
             self._mean_norm = weighted_mean(norms, [update.examples for update in updates])
         return self._combined(arrays, updates), metrics
 
-    def aggregate_evaluate(
-        self,
-        server_round: int,
-        replies: Iterable[Message],
-    ) -> MetricRecord | None:
-        """Combine the metrics as flwr's strategy does; log the first reason where every client fails."""
-        replies = list(replies)
-        if replies and all(reply.has_error() for reply in replies):
-            reason = str(replies[0].error.reason)
-            hint = MODS_ON_APP if ONE_RECORD in reason else ""
-            log.error(
-                "all %d clients failed to evaluate in round %d, the first because: %s%s",
-                len(replies),
-                server_round,
-                reason,
-                hint,
-            )
-        return super().aggregate_evaluate(server_round, replies)
+    def _consumed(self) -> list[str]:
+        """Return the names of the uploads that every reply must have."""
+        names = [part.consumes for part in self.parts if part.consumes]
+        return [*names, BATCH_NORM] if self._averages_norm else names
 
     def _nobody_left(self, server_round: int, reasons: Sequence[str]) -> str:
         """Return the sentence about a round without any reply that can be used."""
-        beside = [part.consumes or part.name for part in self.parts if part.consumes or sends(part)]
-        if self._averages_norm:
-            beside.append(BATCH_NORM)
+        sending = [part.name for part in self.parts if overridden(type(part), "broadcast")]
+        beside = self._consumed() or sending
         hint = ""
         if beside and ONE_RECORD in reasons[0]:
             hint = (
@@ -335,14 +321,13 @@ class MethodStrategy(FedAvg):
 
     def _begin(self, server_round: int, arrays: ArrayRecord, clients: int) -> None:
         """Set the round's starting point."""
-        start = self._tensors_of(arrays)
-        parameters = self.server.parameters & start.keys()
+        start = received(self.model, arrays)
         self.server = replace(
             self.server,
             start=start,
             clients=clients,
             round=server_round,
-            parameters=parameters,
+            parameters=self.server.parameters & start.keys(),
         )
         for part in self.parts:
             if part.name not in self._states:  # drawn for round 0, as in FedSkew's own runs
@@ -353,16 +338,15 @@ class MethodStrategy(FedAvg):
         numbers: dict[str, Any] = {}
         for part in self.parts:
             state = self._states[part.name]
-            if overridden(part, "monitor"):
+            if overridden(type(part), "monitor"):
                 self._states[part.name], recorded = part.monitor(self.server, state, updates)
                 numbers.update(recorded)
-            elif overridden(part, "combine"):
+            elif overridden(type(part), "combine"):
                 combined, self._states[part.name] = part.combine(self.server, state, updates)
                 self._check_finite(part.name, combined)
-                model = self._by_user_names(combined)
-                arrays = to_record(flatten(model) if FLAT in arrays else model)
+                arrays = sent(self.model, combined, arrays)
             elif not part.final_question and not part.closed_form:
-                average = self._tensors_of(arrays)
+                average = received(self.model, arrays)
                 made = part.deploy(self.server, state, average, updates)
                 self._states[part.name] = made.state
                 numbers.update(made.metrics)
@@ -374,25 +358,19 @@ class MethodStrategy(FedAvg):
         """Keep the models that a method deploys, by the user's names."""
         for name, model in made.models.items():
             self._check_finite(name, model)
-            self.deployed[name] = self._by_user_names({**model, **self._mean_norm})
+            self.deployed[name] = to_outside(self.model, {**model, **self._mean_norm})
 
     def _evaluated(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return a model as the server evaluates and returns it: with the mean batch norm of the clients, if any."""
         if not self._mean_norm:
             return arrays
-        model = self._by_user_names({**self._tensors_of(arrays), **self._mean_norm})
-        return to_record(flatten(model) if FLAT in arrays else model)
+        return sent(self.model, {**received(self.model, arrays), **self._mean_norm}, arrays)
 
     def _warn_of_norm(self) -> None:
         """Warn, once in a run, that what the server evaluates has another batch norm than every client."""
         if self._warns_of_norm:
             log.warning(INITIAL_BATCH_NORM)
         self._warns_of_norm = False
-
-    def _by_user_names(self, model: State) -> dict[str, Tensor]:
-        """Return a model's tensors by the user's names, in the order of the user's model."""
-        by_name = renamed(model, self._outside)
-        return {name: by_name[name] for name in self._inside if name in by_name}
 
     def _check_finite(self, name: str, state: State) -> None:
         """Raise FloatingPointError for a model that is not finite."""
@@ -405,69 +383,53 @@ class MethodStrategy(FedAvg):
 
     def _update(self, reply: Message) -> Update:
         """Return a reply's update and take its uploads out of the reply. Raises RejectedUpdate."""
-        norm = self._norm_of(reply)
         uploads = self._uploads(reply)
-        check_uploads(uploads, self.server, self.parts)
+        of_methods = {name: uploads[name] for name in uploads if name != BATCH_NORM}
+        check_uploads(of_methods, self.server, self.parts)
+        if self._averages_norm:
+            self._check_like(BATCH_NORM, uploads[BATCH_NORM], self._due_norm)
         for name, state in uploads.items():
             check_values(state, f"{name}: ")
-        if norm:
-            uploads[BATCH_NORM] = norm
         shared = self._shared(reply)
-        metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
-        number = client_number(reply)
-        examples = metrics.get(self.weighted_by_key, 0)
-        if not isinstance(examples, int | float):
-            raise RejectedUpdate(f"metric {self.weighted_by_key} is no number")
-        reason = METRICS["num-examples"].violation_of_number(float(examples))
-        if reason:
-            raise RejectedUpdate(f"metric {self.weighted_by_key} {reason}")
-        check_samples(number, int(examples), "num-examples is", self.server)
-        check_own_numbers(reply, metrics)
-        return Update(number, shared, int(examples), uploads, self._numbers(reply))
-
-    def _norm_of(self, reply: Message) -> dict[str, Tensor]:
-        """Take the client's own batch norm out of a reply and return it; {} where it is not asked for.
-
-        Raises RejectedUpdate where it is missing or not the model's.
-        """
-        if not self._averages_norm:
-            return {}
-        name = UPLOAD + BATCH_NORM
-        record = reply.content.array_records.get(name)
-        if record is None:
-            raise RejectedUpdate(
-                "its own batch norm is missing: use local_round(..., variants=['fedbn']) or fedbn_mod on the clients"
-            )
-        del reply.content[name]
-        own = self.model.state_dict()
-        due = {inner: own[inner] for inner in sorted(self._kept_norm)}
-        values = sum(tensor.numel() for tensor in due.values())
-        check_size(record, WIDEST * values, f"upload {BATCH_NORM}", len(due))
-        norm = renamed(read(to_state, record), self._inside)
-        reason = differences(norm, expected_of(due))
-        if reason:
-            raise RejectedUpdate(f"{BATCH_NORM}: {reason}")
-        check_values(norm, f"{BATCH_NORM}: ")
-        return norm
+        numbers = numbers_of(reply, self.weighted_by_key)
+        number, examples = client_number(reply), int(numbers["num-examples"])
+        check_samples(number, examples, "num-examples is", self.server)
+        if any(part.name == "fednova" for part in self.parts):
+            check_steps(numbers)
+        return Update(number, shared, examples, uploads, numbers)
 
     def _uploads(self, reply: Message) -> dict[str, State]:
-        """Take the uploads out of a reply and return them. Raises RejectedUpdate for one that is too large."""
-        consumed = {part.consumes for part in self.parts if part.consumes}
+        """Take the uploads out of a reply and return them.
+
+        Raises RejectedUpdate for one that is missing, too large or not asked for.
+        """
+        due = self._consumed()
         uploads: dict[str, State] = {}
         for name, record in with_prefix(reply.content.array_records, UPLOAD).items():
             del reply.content[UPLOAD + name]
-            if name not in consumed:
+            if name not in due:
                 raise RejectedUpdate(
                     f"it sends the upload {ascii(name)[:80]}, which {type(self).__name__} does not take: give "
                     "client and server the same method"
                 )
-            check_size(record, largest_upload(name, self.model), f"upload {name}")
-            uploads[name] = renamed(read(to_state, record), self._inside)
-        for name in consumed - uploads.keys():
+            check_size(record, self._largest(name), f"upload {name}", len(self._due_norm))
+            uploads[name] = to_inside(self.model, read(to_state, record))
+        for name in due:
+            if name in uploads:
+                continue
+            if name == BATCH_NORM:
+                raise RejectedUpdate("its own batch norm is missing: name fedbn on the clients too")
             raise RejectedUpdate(
                 f"upload {name} is missing: use local_round(..., variants=[{name!r}]) on the clients"
             )
         return uploads
+
+    def _largest(self, name: str) -> int:
+        """Return the bytes of arrays that an upload or an answer may have at most."""
+        if name == BATCH_NORM:
+            return largest_record(self._due_norm)
+        upload = self.server.variants[name].upload
+        return upload.bytes(self.model, self.model.head.out_features)
 
     def _shared(self, reply: Message) -> dict[str, Tensor]:
         """Return the model in a reply. Raises RejectedUpdate where it is not the server's in names and shapes."""
@@ -475,42 +437,18 @@ class MethodStrategy(FedAvg):
         if len(records) != 1:
             names = sorted(reply.content.array_records)
             raise RejectedUpdate(f"it sends the ArrayRecords {names} and must send the model alone")
-        own = self.model.state_dict().values()
-        values = sum(tensor.numel() for tensor in own)
-        check_size(records[0], WIDEST * values, "the model", len(self._outside))
-        shared: dict[str, Tensor] = read(self._tensors_of, records[0])
-        reason = differences(shared, expected_of(self.server.start))
-        if reason:
-            raise RejectedUpdate(f"model: {reason}")
+        own = self.model.state_dict()
+        check_size(records[0], largest_record(own), "the model", len(own))
+        shared: dict[str, Tensor] = read(lambda record: received(self.model, record), records[0])
+        self._check_like("model", shared, self.server.start)
         check_values(shared, "model: ")
         return shared
 
-    def _numbers(self, reply: Message) -> dict[str, float]:
-        """Return the client's steps and coefficient sum, for FedNova. Raises RejectedUpdate for impossible ones."""
-        report = reply.content.config_records.get(REPORT, ConfigRecord())
-        numbers = {}
-        for name, value in report.items():
-            if name not in METRICS or not isinstance(value, int | float):
-                continue
-            numbers[name] = float(value)
-            reason = METRICS[name].violation_of_number(numbers[name])
-            if reason:
-                raise RejectedUpdate(f"{name} {reason}")
-        if any(part.name == "fednova" for part in self.parts):
-            check_steps(numbers)
-        return numbers
-
-    def _tensors_of(self, arrays: ArrayRecord) -> dict[str, Tensor]:
-        """Return arrays by the classifier's names and in the model's own dtypes."""
-        own = self.model.state_dict()
-        by_user_name = {name: own[inner] for inner, name in self._outside.items()}
-        received = unflatten(to_state(arrays), by_user_name)
-        received = as_dtype_of(received, by_user_name)
-        tensors = {}
-        for name, tensor in received.items():
-            inner = self._inside.get(name, name)
-            tensors[inner] = tensor
-        return tensors
+    def _check_like(self, what: str, state: State, like: State) -> None:
+        """Raise RejectedUpdate unless a state has the names, shapes and dtypes of another."""
+        reason = differences(state, expected_of(like))
+        if reason:
+            raise RejectedUpdate(f"{what}: {reason}")
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -525,16 +463,17 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def check_batch_norm(evaluated: str, kept: frozenset[str]) -> None:
-    """Raise SettingError for a choice of the evaluated batch norm that is none, or without one that clients keep."""
-    choices = ("initial", "mean")
-    if evaluated not in choices:
-        rule = f"must be one of {', '.join(choices)}"
-        raise SettingError("evaluated_batch_norm", evaluated, rule)
-    if evaluated == "mean" and not kept:
+def averages(evaluated: str, kept: Sequence[str]) -> bool:
+    """Return whether the evaluated batch norm is the clients' mean. Raises SettingError for a choice that cannot be."""
+    rule = remedy = ""
+    if evaluated not in ("initial", "mean"):
+        rule = "must be one of initial, mean"
+    elif evaluated == "mean" and not kept:
         rule = "needs clients that keep batch norm"
         remedy = "name their variants here too, as variants=['fedbn']"
+    if rule:
         raise SettingError("evaluated_batch_norm", evaluated, rule, remedy=remedy)
+    return evaluated == "mean"
 
 
 def keeps_batch_norm(reply: Message) -> bool:
@@ -543,26 +482,6 @@ def keeps_batch_norm(reply: Message) -> bool:
         return False
     report = reply.content.config_records.get(REPORT, ConfigRecord())
     return report.get(KEEPS_BATCH_NORM) is True
-
-
-def check_own_numbers(reply: Message, metrics: MetricRecord) -> None:
-    """Raise RejectedUpdate for numbers of the variants, VARIANT/NAME, that no `local_round` sends.
-
-    The metrics of an app that trains in a loop of its own are its own.
-    """
-    if REPORT not in reply.content.config_records:
-        return
-    numbers = {}
-    for name, value in metrics.items():
-        if "/" not in name:
-            continue
-        if not isinstance(value, int | float):
-            raise RejectedUpdate(f"number {ascii(name)[:80]} is no number")
-        numbers[name] = float(value)
-    try:
-        check_numbers(numbers)
-    except InvalidReply as reason:
-        raise RejectedUpdate(str(reason)) from None
 
 
 def holdout_of(holdout: Any, model: nn.Module, device: str) -> Samples | None:
@@ -574,35 +493,28 @@ def holdout_of(holdout: Any, model: nn.Module, device: str) -> Samples | None:
     return samples
 
 
-def settings_of(
-    kind: type[ServerMethod],
-    kinds: Sequence[type[ServerMethod]],
-    arguments: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the arguments that are settings of a method. Raises TypeError for one that two methods have."""
-    names = setting_names(kind) & arguments.keys()
-    for other in kinds:
-        if other is kind:
-            continue
-        for name in sorted(names):
-            if name in setting_names(other):
-                raise TypeError(
-                    f"{name} is a setting of {kind.name} and of {other.name}: use one of them, and "
-                    "the other's calibrate, or TauNorm(model).normalize, on its result"
-                )
-    return {name: arguments[name] for name in names}
+def settings_by_kind(
+    kinds: Sequence[type[ServerMethod]], arguments: dict[str, Any]
+) -> dict[type[ServerMethod], dict[str, Any]]:
+    """Take the methods' settings out of a strategy's arguments. Raises TypeError for one that two methods have."""
+    settings: dict[type[ServerMethod], dict[str, Any]] = {kind: {} for kind in kinds}
+    for name in list(arguments):
+        having = [kind for kind in kinds if name in {field.name for field in fields(kind)}]
+        if len(having) > 1:
+            raise TypeError(
+                f"{name} is a setting of {having[0].name} and of {having[1].name}: use one of them, and "
+                "the other's calibrate, or TauNorm(model).normalize, on its result"
+            )
+        if having:
+            settings[having[0]][name] = arguments.pop(name)
+    return settings
 
 
-def setting_names(kind: type[ServerMethod]) -> set[str]:
-    """Return the names of a method's settings."""
-    return {field.name for field in fields(kind)}
+def overridden(kind: type[ServerMethod], hook: str) -> bool:
+    """Return whether a method overrides a hook."""
+    return getattr(kind, hook) is not getattr(ServerMethod, hook)
 
 
-def overridden(part: ServerMethod, hook: str) -> bool:
-    """Return whether a method overrides a hook: combine, monitor or deploy."""
-    return getattr(type(part), hook) is not getattr(ServerMethod, hook)
-
-
-def sends(part: ServerMethod) -> bool:
-    """Return whether a method sends the clients something beside the model."""
-    return type(part).broadcast is not ServerMethod.broadcast
+def largest_record(state: State) -> int:
+    """Return the bytes of arrays that a record like a state may have at most."""
+    return WIDEST * sum(tensor.numel() for tensor in state.values())

@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from client_app.models import Classifier
 from client_app.models.classifier import why_not_linear
+from client_app.state import State
+from fedskew.flower.records import FLAT, flatten, state_like, to_record
 
 FEATURES = "features.net."
 """Begins the classifier's names of what comes before the head."""
@@ -81,7 +84,7 @@ class WrappedModel(Classifier):
         super().__init__(up_to_head, layer)
         self.up_to_head = [up_to_head]  # in a list, so that no tensor has two names
         self.head_name = head
-        self.outside_names = names
+        self.outside = {self.inside(name): name for name in names}
         self.unused: list[nn.Parameter] = []
 
     def inside(self, name: str) -> str:
@@ -127,11 +130,8 @@ def equals_logits(output: Tensor, logits_BC: Tensor) -> bool:
     """Return whether a model's output is its head's logits, or one of SAME_AS_LOGITS of them."""
     if output.shape != logits_BC.shape:
         return False
-    for function in SAME_AS_LOGITS:
-        expected = function(logits_BC).to(output)
-        if torch.allclose(output, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
-            return True
-    return False
+    expected = [function(logits_BC).to(output) for function in SAME_AS_LOGITS]
+    return any(torch.allclose(output, own, 1e-3, 1e-5, equal_nan=True) for own in expected)
 
 
 def call(net: nn.Module, inputs: Tensor | dict[str, Tensor]) -> Any:
@@ -202,6 +202,40 @@ def as_classifier(
 
 def outside_names(model: Classifier) -> dict[str, str]:
     """Return the user's name of each tensor of the classifier's state, in the order of the user's model."""
-    if not isinstance(model, WrappedModel):
-        return {name: name for name in model.state_dict()}
-    return {model.inside(name): name for name in model.outside_names}
+    if isinstance(model, WrappedModel):
+        return model.outside
+    return {name: name for name in model.state_dict()}
+
+
+def to_outside(model: Classifier, state: State) -> dict[str, Tensor]:
+    """Return a state by the user's names and in the order of the user's model.
+
+    One that is not of the model's tensors keeps its names.
+    """
+    names = outside_names(model)
+    if not state.keys() <= names.keys():
+        return dict(state)
+    return {outside: state[name] for name, outside in names.items() if name in state}
+
+
+def to_inside(model: Classifier, state: State) -> dict[str, Tensor]:
+    """Return a state by the classifier's names; one that is not of the model's tensors keeps its names."""
+    names = {outside: name for name, outside in outside_names(model).items()}
+    if not state.keys() <= names.keys():
+        return dict(state)
+    return {names[name]: tensor for name, tensor in state.items()}
+
+
+def received(model: Classifier, record: ArrayRecord) -> dict[str, Tensor]:
+    """Return a model's record, flat or not, by the classifier's names, in its dtypes and on its head's device.
+
+    Raises ValueError for names or shapes that are not the model's.
+    """
+    own = to_outside(model, model.state_dict())
+    return to_inside(model, state_like(record, own))
+
+
+def sent(model: Classifier, state: State, like: ArrayRecord) -> ArrayRecord:
+    """Return a state of the classifier as the record that stands for it, flat where `like` is."""
+    tensors = to_outside(model, state)
+    return to_record(flatten(tensors) if FLAT in like else tensors)

@@ -1,22 +1,23 @@
 """What a server asks its clients outside training: class counts before the first round, statistics after the last."""
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from client_app.client import InvalidReply
 from client_app.local_site import NOT_A_PARTICIPANT
+from client_app.variants.class_prior import PriorCorrection
 from fedskew.flower.records import METRICS, QUESTION
-from fedskew.flower.variants import CLASS_COUNTS, invalid_class_counts
+from fedskew.flower.variants import CLASS_COUNTS
+from strategies.core.exchange import wait_for_nodes
+from strategies.core.exchange_settings import ExchangeSettings
 from strategies.core.questions import integer_sum
 
 log = logging.getLogger("flwr")
 """flwr's own logger, as its strategies use it: an app's user sees these lines among flwr's."""
-WAIT = 0.5
-"""Seconds between two looks at the connected nodes."""
 
 
 def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> dict[str, list[int]]:
@@ -32,6 +33,7 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
 
     Raises:
         RuntimeError: a node does not answer, or with something else than class counts.
+        TooFewNodes: fewer than `min_nodes` are connected in time.
     """
     answers: dict[int, dict[str, torch.Tensor]] = {}
     for reply in ask(grid, CLASS_COUNTS, ArrayRecord(), timeout, min_nodes):
@@ -43,14 +45,16 @@ def class_counts(grid: Grid, *, min_nodes: int = 2, timeout: float = 3600) -> di
             )
         record = reply.content.metric_records.get(METRICS, MetricRecord())
         counts = torch.tensor(record.get(CLASS_COUNTS, []))
-        if not counts.numel():
-            raise RuntimeError(
-                f"node {node} answered without class counts: its query function must be local_round"
-            )
-        reason = invalid_class_counts(counts)
         first = next(iter(answers.values()), {"counts": counts})["counts"]
-        if not reason and len(counts) != len(first):
+        reason = ""
+        try:
+            PriorCorrection().upload.validate({"counts": counts}, len(counts), None)
+        except InvalidReply as error:
+            reason = str(error)
+        if len(counts) != len(first):
             reason = f"it has {len(counts)} classes, and another node has {len(first)}"
+        if not counts.numel():
+            reason = "it answered without class counts: its query function must be local_round"
         if reason:
             raise RuntimeError(f"node {node}: {reason}")
         answers[node] = {"counts": counts}
@@ -77,21 +81,14 @@ def ask(
         settings: what the question states beside its name, such as the grid of the answers.
         broadcast: what goes with it, by record name.
 
-    Raises RuntimeError where too few nodes are connected in time, or one sends no reply.
+    Raises TooFewNodes where too few are connected in time, RuntimeError where one sends no reply.
     """
-    deadline = time.monotonic() + timeout
-    nodes = sorted(grid.get_node_ids())
     # In a simulation nodes are registered after the server has started.
-    while len(nodes) < min_nodes:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{len(nodes)} nodes are connected, and {min_nodes} are needed")
-        time.sleep(WAIT)
-        nodes = sorted(grid.get_node_ids())
-    content = RecordDict({"config": ConfigRecord({QUESTION: question, **(settings or {})})})
+    nodes = wait_for_nodes(grid, ExchangeSettings(nodes=min_nodes, node_wait=timeout))
+    config = ConfigRecord({QUESTION: question, **(settings or {})})
+    content = RecordDict({"config": config, **(broadcast or {})})
     if arrays:
         content["arrays"] = arrays
-    for name, record in (broadcast or {}).items():
-        content[name] = record
     messages = [
         Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in nodes
     ]
@@ -99,11 +96,11 @@ def ask(
     missing = len(nodes) - len(replies)
     if missing:
         raise RuntimeError(f"{missing} of {len(nodes)} nodes sent no answer to {question!r}")
-    answers = []
-    for reply in replies:
-        takes_no_part = reply.has_error() and reply.error.code == NOT_A_PARTICIPANT
-        if not takes_no_part:
-            answers.append(reply)
+    answers = [
+        reply
+        for reply in replies
+        if not (reply.has_error() and reply.error.code == NOT_A_PARTICIPANT)
+    ]
     if len(answers) < min_nodes:
         raise RuntimeError(f"{len(answers)} nodes take part in the run, and {min_nodes} are needed")
     return answers

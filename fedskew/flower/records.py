@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from torch import nn
 
 from client_app.state import State
@@ -56,11 +56,19 @@ def to_state(record: ArrayRecord, device: str | torch.device = "cpu") -> dict[st
 
 def with_prefix(records: Mapping[str, ArrayRecord], prefix: str) -> dict[str, ArrayRecord]:
     """Return the records whose names begin so, by the rest of their names."""
-    found = {}
-    for name, record in records.items():
-        if name.startswith(prefix):
-            found[name.removeprefix(prefix)] = record
-    return found
+    return {
+        name.removeprefix(prefix): record
+        for name, record in records.items()
+        if name.startswith(prefix)
+    }
+
+
+def states_in(
+    content: RecordDict, prefix: str, device: str | torch.device = "cpu"
+) -> dict[str, State]:
+    """Return the records whose names begin with `prefix` as states on `device`, by the rest of their names."""
+    records = with_prefix(content.array_records, prefix)
+    return {name: to_state(record, device) for name, record in records.items()}
 
 
 def config_of(message: Message) -> Mapping[str, Any]:
@@ -99,46 +107,29 @@ def flatten(state: State) -> dict[str, torch.Tensor]:
     return {FLAT: torch.cat(vectors)}
 
 
-def unflatten(state: State, like: State) -> dict[str, torch.Tensor]:
-    """Undo `flatten` by the names, shapes and order of `like`; a state that is not flat is returned as it is.
-
-    Raises ValueError where the number of values is not the model's.
-    """
-    if state.keys() != {FLAT}:
-        return dict(state)
-    shapes = {name: tensor.shape for name, tensor in like.items() if tensor.is_floating_point()}
-    sizes = [shape.numel() for shape in shapes.values()]
-    total = sum(sizes)
-    vector = state[FLAT]
-    if tuple(vector.shape) != (total,):
-        shape = tuple(vector.shape)
-        raise ValueError(f"{FLAT} has the shape {shape}, and the model has {total} values")
-    parts = torch.split(vector, sizes)
-    tensors = {}
-    for (name, shape), part in zip(shapes.items(), parts, strict=True):
-        tensors[name] = part.view(shape)
-    return tensors
-
-
-def as_dtype_of(state: State, like: State) -> dict[str, torch.Tensor]:
-    """Return a state in the dtypes of `like`, by name; names that `like` does not have stay as they are.
+def state_like(record: ArrayRecord, own: State) -> dict[str, torch.Tensor]:
+    """Return a model's record, flat or not, in the dtypes and on the device of `own`.
 
     flwr's mean makes float64 of integer buffers, and some wrappers make it of every tensor.
+
+    Raises ValueError for a tensor that `own` does not have in that shape, and for a flat one of another length.
     """
+    sent = to_state(record)
+    if sent.keys() == {FLAT}:
+        names = [name for name, tensor in own.items() if tensor.is_floating_point()]
+        sizes = [own[name].numel() for name in names]
+        shape, total = tuple(sent[FLAT].shape), sum(sizes)
+        if shape != (total,):
+            raise ValueError(f"{FLAT} has the shape {shape}, and the model has {total} values")
+        parts = torch.split(sent[FLAT], sizes)
+        sent = {name: part.view(own[name].shape) for name, part in zip(names, parts, strict=True)}
     result = {}
-    for name, tensor in state.items():
-        if name not in like:
-            result[name] = tensor
-            continue
-        dtype = like[name].dtype
-        if tensor.is_floating_point() and not dtype.is_floating_point:
+    for name, tensor in sent.items():
+        if name not in own or tensor.shape != own[name].shape:
+            raise ValueError(
+                f"{ascii(name)[:80]} of shape {tuple(tensor.shape)} is not in the model: build the same one everywhere"
+            )
+        if tensor.is_floating_point() and not own[name].is_floating_point():
             tensor = tensor.round()
-        result[name] = tensor.to(dtype)
+        result[name] = tensor.to(own[name])
     return result
-
-
-def renamed(state: State, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """Return a state by other names; one that is not of the model's tensors keeps its own."""
-    if not state.keys() <= names.keys():
-        return dict(state)
-    return {names[name]: tensor for name, tensor in state.items()}

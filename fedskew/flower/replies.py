@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
+from client_app.client import InvalidReply, check_numbers
 from fedskew.flower.records import REPORT
-from strategies.core.validation import RejectedUpdate
+from strategies.core.validation import METRICS, RejectedUpdate
 
 HEADROOM = 2**16
 """Bytes that a record may have beside its arrays' values: names, shapes and headers."""
@@ -15,8 +16,8 @@ HEADROOM = 2**16
 def client_number(reply: Message) -> int:
     """Return the client's number, or its node's where the reply has none."""
     report = reply.content.config_records.get(REPORT, ConfigRecord())
-    number = report.get("client")
-    return number if isinstance(number, int) else reply.metadata.src_node_id
+    stated = report.get("client")
+    return stated if isinstance(stated, int) else reply.metadata.src_node_id
 
 
 def client_order(reply: Message) -> tuple[int, int]:
@@ -40,6 +41,35 @@ def read(function: Callable[[ArrayRecord], Any], record: ArrayRecord) -> Any:
         return function(record)
     except Exception as error:  # whatever a client sends must not end the server
         raise RejectedUpdate(f"its arrays cannot be read: {error}") from error
+
+
+def numbers_of(reply: Message, weighted_by: str) -> dict[str, float]:
+    """Return num-examples, which the app's metric `weighted_by` is, loss, steps and coefficient-sum of a reply.
+
+    The numbers of variants, VARIANT/NAME, are checked as well. Raises RejectedUpdate for impossible ones.
+    """
+    metrics = next(iter(reply.content.metric_records.values()), MetricRecord())
+    report = reply.content.config_records.get(REPORT)
+    stated: dict[str, object] = {**(report or {}), "num-examples": metrics.get(weighted_by, 0)}
+    numbers = {}
+    for name in METRICS.keys() & stated.keys():
+        numbers[name] = number(name, stated[name])
+        reason = METRICS[name].violation_of_number(numbers[name])
+        if reason:
+            raise RejectedUpdate(f"{name} {reason}")
+    if report is not None:  # the metrics of an app that trains in a loop of its own are its own
+        try:
+            check_numbers({name: number(name, metrics[name]) for name in metrics if "/" in name})
+        except InvalidReply as error:
+            raise RejectedUpdate(str(error)) from None
+    return numbers
+
+
+def number(name: str, value: object) -> float:
+    """Return a value as a number. Raises RejectedUpdate where it is none."""
+    if not isinstance(value, int | float):
+        raise RejectedUpdate(f"number {ascii(name)[:80]} is no number")
+    return float(value)
 
 
 def check_steps(numbers: Mapping[str, float]) -> None:

@@ -3,21 +3,17 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from operator import index
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
     IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
 )
 
 from data import Samples
@@ -52,19 +48,18 @@ class PreparedSamples(Samples):
 
     def batch(self, indices: Tensor, draws: Generator | None = None) -> Any:
         """Return the inputs at `indices`, unchanged. Nothing is augmented: the user's transforms have done it."""
-        return select(self.inputs_N, indices)
+        return each(lambda values: values[indices], self.inputs_N)
 
     def only(self, indices: Tensor) -> "PreparedSamples":
         """Return some of the samples."""
-        chosen: Any = select(self.inputs_N, indices)
-        return replace(self, inputs_N=chosen, labels_N=self.labels_N[indices])
+        return replace(self, inputs_N=self.batch(indices), labels_N=self.labels_N[indices])
 
 
-def select(inputs_N: Any, indices: Tensor) -> Any:
-    """Return the inputs at `indices`, of every name where inputs have names."""
-    if isinstance(inputs_N, Mapping):
-        return NamedInputs({name: values[indices] for name, values in inputs_N.items()})
-    return inputs_N[indices]
+def each(function: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """Return what a function makes of inputs, by name where they have names."""
+    if isinstance(values, Mapping):
+        return NamedInputs({name: function(own) for name, own in values.items()})
+    return function(values)
 
 
 def samples_of(data: Any, device: str | torch.device = "cpu", label: str = "") -> Samples:
@@ -98,12 +93,8 @@ def samples_of(data: Any, device: str | torch.device = "cpu", label: str = "") -
             f"of 0 or more per sample, of at least one sample{remedy}"
         )
     check_inputs(inputs, len(labels))
-    if isinstance(inputs, Mapping):
-        inputs = {name: values.to(device) for name, values in inputs.items()}
-    else:
-        inputs = inputs.to(device).contiguous()
     return PreparedSamples(
-        inputs,
+        each(lambda values: values.to(device).contiguous(), inputs),
         labels.to(device).long(),
         mean=torch.zeros(1, device=device),
         std=torch.ones(1, device=device),
@@ -131,24 +122,13 @@ def check_input_names(inputs: object, net: nn.Module) -> None:
     """Raise ValueError for inputs by name that are not the arguments of the model's forward pass."""
     if not isinstance(inputs, Mapping):
         return
-    parameters = inspect.signature(net.forward).parameters
-    kinds = {parameter.kind for parameter in parameters.values()}
-    taken = ", ".join(parameters)
-    if inspect.Parameter.VAR_KEYWORD not in kinds:
-        unknown = [name for name in inputs if name not in parameters]
-        if unknown:
-            raise ValueError(
-                f"a batch has the tensors {', '.join(inputs)} beside its labels, and {type(net).__name__} takes "
-                f"{taken}: name them as forward does, or leave all but one out of the data set"
-            )
-    single = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    for name, parameter in parameters.items():
-        is_needed = parameter.default is inspect.Parameter.empty and parameter.kind in single
-        if is_needed and name not in inputs:
-            raise ValueError(
-                f"a batch has the tensors {', '.join(inputs)} beside its labels, and {type(net).__name__} takes "
-                f"{taken}: {name} is missing in the data set"
-            )
+    try:
+        inspect.signature(net.forward).bind(**inputs)
+    except TypeError as error:
+        raise ValueError(
+            f"a batch has the tensors {', '.join(inputs)} beside its labels, which {type(net).__name__} does not take "
+            f"({error}): name them as forward does, or leave all but one out of the data set"
+        ) from None
 
 
 def read(data: Any, label: str) -> tuple[Any, Tensor]:
@@ -166,18 +146,24 @@ def read(data: Any, label: str) -> tuple[Any, Tensor]:
         dataset,
         batches_of(loader).batch_size,
         sampler=sample_numbers(loader),
-        collate_fn=partial(collated, loader.collate_fn),
+        collate_fn=loader.collate_fn,
         num_workers=loader.num_workers,
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
         generator=loader.generator,
         timeout=loader.timeout,
     )
-    all_inputs, all_labels = [], []
-    for batch in in_order:
-        inputs, labels = split_batch(batch, label)
-        all_inputs.append(inputs_of(inputs))
-        all_labels.append(labels_of(labels))
+    try:
+        batches = list(in_order)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        *_, last = str(error).strip().splitlines() or [""]
+        raise ValueError(
+            "samples cannot be read and joined to a batch: give the data set a transform to tensors of one size; "
+            f"the DataLoader says: {last}"
+        ) from error
+    pairs = [split_batch(batch, label) for batch in batches]
+    all_inputs = [inputs_of(inputs) for inputs, _ in pairs]
+    all_labels = [labels_of(labels) for _, labels in pairs]
     if not all_labels:
         raise ValueError("the data set is empty: a client needs at least one sample")
     return joined(all_inputs, "inputs"), joined(all_labels, "labels")
@@ -191,14 +177,10 @@ def batches_of(loader: DataLoader[Any]) -> BatchSampler:
             "torch.utils.data.DataLoader or the data set"
         )
     batches: Any = loader.batch_sampler
-    if batches is None:
-        raise ValueError(
-            "the DataLoader has batch_size=None and makes no batches: give it a batch_size, or pass the data set"
-        )
     if type(batches) is not BatchSampler:
         raise ValueError(
-            f"the DataLoader's batch_sampler {type(batches).__name__} makes batches by a rule of its own, and training "
-            f"draws its own batches: {INSTEAD}"
+            f"the DataLoader has batch_size=None, or its batch_sampler {type(batches).__name__} has a rule "
+            f"of its own, and training draws its own batches: {INSTEAD}"
         )
     return batches
 
@@ -206,31 +188,16 @@ def batches_of(loader: DataLoader[Any]) -> BatchSampler:
 def sample_numbers(loader: DataLoader[Any]) -> list[int]:
     """Return the numbers of the samples that a loader reads in an epoch, sorted.
 
-    Raises ValueError where an epoch is a random choice of samples, with or without replacement.
+    Raises ValueError where an epoch is a random choice of samples, so that two epochs have other ones.
     """
     sampler: Any = batches_of(loader).sampler
     name = type(sampler).__name__
     size = len(loader.dataset)  # type: ignore[arg-type]
-    if isinstance(sampler, WeightedRandomSampler):
-        raise ValueError(f"the DataLoader's {name} draws samples by weight: {INSTEAD}")
-    if type(sampler) is RandomSampler:
-        count = len(sampler.data_source)
-        if sampler.replacement or sampler.num_samples != count:
-            raise ValueError(
-                f"the DataLoader's {name} draws {sampler.num_samples} of {count} samples "
-                f"{'with' if sampler.replacement else 'without'} replacement, other ones in each epoch: use "
-                "shuffle=True and local_steps=, or pass a Subset of the client's samples"
-            )
-    if type(sampler) in (RandomSampler, SequentialSampler):
-        numbers = list(range(len(sampler.data_source)))
-    elif type(sampler) is SubsetRandomSampler:
-        numbers = drawn(sampler.indices, size, name)
-    else:
-        numbers = drawn(sampler, size, name)
-        if numbers != drawn(sampler, size, name):
-            raise ValueError(
-                f"the DataLoader's sampler {name} draws other samples each time: {INSTEAD}"
-            )
+    numbers = drawn(sampler, size, name)
+    if numbers != drawn(sampler, size, name):
+        raise ValueError(
+            f"the DataLoader's sampler {name} draws other samples each time: {INSTEAD}"
+        )
     if numbers and not 0 <= numbers[0] <= numbers[-1] < size:
         raise ValueError(
             f"the DataLoader's sampler {name} draws samples {numbers[0]} to {numbers[-1]}, and the data set has "
@@ -262,17 +229,6 @@ def drops_last(data: Any) -> bool:
     return isinstance(data, DataLoader) and batches_of(data).drop_last
 
 
-def collated(collate: Callable[[Any], Any], samples: Any) -> Any:
-    """Return samples as a batch. Raises ValueError for samples that do not make one."""
-    try:
-        return collate(samples)
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        raise ValueError(
-            "samples cannot be joined to a batch: give the data set a transform to tensors of one size; "
-            f"collate_fn says: {error}"
-        ) from error
-
-
 def split_batch(batch: Any, label: str) -> tuple[Any, Any]:
     """Return a batch's inputs and labels; of a dict's other tensors the only one, or all of them by name."""
     if not isinstance(batch, Mapping):
@@ -291,10 +247,9 @@ def split_batch(batch: Any, label: str) -> tuple[Any, Any]:
             f"a batch has {sorted(batch)}, and its labels are not found: name them with label="
         )
     name = found[0]
-    tensors = {}
-    for key, values in batch.items():
-        if key != name and isinstance(values, Tensor):
-            tensors[key] = values
+    tensors = {
+        key: values for key, values in batch.items() if key != name and isinstance(values, Tensor)
+    }
     if not tensors:
         raise ValueError(
             f"of a batch's {sorted(batch)} none but the labels is a tensor: give the data set a transform"
@@ -306,44 +261,39 @@ def split_batch(batch: Any, label: str) -> tuple[Any, Any]:
 
 def described_values(values: Any) -> str:
     """Return in words what a batch has: the type of tensors and objects, and the first of a list's values."""
-    while isinstance(values, tuple | list) and len(values):
+    while isinstance(values, tuple | list | np.ndarray) and len(values):
         values = values[0]
-    return repr(values)[:40] if isinstance(values, str) else type(values).__name__
+    return repr(str(values))[:40] if isinstance(values, str) else type(values).__name__
 
 
 def inputs_of(values: Any) -> Any:
     """Return inputs as a tensor, or as tensors by name. Raises ValueError for what are none."""
-    if isinstance(values, Mapping):
-        return {name: inputs_of(own) for name, own in values.items()}
-    try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(
-            f"inputs are {type(values).__name__} of {described_values(values)} and must be one tensor, or "
-            "tensors by name: give the data set a transform to tensors of one size"
-        ) from None
+    rule = "one tensor, or tensors by name: give the data set a transform to tensors of one size"
+    return each(lambda own: as_tensor(own, "inputs", rule), values)
 
 
 def labels_of(values: Any) -> Tensor:
     """Return labels as a tensor. Raises ValueError for texts, objects and lists of several lengths."""
+    return as_tensor(values, "labels", "class numbers: number the classes from 0 in the data set")
+
+
+def as_tensor(values: Any, words: str, rule: str) -> Tensor:
+    """Return values as a tensor. Raises ValueError for what cannot be one."""
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
-        # A NumPy array of texts as well.
-        first = described_values(values.tolist() if hasattr(values, "tolist") else values)
-        raise ValueError(
-            f"labels are {first} and the like, and must be class numbers: number the classes from 0 in the data set"
-        ) from None
+        first = described_values(values)
+        raise ValueError(f"{words} are {first} and the like, and must be {rule}") from None
 
 
 def joined(parts: Sequence[Any], words: str) -> Any:
     """Return what all batches have as one tensor, or as one per name. Raises ValueError for several sizes."""
     if isinstance(parts[0], Mapping):
         return {name: joined([part[name] for part in parts], words) for name in parts[0]}
-    sizes = sorted({tuple(part.shape[1:]) for part in parts})
-    if len(sizes) > 1:
+    try:
+        return torch.cat(list(parts))
+    except RuntimeError as error:
         raise ValueError(
-            f"{words} of a sample have shape {sizes[0]} in one batch and {sizes[-1]} in another: give all of them one "
-            "shape in the data set, as a collate_fn sees one batch alone"
-        )
-    return torch.cat(list(parts))
+            f"{words} have one shape in one batch and another in another: give all of them one shape in the data set "
+            f"({error})"
+        ) from None

@@ -1,9 +1,12 @@
-"""FedSkew's server methods as flwr strategies, one class per method; method_strategy.py has what they share."""
+"""FedSkew's server methods as flwr strategies, one class per method, made from the list of methods."""
 
 from flwr.app import ArrayRecord
 from torch import Tensor
 
+from fedskew.flower.heads import HeadStrategy
 from fedskew.flower.method_strategy import MethodStrategy
+from server_app.methods import METHODS
+from strategies.registry import SERVER_METHODS
 
 
 class ExactFedAvg(MethodStrategy):
@@ -13,21 +16,6 @@ class ExactFedAvg(MethodStrategy):
     """
 
     exact = True
-
-
-class CReFF(MethodStrategy):
-    """FedAvg, and `deployed["creff"]`: the average under a head trained on federated features (Shang et al. 2022).
-
-    Clients: `variants=["creff"]`.
-    """
-
-    methods = ("creff",)
-
-
-class CReFFCode(MethodStrategy):
-    """CReFF with the settings of its authors' code, `deployed["creff-code"]`. Clients: `variants=["creff-code"]`."""
-
-    methods = ("creff-code",)
 
 
 class TauNorm(MethodStrategy):
@@ -41,72 +29,46 @@ class TauNorm(MethodStrategy):
     def normalize(self, arrays: ArrayRecord) -> dict[str, dict[str, Tensor]]:
         """Return the normalized models of any other strategy's result, by name."""
         self._begin(self.server.round, arrays, 0)
-        average = self.server.start
         for part in self.parts:
-            made = part.deploy(self.server, {}, average, [])
-            self._keep(made)
+            self._keep(part.deploy(self.server, {}, self.server.start, []))
         return self.deployed
 
 
-class Scaffold(MethodStrategy):
-    """SCAFFOLD: control variates against the clients' drift (Karimireddy et al. 2020).
-
-    Clients: `variants=["scaffold"]`. A client keeps its control variate in `context.state`; flwr does not take that
-    back when the server refuses or loses the reply.
-    """
-
-    methods = ("scaffold",)
-
-
-class FedNova(MethodStrategy):
-    """FedNova: updates divided by the steps that they took (Wang et al. 2020).
-
-    Clients: `local_round` with any variants; name FedProx in the strategy's `variants` as well.
-    """
-
-    methods = ("fednova",)
-
-
-class RatioLoss(MethodStrategy):
-    """Ratio Loss: class weights that the server measures on its `holdout` (Wang et al. 2021).
-
-    Clients: `variants=["ratio-loss"]`. `training` is how the server trains on the hold-out, as the clients do.
-    """
-
-    methods = ("ratio-loss",)
+GENERATED = {
+    "CCVR": "ccvr",
+    "CReFF": "creff",
+    "CReFFCode": "creff-code",
+    "Fed3R": "fed3r",
+    "FedBE": "fedbe",
+    "FedDF": "feddf",
+    "FedLDA": "fed-lda",
+    "FedLDAPooled": "fed-lda-pooled",
+    "FedNCM": "fedncm",
+    "FedNova": "fednova",
+    "Median": "median",
+    "NormClipping": "norm-clipping",
+    "RatioLoss": "ratio-loss",
+    "Scaffold": "scaffold",
+    "TrimmedMean": "trimmed-mean",
+}
+"""The other classes by name, and their methods."""
 
 
-class FedDF(MethodStrategy):
-    """FedDF: the clients' ensemble distilled into the average on the server's `holdout` (Lin et al. 2020).
-
-    Clients: any.
-    """
-
-    methods = ("feddf",)
-
-
-class FedBE(MethodStrategy):
-    """FedBE: an ensemble drawn around the clients' models, distilled on `holdout` (Chen and Chao 2021).
-
-    Clients: any.
-    """
-
-    methods = ("fedbe",)
+def strategy_of(name: str) -> type[MethodStrategy]:
+    """Return the class of GENERATED with this name."""
+    method = METHODS[GENERATED[name]]
+    server = SERVER_METHODS[method.serving[0]]
+    base = HeadStrategy if server.final_question or server.closed_form else MethodStrategy
+    clients = f"`variants=[{method.name!r}]`" if method.variants else "any"
+    words = f"{method.name}: {method.what} ({method.paper}). Clients: {clients}."
+    return type(
+        name, (base,), {"methods": (method.name,), "__doc__": words, "__module__": __name__}
+    )
 
 
-class Median(MethodStrategy):
-    """The median of every coordinate (Yin et al. 2018). Clients: any."""
-
-    methods = ("median",)
-
-
-class TrimmedMean(MethodStrategy):
-    """The mean of every coordinate without the lowest and highest clients (Yin et al. 2018). Clients: any."""
-
-    methods = ("trimmed-mean",)
-
-
-class NormClipping(MethodStrategy):
-    """FedAvg of updates shortened to a bound, or to the median of their norms (Sun et al. 2019). Clients: any."""
-
-    methods = ("norm-clipping",)
+STRATEGIES: dict[str, type[MethodStrategy]] = {
+    "ExactFedAvg": ExactFedAvg,
+    "TauNorm": TauNorm,
+    **{name: strategy_of(name) for name in GENERATED},
+}
+globals().update(STRATEGIES)  # where help() and pickle look for them

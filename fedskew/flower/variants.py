@@ -3,21 +3,18 @@
 The other modules of this package ask here, so that the interface of variants is known in one place.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from client_app.client import Client, InvalidReply, Variant, overrides
+from client_app.client import Variant, overrides
 from client_app.models import Classifier
 from client_app.models.classifier import has_batch_norm
 from client_app.optimizer import TrainingSettings
 from client_app.runtime import sorted_by_name
-from client_app.state import State
-from client_app.training import Task
 from client_app.variants import VARIANTS, class_prior
-from client_app.variants.class_prior import PriorCorrection
 from client_app.variants.feature_statistics import GridStatistics
 from client_app.variants.proximal import Proximal
 from data import SettingError
@@ -55,133 +52,99 @@ IN_THE_LOSS = ("logit_offset", "logit_scale", "loss_weights")
 
 
 def method_of(name: str) -> str:
-    """Return the name of the method that a variant belongs to. Raises SettingError for a variant of none."""
-    for method in METHODS.values():
-        if method.variants == (name,):
-            return method.name
-    for method in METHODS.values():
-        if name in method.variants:
-            return method.name
-    raise SettingError("variants", name, "belongs to no method")
+    """Return the method that a variant belongs to: of several the one with the fewest variants."""
+    having = [method for method in METHODS.values() if name in method.variants]
+    return min(having, key=lambda method: len(method.variants)).name
 
 
-def methods_of(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> list[str]:
-    """Return the names of the methods that are chosen, and of those that the other variants belong to.
+def resolved(
+    chosen: NamedVariant | Iterable[NamedVariant], methods: Sequence[str] = ()
+) -> tuple[ComposedMethod, list[Variant]]:
+    """Return the parts of all that is chosen, with `methods` of the server's, and its variants, sorted by name.
 
-    A variant of a method that is named already, as in `["fed3r", FeatureStatistics(range=16.0)]`, adds none.
+    A variant of a method that is named as well, as in `["fed3r", FeatureStatistics(range=16.0)]`, adds no method.
+
+    Raises SettingError for a name that is none, for parts that contradict each other, and for a variant whose server
+    half no strategy here has.
     """
-    names = list(methods)
-    single = []
-    for one in chosen:
-        name = one if isinstance(one, str) else one.name
-        if name in METHODS or name not in VARIANTS:
-            names.append(name)  # compose() has the error of a name that is none
-        else:
-            single.append(name)
-    covered = set[str]()
-    for method in names:
-        if method in METHODS:
-            covered.update(METHODS[method].variants)
-    names.extend(method_of(name) for name in single if name not in covered)
-    return list(dict.fromkeys(names))
-
-
-def composed(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> ComposedMethod:
-    """Return the parts of all that is chosen, with `methods` of the server's.
-
-    Raises SettingError for a name that is none, and for parts that contradict each other.
-    """
-    return compose("+".join(methods_of(chosen, methods)) or "fedavg")
-
-
-def as_list(chosen: Iterable[NamedVariant]) -> list[NamedVariant]:
-    """Return what is chosen as a list; a single name or variant stands for a list of one."""
-    return [chosen] if isinstance(chosen, str | Variant) else list(chosen)
-
-
-def variants_of(chosen: Iterable[NamedVariant], methods: Sequence[str] = ()) -> list[Variant]:
-    """Return the variants, sorted by name, with the settings that a method's name stands for.
-
-    Raises SettingError as `composed` does, and for a variant whose server half no strategy here has.
-    """
-    chosen = as_list(chosen)
-    parts = composed(chosen, methods)
+    chosen = [chosen] if isinstance(chosen, str | Variant) else list(chosen)
+    given = {one.name: one for one in chosen if isinstance(one, Variant)}
+    words = [one if isinstance(one, str) else one.name for one in chosen]
+    singles = [name for name in words if name in VARIANTS and name not in METHODS]
+    names = [*methods, *(name for name in words if name not in singles)]
+    covered = {part for name in names if name in METHODS for part in METHODS[name].variants}
+    names += [method_of(name) for name in singles if name not in covered]
+    parts = compose("+".join(dict.fromkeys(names)) or "fedavg")
     for name in parts.variants:
         if name in WITHOUT_STRATEGY:
             rule = (
                 f"needs a server half that fedskew.flower does not have ({name}); use `fedskew run`"
             )
             raise SettingError("variants", method_of(name), rule)
-    given = {variant.name: variant for variant in chosen if isinstance(variant, Variant)}
+    fixed = {**parts.defaults, **parts.fixed}  # as uniform-sampling fixes resampling.beta-start
     variants = []
     for name in parts.variants:
-        variant = given[name] if name in given else VARIANTS[name]()
-        fixed = settings_of(variant, parts)
-        variants.append(replace(variant, **fixed))
-    return sorted_by_name(variants)
+        settings = {}
+        for key, value in fixed.items():
+            section, _, field = key.partition(".")
+            if section == name:
+                settings[field.replace("-", "_")] = value
+        variants.append(replace(given.get(name) or VARIANTS[name](), **settings))
+    return parts, sorted_by_name(variants)
+
+
+def variants_of(chosen: NamedVariant | Iterable[NamedVariant]) -> list[Variant]:
+    """Return the variants of what is chosen. Raises as `resolved`."""
+    return resolved(chosen)[1]
+
+
+def has_grid(variant: Variant) -> bool:
+    """Return whether a variant answers with integers on a grid."""
+    return isinstance(variant, GridStatistics)
 
 
 def on_grid(variants: Sequence[Variant], grid: Mapping[str, Any]) -> list[Variant]:
     """Return the variants with the grid that a question states, so that all clients' integers can be summed.
 
-    Raises:
-        SettingError: the grid breaks a rule.
-        ValueError: a variant has been given another grid.
+    Raises SettingError for a grid that breaks a rule, ValueError where a variant has been given another grid.
     """
     stated = {name: grid[name] for name in GRID if name in grid}
-    result = []
-    for variant in variants:
-        if not isinstance(variant, GridStatistics):
-            result.append(variant)
-            continue
-        for name, value in stated.items():
-            own = getattr(variant, name)
-            if own != value and not variant.is_default(name):
-                raise ValueError(
-                    f"{variant.name}.{name} is {own:g} here, and the server asks for {value:g}: "
-                    "set it in the strategy alone"
-                )
-        result.append(replace(variant, **stated))
-    return result
+    return with_stated(variants, GridStatistics, stated)
 
 
 def with_servers_mu(variants: Sequence[Variant], config: Mapping[str, Any]) -> list[Variant]:
     """Return the variants with the strength that flwr's FedProx strategy sends.
 
-    Raises:
-        LookupError: it sends one, and no variant pulls.
-        ValueError: the variant has been given another one.
+    Raises LookupError where it sends one and no variant pulls, ValueError where the variant has been given another one.
     """
     mu = float(config.get(FLWR_MU, 0.0))
-    if not mu:
-        return list(variants)
-    if not any(isinstance(variant, Proximal) for variant in variants):
+    if mu and not any(isinstance(variant, Proximal) for variant in variants):
         raise LookupError(
             f'the server\'s FedProx sends {FLWR_MU} = {mu:g}, and no variant here pulls: use variants=["fedprox"]'
         )
-    result = []
-    for variant in variants:
-        if not isinstance(variant, Proximal):
-            result.append(variant)
+    return with_stated(variants, Proximal, {"mu": mu} if mu else {})
+
+
+def with_stated(
+    variants: Sequence[Variant], kind: type[Variant], stated: Mapping[str, Any]
+) -> list[Variant]:
+    """Return the variants, those of a kind with the settings that the server states.
+
+    Raises ValueError where such a variant has been given another value.
+    """
+    result = list(variants)
+    for place, variant in enumerate(variants):
+        if not isinstance(variant, kind):
             continue
-        if variant.mu != mu and not variant.is_default("mu"):
-            raise ValueError(
-                f"proximal.mu is {variant.mu:g} here, and the server's FedProx sends {mu:g}: "
-                "set it in the strategy alone"
-            )
-        result.append(replace(variant, mu=mu))
+        for name, value in stated.items():
+            own = getattr(variant, name)
+            if own != value and not variant.is_default(name):
+                raise ValueError(
+                    f"{variant.name}.{name} is {own:g} here, and the server's is {value:g}: "
+                    "set it in the strategy alone"
+                )
+        result[place] = replace(variant, **stated)
     return result
-
-
-def settings_of(variant: Variant, parts: ComposedMethod) -> dict[str, Any]:
-    """Return the settings that a method fixes, as uniform-sampling fixes resampling.beta-start = 0."""
-    of_method = {**parts.defaults, **parts.fixed}
-    settings = {}
-    for field in fields(variant):
-        key = f"{variant.name}.{field.name.replace('_', '-')}"
-        if key in of_method:
-            settings[field.name] = of_method[key]
-    return settings
 
 
 def check_model(variants: Sequence[Variant], model: Classifier, inputs: object) -> None:
@@ -210,28 +173,19 @@ def check_training(variants: Sequence[Variant], method: str, settings: TrainingS
         settings.require(by_round, "schedule_unit", rule, "use schedule-unit = round")
 
 
-def check_server(variants: Sequence[Variant], sent: Iterable[str], uploads: Iterable[str]) -> None:
+def check_server(variants: Sequence[Variant], served: Collection[str]) -> None:
     """Raise LookupError where a variant needs a strategy that the server does not run.
 
-    Args:
-        variants: the client's variants.
-        sent: the variants that the server sent something to.
-        uploads: the variants whose uploads the server's strategy takes.
+    `served` are the variants that the server sent something to, or whose uploads it takes.
     """
     for variant in variants:
         strategy = STRATEGIES.get(variant.name, "")
-        needs_sending = strategy and variant.name not in sent
-        needs_taking = uploads_each_round(variant) and variant.name not in uploads
-        if needs_sending or needs_taking:
+        uploads = variant.upload.permission and not variant.upload.once
+        if (strategy or uploads) and variant.name not in served:
             raise LookupError(
                 f"the variant {variant.name} works with its own strategy alone, and the server runs another: "
                 f"use strategy = fedskew.flower.{strategy or 'MethodStrategy'}(model, ...) there"
             )
-
-
-def uploads_each_round(variant: Variant) -> bool:
-    """Return whether a variant sends something beside the model with every update."""
-    return bool(variant.upload.permission) and not variant.upload.once
 
 
 def sums_class_counts(variant: Variant) -> bool:
@@ -239,33 +193,7 @@ def sums_class_counts(variant: Variant) -> bool:
     return variant.upload.question == CLASS_COUNTS
 
 
-def answers_of(client: Client, variants: Sequence[Variant], question: str) -> dict[str, State]:
-    """Return every variant's answer to a question, by variant."""
-    answers = {variant.name: variant.answer(client, question) for variant in variants}
-    return {name: state for name, state in answers.items() if state}
-
-
-def invalid_class_counts(counts_C: torch.Tensor) -> str:
-    """Return what is wrong with a client's class counts, or an empty sentence."""
-    try:
-        PriorCorrection().upload.validate({"counts": counts_C}, len(counts_C), None)
-    except InvalidReply as reason:
-        return str(reason)
-    return ""
-
-
-def largest_upload(name: str, model: Classifier) -> int:
-    """Return the bytes of arrays that a variant's upload may have at most, for this model."""
-    return VARIANTS[name]().upload.bytes(model, model.head.out_features)
-
-
-def beyond_the_loss(task: Task) -> list[str]:
-    """Return the names of the task's variants that do more than a loss function, or nothing in it."""
-    names: set[str] = set()
-    for hook in BEYOND_THE_LOSS:
-        names.update(variant.name for variant in task.overriding(hook))
-    for variant in task.variants:
-        changes_loss = any(overrides(variant, hook) for hook in IN_THE_LOSS)
-        if not changes_loss:
-            names.add(variant.name)
-    return sorted(names)
+def is_loss(variant: Variant) -> bool:
+    """Return whether a variant changes the loss, and nothing that a loss function cannot carry out."""
+    changes_loss = any(overrides(variant, hook) for hook in IN_THE_LOSS)
+    return changes_loss and not any(overrides(variant, hook) for hook in BEYOND_THE_LOSS)

@@ -312,8 +312,8 @@ def test_the_flower_app_declares_every_setting_at_its_default() -> None:
     for key, value in tomllib.loads(text)["tool"]["flwr"]["app"]["config"].items():
         parts = value if isinstance(value, dict) else {"": value}
         flat |= {f"{key}.{name}".rstrip("."): part for name, part in parts.items()}
-    # No settings: a file for the sites' answers, the coordinator's signature, and the protocol.
-    assert {flat.pop(key) for key in ("readiness", "run-signature", "protocol")} == {"", "clients"}
+    # No settings: a file for the sites' answers, and the coordinator's signature.
+    assert {flat.pop(key) for key in ("readiness", "run-signature")} == {""}
     assert flat == defaults()
     assert {key: type(flat[key]) for key in flat} == {k: type(v) for k, v in defaults().items()}
 

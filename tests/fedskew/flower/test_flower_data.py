@@ -191,14 +191,17 @@ BY_WEIGHT = WeightedRandomSampler([1.0] * SIZE, SIZE)
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (DataLoader(WHOLE, 8, sampler=BY_WEIGHT), "draws samples by weight"),
-        (DataLoader(WHOLE, 8, sampler=RandomSampler(WHOLE, replacement=True)), "with replacement"),
+        (DataLoader(WHOLE, 8, sampler=BY_WEIGHT), "draws other samples each time"),
+        (
+            DataLoader(WHOLE, 8, sampler=RandomSampler(WHOLE, replacement=True)),
+            "draws other samples",
+        ),
         (DataLoader(WHOLE, 8, sampler=Changing(PART)), "Changing draws other samples each time"),
         (DataLoader(WHOLE, 8, sampler=Endless(PART)), "Endless never ends"),
         (DataLoader(WHOLE, 8, sampler=[1, SIZE]), "samples 1 to 60, and the data set has 60"),
         (DataLoader(WHOLE, 8, sampler=[]), "the data set is empty"),
-        (DataLoader(WHOLE, batch_sampler=[[0, 1], [2, 3]]), "makes batches by a rule of its own"),
-        (DataLoader(WHOLE, batch_size=None), "batch_size=None and makes no batches"),
+        (DataLoader(WHOLE, batch_sampler=[[0, 1], [2, 3]]), "has a rule of its own"),
+        (DataLoader(WHOLE, batch_size=None), "batch_size=None"),
         (OwnLoader(WHOLE, 8), "OwnLoader has an __iter__ of its own"),
         (Stream(), "only be read from start to end"),
         ([(*pair, 5) for pair in pairs(lambda number: 0)], "must be (input, label)"),
@@ -210,7 +213,7 @@ BY_WEIGHT = WeightedRandomSampler([1.0] * SIZE, SIZE)
         ([{"img": "a file", "label": 1}] * 3, "give the data set a transform"),
         ((with_value(torch.nan), LABELS), "sample 7 are not finite"),
         ((INPUTS, LABELS[1:]), "there are 60 inputs and 59 labels"),
-        ([(torch.ones(number), 0) for number in (5, 6, 5)], "samples cannot be joined to a batch"),
+        ([(torch.ones(number), 0) for number in (5, 6, 5)], "joined to a batch"),
     ],
 )
 def test_data_that_cannot_be_trained_on_are_one_sentence(data: Any, words: str) -> None:

@@ -115,13 +115,13 @@ def test_the_strength_that_flwrs_fedprox_sends_is_the_clients() -> None:
     assert not same(trained(0.0, ["fedprox"]), stated)
     with refused(LookupError, "sends proximal-mu = 0.5"):
         trained(0.5, ["fedshift"])
-    with refused(ValueError, "mu is 0.1 here, and the server's FedProx sends 0.5"):
+    with refused(ValueError, "mu is 0.1 here, and the server's is 0.5"):
         trained(0.5, [Proximal(mu=0.1)])
 
 
 def test_a_grid_of_the_clients_own_is_not_passed_over() -> None:
     app = client_app(["fed3r", FeatureStatistics(range=16.0)])
-    with refused(RuntimeError, "range is 16 here, and the server asks for 32"):
+    with refused(RuntimeError, "range is 16 here, and the server's is 32"):
         train(flower.Fed3R(initial(), **OFF, range=32.0), app, rounds=0)
     strategy = flower.Fed3R(initial(), **OFF, range=16.0)
     train(strategy, app, rounds=0)
@@ -279,13 +279,25 @@ def record_with(name: str, size: int) -> Callable[[Message], None]:
             flower.ExactFedAvg,
             [],
             arrays_with(lambda state: state.update({"conv.bias": torch.ones(7)})),
-            "float32 of 7, not float32 of 6",
+            "'conv.bias' of shape (7,) is not in the model",
         ),
         (
             flower.ExactFedAvg,
             [],
             lambda reply: reply.content["metrics"].update({"num-examples": 2**52}),
             "a client has at most",
+        ),
+        (
+            flower.ExactFedAvg,
+            [],
+            lambda reply: reply.content["fedskew"].update({"steps": -1}),
+            "steps is -1 and must be 1",
+        ),
+        (
+            flower.ExactFedAvg,
+            [],
+            lambda reply: reply.content["metrics"].update({"moon/loss": torch.inf}),
+            "moon/loss' is not finite",
         ),
         (
             flower.FedNova,
@@ -321,25 +333,6 @@ def test_one_bad_client_is_refused_and_the_others_train(
 
 
 # ---- privacy mods and wrappers ---------------------------------------------------------------------------------------
-
-
-def test_an_app_that_cannot_evaluate_is_logged_with_its_own_reason(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A privacy mod on the whole app is named as one, and only where there is one."""
-    app = ClientApp()
-
-    @app.train()
-    def own(message: Message, context: Any) -> Message:
-        return flower.local_round(message, context, initial(), client_data(0), lr=0.05)
-
-    train(flower.ExactFedAvg(initial()), app, rounds=1)
-    assert "the first because: No evaluate function registered" in caplog.text
-    assert "belong to training alone" not in caplog.text
-    mod = LocalDpMod(2.0, 1e-6, 1.0, 1e-5)
-    app = client_app([], net=PlainNet, app_mods=[mod])
-    train(flower.ExactFedAvg(initial(PlainNet)), app, rounds=1, net=PlainNet)
-    assert "belong to training alone" in caplog.text
 
 
 def test_a_privacy_mod_and_an_upload_end_with_a_sentence() -> None:

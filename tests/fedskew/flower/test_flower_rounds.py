@@ -25,7 +25,7 @@ import fedskew.flower as flower
 from client_app.models import build
 from client_app.runtime import initial_seed
 from data import federate
-from fedskew.flower.records import as_dtype_of
+from fedskew.flower.records import state_like
 from server_app.checkpoint import Checkpoint
 from server_app.methods import METHODS
 from strategies.core.server import ServerMethod
@@ -107,7 +107,7 @@ def test_a_method_has_the_weights_of_fedskew_run_to_the_bit(method: str, tmp_pat
     config = ConfigRecord(flower.class_counts(grid) if counted else {})
     result = strategy.start(grid, ArrayRecord(make().state_dict()), rounds, train_config=config)
     assert not grid.errors
-    average = as_dtype_of(weights(result), make().state_dict())
+    average = state_like(result.arrays, make().state_dict())
     assert same({name: average[name] for name in checkpoint.shared}, checkpoint.shared)
     for name, state in checkpoint.deployed.items():
         if name in strategy.deployed:
