@@ -12,11 +12,11 @@ from fedskew.report.claims import (
     never_lines,
 )
 from fedskew.report.differences import ABOUT as ABOUT_DIFFERENCES
-from fedskew.report.differences import comparison, difference_tables, differences, interval_words
+from fedskew.report.differences import comparison, difference_tables, differences
 from fedskew.report.format import SELECTION_WORDS, Table
 from fedskew.report.inference import RESAMPLES
 from fedskew.report.results import ExperimentResults
-from fedskew.report.rounds_to_target import reach_table, reference
+from fedskew.report.rounds_to_target import reach_table
 from fedskew.report.run_summary import runs_table, time_tables, what_was_run
 from fedskew.report.tables import (
     ABOUT_RANKING,
@@ -137,18 +137,15 @@ class Document:
         if experiment.reaches:  # the table has rounds, the differences have not
             return self.main
         rows = [list(cells) for cells in self.main.rows]
-        for place, column in enumerate(experiment.columns, 1):
-            of_row = {one.row: one for one in differences(self.results, column)}
-            for row, cells in zip(experiment.rows, rows, strict=True):
-                if row.label in of_row:
-                    one = of_row[row.label]
-                    star = "*" if one.distinguishable else ""
-                    words = interval_words(one, experiment.metric_of(column)) + star
+        for place, column in enumerate(self.results.columns, 1):
+            of_row = {one.row.row: one for one in differences(column)}
+            for row, cells in zip(column.rows, rows, strict=True):
+                if row.row in of_row:
+                    one = of_row[row.row]
+                    words = one.in_words + "*" * one.distinguishable
                     below = "; ".join(filter(None, (cells[place].below, words)))
                     cells[place] = replace(cells[place], below=below)
-        last = (
-            f"Last, the difference from {reference(experiment)} (95 % interval; * distinguishable)."
-        )
+        last = f"Last, the difference from {self.results.reference} (95 % interval; * distinguishable)."
         return replace(self.main, rows=rows, caption=f"{self.main.caption} {last}")
 
 
@@ -211,10 +208,10 @@ def headline(results: ExperimentResults, verdicts: Sequence[Verdict]) -> str:
     Rows that diverged or are no better than chance are named with what to do, and are in no comparison.
     """
     sentences = [counted(verdicts)] if verdicts else []
-    for column in results.experiment.columns:
+    for column in results.columns:
         if not verdicts:
-            sentences.append(comparison(results, column))
-        sentences += unfit_sentences(results, column)
+            sentences.append(comparison(column))
+        sentences += unfit_sentences(column)
     return " ".join(filter(None, sentences))
 
 

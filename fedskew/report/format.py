@@ -42,6 +42,11 @@ def in_percent(metric: str) -> bool:
     return unit_of(metric) == Unit.PERCENT
 
 
+def scale_of(metric: str) -> int:
+    """Return what a recorded number is multiplied by where it is shown."""
+    return 100 if in_percent(metric) else 1
+
+
 SELECTION_WORDS = {
     "last": "last round",
     "best": "best round kept",

@@ -16,10 +16,11 @@ from data import DataError, require
 from data.package_files import ROOT
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell
-from fedskew.report.inference import compare, measure, strata
+from fedskew.report.inference import with_interval
 from fedskew.report.result_warnings import differing_settings
 from fedskew.report.results import SeedResult
 from fedskew.report.run_records import Run
+from fedskew.report.strata import strata
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Seconds
 from server_app.round_selection import points_of, select, summarize
@@ -215,19 +216,19 @@ def compared_cell(kept: Run, repeated: Run, cell: Cell, entry: Experiment) -> di
     """Return a cell's kept and repeated number, and the interval of their difference over the test examples."""
     metric = entry.metric_of(cell.column)
     ours, theirs = (
-        SeedResult(cell, run, points_of(run.records, cell.deployed)) for run in (repeated, kept)
+        SeedResult(cell, run, points_of(run.records, cell.deployed), metric, entry.selection)
+        for run in (repeated, kept)
     )
-    our_number, their_number = (measure(one, entry.selection, metric) for one in (ours, theirs))
     interval = None
-    if our_number is not None and their_number is not None:
-        pair = (strata(ours, entry.selection, metric), strata(theirs, entry.selection, metric))
-        names = (f"{cell.row} repeated", cell.row)
-        interval = compare({cell.seed: our_number - their_number}, [pair], names).interval
+    if ours.number is not None and theirs.number is not None:
+        difference = {cell.seed: ours.number - theirs.number}
+        pairs, names = [(strata(ours), strata(theirs))], (f"{cell.row} repeated", cell.row)
+        interval = with_interval(difference, pairs, names).interval
     return {
         "cell": f"{cell.experiment}, {cell.row}, {cell.column}",
         "metric": metric,
-        "kept": their_number,
-        "repeated": our_number,
+        "kept": theirs.number,
+        "repeated": ours.number,
         "interval": interval and [interval.low, interval.high],
     }
 

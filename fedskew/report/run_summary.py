@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from fedskew.report.format import NONE, Table, TableCell, named
-from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.format import NONE, Table, TableCell
+from fedskew.report.results import ColumnResults, ExperimentResults, SeedResult
 from fedskew.report.run_records import Run
 from server_app.run_settings import WITHOUT_EFFECT_ON_NUMBERS, Scalar
 from server_app.settings import defaults
@@ -123,11 +123,11 @@ def mean_split(runs: Sequence[SeedResult]) -> dict[str, float]:
     return dict(zip(PARTS, means.tolist(), strict=True))
 
 
-def trainings(results: ExperimentResults, column: str) -> dict[str, list[SeedResult]]:
+def trainings(column: ColumnResults) -> dict[str, list[SeedResult]]:
     """Return the trainings of a column by the rows that they serve: one run per seed."""
     rows_of: dict[str, list[str]] = {}
     first_of: dict[str, SeedResult] = {}
-    for measured in results.in_column(column):
+    for measured in column.runs:
         name = measured.run.name
         first_of.setdefault(name, measured)
         rows_of.setdefault(name, []).append(measured.cell.row)
@@ -142,15 +142,15 @@ def time_tables(results: ExperimentResults) -> list[Table]:
     """Return seconds per round by what they went into."""
     headings = list(map(TableCell, ("training", *PARTS, "round")))
     tables = []
-    for column in results.experiment.columns:
+    for column in results.columns:
         rows = []
-        for label, runs in trainings(results, column).items():
+        for label, runs in trainings(column).items():
             seconds = list(mean_split(runs).values())
             cells = [TableCell(f"{value:.3f}") for value in (*seconds, sum(seconds))]
             rows.append([TableCell(label), *cells])
         caption = "seconds a round, mean over rounds and seeds; one training a row."
         if rows:
-            tables.append(Table(named(column) + caption, headings, rows))
+            tables.append(Table(column.titled(caption), headings, rows))
     return tables
 
 

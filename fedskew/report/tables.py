@@ -1,9 +1,8 @@
 """Tables of numbers: ours beside the paper's, every selection, rankings, classes, clients and trials."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,28 +18,21 @@ from fedskew.report.format import (
     TableCell,
     ends_words,
     in_percent,
-    named,
     plain,
+    scale_of,
     signed,
     words,
     words_and_unit,
 )
-from fedskew.report.inference import (
-    RESAMPLES,
-    Floats,
-    Summary,
-    interval_of,
-    strata,
-    summarize_seeds,
-)
-from fedskew.report.results import ExperimentResults, SeedResult
+from fedskew.report.inference import RESAMPLES, Estimate, Floats, with_interval
+from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
 from fedskew.report.rounds_to_target import in_rounds, reached, takes_training
-from fedskew.report.run_records import Run
+from fedskew.report.strata import strata
 from fedskew.report.unfit_rows import chance_words, seeds_words
 from server_app.evaluation import MOST_LISTED
 from server_app.keys import SELECTIONS
 from server_app.record import BY_CLASS, Spread
-from server_app.round_selection import select
+from server_app.round_selection import Point
 from server_app.run_settings import Scalar
 
 MOST_CLASSES = 20
@@ -75,34 +67,38 @@ def numbers(results: ExperimentResults) -> list[dict[str, Any]]:
     """
     experiment = results.experiment
     entries = []
-    for index, column in enumerate(experiment.columns):
-        for row in experiment.rows:
-            papers = experiment.cells.get(row.label)
-            diverged = list(results.diverged(row.label, column))
-            main = (main_metric(experiment, column), experiment.selection)
-            for key, summary in summaries_of(results, row.label, column).items():
+    for index, column in enumerate(results.columns):
+        for row in column.rows:
+            papers = experiment.cells.get(row.row)
+            main = (main_metric(experiment, column.name), experiment.selection)
+            estimates = {
+                (column.metric, selection): row.by(column.metric, selection).estimate
+                for selection in SELECTIONS
+            }
+            if experiment.reaches:
+                estimates[main] = rounds_to_reference(row, column)
+            for key, found in estimates.items():
                 paper = papers[index] if papers and key == main else None
                 # A row that diverged in every seed has no number and stands here once.
-                if summary is None and paper is None and not (key == main and diverged):
+                if found is None and paper is None and not (key == main and row.diverged):
                     continue
-                by_seed = summary.by_seed if summary else {}
-                mean = summary.mean if summary else None
-                metric, selection = key
+                by_seed = found.by_seed if found else {}
+                mean = found.mean if found else None
                 entries.append(
                     {
                         "experiment": experiment.name,
-                        "column": column,
-                        "row": row.label,
-                        "metric": metric,
-                        "selection": selection,
+                        "column": column.name,
+                        "row": row.row,
+                        "metric": key[0],
+                        "selection": key[1],
                         "n": len(by_seed),
                         "mean": mean,
-                        "sd": summary.sd if summary else None,
+                        "sd": found.sd if found else None,
                         "paper": paper,
                         "difference": None if mean is None or paper is None else mean - paper,
                         "seeds": list(by_seed),
                         "values": list(by_seed.values()),
-                        "diverged": diverged,
+                        "diverged": list(row.diverged),
                     }
                 )
     return entries
@@ -114,30 +110,19 @@ def main_metric(experiment: Experiment, column: str) -> str:
     return f"rounds to {experiment.reaches}'s {metric}" if experiment.reaches else metric
 
 
-def summaries_of(
-    results: ExperimentResults, row: str, column: str
-) -> dict[tuple[str, str], Summary | None]:
-    """Return a row's numbers over the seeds by metric and selection, with the rounds where the table has these."""
-    experiment = results.experiment
-    metric = experiment.metric_of(column)
-    group = results.of(row, column)
-    summaries = {
-        (metric, selection): summarize_seeds(group, selection, metric) for selection in SELECTIONS
-    }
-    if experiment.reaches:
-        rounds = reached(results, row, column) if takes_training(results, column) else {}
-        by_seed = {seed: float(round) for seed, round in rounds.items() if round is not None}
-        key = (main_metric(experiment, column), experiment.selection)
-        summaries[key] = Summary(by_seed) if by_seed else None
-    return summaries
+def rounds_to_reference(row: RowResults, column: ColumnResults) -> Estimate | None:
+    """Return the rounds over the seeds in which a row reaches the reference's number; None where none does."""
+    rounds = reached(row, column.reference) if takes_training(column) else {}
+    by_seed = {seed: float(round) for seed, round in rounds.items() if round is not None}
+    return Estimate(by_seed) if by_seed else None
 
 
-def spread_words(summary: Summary | None, metric: str = "") -> str:
+def spread_words(found: Estimate | None, metric: str = "") -> str:
     """Return mean and standard deviation."""
-    if summary is None:
+    if found is None:
         return NONE
-    mean = plain(summary.mean, metric)
-    return mean if summary.sd is None else f"{mean} ± {plain(summary.sd, metric)}"
+    mean = plain(found.mean, metric)
+    return mean if found.sd is None else f"{mean} ± {plain(found.sd, metric)}"
 
 
 def number_tables(
@@ -157,67 +142,48 @@ def number_tables(
         intervals: whether the interval of the mean stands below it.
     """
     tables = []
-    for column in results.experiment.columns:
-        own_metric = results.experiment.metric_of(column)
-        runs = results.in_column(column)
-        groups = groups_of(results, column)
-        columns = []
+    for column in results.columns:
+        columns = [[TableCell("method"), *(TableCell(row.row) for row in column.measured)]]
         for heading, metric in metrics.items():
-            selection = selections[heading] if selections else results.experiment.selection
-            too_few = metric.endswith("worst-decile") and not has_decile(results, column)
-            if not too_few and summarize_seeds(runs, selection, metric or own_metric):
-                cell = partial(number_cell, selection=selection, metric=metric or own_metric)
-                cells = [cell(group, interval=intervals) for group in groups.values()]
+            if metric.endswith("worst-decile") and not has_decile(column):
+                continue
+            selection = selections[heading] if selections else column.selection
+            rows = [row.by(metric or column.metric, selection) for row in column.measured]
+            if any(row.estimate for row in rows):
+                cells = [number_cell(row, intervals) for row in rows]
                 columns.append([TableCell(heading), *cells])
-        if columns:
-            names = map(TableCell, ("method", *groups))
-            headings, *rows = zip(names, *columns, strict=True)
-            what = caption.format(metric=words_and_unit(own_metric), positive=positive_words(runs))
-            tables.append(Table(named(column) + what, headings, rows))
+        if len(columns) > 1:
+            metric, positive = words_and_unit(column.metric), positive_words(column)
+            what = column.titled(caption.format(metric=metric, positive=positive))
+            headings, *rows_of_cells = zip(*columns, strict=True)
+            tables.append(Table(what, headings, rows_of_cells))
     return tables
 
 
-def groups_of(results: ExperimentResults, column: str) -> dict[str, Sequence[SeedResult]]:
-    """Return the finished runs of a column by row, of the rows that have some."""
-    groups = {}
-    for row in results.experiment.rows:
-        group = results.of(row.label, column)
-        if group:
-            groups[row.label] = group
-    return groups
-
-
-def number_cell(
-    group: Sequence[SeedResult], selection: str, metric: str, interval: bool
-) -> TableCell:
+def number_cell(row: RowResults, interval: bool) -> TableCell:
     """Return mean and standard deviation over the seeds, and where asked for the 95 % interval of the mean below."""
-    summary = summarize_seeds(group, selection, metric)
-    if summary is None or not interval:
-        return TableCell(spread_words(summary, metric))
-    examples = [strata(one, selection, metric) for one in group]
-    cell = group[0].cell
-    found = interval_of(list(summary.by_seed.values()), [examples], (cell.row, cell.column))
+    found = row.estimate
     ends = ""
-    if found is not None:
-        low, high = found.low, found.high
-        if in_percent(metric):
+    if found is not None and interval:
+        examples = [(strata(run),) for run in row.runs if run.number is not None]
+        low, high = with_interval(found.by_seed, examples, (row.row, row.column)).ends
+        if in_percent(row.metric):
             low, high = max(low, 0.0), min(high, 100.0)
-        ends = ends_words(low, high, metric).replace("+", "").strip()  # no differences
-    return TableCell(spread_words(summary, metric), ends)
+        ends = ends_words(low, high, row.metric).replace("+", "").strip()  # no differences
+    return TableCell(spread_words(found, row.metric), ends)
 
 
-def positive_words(runs: Sequence[SeedResult]) -> str:
+def positive_words(column: ColumnResults) -> str:
     """Return the positive class of two that runs have; empty where they have more."""
-    positives = [run.positive_class for run in runs]
+    positives = [run.positive_class for run in column.runs]
     names = dict.fromkeys(positive.name for positive in positives if positive is not None)
     of_class = f"; AUPRC, sensitivity and specificity of class {' and '.join(names)}"
     return of_class if names else ""
 
 
-def has_decile(results: ExperimentResults, column: str) -> bool:
+def has_decile(column: ColumnResults) -> bool:
     """Return whether a run of the column has clients enough for a worst decile."""
-    runs = (measured.run for measured in results.in_column(column))
-    return any(run.clients >= LEAST_CLIENTS_OF_DECILE for run in runs)
+    return any(run.run.clients >= LEAST_CLIENTS_OF_DECILE for run in column.runs)
 
 
 def selection_tables(results: ExperimentResults) -> list[Table]:
@@ -260,15 +226,14 @@ def class_tables(results: ExperimentResults, caption: str, selection: str, key: 
     names = class_names(results)
     headings = list(map(TableCell, ("method", *names)))
     tables = []
-    for column in results.experiment.columns:
+    for column in results.columns:
         rows = []
-        for row, group in groups_of(results, column).items():
-            share_C = recalls(group, selection, key)
+        for row in column.measured:
+            share_C = recalls(row.by(column.metric, selection).points, key)
             if share_C is not None and len(share_C) == len(names):
-                shares = share_C.tolist()
-                rows.append([TableCell(row), *map(share_cell, shares)])
+                rows.append([TableCell(row.row), *map(share_cell, share_C.tolist())])
         if rows:
-            tables.append(Table(named(column) + caption, headings, rows))
+            tables.append(Table(column.titled(caption), headings, rows))
     return tables
 
 
@@ -279,17 +244,16 @@ def share_cell(percent: float) -> TableCell:
     return TableCell(f"{percent:.0f}", heat=percent / 100)
 
 
-def recalls(group: Iterable[SeedResult], selection: str, key: str = "recall") -> Floats | None:
+def recalls(points: Sequence[Point], key: str = "recall") -> Floats | None:
     """Return (C,): the recall, or another number by class, in percent, a mean over rounds and seeds that have it.
 
     NaN for a class without test samples. None where no run has it, or runs have it of different numbers of classes.
     """
     by_round = []
-    for measured in group:
-        for point in select(measured.points, selection):
-            shares = point.numbers.recall if key == "recall" else point.numbers.by_class.get(key)
-            if shares:
-                by_round.append(shares)
+    for point in points:
+        shares = point.numbers.recall if key == "recall" else point.numbers.by_class.get(key)
+        if shares:
+            by_round.append(shares)
     if len({len(shares) for shares in by_round}) != 1:
         return None
     return np.asarray(100 * np.array(by_round, float).mean(0))
@@ -303,70 +267,50 @@ def main_table(results: ExperimentResults) -> Table:
     experiment = results.experiment
     marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
     selected = SELECTION_WORDS[experiment.selection]
-    one_metric = len({experiment.metric_of(column) for column in experiment.columns}) == 1
+    one_metric = len({column.metric for column in results.columns}) == 1
     entry_of = {}
     for entry in numbers(results):
-        column = entry["column"]
-        is_main = entry["metric"] == main_metric(experiment, column)
-        if is_main and entry["selection"] == experiment.selection:
-            entry_of[entry["row"], column] = entry
+        main = (main_metric(experiment, entry["column"]), experiment.selection)
+        if (entry["metric"], entry["selection"]) == main:
+            entry_of[entry["row"], entry["column"]] = entry
 
     headings = [TableCell("method")]
     rows = [[TableCell(row.label + marks.get(row.label, ""))] for row in experiment.rows]
-    for column in experiment.columns:
-        metric = words(experiment.metric_of(column))
-        below = f"{metric}, {selected}" if column and not one_metric else selected
-        headings.append(TableCell(column or metric, below))
-        best = best_mean(results, column, entry_of)
-        for row, cells in zip(experiment.rows, rows, strict=True):
-            cell = main_cell(results, row.label, column, entry_of.get((row.label, column)), best)
-            mark = marks.get(f"{row.label}, {column}", "")
+    for column in results.columns:
+        metric = words(column.metric)
+        below = f"{metric}, {selected}" if column.name and not one_metric else selected
+        headings.append(TableCell(column.name or metric, below))
+        entries = [entry_of.get((row.row, column.name), {}) for row in column.rows]
+        means = [entry["mean"] for entry in entries if entry and entry["n"] == len(results.seeds)]
+        comparable = in_percent(column.metric) and not experiment.reaches and len(means) > 1
+        best = max(means) if comparable else None
+        for row, entry, cells in zip(column.rows, entries, rows, strict=True):
+            cell = main_cell(row, entry, best, bool(experiment.reaches))
+            mark = marks.get(f"{row.row}, {column.name}", "")
             cells.append(replace(cell, text=cell.text + mark))
     return Table(main_caption(results, one_metric), headings, rows)
 
 
-def best_mean(
-    results: ExperimentResults, column: str, entry_of: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> float | None:
-    """Return the highest mean of a column's rows that have all seeds; None where there are no two, or of a loss."""
-    experiment = results.experiment
-    means = []
-    for (_, of_column), entry in entry_of.items():
-        if of_column == column and entry["n"] == len(results.seeds):
-            means.append(entry["mean"])
-    comparable = in_percent(experiment.metric_of(column)) and not experiment.reaches
-    return max(means) if comparable and len(means) > 1 else None
-
-
 def main_cell(
-    results: ExperimentResults,
-    row: str,
-    column: str,
-    entry: Mapping[str, Any] | None,
-    highest: float | None,
+    row: RowResults, entry: Mapping[str, Any], highest: float | None, rounds: bool
 ) -> TableCell:
     """Return the cell of an entry of `numbers`, strong where it has all seeds and the highest mean."""
-    metric = results.experiment.metric_of(column)
-    seeds = len(results.seeds)
-    mean, n = (entry["mean"], entry["n"]) if entry else (None, 0)
-    diverged = seeds_words(results, row, column)
-    text = NONE
-    if results.experiment.reaches and mean is not None:
-        text = in_rounds(mean)
-    elif entry and mean is not None:
-        text = plain(mean, metric) + (f" ± {plain(entry['sd'], metric)}" if n > 1 else "")
-    elif diverged:
-        text = "diverged"
+    mean, n, paper = entry.get("mean"), entry.get("n", 0), entry.get("paper")
+    diverged = seeds_words(row)
+    text = "diverged" if diverged else NONE
+    if mean is not None:
+        deviation = f" ± {plain(entry['sd'], row.metric)}" if n > 1 else ""
+        text = in_rounds(mean) if rounds else plain(mean, row.metric) + deviation
     below = []
-    if entry and entry["paper"] is not None:
-        difference = f", {signed(entry['difference'], metric)}" if mean is not None else ""
-        below.append(f"paper {plain(entry['paper'], metric)}{difference}")
-    if diverged or n < seeds:
-        below.append(diverged or f"{n} of {seeds} seeds")
-    at_chance = bool(chance_words(results, row, column))
+    if paper is not None:
+        difference = f", {signed(mean - paper, row.metric)}" if mean is not None else ""
+        below.append(f"paper {plain(paper, row.metric)}{difference}")
+    if diverged or n < row.seeds:
+        below.append(diverged or f"{n} of {row.seeds} seeds")
+    at_chance = bool(chance_words(row))
     if at_chance:
         below.append("no better than chance")
-    best = n == seeds and mean == highest and not at_chance
+    best = n == row.seeds and mean == highest and not at_chance
     return TableCell(text, "; ".join(below), best)
 
 
@@ -387,17 +331,16 @@ def tuning_tables(results: ExperimentResults) -> list[Table]:
     """Return one table per column: the number of every trial by row and value; none where nothing is tuned."""
     tune = results.experiment.tune
     tables = []
-    for column in results.experiment.columns:
-        metric = results.experiment.metric_of(column)
+    for column in results.columns:
         rows = []
         for one in results.tuned:
-            if one.column == column:
-                cells = [trial_cell(one, value, metric) for value in one.scores]
+            if one.column == column.name:
+                cells = [trial_cell(one, value, column.metric) for value in one.scores]
                 rows.append([TableCell(one.row), *cells])
         if rows and tune is not None:
             headings = ["method", *(f"{tune.key} {value}" for value in tune.values)]
-            caption = f"{named(column)}{words_and_unit(metric)} of the trials, seed {tune.seed}."
-            tables.append(Table(caption, list(map(TableCell, headings)), rows))
+            caption = f"{words_and_unit(column.metric)} of the trials, seed {tune.seed}."
+            tables.append(Table(column.titled(caption), list(map(TableCell, headings)), rows))
     return tables
 
 
@@ -408,7 +351,7 @@ def trial_cell(tuned: Tuned, value: Scalar, metric: str) -> TableCell:
         return TableCell("diverged")
     if math.isnan(score):
         return TableCell(NONE)
-    text = plain(score * 100 if in_percent(metric) else score, metric)
+    text = plain(score * scale_of(metric), metric)
     best = value == tuned.value
     if best and tuned.at_an_end:
         text += "*"
@@ -422,67 +365,55 @@ def client_tables(results: ExperimentResults) -> list[Table]:
     Where clients have models and no test set of their own, accuracy on their own mix of classes comes first.
     """
     tables = []
-    for column in results.experiment.columns:
+    for column in results.columns:
         keys = BY_CLIENT
-        for one in results.in_column(column):
-            personal = is_personal(one.cell.deployed, one.run.settings.variants)
-            if personal and not one.run.own_test_sets:
+        for run in column.runs:
+            personal = is_personal(run.cell.deployed, run.run.settings.variants)
+            if personal and not run.run.own_test_sets:
                 keys = {"accuracy on its own mix of classes": "local-accuracy", **BY_CLIENT}
-        tables += [client_table(results, column, what, key) for what, key in keys.items()]
+        for what, key in keys.items():
+            about = f"{what} in percent at each client, {SELECTION_WORDS[column.selection]}"
+            tables.append(client_table(column, f"{about}, over seeds.", key))
     return [table for table in tables if table.rows]
 
 
-def client_table(results: ExperimentResults, column: str, what: str, key: str) -> Table:
+def client_table(column: ColumnResults, caption: str, key: str) -> Table:
     """Return one table of `client_tables`, without rows where runs do not have it of the same clients."""
-    selection = results.experiment.selection
-    by_row = {}
-    runs: list[Run] = []
-    for row, group in groups_of(results, column).items():
-        values_SK = at_clients(group, selection, key)
-        if values_SK is not None:
-            by_row[row] = values_SK
-            runs += [measured.run for measured in group]
-    names = runs[0].sites if runs else []
-    sizes = runs[0].samples.get("client-test") if runs else None
-    same_clients = all(run.sites == names for run in runs)
-    if any(run.samples.get("client-test") != sizes for run in runs):
-        sizes = None  # of other sizes in another row or seed
-    headings = ["client", *by_row]
+    by_row = {row.row: at_clients(row, key) for row in column.measured}
+    known = {row: values_SK for row, values_SK in by_row.items() if values_SK is not None}
+    runs = [run.run for row in column.measured if row.row in known for run in row.runs]
+    sites = {tuple(run.sites) for run in runs}
+    names = sites.pop() if len(sites) == 1 else ()
+    headings = ["client", *known]
     rows = []
-    for client, name in enumerate(names if same_clients else ()):
-        cells = [TableCell(name)]
-        for values_SK in by_row.values():
-            if values_SK.shape[1] == len(names):
-                cells.append(over_seeds(values_SK[:, client], key))
-        rows.append(cells)
-    if rows:
-        lowest = [np.fmin.reduce(values_SK, axis=1) for values_SK in by_row.values()]
+    if names and all(values_SK.shape[1] == len(names) for values_SK in known.values()):
+        for client, name in enumerate(names):
+            cells = [over_seeds(values_SK[:, client], key) for values_SK in known.values()]
+            rows.append([TableCell(name), *cells])
+        lowest = [np.fmin.reduce(values_SK, axis=1) for values_SK in known.values()]
         worst = [over_seeds(lowest_S, key) for lowest_S in lowest]
         rows.append([TableCell("worst client"), *worst])
-    if sizes:
+    sizes = [run.samples.get("client-test") for run in runs]
+    if (
+        rows and sizes[0] and all(one == sizes[0] for one in sizes)
+    ):  # else of other sizes in another row or seed
         headings.insert(1, "test samples")
-        for cells, size in zip(rows, [*sizes, ""], strict=False):
+        for cells, size in zip(rows, [*sizes[0], ""], strict=True):
             cells.insert(1, TableCell(str(size)))
-    rows = [cells for cells in rows if len(cells) == len(headings)]
-    caption = f"{named(column)}{what} in percent at each client, {SELECTION_WORDS[selection]}, over seeds."
-    return Table(caption, list(map(TableCell, headings)), rows)
+    return Table(column.titled(caption), list(map(TableCell, headings)), rows)
 
 
-def at_clients(group: Sequence[SeedResult], selection: str, key: str) -> Floats | None:
+def at_clients(row: RowResults, key: str) -> Floats | None:
     """Return (seeds, clients): a number that clients measured, a mean over the rounds selected.
 
     It is NaN where a client has none. None where it is not recorded, or not of the same clients in every seed.
     """
     by_seed = []
-    clients = set()
-    for measured in group:
-        values = []
-        for point in select(measured.points, selection):
-            spread = point.numbers.spreads.get(key, Spread())
-            values.append(spread.values)
-            clients.add(len(spread.values))
+    for run in row.runs:
+        values = [point.numbers.spreads.get(key, Spread()).values for point in run.selected]
         if values:
             by_seed.append(values)
+    clients = {len(of_round) for values in by_seed for of_round in values}
     if len(clients) != 1 or clients == {0}:
         return None
     return np.array([np.mean(values, axis=0) for values in by_seed])
@@ -493,5 +424,5 @@ def over_seeds(value_S: Floats, key: str) -> TableCell:
     percent = 100 * value_S[~np.isnan(value_S)]
     if not len(percent):
         return TableCell(NONE)
-    summary = Summary(dict(enumerate(percent.tolist())))
-    return TableCell(spread_words(summary, key), heat=summary.mean / 100)
+    found = Estimate(dict(enumerate(percent.tolist())))
+    return TableCell(spread_words(found, key), heat=found.mean / 100)
