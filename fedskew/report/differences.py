@@ -13,11 +13,12 @@ from fedskew.report.format import (
     first_upper,
     in_percent,
     signed,
+    table,
     words,
     words_and_unit,
 )
 from fedskew.report.inference import LEVEL, Estimate, holm, is_significant, with_interval
-from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
+from fedskew.report.results import ColumnResults, RowResults
 from fedskew.report.strata import strata
 from fedskew.report.tables import spread_words
 from fedskew.report.unfit_rows import unfit_words
@@ -88,40 +89,31 @@ def compare_rows(row: RowResults, than: RowResults) -> Estimate | None:
     return with_interval(by_seed, pairs, (row.row, than.row)) if pairs else None
 
 
-def difference_tables(results: ExperimentResults) -> list[Table]:
-    """Return the differences, one table per column."""
-    selected = SELECTION_WORDS[results.experiment.selection]
-    headings = list(map(TableCell, ("method", "difference", "by seed", "distinguishable")))
-    tables = []
-    for column in results.columns:
-        shown = {difference.row.row: difference for difference in differences(column)}
-        test = "Holm's p" if sum(not one.unfit for one in shown.values()) > 1 else "p"
-        rows = []
-        for row in column.rows:
-            if row.row in shown:
-                rows.append(difference_cells(shown[row.row], test))
-            elif row.row != column.reference.row and row.diverged:
-                verdict = TableCell("not judged", unfit_words(row))
-                rows.append([*map(TableCell, (row.row, NONE, NONE)), verdict])
-        if rows:
-            measured = f"{words_and_unit(column.metric)}, {selected}"
-            caption = f"{measured}: difference from {column.reference.row}."
-            tables.append(Table(column.titled(caption), headings, rows))
-    return tables
+def difference_table(column: ColumnResults) -> Table:
+    """Return the differences of a column."""
+    shown = {difference.row.row: difference for difference in differences(column)}
+    test = "Holm's p" if sum(not one.unfit for one in shown.values()) > 1 else "p"
+    lines = []
+    for row in column.rows:
+        if row.row in shown:
+            one = shown[row.row]
+            seeds = ", ".join(signed(value, row.metric) for value in one.found.by_seed.values())
+            lines.append([row.row, one.in_words, seeds, verdict_cell(one, test)])
+        elif row.row != column.reference.row and row.diverged:
+            lines.append([row.row, NONE, NONE, TableCell("not judged", unfit_words(row))])
+    measured = f"{words_and_unit(column.metric)}, {SELECTION_WORDS[column.selection]}"
+    caption = f"{measured}: difference from {column.reference.row}."
+    return table(caption, ("method", "difference", "by seed", "distinguishable"), lines)
 
 
-def difference_cells(difference: Difference, test: str) -> list[TableCell]:
-    """Return a row of the table; `test` is what its p-value is called."""
-    metric, yes = difference.row.metric, difference.distinguishable
+def verdict_cell(difference: Difference, test: str) -> TableCell:
+    """Return whether a difference is distinguishable; `test` is what its p-value is called."""
     if difference.unfit:
-        verdict = TableCell("not judged", difference.unfit)
-    elif difference.p_holm is None:
-        verdict = TableCell(NONE, "one seed")
-    else:
-        p = f"{test} {p_value(difference.p_holm)}"
-        verdict = TableCell("yes" if yes else "no", p, strong=yes)
-    seeds = ", ".join(signed(one, metric) for one in difference.found.by_seed.values())
-    return [*map(TableCell, (difference.row.row, difference.in_words, seeds)), verdict]
+        return TableCell("not judged", difference.unfit)
+    if difference.p_holm is None:
+        return TableCell(NONE, "one seed")
+    yes = difference.distinguishable
+    return TableCell("yes" if yes else "no", f"{test} {p_value(difference.p_holm)}", strong=yes)
 
 
 def comparison(column: ColumnResults) -> str:

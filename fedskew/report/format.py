@@ -81,6 +81,17 @@ class Table:
     """Whether cells are sentences rather than numbers."""
 
 
+Texts = Sequence[TableCell | str]
+
+
+def table(caption: str, headings: Texts, rows: Sequence[Texts], wordy: bool = False) -> Table:
+    """Return a table whose cells may be given as their texts alone."""
+    lines = []
+    for texts in (headings, *rows):
+        lines.append([TableCell(one) if isinstance(one, str) else one for one in texts])
+    return Table(caption, lines[0], lines[1:], wordy)
+
+
 def first_upper(text: str) -> str:
     """Return a caption or title with a capital letter first; the other letters stay as they are."""
     return text[:1].upper() + text[1:]

@@ -149,9 +149,9 @@ def devices_of(record: RoundRecord) -> list[dict[str, str]]:
 
 def without_examples(numbers: ModelNumbers) -> ModelNumbers:
     """Return a model's numbers without those by class and client, but for the clients' accuracy."""
-    spreads = {}
-    for name, spread in numbers.spreads.items():
-        spreads[name] = spread if name == "client-accuracy" else replace(spread, values=())
+    spreads = dict(numbers.spreads)
+    for name in spreads.keys() - {"client-accuracy"}:
+        spreads[name] = replace(spreads[name], values=())
     validation = numbers.validation and without_examples(numbers.validation)
     return replace(
         numbers, recall=(), by_class={}, confusion=None, spreads=spreads, validation=validation
@@ -187,21 +187,21 @@ def compared(kept: Run, repeated: Run, cells: Iterable[tuple[Cell, Experiment]])
         cells: those of this run, with their experiments.
     """
     rows = [compared_cell(kept, repeated, cell, entry) for cell, entry in cells]
-    made_with = [
-        {**run.origin["versions"], "device": run.versions["device"]} for run in (kept, repeated)
-    ]
-    others = [name for name in SAME_BITS if len({one.get(name) for one in made_with}) > 1]
     agrees = all(row["interval"] and row["interval"][0] <= 0 <= row["interval"][1] for row in rows)
-    if kept.hash == repeated.hash and numbers_of(kept) == numbers_of(repeated):
-        result = "identical: the same hash and numbers"
-    elif kept.hash == repeated.hash:
-        result = "differs: the same hash, and other numbers than the record's"
-    elif not others:
+    ours, theirs = (
+        {**run.origin["versions"], "device": run.versions["device"]} for run in (repeated, kept)
+    )
+    others = ", ".join(name for name in SAME_BITS if ours.get(name) != theirs.get(name))
+    if kept.hash != repeated.hash and not others:
         result = "differs: another hash with the same CPU type and versions"
-    elif agrees:
-        result = f"agrees: another {', '.join(others)}, and every number lies within its interval"
+    elif kept.hash != repeated.hash and agrees:
+        result = f"agrees: another {others}, and every number lies within its interval"
+    elif kept.hash != repeated.hash:
+        result = f"differs: another {others}, and a number lies outside its interval"
+    elif numbers_of(kept) != numbers_of(repeated):
+        result = "differs: the same hash, and other numbers than the record's"
     else:
-        result = f"differs: another {', '.join(others)}, and a number lies outside its interval"
+        result = "identical: the same hash and numbers"
     return {
         "run": kept.name,
         "holds": not result.startswith("differs"),

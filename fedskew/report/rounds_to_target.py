@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedskew.formatting import in_bytes, plural
-from fedskew.report.format import NONE, SELECTION_WORDS, Table, TableCell, words
+from fedskew.report.format import NONE, SELECTION_WORDS, Table, TableCell, table, words
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults, SeedResult
 from fedskew.report.unfit_rows import beside_chance, seeds_words
 from server_app.record import RoundRecord
@@ -106,19 +106,19 @@ def rounding_of(better: SeedResult, than: SeedResult, times: float = 1.0) -> flo
 
 def reach_table(results: ExperimentResults) -> Table:
     """Return the rounds and bytes that each row needs for the reference's number."""
-    headings = [TableCell("method")]
-    rows = [[TableCell(row.label)] for row in results.experiment.rows]
+    headings = ["method"]
+    lines: list[list[TableCell | str]] = [[row.label] for row in results.experiment.rows]
     for column in results.columns:
-        headings.append(TableCell(column.name or "rounds"))
+        headings.append(column.name or "rounds")
         is_target = takes_training(column)
-        for row, cells in zip(column.rows, rows, strict=True):
-            cells.append(reach_cell(row, column.reference, is_target))
+        for row, line in zip(column.rows, lines, strict=True):
+            line.append(reach_cell(row, column.reference, is_target))
     number = f"{words(results.experiment.metric)} ({SELECTION_WORDS[results.experiment.selection]})"
     caption = (
         f"Rounds until {results.reference}'s {number} is reached, "
         "mean over seeds; below, speed-up and bytes sent both ways until then by the whole training."
     )
-    return Table(caption, headings, rows)
+    return table(caption, headings, lines)
 
 
 def reach_cell(row: RowResults, reference: RowResults, is_target: bool) -> TableCell:

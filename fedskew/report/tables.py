@@ -1,7 +1,7 @@
 """Tables of numbers: ours beside the paper's, every selection, rankings, classes, clients and trials."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,11 @@ from fedskew.report.format import (
     TableCell,
     ends_words,
     in_percent,
+    named,
     plain,
     scale_of,
     signed,
+    table,
     words,
     words_and_unit,
 )
@@ -67,40 +69,36 @@ def numbers(results: ExperimentResults) -> list[dict[str, Any]]:
     """
     experiment = results.experiment
     entries = []
-    for index, column in enumerate(results.columns):
+    for column in results.columns:
+        main = (main_metric(experiment, column.name), experiment.selection)
         for row in column.rows:
-            papers = experiment.cells.get(row.row)
-            main = (main_metric(experiment, column.name), experiment.selection)
-            estimates = {
-                (column.metric, selection): row.by(column.metric, selection).estimate
-                for selection in SELECTIONS
-            }
-            if experiment.reaches:
-                estimates[main] = rounds_to_reference(row, column)
-            for key, found in estimates.items():
-                paper = papers[index] if papers and key == main else None
+            by_round = [row.by(column.metric, selection) for selection in SELECTIONS]
+            estimates = {(one.metric, one.selection): one.estimate for one in by_round}
+            estimates[main] = main_estimate(experiment, row, column)
+            for (metric, selection), found in estimates.items():
+                is_main = (metric, selection) == main
+                paper = papers_number(experiment, row) if is_main else None
                 # A row that diverged in every seed has no number and stands here once.
-                if found is None and paper is None and not (key == main and row.diverged):
+                if found is None and paper is None and not (is_main and row.diverged):
                     continue
                 by_seed = found.by_seed if found else {}
                 mean = found.mean if found else None
-                entries.append(
-                    {
-                        "experiment": experiment.name,
-                        "column": column.name,
-                        "row": row.row,
-                        "metric": key[0],
-                        "selection": key[1],
-                        "n": len(by_seed),
-                        "mean": mean,
-                        "sd": found.sd if found else None,
-                        "paper": paper,
-                        "difference": None if mean is None or paper is None else mean - paper,
-                        "seeds": list(by_seed),
-                        "values": list(by_seed.values()),
-                        "diverged": list(row.diverged),
-                    }
-                )
+                entry = {
+                    "experiment": experiment.name,
+                    "column": column.name,
+                    "row": row.row,
+                    "metric": metric,
+                    "selection": selection,
+                    "n": len(by_seed),
+                    "mean": mean,
+                    "sd": found.sd if found else None,
+                    "paper": paper,
+                    "difference": None if mean is None or paper is None else mean - paper,
+                    "seeds": list(by_seed),
+                    "values": list(by_seed.values()),
+                    "diverged": list(row.diverged),
+                }
+                entries.append(entry)
     return entries
 
 
@@ -110,11 +108,22 @@ def main_metric(experiment: Experiment, column: str) -> str:
     return f"rounds to {experiment.reaches}'s {metric}" if experiment.reaches else metric
 
 
-def rounds_to_reference(row: RowResults, column: ColumnResults) -> Estimate | None:
-    """Return the rounds over the seeds in which a row reaches the reference's number; None where none does."""
+def main_estimate(
+    experiment: Experiment, row: RowResults, column: ColumnResults
+) -> Estimate | None:
+    """Return what the main table shows of a row over the seeds; None where no seed has it."""
+    if not experiment.reaches:
+        return row.estimate
     rounds = reached(row, column.reference) if takes_training(column) else {}
     by_seed = {seed: float(round) for seed, round in rounds.items() if round is not None}
     return Estimate(by_seed) if by_seed else None
+
+
+def papers_number(experiment: Experiment, row: RowResults) -> float | None:
+    """Return the number that the paper has in the main table; None where it has none."""
+    place = [*experiment.columns].index(row.column)
+    papers = experiment.cells.get(row.row)
+    return papers[place] if papers else None
 
 
 def spread_words(found: Estimate | None, metric: str = "") -> str:
@@ -125,60 +134,67 @@ def spread_words(found: Estimate | None, metric: str = "") -> str:
     return mean if found.sd is None else f"{mean} ± {plain(found.sd, metric)}"
 
 
-def number_tables(
-    results: ExperimentResults,
+def of_columns(
+    results: ExperimentResults, of_column: Callable[[ColumnResults], Table]
+) -> list[Table]:
+    """Return the tables of the columns that have rows there, each with the column's name before its caption."""
+    tables = []
+    for column in results.columns:
+        found = of_column(column)
+        if found.rows:
+            tables.append(replace(found, caption=named(column.name) + found.caption))
+    return tables
+
+
+def number_table(
+    column: ColumnResults,
     caption: str,
     metrics: Mapping[str, str],
     selections: Mapping[str, str] | None = None,
     intervals: bool = False,
-) -> list[Table]:
-    """Return one table per column with means over seeds, under the headings that any row has a number for.
+) -> Table:
+    """Return means over seeds, under the headings that any row has a number for.
 
     Args:
-        results: of the experiment.
-        caption: of the tables; {metric} stands for the column's number and {positive} for its positive class.
+        column: of the experiment.
+        caption: of the table; {metric} stands for the column's number and {positive} for its positive class.
         metrics: by heading; an empty metric is the column's own.
         selections: by heading; without them the experiment's.
         intervals: whether the interval of the mean stands below it.
     """
-    tables = []
-    for column in results.columns:
-        columns = [[TableCell("method"), *(TableCell(row.row) for row in column.measured)]]
-        for heading, metric in metrics.items():
-            if metric.endswith("worst-decile") and not has_decile(column):
-                continue
-            selection = selections[heading] if selections else column.selection
-            rows = [row.by(metric or column.metric, selection) for row in column.measured]
-            if any(row.estimate for row in rows):
-                cells = [number_cell(row, intervals) for row in rows]
-                columns.append([TableCell(heading), *cells])
-        if len(columns) > 1:
-            metric, positive = words_and_unit(column.metric), positive_words(column)
-            what = column.titled(caption.format(metric=metric, positive=positive))
-            headings, *rows_of_cells = zip(*columns, strict=True)
-            tables.append(Table(what, headings, rows_of_cells))
-    return tables
+    headings = ["method"]
+    lines: list[list[TableCell | str]] = [[row.row] for row in column.measured]
+    for heading, metric in metrics.items():
+        if metric.endswith("worst-decile") and not has_decile(column):
+            continue
+        selection = selections[heading] if selections else column.selection
+        rows = [row.by(metric or column.metric, selection) for row in column.measured]
+        if any(row.estimate for row in rows):
+            headings.append(heading)
+            for row, line in zip(rows, lines, strict=True):
+                line.append(number_cell(row, intervals))
+    texts = {"metric": words_and_unit(column.metric), "positive": positive_words(column)}
+    return table(caption.format(**texts), headings, lines if len(headings) > 1 else [])
 
 
 def number_cell(row: RowResults, interval: bool) -> TableCell:
     """Return mean and standard deviation over the seeds, and where asked for the 95 % interval of the mean below."""
     found = row.estimate
-    ends = ""
-    if found is not None and interval:
-        examples = [(strata(run),) for run in row.runs if run.number is not None]
-        low, high = with_interval(found.by_seed, examples, (row.row, row.column)).ends
-        if in_percent(row.metric):
-            low, high = max(low, 0.0), min(high, 100.0)
-        ends = ends_words(low, high, row.metric).replace("+", "").strip()  # no differences
+    if found is None or not interval:
+        return TableCell(spread_words(found, row.metric))
+    examples = [(strata(run),) for run in row.runs if run.number is not None]
+    low, high = with_interval(found.by_seed, examples, (row.row, row.column)).ends
+    if in_percent(row.metric):
+        low, high = max(low, 0.0), min(high, 100.0)
+    ends = ends_words(low, high, row.metric).replace("+", "").strip()  # no differences
     return TableCell(spread_words(found, row.metric), ends)
 
 
 def positive_words(column: ColumnResults) -> str:
     """Return the positive class of two that runs have; empty where they have more."""
     positives = [run.positive_class for run in column.runs]
-    names = dict.fromkeys(positive.name for positive in positives if positive is not None)
-    of_class = f"; AUPRC, sensitivity and specificity of class {' and '.join(names)}"
-    return of_class if names else ""
+    names = " and ".join(dict.fromkeys(one.name for one in positives if one is not None))
+    return f"; AUPRC, sensitivity and specificity of class {names}" if names else ""
 
 
 def has_decile(column: ColumnResults) -> bool:
@@ -189,21 +205,21 @@ def has_decile(column: ColumnResults) -> bool:
 def selection_tables(results: ExperimentResults) -> list[Table]:
     """Return ours by every selection."""
     selections = {SELECTION_WORDS[selection]: selection for selection in SELECTIONS}
+    own = dict.fromkeys(selections, "")
     caption = "{metric}, by which round is read."
-    return number_tables(results, caption, dict.fromkeys(selections, ""), selections)
+    return of_columns(results, lambda column: number_table(column, caption, own, selections))
 
 
 def ranking_tables(results: ExperimentResults) -> list[Table]:
     """Return how the final models rank the test samples, and AUROC and AUPRC by class where these are few."""
     caption = "how the final models rank, mean ± standard deviation over seeds{positive}."
     last = dict.fromkeys(RANKING, "last")
-    tables = number_tables(results, caption, RANKING, last, intervals=True)
-    if 2 < len(class_names(results)) <= MOST_LISTED:
-        for heading in ("AUROC", "AUPRC"):
-            about = (
-                f"{heading} by class, against the rest, in percent, last round, mean over seeds."
-            )
-            tables += class_tables(results, about, "last", RANKING[heading] + BY_CLASS)
+    tables = of_columns(results, lambda one: number_table(one, caption, RANKING, last, True))
+    for heading in ("AUROC", "AUPRC"):
+        about = f"{heading} by class, against the rest, in percent, last round, mean over seeds."
+        if len(class_names(results)) > 2:
+            key = RANKING[heading] + BY_CLASS
+            tables += class_tables(results, about, "last", key, MOST_LISTED)
     return tables
 
 
@@ -211,8 +227,7 @@ def recall_tables(results: ExperimentResults) -> list[Table]:
     """Return the recall of every class, for few classes."""
     selection = results.experiment.selection
     caption = f"recall by class in percent, {SELECTION_WORDS[selection]}, mean over seeds."
-    few = len(class_names(results)) <= MOST_CLASSES
-    return class_tables(results, caption, selection, "recall") if few else []
+    return class_tables(results, caption, selection, "recall", MOST_CLASSES)
 
 
 def class_names(results: ExperimentResults) -> list[str]:
@@ -221,20 +236,21 @@ def class_names(results: ExperimentResults) -> list[str]:
     return list(names.pop()) if len(names) == 1 else []
 
 
-def class_tables(results: ExperimentResults, caption: str, selection: str, key: str) -> list[Table]:
-    """Return one table per column of a number by class, in percent."""
+def class_tables(
+    results: ExperimentResults, caption: str, selection: str, key: str, most: int
+) -> list[Table]:
+    """Return one table per column of a number by class, in percent; none of more classes than `most`."""
     names = class_names(results)
-    headings = list(map(TableCell, ("method", *names)))
-    tables = []
-    for column in results.columns:
-        rows = []
+
+    def of_column(column: ColumnResults) -> Table:
+        lines = []
         for row in column.measured:
-            share_C = recalls(row.by(column.metric, selection).points, key)
+            share_C = by_class(row.by(column.metric, selection).points, key)
             if share_C is not None and len(share_C) == len(names):
-                rows.append([TableCell(row.row), *map(share_cell, share_C.tolist())])
-        if rows:
-            tables.append(Table(column.titled(caption), headings, rows))
-    return tables
+                lines.append([row.row, *map(share_cell, share_C.tolist())])
+        return table(caption, ["method", *names], lines)
+
+    return of_columns(results, of_column) if len(names) <= most else []
 
 
 def share_cell(percent: float) -> TableCell:
@@ -244,7 +260,7 @@ def share_cell(percent: float) -> TableCell:
     return TableCell(f"{percent:.0f}", heat=percent / 100)
 
 
-def recalls(points: Sequence[Point], key: str = "recall") -> Floats | None:
+def by_class(points: Sequence[Point], key: str = "recall") -> Floats | None:
     """Return (C,): the recall, or another number by class, in percent, a mean over rounds and seeds that have it.
 
     NaN for a class without test samples. None where no run has it, or runs have it of different numbers of classes.
@@ -268,50 +284,46 @@ def main_table(results: ExperimentResults) -> Table:
     marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
     selected = SELECTION_WORDS[experiment.selection]
     one_metric = len({column.metric for column in results.columns}) == 1
-    entry_of = {}
-    for entry in numbers(results):
-        main = (main_metric(experiment, entry["column"]), experiment.selection)
-        if (entry["metric"], entry["selection"]) == main:
-            entry_of[entry["row"], entry["column"]] = entry
-
-    headings = [TableCell("method")]
-    rows = [[TableCell(row.label + marks.get(row.label, ""))] for row in experiment.rows]
+    headings: list[TableCell | str] = ["method"]
+    lines: list[list[TableCell | str]]
+    lines = [[row.label + marks.get(row.label, "")] for row in experiment.rows]
     for column in results.columns:
         metric = words(column.metric)
         below = f"{metric}, {selected}" if column.name and not one_metric else selected
         headings.append(TableCell(column.name or metric, below))
-        entries = [entry_of.get((row.row, column.name), {}) for row in column.rows]
-        means = [entry["mean"] for entry in entries if entry and entry["n"] == len(results.seeds)]
+        estimates = [main_estimate(experiment, row, column) for row in column.rows]
+        means = [found.mean for found in estimates if found and found.n == len(results.seeds)]
         comparable = in_percent(column.metric) and not experiment.reaches and len(means) > 1
         best = max(means) if comparable else None
-        for row, entry, cells in zip(column.rows, entries, rows, strict=True):
-            cell = main_cell(row, entry, best, bool(experiment.reaches))
+        for row, found, line in zip(column.rows, estimates, lines, strict=True):
             mark = marks.get(f"{row.row}, {column.name}", "")
-            cells.append(replace(cell, text=cell.text + mark))
-    return Table(main_caption(results, one_metric), headings, rows)
+            line.append(main_cell(experiment, row, found, best, mark))
+    return table(main_caption(results, one_metric), headings, lines)
 
 
 def main_cell(
-    row: RowResults, entry: Mapping[str, Any], highest: float | None, rounds: bool
+    experiment: Experiment,
+    row: RowResults,
+    found: Estimate | None,
+    highest: float | None,
+    mark: str,
 ) -> TableCell:
-    """Return the cell of an entry of `numbers`, strong where it has all seeds and the highest mean."""
-    mean, n, paper = entry.get("mean"), entry.get("n", 0), entry.get("paper")
-    diverged = seeds_words(row)
-    text = "diverged" if diverged else NONE
-    if mean is not None:
-        deviation = f" ± {plain(entry['sd'], row.metric)}" if n > 1 else ""
-        text = in_rounds(mean) if rounds else plain(mean, row.metric) + deviation
-    below = []
+    """Return a row's number with the mark of a note, strong where it has all seeds and the highest mean."""
+    paper, diverged = papers_number(experiment, row), seeds_words(row)
+    text, n, below = "diverged" if diverged else NONE, 0, []
+    if found is not None:
+        n = found.n
+        text = in_rounds(found.mean) if experiment.reaches else spread_words(found, row.metric)
     if paper is not None:
-        difference = f", {signed(mean - paper, row.metric)}" if mean is not None else ""
+        difference = f", {signed(found.mean - paper, row.metric)}" if found else ""
         below.append(f"paper {plain(paper, row.metric)}{difference}")
     if diverged or n < row.seeds:
         below.append(diverged or f"{n} of {row.seeds} seeds")
     at_chance = bool(chance_words(row))
     if at_chance:
         below.append("no better than chance")
-    best = n == row.seeds and mean == highest and not at_chance
-    return TableCell(text, "; ".join(below), best)
+    best = found is not None and n == row.seeds and found.mean == highest and not at_chance
+    return TableCell(text + mark, "; ".join(below), best)
 
 
 def main_caption(results: ExperimentResults, one_metric: bool) -> str:
@@ -330,18 +342,20 @@ def main_caption(results: ExperimentResults, one_metric: bool) -> str:
 def tuning_tables(results: ExperimentResults) -> list[Table]:
     """Return one table per column: the number of every trial by row and value; none where nothing is tuned."""
     tune = results.experiment.tune
-    tables = []
-    for column in results.columns:
-        rows = []
+    if tune is None:
+        return []
+
+    def of_column(column: ColumnResults) -> Table:
+        lines = []
         for one in results.tuned:
             if one.column == column.name:
                 cells = [trial_cell(one, value, column.metric) for value in one.scores]
-                rows.append([TableCell(one.row), *cells])
-        if rows and tune is not None:
-            headings = ["method", *(f"{tune.key} {value}" for value in tune.values)]
-            caption = f"{words_and_unit(column.metric)} of the trials, seed {tune.seed}."
-            tables.append(Table(column.titled(caption), list(map(TableCell, headings)), rows))
-    return tables
+                lines.append([one.row, *cells])
+        headings = ["method", *(f"{tune.key} {value}" for value in tune.values)]
+        caption = f"{words_and_unit(column.metric)} of the trials, seed {tune.seed}."
+        return table(caption, headings, lines)
+
+    return of_columns(results, of_column)
 
 
 def trial_cell(tuned: Tuned, value: Scalar, metric: str) -> TableCell:
@@ -373,34 +387,37 @@ def client_tables(results: ExperimentResults) -> list[Table]:
                 keys = {"accuracy on its own mix of classes": "local-accuracy", **BY_CLIENT}
         for what, key in keys.items():
             about = f"{what} in percent at each client, {SELECTION_WORDS[column.selection]}"
-            tables.append(client_table(column, f"{about}, over seeds.", key))
-    return [table for table in tables if table.rows]
+            tables.append(client_table(column, f"{column.titled(about)}, over seeds.", key))
+    return [one for one in tables if one.rows]
 
 
 def client_table(column: ColumnResults, caption: str, key: str) -> Table:
     """Return one table of `client_tables`, without rows where runs do not have it of the same clients."""
-    by_row = {row.row: at_clients(row, key) for row in column.measured}
-    known = {row: values_SK for row, values_SK in by_row.items() if values_SK is not None}
-    runs = [run.run for row in column.measured if row.row in known for run in row.runs]
-    sites = {tuple(run.sites) for run in runs}
-    names = sites.pop() if len(sites) == 1 else ()
+    known = {}
+    runs = []
+    for row in column.measured:
+        values_SK = at_clients(row, key)
+        if values_SK is not None:
+            known[row.row] = values_SK
+            runs += [run.run for run in row.runs]
+    names = runs[0].sites if runs else []
+    same = all(run.sites == names for run in runs)
+    if not same or any(values_SK.shape[1] != len(names) for values_SK in known.values()):
+        names = []
+    lines: list[list[TableCell | str]] = []
+    for client, name in enumerate(names):
+        lines.append([name, *(over_seeds(values[:, client], key) for values in known.values())])
+    if lines:
+        lowest = [np.fmin.reduce(values, axis=1) for values in known.values()]
+        lines.append(["worst client", *(over_seeds(lowest_S, key) for lowest_S in lowest)])
     headings = ["client", *known]
-    rows = []
-    if names and all(values_SK.shape[1] == len(names) for values_SK in known.values()):
-        for client, name in enumerate(names):
-            cells = [over_seeds(values_SK[:, client], key) for values_SK in known.values()]
-            rows.append([TableCell(name), *cells])
-        lowest = [np.fmin.reduce(values_SK, axis=1) for values_SK in known.values()]
-        worst = [over_seeds(lowest_S, key) for lowest_S in lowest]
-        rows.append([TableCell("worst client"), *worst])
     sizes = [run.samples.get("client-test") for run in runs]
-    if (
-        rows and sizes[0] and all(one == sizes[0] for one in sizes)
-    ):  # else of other sizes in another row or seed
+    # Else they are of other sizes in another row or seed.
+    if lines and sizes[0] and all(one == sizes[0] for one in sizes):
         headings.insert(1, "test samples")
-        for cells, size in zip(rows, [*sizes[0], ""], strict=True):
-            cells.insert(1, TableCell(str(size)))
-    return Table(column.titled(caption), list(map(TableCell, headings)), rows)
+        for line, size in zip(lines, [*sizes[0], ""], strict=True):
+            line.insert(1, str(size))
+    return table(caption, headings, lines)
 
 
 def at_clients(row: RowResults, key: str) -> Floats | None:
