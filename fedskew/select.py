@@ -29,9 +29,9 @@ from fedskew.diagnosis.table import read_counts
 from fedskew.experiments.experiments import Experiment, Row
 from fedskew.experiments.plan import plan, runs
 from fedskew.formatting import plural
-from fedskew.report.differences import compare_rows
 from fedskew.report.inference import Estimate
 from fedskew.report.results import ExperimentResults, gather
+from fedskew.report.strata import compare_rows
 from fedskew.report.unfit_rows import CHANCE_REMEDY, chance_words
 from fedskew.scheduling import Resources
 from fedskew.sweep import run_all

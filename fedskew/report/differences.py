@@ -17,9 +17,9 @@ from fedskew.report.format import (
     words,
     words_and_unit,
 )
-from fedskew.report.inference import LEVEL, Estimate, holm, is_significant, with_interval
+from fedskew.report.inference import LEVEL, Estimate, holm, is_significant
 from fedskew.report.results import ColumnResults, RowResults
-from fedskew.report.strata import strata
+from fedskew.report.strata import compare_rows
 from fedskew.report.tables import spread_words
 from fedskew.report.unfit_rows import unfit_words
 
@@ -74,19 +74,6 @@ def differences(column: ColumnResults) -> list[Difference]:
             shown.append(Difference(row, column.reference.row, found, unfit=unfit))
     p_values = [None if one.unfit else one.found.p for one in shown]
     return [replace(one, p_holm=p) for one, p in zip(shown, holm(p_values), strict=True)]
-
-
-def compare_rows(row: RowResults, than: RowResults) -> Estimate | None:
-    """Return a row's number minus another row's, over the seeds that both have; None where there is no such seed."""
-    by_seed: dict[int, float] = {}
-    pairs = []
-    for ours in row.runs:
-        theirs = than.of_seed(ours.seed)
-        if theirs is None or ours.number is None or theirs.number is None:
-            continue
-        by_seed[ours.seed] = ours.number - theirs.number
-        pairs.append((strata(ours), strata(theirs)))
-    return with_interval(by_seed, pairs, (row.row, than.row)) if pairs else None
 
 
 def difference_table(column: ColumnResults) -> Table:

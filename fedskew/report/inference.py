@@ -179,10 +179,9 @@ def with_interval(
     low, high = map(float, np.percentile(drawn_BS.mean(1), [2.5, 97.5]))
     p = None
     if seeds > 1:
-        student_low, student_high, _ = student(values, rounding)
-        low, high = min(low, student_low), max(high, student_high)
         # The interval is about the mean, the p-value about what exceeds the margin.
-        _, _, p = student([value - margin for value in values], rounding)
+        student_low, student_high, p = student([value - margin for value in values], rounding)
+        low, high = min(low, student_low + margin), max(high, student_high + margin)
     return Estimate(by_seed, Interval(low, high, p, what), rounding)
 
 

@@ -7,7 +7,7 @@ and summary.json with the hashes.
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ from data import DataError, require
 from data.package_files import ROOT
 from fedskew.experiments.experiments import Experiment
 from fedskew.experiments.plan import Cell
-from fedskew.report.inference import with_interval
 from fedskew.report.result_warnings import differing_settings
-from fedskew.report.results import SeedResult
+from fedskew.report.results import RowResults, SeedResult
 from fedskew.report.run_records import Run
-from fedskew.report.strata import strata
+from fedskew.report.strata import compare_rows
 from server_app.keys import SELECTIONS
 from server_app.record import ModelNumbers, RoundRecord, Seconds
 from server_app.round_selection import points_of, select, summarize
@@ -50,12 +49,8 @@ def file_of(folder: Path, run: str) -> Path:
 
 def kept_runs(folder: Path | None, planned: Iterable[RunSettings]) -> dict[str, Run]:
     """Return the kept runs among planned ones by their ids; None keeps none. Raises DataError as `kept_run`."""
-    kept = {}
-    for settings in planned:
-        run = kept_run(folder, settings)
-        if run is not None:
-            kept[run.name] = run
-    return kept
+    kept = [kept_run(folder, settings) for settings in planned]
+    return {run.name: run for run in kept if run is not None}
 
 
 def kept_run(folder: Path | None, settings: RunSettings) -> Run | None:
@@ -175,7 +170,9 @@ def origins(runs: Iterable[Run]) -> list[str]:
     ]
 
 
-def compared(kept: Run, repeated: Run, cells: Iterable[tuple[Cell, Experiment]]) -> dict[str, Any]:
+def compared(
+    kept: Run, repeated: Run, cells: Iterable[Cell], entries: Mapping[str, Experiment]
+) -> dict[str, Any]:
     """Return a kept run beside its repetition: whether the record stands, why, hashes, origin and the cells' numbers.
 
     A record stands where hash and numbers are the same, or, where bits may differ, as with another CPU type, where the
@@ -184,9 +181,10 @@ def compared(kept: Run, repeated: Run, cells: Iterable[tuple[Cell, Experiment]])
     Args:
         kept: the record.
         repeated: the finished run of the same settings.
-        cells: those of this run, with their experiments.
+        cells: those of this run.
+        entries: their experiments, by name.
     """
-    rows = [compared_cell(kept, repeated, cell, entry) for cell, entry in cells]
+    rows = [compared_cell(kept, repeated, cell, entries[cell.experiment]) for cell in cells]
     agrees = all(row["interval"] and row["interval"][0] <= 0 <= row["interval"][1] for row in rows)
     ours, theirs = (
         {**run.origin["versions"], "device": run.versions["device"]} for run in (repeated, kept)
@@ -215,21 +213,19 @@ def compared(kept: Run, repeated: Run, cells: Iterable[tuple[Cell, Experiment]])
 def compared_cell(kept: Run, repeated: Run, cell: Cell, entry: Experiment) -> dict[str, Any]:
     """Return a cell's kept and repeated number, and the interval of their difference over the test examples."""
     metric = entry.metric_of(cell.column)
-    ours, theirs = (
-        SeedResult(cell, run, points_of(run.records, cell.deployed), metric, entry.selection)
-        for run in (repeated, kept)
-    )
-    interval = None
-    if ours.number is not None and theirs.number is not None:
-        difference = {cell.seed: ours.number - theirs.number}
-        pairs, names = [(strata(ours), strata(theirs))], (f"{cell.row} repeated", cell.row)
-        interval = with_interval(difference, pairs, names).interval
+    rows = []
+    for run, name in ((kept, cell.row), (repeated, f"{cell.row} repeated")):
+        points = points_of(run.records, cell.deployed)
+        of_run = SeedResult(cell, run, points, metric, entry.selection)
+        rows.append(RowResults(name, cell.column, metric, entry.selection, [of_run], {}, 1))
+    of_kept, of_repeated = rows
+    found = compare_rows(of_repeated, of_kept)
     return {
         "cell": f"{cell.experiment}, {cell.row}, {cell.column}",
         "metric": metric,
-        "kept": theirs.number,
-        "repeated": ours.number,
-        "interval": interval and [interval.low, interval.high],
+        "kept": of_kept.numbers.get(cell.seed),
+        "repeated": of_repeated.numbers.get(cell.seed),
+        "interval": list(found.ends) if found and found.interval else None,
     }
 
 

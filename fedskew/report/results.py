@@ -308,33 +308,35 @@ def measured_runs(
     """Return the finished runs of cells by row and column."""
     measured: dict[tuple[str, str], list[SeedResult]] = {}
     for cell in cells:
-        run = runs[cell.run.run_id]
-        points = points_of(run.records, cell.deployed) if run.finished else ()
-        if points:
-            of_cell = measured.setdefault((cell.row, cell.column), [])
-            of_cell.append(SeedResult(cell, run, points))
+        result = seed_result(cell, runs[cell.run.run_id])
+        if result is not None:
+            measured.setdefault((cell.row, cell.column), []).append(result)
     return measured
+
+
+def seed_result(cell: Cell, run: Run, selection: str = "last") -> SeedResult | None:
+    """Return a finished run as a cell's result; None for another run, and without the model that the cell deploys."""
+    points = points_of(run.records, cell.deployed) if run.finished else ()
+    return SeedResult(cell, run, points, selection=selection) if points else None
 
 
 def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
     """Return what trials gave, in the order of the experiment's columns and rows; only finished runs count."""
-    # By row and column, the number of each value that was tried.
-    numbers: dict[tuple[str, str], dict[Scalar, float]] = {}
+    # By row and column: the number of each value, and the values that diverged.
+    scores: dict[tuple[str, str], dict[Scalar, float]] = {}
     diverged: dict[tuple[str, str], list[Scalar]] = {}
     for trial in tried:
-        run = Run.read(trial.cell.run)
         place = (trial.row, trial.column)
-        number = None
-        if run.finished:
-            points = points_of(run.records, trial.cell.deployed)
-            result = SeedResult(trial.cell, run, points, selection=experiment.selection)
-            number = result.mean(experiment.metric_of(trial.column))
-        numbers.setdefault(place, {})[trial.value] = math.nan if number is None else number
+        run = Run.read(trial.cell.run)
+        result = seed_result(trial.cell, run, experiment.selection)
+        number = result and result.mean(experiment.metric_of(trial.column))
+        scores.setdefault(place, {})[trial.value] = math.nan if number is None else number
+        diverged.setdefault(place, [])
         if run.divergence is not None:
-            diverged.setdefault(place, []).append(trial.value)
+            diverged[place].append(trial.value)
     return [
-        Tuned(*place, of_cell, experiment.metric_of(place[1]), diverged.get(place, ()))
-        for place, of_cell in numbers.items()
+        Tuned(*place, scores[place], experiment.metric_of(place[1]), diverged[place])
+        for place in scores
     ]
 
 

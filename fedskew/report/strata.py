@@ -1,10 +1,10 @@
-"""What a run's number is made of: shares of right answers in groups of test examples, which the bootstrap draws."""
+"""Rows with intervals: what a run's number is made of, which are shares of right answers in groups of test examples."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.report.inference import Floats, Strata
-from fedskew.report.results import SeedResult
+from fedskew.report.inference import Estimate, Floats, Strata, with_interval
+from fedskew.report.results import RowResults, SeedResult
 from server_app.evaluation import shot_groups
 from server_app.record import Spread
 
@@ -32,6 +32,25 @@ def strata(run: SeedResult) -> Strata | None:
     recalls = [np.nan_to_num(point.numbers.recall) for point in points]
     independent_C = np.array(samples.get("independent", tested_C))
     return Strata(np.mean(recalls, axis=0), independent_C, weights_C)
+
+
+def estimated(row: RowResults) -> Estimate | None:
+    """Return a row's number over the seeds with its interval; None where no seed has it."""
+    terms = [(strata(run),) for run in row.runs if run.number is not None]
+    return with_interval(row.numbers, terms, (row.row, row.column)) if terms else None
+
+
+def compare_rows(row: RowResults, than: RowResults) -> Estimate | None:
+    """Return a row's number minus another row's, over the seeds that both have; None where there is no such seed."""
+    by_seed: dict[int, float] = {}
+    pairs = []
+    for ours in row.runs:
+        theirs = than.of_seed(ours.seed)
+        if theirs is None or ours.number is None or theirs.number is None:
+            continue
+        by_seed[ours.seed] = ours.number - theirs.number
+        pairs.append((strata(ours), strata(theirs)))
+    return with_interval(by_seed, pairs, (row.row, than.row)) if pairs else None
 
 
 def auroc_strata(run: SeedResult) -> Strata | None:

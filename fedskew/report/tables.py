@@ -26,10 +26,10 @@ from fedskew.report.format import (
     words,
     words_and_unit,
 )
-from fedskew.report.inference import RESAMPLES, Estimate, Floats, with_interval
+from fedskew.report.inference import RESAMPLES, Estimate, Floats
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults
 from fedskew.report.rounds_to_target import in_rounds, reached, takes_training
-from fedskew.report.strata import strata
+from fedskew.report.strata import estimated
 from fedskew.report.unfit_rows import chance_words, seeds_words
 from server_app.evaluation import MOST_LISTED
 from server_app.keys import SELECTIONS
@@ -179,11 +179,10 @@ def number_table(
 
 def number_cell(row: RowResults, interval: bool) -> TableCell:
     """Return mean and standard deviation over the seeds, and where asked for the 95 % interval of the mean below."""
-    found = row.estimate
+    found = estimated(row) if interval else row.estimate
     if found is None or not interval:
         return TableCell(spread_words(found, row.metric))
-    examples = [(strata(run),) for run in row.runs if run.number is not None]
-    low, high = with_interval(found.by_seed, examples, (row.row, row.column)).ends
+    low, high = found.ends
     if in_percent(row.metric):
         low, high = max(low, 0.0), min(high, 100.0)
     ends = ends_words(low, high, row.metric).replace("+", "").strip()  # no differences

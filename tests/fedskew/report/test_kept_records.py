@@ -120,12 +120,12 @@ def test_a_repeated_run_is_identical_and_a_changed_number_is_found(
 ) -> None:
     file, settings = record
     cells = plan(small, {"results": str(trained), "device": "cpu"})
-    of_run = [(cell, small) for cell in cells if cell.run.run_id == settings.run_id]
+    of_run = [cell for cell in cells if cell.run.run_id == settings.run_id]
     content = content_of(file)
 
     def verdict() -> tuple[bool, str]:
         file.write_bytes(packed(content))
-        line = compared(read(file, settings), Run.read(settings), of_run)
+        line = compared(read(file, settings), Run.read(settings), of_run, {small.name: small})
         return line["holds"], line["result"].partition(":")[0]
 
     assert verdict() == (True, "identical")
