@@ -12,6 +12,7 @@ import typer
 
 from data import DataError, SettingError, require
 from fedskew.cli import completion
+from fedskew.cli.records import Results, Settings
 from fedskew.cli.run_selection import check_settings
 from fedskew.cli.terminal import ExperimentsFile, RecordsFolder, console, to_stdout
 from fedskew.experiments.entries import defaults
@@ -70,15 +71,10 @@ def report(
             help="The round that numbers are of: last, or best, which keep-best kept. Default: the experiment's own.",
         ),
     ] = "",
-    results: Annotated[
-        str | None, typer.Option(help="The setting results: the folder of the runs' folders.")
-    ] = None,
+    results: Results = None,
     experiments: ExperimentsFile = None,
     records: RecordsFolder = None,
-    settings: Annotated[
-        list[str] | None,
-        completion.set_option("A setting, as given to `fedskew run`."),
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Report the results of experiments and of other runs, with intervals and costs."""
     given = {

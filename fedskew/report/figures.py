@@ -62,8 +62,8 @@ def figures(document: Document) -> dict[str, Figure]:
     for name_words, title, figure in drawn:
         if figure is not None:
             name = slug(name_words)
-            unique = f"{name}-{len(found)}" if name in found else name
-            found[unique] = replace(figure, title=title.removesuffix(": "))
+            name += f"-{len(found)}" if name in found else ""
+            found[name] = replace(figure, title=title.removesuffix(": "))
     return found
 
 
@@ -148,9 +148,8 @@ def curves(column: ColumnResults, metric: str = "", by_bytes: bool = False) -> F
 def recall_by_round(row: RowResults) -> Figure | None:
     """Return the recall of every class in each evaluated round, a mean over the seeds."""
     of_round: dict[int, list[Sequence[float]]] = {}
-    for measured in row.runs:
-        for point in measured.points:
-            of_round.setdefault(point.round, []).append(point.numbers.recall)
+    for point in (point for run in row.runs for point in run.points):
+        of_round.setdefault(point.round, []).append(point.numbers.recall)
     if len(of_round) < LEAST_ROUNDS:
         return None
     names = row.runs[0].run.settings.data.class_names

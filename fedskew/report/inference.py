@@ -223,24 +223,21 @@ def seeds_to_decide(estimate: Estimate, margin: float) -> int | None:
     if sd is None or estimate.interval is None or distance == 0:
         return None
     half = estimate.mean - low if estimate.mean > margin else high - estimate.mean
-    is_wider = half > float(t.ppf(0.975, n - 1)) * sd / math.sqrt(n) + 1e-9
-    for seeds in range(n + 1, MOST_SEEDS_SOUGHT):
-        student_half = float(t.ppf(0.975, seeds - 1)) * sd / math.sqrt(seeds)
-        bootstrap_half = half * math.sqrt(n / seeds) if is_wider else 0.0
-        if max(student_half, bootstrap_half) < distance:
-            return seeds
-    return MOST_SEEDS_SOUGHT
+    seeds_S = np.arange(n, MOST_SEEDS_SOUGHT)
+    half_S = t.ppf(0.975, seeds_S - 1) * sd / np.sqrt(seeds_S)
+    if half > half_S[0] + 1e-9:
+        half_S = np.maximum(half_S, half * np.sqrt(n / seeds_S))
+    deciding_S = seeds_S[1:][half_S[1:] < distance]
+    return int(deciding_S[0]) if len(deciding_S) else MOST_SEEDS_SOUGHT
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return the p-values corrected for how many there are (Holm 1979); None stays None and counts nowhere."""
-    available = [(p, index) for index, p in enumerate(p_values) if p is not None]
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = list(p_values)
-    remaining = len(available)
     highest = 0.0
-    for p, index in sorted(available):
+    for smaller, (p, index) in enumerate(known):
         # A corrected value is never below that of a smaller p-value.
-        highest = max(highest, min(1.0, remaining * p))
+        highest = max(highest, min(1.0, (len(known) - smaller) * p))
         corrected[index] = highest
-        remaining -= 1
     return corrected

@@ -39,25 +39,24 @@ def run_warnings(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
 
 def mismatches(cells: Sequence[Cell], runs: Mapping[str, Run]) -> list[str]:
     """Return a sentence for what differs between finished runs that are compared or averaged."""
-    # By what must be the same, the runs of each value.
-    found: dict[str, dict[str, dict[str, None]]] = {}
-
-    def add(what: str, value: str, run: Run) -> None:
-        if run.finished:
-            found.setdefault(what, {}).setdefault(value, {})[run.name] = None
-
+    # By what must be the same, the value of each run.
+    values: dict[str, dict[str, str]] = {}
     for cell in cells:
         run = runs[cell.run.run_id]
-        where = f"{cell.column}, seed {cell.seed}".removeprefix(", ")
-        code = str(run.origin.get("partition-hash", "unknown"))
-        what = f"Not the same samples at the same clients ({where}): partition"
-        add(what, code[:12], run)
+        if run.finished:
+            where = f"{cell.column}, seed {cell.seed}".removeprefix(", ")
+            what = f"Not the same samples at the same clients ({where}): partition"
+            code = str(run.origin.get("partition-hash", "unknown"))
+            values.setdefault(what, {})[run.name] = code[:12]
     for name in (*VERSIONS, "device"):
-        for run in runs.values():
-            add(f"Runs were made with different {name}:", run.versions[name], run)
+        finished = {run.name: run.versions[name] for run in runs.values() if run.finished}
+        values[f"Runs were made with different {name}:"] = finished
     warnings = []
-    for what, names_of in found.items():
-        texts = [f"{value} in {listed(names)}" for value, names in names_of.items()]
+    for what, value_of in values.items():
+        texts = []
+        for value in dict.fromkeys(value_of.values()):
+            names = [name for name in value_of if value_of[name] == value]
+            texts.append(f"{value} in {listed(names)}")
         if len(texts) > 1:
             warnings.append(f"{what} {'; '.join(texts)}.")
     return warnings
