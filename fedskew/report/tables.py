@@ -18,7 +18,6 @@ from fedskew.report.format import (
     TableCell,
     ends_words,
     in_percent,
-    named,
     plain,
     scale_of,
     signed,
@@ -70,7 +69,9 @@ def numbers(results: ExperimentResults) -> list[dict[str, Any]]:
     experiment = results.experiment
     entries = []
     for column in results.columns:
-        main = (main_metric(experiment, column.name), experiment.selection)
+        main = (column.metric, column.selection)
+        if experiment.reaches:
+            main = (f"rounds to {experiment.reaches}'s {column.metric}", column.selection)
         for row in column.rows:
             by_round = [row.by(column.metric, selection) for selection in SELECTIONS]
             estimates = {(one.metric, one.selection): one.estimate for one in by_round}
@@ -100,12 +101,6 @@ def numbers(results: ExperimentResults) -> list[dict[str, Any]]:
                 }
                 entries.append(entry)
     return entries
-
-
-def main_metric(experiment: Experiment, column: str) -> str:
-    """Return what the main table shows in a column: a metric, or the rounds until a row's number is reached."""
-    metric = experiment.metric_of(column)
-    return f"rounds to {experiment.reaches}'s {metric}" if experiment.reaches else metric
 
 
 def main_estimate(
@@ -142,7 +137,7 @@ def of_columns(
     for column in results.columns:
         found = of_column(column)
         if found.rows:
-            tables.append(replace(found, caption=named(column.name) + found.caption))
+            tables.append(replace(found, caption=column.titled(found.caption)))
     return tables
 
 

@@ -44,11 +44,6 @@ def of_samples(measured: SeedResult, **samples: Any) -> SeedResult:
     return replace(measured, run=replace(measured.run, origin=origin))
 
 
-def number(measured: SeedResult, metric: str) -> SeedResult:
-    """Return a run by one of its numbers."""
-    return replace(measured, metric=metric)
-
-
 def at(measured: SeedResult, numbers: ModelNumbers, *sites: str, **metrics: float) -> SeedResult:
     """Return a run with one evaluated round, of clients with these names and test sets of 10, 20, 40 samples."""
     points = (Point(RoundRecord(1, {"average": numbers}, metrics=metrics), numbers),)
@@ -105,18 +100,18 @@ def test_shares_are_in_percent_losses_in_nats_and_distances_without_a_unit(
 ) -> None:
     numbers = ModelNumbers({"loss": 0.5}, spreads={"client-accuracy": Spread(worst=0.5)})
     assert words_and_unit(metric) == words
-    assert number(at(measured, numbers, **{metric: 0.5}), metric).number == shown
+    assert replace(at(measured, numbers, **{metric: 0.5}), metric=metric).number == shown
 
 
 @pytest.mark.parametrize(
     "metric", ["balanced-accuracy", "local-accuracy.mean", "few-recall", "many-recall"]
 )
 def test_strata_give_the_recorded_number(metric: str, measured: SeedResult) -> None:
-    made_of = strata(number(measured, metric))
+    made_of = strata(replace(measured, metric=metric))
     assert made_of is not None and made_of.weights_G is not None
     assert made_of.weights_G.sum() == pytest.approx(1)
     # the frozen records keep three decimals
-    recorded = pytest.approx(number(measured, metric).number, abs=0.1)
+    recorded = pytest.approx(replace(measured, metric=metric).number, abs=0.1)
     assert 100 * made_of.weights_G @ made_of.rates_G == recorded
 
 
@@ -133,7 +128,7 @@ def test_local_accuracy_of_own_models_is_no_sum_of_the_recorded_recalls(
         (own, "balanced-accuracy", True),
     ):
         run = at(measured, replace(numbers, spreads=spreads))
-        assert (strata(number(run, metric)) is not None) == known
+        assert (strata(replace(run, metric=metric)) is not None) == known
 
 
 def test_a_comparison_has_the_wider_interval_and_its_mirror() -> None:
@@ -182,11 +177,13 @@ def test_a_metric_weighs_the_classes_that_were_tested(measured: SeedResult) -> N
         (run, "local-accuracy.mean", [4, 0, 4], [0.375, 0.0, 0.625]),
         (run, "balanced-accuracy", [4, 0, 4], [0.5, 0.0, 0.5]),
         (run, "accuracy", [6, 0, 2], [0.75, 0.0, 0.25]),
+        # Of one test set for all clients their mean accuracy is the accuracy.
+        (run, "client-accuracy.mean", [6, 0, 2], [0.75, 0.0, 0.25]),
         (tailed, "many-recall", [4, 0, 4], [1.0, 0.0, 0.0]),
     ):
-        weights_C = class_weights(number(of_run, metric), np.array(tested))
+        weights_C = class_weights(replace(of_run, metric=metric), np.array(tested))
         assert weights_C is not None and weights_C.tolist() == weights
-    assert class_weights(number(run, "loss"), np.array([4, 0, 4])) is None
+    assert class_weights(replace(run, metric="loss"), np.array([4, 0, 4])) is None
 
 
 def test_holm_by_hand() -> None:
@@ -240,15 +237,6 @@ def test_rounding_is_that_of_times_drawn_between_two_evaluations(
     added_N = rounded_N - (theirs_N - times * ours_N)
     evaluated = replace(measured, points=every_fifth)
     assert rounding_of(evaluated, evaluated, times) == pytest.approx(added_N.std(), rel=0.01)
-
-
-def test_of_one_test_set_for_all_clients_their_mean_accuracy_is_the_accuracy(
-    measured: SeedResult,
-) -> None:
-    run = of_samples(measured, **{"test": [55, 5, *[5] * 8], "client-test": None})
-    made_of = strata(number(run, "client-accuracy.mean"))
-    assert made_of is not None and made_of.weights_G is not None
-    assert made_of.weights_G.tolist() == [0.55, *[0.05] * 9]
 
 
 def test_students_interval_and_p_are_scipys() -> None:
@@ -323,11 +311,11 @@ def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples() ->
 
 def test_an_auroc_is_drawn_by_its_recorded_standard_error(measured: SeedResult) -> None:
     run = at(measured, ModelNumbers({"auroc": 0.8, "auroc-error": 0.03}))
-    made_of = strata(number(run, "auroc"))
+    made_of = strata(replace(run, metric="auroc"))
     interval = with_interval({0: 80.0}, [[made_of]], ("a",)).interval
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((80 - 5.88, 80 + 5.88), abs=0.7)
-    assert strata(number(at(measured, ModelNumbers({"auroc": 0.8})), "auroc")) is None
+    assert strata(replace(at(measured, ModelNumbers({"auroc": 0.8})), metric="auroc")) is None
 
 
 @pytest.mark.parametrize(
@@ -338,11 +326,11 @@ def test_clients_with_test_sets_of_their_own_are_the_strata(
 ) -> None:
     run = at(measured, of_clients(1.0, 0.0, 1.0), "0 mnist", "1 usps", "2 svhn")
     run = of_samples(run, **{"client-independent": [3, 2, 1]})
-    made_of = strata(number(run, f"client-accuracy.{part}"))
+    made_of = strata(replace(run, metric=f"client-accuracy.{part}"))
     assert made_of is not None and made_of.sizes_G.tolist() == [3, 2, 1]
     assert np.count_nonzero(made_of.weights_G) == rates
     drawn_BS = resample([made_of], np.zeros((4, 1), int), np.random.default_rng(0))
     assert drawn_BS == pytest.approx(drawn, abs=0.1)
     untested = at(measured, of_clients(0.9, math.nan, 0.6), "0 mnist", "1 usps", "2 svhn")
     untested = of_samples(untested, **{"client-independent": [3, 2, 1]})
-    assert strata(number(untested, "client-accuracy.mean")) is None
+    assert strata(replace(untested, metric="client-accuracy.mean")) is None
