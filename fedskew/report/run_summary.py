@@ -26,7 +26,7 @@ def what_was_run(results: ExperimentResults) -> dict[str, str]:
     """Return by heading what was run, of the plan's settings and of what the finished runs have recorded."""
     runs = list(results.runs.values())
     flat = [run.settings.flat() for run in runs]
-    positives = (one.positive_class for group in results.measured.values() for one in group)
+    positives = [run.positive_class for column in results.columns for run in column.runs]
     texts = {
         "data": distinct(map(data, runs)),
         "clients": clients(runs),
