@@ -17,7 +17,7 @@ from fedskew.report.differences import differences
 from fedskew.report.document import Document
 from fedskew.report.drawing import Effect, Figure, Points, bars, forest, lines, matrix, strip
 from fedskew.report.format import chance_of, first_upper, in_percent, words, words_and_unit
-from fedskew.report.inference import Floats
+from fedskew.report.inference import Estimate, Floats
 from fedskew.report.results import ColumnResults, RowResults, SeedResult
 from fedskew.report.rounds_to_target import bytes_until
 from fedskew.report.run_records import slug
@@ -73,16 +73,9 @@ def claims(verdicts: Sequence[Verdict], unit: str) -> Figure | None:
     for number, verdict in enumerate(verdicts, 1):
         if verdict.n and verdict.unit == unit:
             name = f"{number}. {verdict.claim.relation}"
-            interval = verdict.interval
-            effect = Effect(
-                name=name,
-                estimate=verdict.estimate,
-                by_seed=verdict.margins,
-                ends=(interval.low, interval.high) if interval else (np.nan, np.nan),
-                margin=verdict.by,
-                decided=verdict.status in ("holds", "fails"),
-            )
-            shown.append(effect)
+            found = Estimate(verdict.margins, verdict.interval)
+            decided = verdict.status in ("holds", "fails")
+            shown.append(Effect(name, found, verdict.by, decided))
     return forest(shown, unit)
 
 
@@ -90,15 +83,7 @@ def effects(column: ColumnResults) -> Figure | None:
     """Return the rows' differences from the one that they are compared with."""
     shown = []
     for one in differences(column):
-        effect = Effect(
-            name=one.row.row,
-            estimate=one.found.mean,
-            by_seed=one.found.by_seed,
-            ends=one.found.ends,
-            margin=0.0,
-            decided=one.distinguishable,
-        )
-        shown.append(effect)
+        shown.append(Effect(one.row.row, one.found, 0.0, one.distinguishable))
     return forest(shown, "points" if in_percent(column.metric) else "")
 
 

@@ -241,17 +241,14 @@ def class_tables(
         for row in column.measured:
             share_C = by_class(row.by(column.metric, selection).points, key)
             if share_C is not None and len(share_C) == len(names):
-                lines.append([row.row, *map(share_cell, share_C.tolist())])
+                cells = []
+                for percent in share_C.tolist():
+                    shaded = TableCell(f"{percent:.0f}", heat=percent / 100)
+                    cells.append(TableCell(NONE) if math.isnan(percent) else shaded)
+                lines.append([row.row, *cells])
         return table(caption, ["method", *names], lines)
 
     return of_columns(results, of_column) if len(names) <= most else []
-
-
-def share_cell(percent: float) -> TableCell:
-    """Return a share in whole percent, shaded by it; NaN is none."""
-    if math.isnan(percent):
-        return TableCell(NONE)
-    return TableCell(f"{percent:.0f}", heat=percent / 100)
 
 
 def by_class(points: Sequence[Point], key: str = "recall") -> Floats | None:
