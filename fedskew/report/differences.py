@@ -7,6 +7,7 @@ from fedskew.formatting import p_value, plural
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
+    Line,
     Table,
     TableCell,
     ends_words,
@@ -80,7 +81,7 @@ def difference_table(column: ColumnResults) -> Table:
     """Return the differences of a column."""
     shown = {difference.row.row: difference for difference in differences(column)}
     test = "Holm's p" if sum(not one.unfit for one in shown.values()) > 1 else "p"
-    lines = []
+    lines: list[Line] = []
     for row in column.rows:
         if row.row in shown:
             one = shown[row.row]

@@ -82,6 +82,8 @@ class Table:
 
 
 Texts = Sequence[TableCell | str]
+Line = list[TableCell | str]
+"""A row of a table while cells are added to it."""
 
 
 def table(caption: str, headings: Texts, rows: Sequence[Texts], wordy: bool = False) -> Table:

@@ -130,9 +130,9 @@ class RowResults:
 
     def by(self, metric: str, selection: str = "") -> "RowResults":
         """Return the row by another number, of the same rounds where none are named."""
-        chosen = {"metric": metric, "selection": selection or self.selection}
-        runs = [replace(run, **chosen) for run in self.runs]
-        return replace(self, runs=runs, **chosen)
+        selection = selection or self.selection
+        runs = [replace(run, metric=metric, selection=selection) for run in self.runs]
+        return replace(self, metric=metric, selection=selection, runs=runs)
 
     def of_seed(self, seed: int) -> SeedResult | None:
         """Return the finished run of one seed; None where there is none."""
@@ -329,7 +329,7 @@ def tuned_by(tried: Sequence[TuningRun], experiment: Experiment) -> list[Tuned]:
         place = (trial.row, trial.column)
         run = Run.read(trial.cell.run)
         result = seed_result(trial.cell, run, experiment.selection)
-        number = result and result.mean(experiment.metric_of(trial.column))
+        number = result.mean(experiment.metric_of(trial.column)) if result else None
         scores.setdefault(place, {})[trial.value] = math.nan if number is None else number
         diverged.setdefault(place, [])
         if run.divergence is not None:

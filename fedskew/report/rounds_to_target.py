@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedskew.formatting import in_bytes, plural
-from fedskew.report.format import NONE, SELECTION_WORDS, Table, TableCell, table, words
+from fedskew.report.format import NONE, SELECTION_WORDS, Line, Table, TableCell, table, words
 from fedskew.report.results import ColumnResults, ExperimentResults, RowResults, SeedResult
 from fedskew.report.unfit_rows import beside_chance, seeds_words
 from server_app.record import RoundRecord
@@ -100,7 +100,7 @@ def rounding_of(better: SeedResult, than: SeedResult, times: float = 1.0) -> flo
 def reach_table(results: ExperimentResults) -> Table:
     """Return the rounds and bytes that each row needs for the reference's number."""
     headings = ["method"]
-    lines: list[list[TableCell | str]] = [[row.label] for row in results.experiment.rows]
+    lines: list[Line] = [[row.label] for row in results.experiment.rows]
     for column in results.columns:
         headings.append(column.name or "rounds")
         is_target = takes_training(column)

@@ -14,6 +14,7 @@ from fedskew.experiments.tuning import Tuned
 from fedskew.report.format import (
     NONE,
     SELECTION_WORDS,
+    Line,
     Table,
     TableCell,
     ends_words,
@@ -158,7 +159,7 @@ def number_table(
         intervals: whether the interval of the mean stands below it.
     """
     headings = ["method"]
-    lines: list[list[TableCell | str]] = [[row.row] for row in column.measured]
+    lines: list[Line] = [[row.row] for row in column.measured]
     for heading, metric in metrics.items():
         if metric.endswith("worst-decile") and not has_decile(column):
             continue
@@ -237,7 +238,7 @@ def class_tables(
     names = class_names(results)
 
     def of_column(column: ColumnResults) -> Table:
-        lines = []
+        lines: list[Line] = []
         for row in column.measured:
             share_C = by_class(row.by(column.metric, selection).points, key)
             if share_C is not None and len(share_C) == len(names):
@@ -275,8 +276,8 @@ def main_table(results: ExperimentResults) -> Table:
     marks = {about: f" [{number}]" for number, about in enumerate(experiment.notes, 1)}
     selected = SELECTION_WORDS[experiment.selection]
     one_metric = len({column.metric for column in results.columns}) == 1
-    headings: list[TableCell | str] = ["method"]
-    lines: list[list[TableCell | str]]
+    headings: Line = ["method"]
+    lines: list[Line]
     lines = [[row.label + marks.get(row.label, "")] for row in experiment.rows]
     for column in results.columns:
         metric = words(column.metric)
@@ -337,7 +338,7 @@ def tuning_tables(results: ExperimentResults) -> list[Table]:
         return []
 
     def of_column(column: ColumnResults) -> Table:
-        lines = []
+        lines: list[Line] = []
         for one in results.tuned:
             if one.column == column.name:
                 cells = [trial_cell(one, value, column.metric) for value in one.scores]
@@ -395,7 +396,7 @@ def client_table(column: ColumnResults, caption: str, key: str) -> Table:
     same = all(run.sites == names for run in runs)
     if not same or any(values_SK.shape[1] != len(names) for values_SK in known.values()):
         names = []
-    lines: list[list[TableCell | str]] = []
+    lines: list[Line] = []
     for client, name in enumerate(names):
         lines.append([name, *(over_seeds(values[:, client], key) for values in known.values())])
     if lines:

@@ -299,7 +299,7 @@ def test_the_interval_of_a_mean_is_the_wider_one_of_seeds_and_test_examples() ->
     variance = (
         made_of.weights_G**2 * made_of.rates_G * (1 - made_of.rates_G) / made_of.sizes_G
     ).sum()
-    one = with_interval({0: mean}, [[made_of]], ("a",)).interval
+    one = with_interval({0: float(mean)}, [[made_of]], ("a",)).interval
     assert one is not None and one.p is None and one.resampled == "seeds and test examples"
     assert (one.high - one.low) / 2 == pytest.approx(196 * math.sqrt(variance), rel=0.1)
     sure = Strata(np.array([-1e-12, 1 + 1e-12]), np.array([5, 5]), np.array([0.25, 0.75]))
